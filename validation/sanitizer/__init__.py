@@ -1,4 +1,4 @@
-"""Takes out of an answer what no person should see, and leaves everything else as it is."""
+"""Sanitiser: removes template tokens, echoes and boilerplate from answers."""
 
 from validation.sanitizer.sanitizer import Sanitizer
 

@@ -1,28 +1,28 @@
-"""How much one text may cost."""
+"""A limit on the work for one text."""
 
 from __future__ import annotations
 
-# In places to look at, each of which costs as much as reading some hundred characters. A megabyte
-# of an answer has a few hundred; a text that has more than that is made to cost time.
+# Number of positions to examine, each of which costs as much as reading some hundred characters. A
+# megabyte of a real answer has a few hundred; only a hostile text has more than this.
 MAX_POSITIONS = 40_000
 
 
 class BudgetExceeded(Exception):
-    """A text has more places to look at than any answer."""
+    """A text needs more work than any real answer."""
 
 
 class Budget:
-    """What is left to spend on one text, over all passes."""
+    """The remaining work for one text, shared by all passes."""
 
-    def __init__(self, places: int = MAX_POSITIONS) -> None:
-        self.left = places
+    def __init__(self, positions: int = MAX_POSITIONS) -> None:
+        self.remaining = positions
 
-    def spend(self, places: int = 1) -> None:
-        """Count places that are looked at.
+    def spend(self, positions: int = 1) -> None:
+        """Count positions that are examined.
 
         Raises:
-            TooMuchError: there is nothing left.
+            BudgetExceeded: there is no budget left.
         """
-        self.left -= places
-        if self.left < 0:
+        self.remaining -= positions
+        if self.remaining < 0:
             raise BudgetExceeded

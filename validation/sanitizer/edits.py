@@ -1,4 +1,4 @@
-"""Changes to a text: putting those of several rules and of several passes together."""
+"""Edits of a text, and the combination of edits of several rules and passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from validation.findings import Removal
 
 
 class Edit(NamedTuple):
-    """`text[start:end]`, never empty, becomes `replacement`: a removal on its way."""
+    """A change: `text[start:end]`, which is not empty, becomes `replacement`."""
 
     start: int
     end: int
@@ -18,22 +18,22 @@ class Edit(NamedTuple):
 
 
 def select_edits(text: str, edits: Iterable[Edit]) -> list[Edit]:
-    """Return the edits that change anything and do not overlap one further left.
+    """Return the edits that change the text and do not overlap an earlier one, in order.
 
-    A later pass meets the others again.
+    A later pass finds the others again.
     """
     chosen: list[Edit] = []
-    reached = 0
+    end_of_last = 0
     for edit in sorted(edits):
         changes = text[edit.start : edit.end] != edit.replacement and edit.start < edit.end
-        if changes and edit.start >= reached:
+        if changes and edit.start >= end_of_last:
             chosen.append(edit)
-            reached = edit.end
+            end_of_last = edit.end
     return chosen
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text that edits, in order, make of a text."""
+    """Return the text after edits, which must be in order."""
     pieces: list[str] = []
     done = 0
     for edit in edits:
@@ -44,61 +44,62 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def compose_edits(first: Sequence[Edit], second: Sequence[Edit]) -> list[Edit]:
-    """Return the edits that do at once what `first` and then `second` do.
+    """Return edits that are equivalent to applying `first` and then `second`.
 
-    An edit of the second that takes out more than what the first left together becomes several, so
-    that every character keeps the rule that took it.
+    An edit of `second` that spans edits of `first` is split, so that each removed character is
+    attributed to the rule that removed it.
     """
     result: list[Edit] = []
-    # Where a place between two passes is in the original: that place plus `shift`.
+    # A position between the passes plus `shift` is the position in the original text.
     shift = index = 0
-    # What has been settled of an edit of the first that an edit of the second cut into.
+    # If an edit of `second` cuts into a replacement of `first`: the text already emitted for it,
+    # and the number of its characters that are processed.
     settled, cut = "", 0
 
-    def place() -> int:
+    def position() -> int:
         return first[index].start - shift + cut
 
-    def left() -> str:
+    def remaining() -> str:
         return first[index].replacement[cut:]
 
     def finish(replacement: str) -> None:
         nonlocal shift, index, settled, cut
-        start, end, whole, rule = first[index]
+        start, end, replacement_text, rule = first[index]
         result.append(Edit(start, end, settled + replacement, rule))
-        shift += end - start - len(whole)
+        shift += end - start - len(replacement_text)
         index, settled, cut = index + 1, "", 0
 
     for start, end, pending, rule in second:
-        while index < len(first) and (place() + len(left()) <= start or place() >= end):
-            if place() >= end:
+        while index < len(first) and (position() + len(remaining()) <= start or position() >= end):
+            if position() >= end:
                 break
-            finish(left())
+            finish(remaining())
         at = start
-        while index < len(first) and place() < end:
-            here, rest = place(), left()
-            if at < here:
-                result.append(Edit(at + shift, here + shift, pending, rule))
+        while index < len(first) and position() < end:
+            position_now, remaining_text = position(), remaining()
+            if at < position_now:
+                result.append(Edit(at + shift, position_now + shift, pending, rule))
                 pending = ""
-            kept = rest[: max(0, start - here)]
-            taken = min(end, here + len(rest))
+            kept = remaining_text[: max(0, start - position_now)]
+            taken = min(end, position_now + len(remaining_text))
             at = taken
-            if here + len(rest) <= end:
+            if position_now + len(remaining_text) <= end:
                 finish(kept + pending)
             else:
                 settled += kept + pending
-                cut += taken - here
+                cut += taken - position_now
             pending = ""
             if cut:
                 break
         if at < end:
             result.append(Edit(at + shift, end + shift, pending, rule))
     while index < len(first):
-        finish(left())
+        finish(remaining())
     return result
 
 
 def to_removals(text: str, edits: Iterable[Edit]) -> tuple[Removal, ...]:
-    """Return edits as they are reported: neighbours by one rule as one, no idle ones."""
+    """Return edits as removals: adjacent edits of one rule joined, edits without effect dropped."""
     joined: list[Edit] = []
     for edit in edits:
         if joined and joined[-1].end == edit.start and joined[-1].rule == edit.rule:

@@ -1,4 +1,4 @@
-"""HTML that an answer was written in, as opposed to HTML that it is about."""
+"""The rule `html_markup`: converts an answer that is written in HTML to text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from validation.sanitizer.text_view import TextView
 
 _RULE_ID = "html_markup"
 _BREAK_TAGS = {"br", "hr"}
-# May stay open in HTML: the next one closes them.
+# Tags whose end tag is optional in HTML: the next such tag closes them.
 _OPTIONAL_END_TAGS = {"p", "li"}
 _ITEM_TAG = "li"
 _LIST_TAGS = {"ul", "ol"}
 _BLOCK_TAGS = {"p", "div", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "section"}
 _MAX_ENTITY_CHARS = 10
 _SAMPLE_TAGS = 100
-# Lists within lists are indented up to that depth: what grows with the depth grows with its square.
+# Nested lists are indented up to this depth. Indenting any depth would take quadratic space.
 _MAX_LIST_INDENT = 8
 
 
@@ -34,11 +34,11 @@ class _Tag(NamedTuple):
 
 
 class Markup:
-    """The rule `html_markup`: an answer written in HTML becomes the text that it shows.
+    """The rule `html_markup`: an answer written in HTML becomes the text that a browser shows.
 
-    It is taken for one only as a whole: every `<` begins a tag of the rule's `words`, without
-    attributes and balanced, and nothing in the answer or the prompt is one of its `patterns`, which
-    are Markdown, code, and talk about HTML. Markdown with HTML in it is meant to be that.
+    It applies only to whole answers: every `<` must start a tag of the rule's `words`, without
+    attributes and balanced. The rule's `patterns`, for Markdown, code and texts about HTML, must
+    not match the answer or the prompt, because HTML within Markdown is intended.
     """
 
     def __init__(self, rule: SanitizerRule | None) -> None:
@@ -48,26 +48,27 @@ class Markup:
         keep = rule.patterns if rule else []
         self._keep = Pattern(any_of(keep)) if keep else None
 
-    def edits(self, page: TextView, prompt: str) -> list[Edit]:
-        """Return every tag and entity with what stands there instead."""
-        if self._tag is None or "<" not in page.text or not self._tag.found(page):
+    def find_edits(self, view: TextView, prompt: str) -> list[Edit]:
+        """Return an edit for each tag and entity."""
+        if self._tag is None or "<" not in view.text or not self._tag.matches(view):
             return []
-        if self._keep and (self._keep.found(page) or self._keep.found(TextView(prompt))):
+        if self._keep and (self._keep.matches(view) or self._keep.matches(TextView(prompt))):
             return []
-        tags = _find_tags(page, self._names)
-        if not tags or not _is_balanced(page, tags):
+        tags = _find_tags(view, self._names)
+        if not tags or not _is_balanced(view, tags):
             return []
-        return [*_replace_tags(page, tags), *_replace_entities(page)]
+        return [*_replace_tags(view, tags), *_replace_entities(view)]
 
 
-def _find_tags(page: TextView, names: set[str]) -> list[_Tag]:
-    """Return the tags, none at all if any `<` is something else."""
-    # Mostly the first ones show that it is no HTML; all of them are many, and every pass asks.
+def _find_tags(view: TextView, names: set[str]) -> list[_Tag]:
+    """Return the tags, or an empty list if any `<` is not part of a tag."""
+    # Check a sample first: usually the first tags show that the text is not HTML, and this runs in
+    # every pass.
     if any(
-        _parse_tag_name(part, names) is None for part in page.text.split("<", _SAMPLE_TAGS)[1:-1]
+        _parse_tag_name(part, names) is None for part in view.text.split("<", _SAMPLE_TAGS)[1:-1]
     ):
         return []
-    first, *parts = page.text.split("<")
+    first, *parts = view.text.split("<")
     found: list[_Tag] = []
     at = len(first)
     for part in parts:
@@ -75,14 +76,14 @@ def _find_tags(page: TextView, names: set[str]) -> list[_Tag]:
         if name is None:
             return []
         if name:
-            page.budget.spend()
+            view.budget.spend()
             found.append(_Tag(at, at + part.index(">") + 2, name, part.startswith("/")))
         at += len(part) + 1
     return found
 
 
 def _parse_tag_name(part: str, names: set[str]) -> str | None:
-    """Return the name of a tag by what stands behind its `<`, "" for a sign, None for neither."""
+    """Return the name of the tag after a `<`, "" for a less-than sign, None for anything else."""
     body, closed, _ = part.partition(">")
     name = body.strip("/ ").lower()
     if closed and name in names:
@@ -90,38 +91,43 @@ def _parse_tag_name(part: str, names: set[str]) -> str | None:
     return "" if part and (part[0].isspace() or part[0].isdigit() or part[0] == "=") else None
 
 
-def _is_balanced(page: TextView, tags: list[_Tag]) -> bool:
-    """Tell whether what is opened is closed.
+def _is_balanced(view: TextView, tags: list[_Tag]) -> bool:
+    """Return whether all tags are closed.
 
-    A text which begins with a block is HTML anyway: it may leave out what HTML lets one leave out,
-    and it may be cut off.
+    A text that starts with a block tag is HTML in any case, so it may omit optional end tags and be
+    truncated.
     """
-    is_page = tags[0].name in _BLOCK_TAGS and not page.text[: tags[0].start].strip()
-    open_: list[str] = []
+    is_html = tags[0].name in _BLOCK_TAGS and not view.text[: tags[0].start].strip()
+    open_tags: list[str] = []
     for tag in tags:
         if tag.name in _BREAK_TAGS:
             continue
         if not tag.closes:
-            open_.append(tag.name)
+            open_tags.append(tag.name)
             continue
-        while is_page and open_ and open_[-1] != tag.name and open_[-1] in _OPTIONAL_END_TAGS:
-            open_.pop()
-        if not open_ or open_.pop() != tag.name:
+        while (
+            is_html
+            and open_tags
+            and open_tags[-1] != tag.name
+            and open_tags[-1] in _OPTIONAL_END_TAGS
+        ):
+            open_tags.pop()
+        if not open_tags or open_tags.pop() != tag.name:
             return False
-    return is_page or not open_
+    return is_html or not open_tags
 
 
-def _replace_tags(page: TextView, tags: list[_Tag]) -> Iterator[Edit]:
-    """Yield what becomes of the tags: those with only white space between them at once."""
-    text = page.text
+def _replace_tags(view: TextView, tags: list[_Tag]) -> Iterator[Edit]:
+    """Yield the edits for the tags. Tags with only white space between them become one edit."""
+    text = view.text
     lists: list[int | None] = []
     first = 0
     while first < len(tags):
         last = first
-        end = page.skip_space(tags[first].end)
+        end = view.skip_space(tags[first].end)
         while last + 1 < len(tags) and tags[last + 1].start == end:
             last += 1
-            end = page.skip_space(tags[last].end)
+            end = view.skip_space(tags[last].end)
         group = tags[first : last + 1]
         first = last + 1
         space = _group_replacement(group, lists)
@@ -129,7 +135,7 @@ def _replace_tags(page: TextView, tags: list[_Tag]) -> Iterator[Edit]:
             for tag in group:
                 yield Edit(tag.start, tag.end, "", _RULE_ID)
             continue
-        start = page.end_before(group[0].start)
+        start = view.end_before(group[0].start)
         if not start:
             space = space.lstrip("\n")
         if end == len(text):
@@ -138,9 +144,9 @@ def _replace_tags(page: TextView, tags: list[_Tag]) -> Iterator[Edit]:
 
 
 def _group_replacement(group: list[_Tag], lists: list[int | None]) -> str | None:
-    """Return what stands instead of a group of tags, None if they only shape letters.
+    """Return the replacement for a group of tags, or None if they only format text.
 
-    `lists` are the lists that are open, with the number of the last item of a numbered one.
+    `lists` is the stack of open lists, with the number of the last item of a numbered list.
     """
     breaks, is_block, marker = 0, False, ""
     before = len(lists)
@@ -164,30 +170,32 @@ def _group_replacement(group: list[_Tag], lists: list[int | None]) -> str | None
             is_block = True
     if not breaks and not is_block:
         return None
-    is_apart = breaks > 1 or (is_block and not (before and lists))
-    return ("\n\n" if is_apart else "\n") + (
+    needs_blank_line = breaks > 1 or (is_block and not (before and lists))
+    return ("\n\n" if needs_blank_line else "\n") + (
         "  " * min(len(lists) - 1, _MAX_LIST_INDENT) + marker if marker else ""
     )
 
 
-def _replace_entities(page: TextView) -> Iterator[Edit]:
-    """Yield the entities and what they stand for.
+def _replace_entities(view: TextView) -> Iterator[Edit]:
+    """Yield an edit for each entity.
 
-    Those of angle brackets stay if any would begin a tag: it would look like one from then on.
+    Entities of angle brackets stay if any of them would form a tag.
     """
-    first, *parts = page.text.split("&")
-    page.budget.spend(len(parts))
+    first, *parts = view.text.split("&")
+    view.budget.spend(len(parts))
     at = len(first)
     found: list[Edit] = []
     has_tags = False
     for part in parts:
         size = part.find(";", 0, _MAX_ENTITY_CHARS) + 2
         if size > 1:
-            entity = page.text[at : at + size]
-            shown = html.unescape(entity).replace("\xa0", " ")
-            following = page.text[at + size : at + size + 1]
-            has_tags = has_tags or (shown == "<" and (following.isalpha() or following in "/!?<&"))
-            if shown != entity:
-                found.append(Edit(at, at + size, shown, _RULE_ID))
+            entity = view.text[at : at + size]
+            character = html.unescape(entity).replace("\xa0", " ")
+            following = view.text[at + size : at + size + 1]
+            has_tags = has_tags or (
+                character == "<" and (following.isalpha() or following in "/!?<&")
+            )
+            if character != entity:
+                found.append(Edit(at, at + size, character, _RULE_ID))
         at += len(part) + 1
     return (edit for edit in found if not (has_tags and edit.replacement in "<>"))

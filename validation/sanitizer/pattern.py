@@ -1,4 +1,4 @@
-"""RE2 expressions, which take linear time on any text: all that this package asks of them."""
+"""RE2 expressions of the sanitiser, which match any text in linear time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NOTHING = r"[^\x00-\x{10FFFF}]"
 class Pattern:
     """A compiled RE2 expression.
 
-    It is matched against bytes: the module's own way with str counts characters for every single
-    match, and takes three times as long where there are many.
+    It matches bytes: with str, the re2 module counts characters for each match, which takes three
+    times as long for many matches.
     """
 
     def __init__(self, source: str) -> None:
@@ -33,19 +33,19 @@ class Pattern:
 
     @property
     def groups(self) -> int:
-        """How many groups the expression has."""
+        """The number of groups of the expression."""
         return int(self._compiled.groups)
 
-    def spans(self, page: TextView, group: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield where a page matches, in characters, from left to right.
+    def spans(self, view: TextView, group: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield the spans of all matches, in characters, from left to right.
 
         Raises:
-            TooMuchError: in more places than any answer.
+            BudgetExceeded: there are more matches than in any real answer.
         """
-        raw = page.raw
-        is_ascii = len(raw) == len(page.text)
+        raw = view.raw
+        is_ascii = len(raw) == len(view.text)
         chars, bytes_ = 0, 0
-        spend = page.budget.spend
+        spend = view.budget.spend
         for match in self._compiled.finditer(raw):
             spend()
             start, end = match.span(group)
@@ -58,32 +58,32 @@ class Pattern:
             bytes_ = end
             yield first, chars
 
-    def first(self, page: TextView) -> tuple[int, int] | None:
-        """Return where a page matches first."""
-        return next(self.spans(page), None)
+    def first(self, view: TextView) -> tuple[int, int] | None:
+        """Return the span of the first match, or None."""
+        return next(self.spans(view), None)
 
-    def found(self, page: TextView) -> bool:
-        """Tell whether a page matches anywhere."""
-        return self._compiled.search(page.raw) is not None
+    def matches(self, view: TextView) -> bool:
+        """Return whether the expression matches anywhere."""
+        return self._compiled.search(view.raw) is not None
 
-    def head(self, text: str) -> int:
-        """Return the length of the match at the beginning of a short text, 0 without one."""
+    def match_length(self, text: str) -> int:
+        """Return the length of the match at the start of a short text, or 0."""
         raw = text.encode("utf-8", "surrogatepass")
         match = self._compiled.match(raw)
         return len(raw[: match.end()].decode("utf-8", "surrogatepass")) if match else 0
 
-    def tail(self, text: str) -> int:
-        """Return where in a short text its first match begins, -1 without one."""
+    def find_first(self, text: str) -> int:
+        """Return the start of the first match in a short text, or -1."""
         raw = text.encode("utf-8", "surrogatepass")
         match = self._compiled.search(raw)
         return len(raw[: match.start()].decode("utf-8", "surrogatepass")) if match else -1
 
 
 def literal(word: str) -> str:
-    """Return the expression that matches a word and nothing else."""
+    """Return an expression that matches exactly this word."""
     return str(re2.escape(word))
 
 
 def any_of(sources: Iterable[str]) -> str:
-    """Return the expression that matches what any of several does: nothing if there are none."""
+    """Return an expression that matches if any of the sources matches; none of none matches."""
     return "(?:" + ("|".join(f"(?:{source})" for source in sources) or NOTHING) + ")"

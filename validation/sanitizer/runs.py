@@ -1,4 +1,4 @@
-"""Runs of what stands once in prose: exclamation marks, commas, blank lines."""
+"""The rules `punctuation_run` and `blank_lines`: shorten repeated marks and blank lines."""
 
 from __future__ import annotations
 
@@ -9,39 +9,36 @@ from validation.sanitizer.text_view import TextView
 
 
 class Punctuation:
-    """The rule `punctuation_run`: the first group of its patterns becomes one mark.
-
-    A run of question and exclamation marks becomes one of each.
-    """
+    """The rule `punctuation_run`: reduces the first group of its patterns to one of each mark."""
 
     def __init__(self, rule: SanitizerRule | None) -> None:
         self._patterns = [Pattern(pattern) for pattern in rule.patterns] if rule else []
 
-    def edits(self, page: TextView) -> list[Edit]:
+    def find_edits(self, view: TextView) -> list[Edit]:
         """Return what to shorten."""
-        found = []
+        edits = []
         for pattern in self._patterns:
-            for start, end in pattern.spans(page, 1):
-                if not page.code.around(start, end):
-                    marks = "".join(dict.fromkeys(page.text[start:end]))
-                    found.append(Edit(start, end, marks, "punctuation_run"))
-        return found
+            for start, end in pattern.spans(view, 1):
+                if not view.code.find_span(start, end):
+                    marks = "".join(dict.fromkeys(view.text[start:end]))
+                    edits.append(Edit(start, end, marks, "punctuation_run"))
+        return edits
 
 
 class BlankLines:
-    """The rule `blank_lines`: what its patterns match becomes one blank line, none at an end."""
+    """The rule `blank_lines`: matches become one blank line, or nothing at either end of a text."""
 
     def __init__(self, rule: SanitizerRule | None) -> None:
         self._patterns = [Pattern(pattern) for pattern in rule.patterns] if rule else []
 
-    def edits(self, page: TextView) -> list[Edit]:
+    def find_edits(self, view: TextView) -> list[Edit]:
         """Return what to shorten."""
-        found = []
+        edits = []
         for pattern in self._patterns:
-            for start, end in pattern.spans(page):
-                # Before an indented line they are the space between two pages of a manual.
-                if page.code.around(start, end) or page.code.around(end, end + 1):
+            for start, end in pattern.spans(view):
+                # Blank lines before an indented line are part of its layout.
+                if view.code.find_span(start, end) or view.code.find_span(end, end + 1):
                     continue
-                is_between = 0 < start and end < page.end
-                found.append(Edit(start, end, "\n\n" if is_between else "", "blank_lines"))
-        return found
+                is_between = 0 < start and end < view.end
+                edits.append(Edit(start, end, "\n\n" if is_between else "", "blank_lines"))
+        return edits

@@ -1,4 +1,4 @@
-"""The sanitiser: every rule on one text, again and again until none finds anything."""
+"""The sanitiser: applies all rules to a text in passes until nothing changes."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ RULE_IDS = (
     "blank_lines",
 )
 
-# What one rule takes out may leave something for another: a token before a label before an echo.
-# No answer of a model needs half as many passes.
+# A removal by one rule may expose text for another: a token before a label before an echo. Answers
+# of models need less than half as many passes.
 _MAX_PASSES = 16
-# Tokens within tokens within tokens: from here on their neighbours are kept apart by a space, so
-# that they can make no further token. Every pass costs time, and the depth is up to the text.
+# From this pass on, a removed token is replaced by a space, so that the text around it cannot form
+# another token. Otherwise tokens nested within tokens could require any number of passes.
 _SPACED_FROM_PASS = 8
 
-# Their patterns say with a group what goes; around it they say what has to be there.
+# The patterns of these rules match context too; their group is the part to remove.
 _RULES_WITH_GROUP = {"stray_pipe", "punctuation_run"}
 
 
 class Sanitizer:
-    """Takes out of answers what the given rules are for; a rule that is not given is off."""
+    """Removes text from answers according to the rules; missing rules are disabled."""
 
     def __init__(self, rules: Mapping[str, SanitizerRule]) -> None:
         """Compile the rules.
@@ -54,66 +54,65 @@ class Sanitizer:
             if name not in RULE_IDS:
                 raise ValueError(f"sanitizer.{name}: no such rule, there are {', '.join(RULE_IDS)}")
             _check_patterns(name, rules[name])
-        given = rules.get
-        boilerplate = given("boilerplate")
-        self._tokens = TokenRules(given("template_token"), given("edge_token"))
-        self._opening = PrefixRules(
-            given("role_label"), given("prompt_echo"), given("context_line"), boilerplate
+        rule_of = rules.get
+        boilerplate = rule_of("boilerplate")
+        self._tokens = TokenRules(rule_of("template_token"), rule_of("edge_token"))
+        self._prefix_rules = PrefixRules(
+            rule_of("role_label"), rule_of("prompt_echo"), rule_of("context_line"), boilerplate
         )
-        self._closing = SuffixRules(boilerplate)
-        self._markup = Markup(given("html_markup"))
-        self._pipes = Pipes(given("stray_pipe"))
-        self._punctuation = Punctuation(given("punctuation_run"))
-        self._blank_lines = BlankLines(given("blank_lines"))
+        self._suffix_rules = SuffixRules(boilerplate)
+        self._markup = Markup(rule_of("html_markup"))
+        self._pipes = Pipes(rule_of("stray_pipe"))
+        self._punctuation = Punctuation(rule_of("punctuation_run"))
+        self._blank_lines = BlankLines(rule_of("blank_lines"))
 
     def clean(
         self, text: str, prompt: str = "", system: str = ""
     ) -> tuple[str, tuple[Removal, ...]]:
-        """Return the text without what the rules take out, and what that was, in order.
+        """Return the sanitised text, and the removals in order.
 
-        What comes out is never changed any further: every pass is a function of its text, and the
-        last one found nothing. A text that is too much for it, because it nests deeper than passes
-        reach or has more to look at than any answer, is left as it was.
+        Sanitising the result again changes nothing, because the last pass found nothing. A text
+        that needs more passes or more work than any real answer is returned unchanged.
         """
         budget = Budget()
-        page = TextView(text, budget)
-        done: list[Edit] = []
+        view = TextView(text, budget)
+        total_edits: list[Edit] = []
         try:
             for number in range(_MAX_PASSES):
-                edits = self._edits(page, prompt, system, number >= _SPACED_FROM_PASS)
+                edits = self._edits(view, prompt, system, number >= _SPACED_FROM_PASS)
                 if not edits:
-                    return page.text, to_removals(text, done)
-                budget.spend(len(done))
-                done = compose_edits(done, edits) if done else edits
-                page = TextView(apply_edits(page.text, edits), budget)
+                    return view.text, to_removals(text, total_edits)
+                budget.spend(len(total_edits))
+                total_edits = compose_edits(total_edits, edits) if total_edits else edits
+                view = TextView(apply_edits(view.text, edits), budget)
         except BudgetExceeded:
             pass
         return text, ()
 
-    def _edits(self, page: TextView, prompt: str, system: str, apart: bool) -> list[Edit]:
-        """Return what one pass changes: of two rules that overlap, the one further left."""
+    def _edits(self, view: TextView, prompt: str, system: str, spaced: bool) -> list[Edit]:
+        """Return the edits of one pass; of two overlapping edits, the one that starts first."""
         return select_edits(
-            page.text,
+            view.text,
             [
-                *self._tokens.edits(page, apart),
-                *self._markup.edits(page, prompt),
-                *self._opening.edits(page, prompt, system),
-                *self._closing.edits(page),
-                *self._pipes.edits(page),
-                *self._punctuation.edits(page),
-                *self._blank_lines.edits(page),
+                *self._tokens.find_edits(view, spaced),
+                *self._markup.find_edits(view, prompt),
+                *self._prefix_rules.find_edits(view, prompt, system),
+                *self._suffix_rules.find_edits(view),
+                *self._pipes.find_edits(view),
+                *self._punctuation.find_edits(view),
+                *self._blank_lines.find_edits(view),
             ],
         )
 
 
 def _check_patterns(name: str, rule: SanitizerRule) -> None:
-    """Compile every pattern of a rule alone, so that an error names the rule and the pattern."""
+    """Compile each pattern of a rule separately, so that errors name the rule and the pattern."""
     for source in rule.patterns:
         try:
             pattern = Pattern(source)
         except ValueError as error:
             raise ValueError(f"sanitizer.{name}: {error}") from None
-        if pattern.found(TextView("")):
+        if pattern.matches(TextView("")):
             raise ValueError(f"sanitizer.{name}: {source!r} matches a text without characters")
         if name in _RULES_WITH_GROUP and pattern.groups != 1:
             raise ValueError(f"sanitizer.{name}: {source!r} needs one group, around what goes")

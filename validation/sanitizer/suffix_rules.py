@@ -1,4 +1,4 @@
-"""What stands behind an answer: hopes that it helps, offers to go on."""
+"""Boilerplate after an answer: wishes and offers of further help."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from validation.sanitizer.edits import Edit
 from validation.sanitizer.pattern import Pattern, any_of
 from validation.sanitizer.text_view import SENTENCE_ENDS, TextView
 
-# A closing sentence is shorter than that.
+# A closing sentence is shorter than this.
 _MAX_SENTENCE_CHARS = 400
 _SENTENCE_ENDS = tuple(SENTENCE_ENDS + ":)\"'*`\u201d\u2019")
-# Whoever asked for a letter wants its last sentence too.
+# In a letter, the closing sentence is part of the answer.
 _LETTER = r"(?mi)^[*\s]*(?:Subject:|(?:Dear|Hi|Hello|Hey)\b[^\n]{0,60},[ \t]*$)"
 
 
 class SuffixRules:
-    """Peels courtesies off the end, whole sentences at a time, as long as an answer is left."""
+    """Removes closing sentences from the end, one at a time, as long as an answer remains."""
 
     def __init__(self, boilerplate: SanitizerRule | None) -> None:
         closers = [
@@ -26,28 +26,36 @@ class SuffixRules:
         self._closer = Pattern(rf"{any_of(closers)}\z") if closers else None
         self._letter = Pattern(_LETTER)
 
-    def edits(self, page: TextView) -> list[Edit]:
-        """Return the one edit that takes off all of them."""
+    def find_edits(self, view: TextView) -> list[Edit]:
+        """Return one edit that removes all of them."""
         if self._closer is None:
             return []
-        text = page.text
-        reached = page.end
+        text = view.text
+        suffix_start = view.end
         while True:
-            page.budget.spend()
-            low = max(0, reached - _MAX_SENTENCE_CHARS)
-            at = self._closer.tail(text[low:reached])
-            if at < 0:
+            view.budget.spend()
+            search_start = max(0, suffix_start - _MAX_SENTENCE_CHARS)
+            sentence_start = self._closer.find_first(text[search_start:suffix_start])
+            if sentence_start < 0:
                 break
-            at += low
-            before = page.end_before(at)
-            if not before or before == at or not _is_boundary(text, before, at):
+            sentence_start += search_start
+            before = view.end_before(sentence_start)
+            if (
+                not before
+                or before == sentence_start
+                or not _is_boundary(text, before, sentence_start)
+            ):
                 break
-            reached = before
-        if reached == page.end or self._letter.found(page) or page.code.around(reached, page.end):
+            suffix_start = before
+        if (
+            suffix_start == view.end
+            or self._letter.matches(view)
+            or view.code.find_span(suffix_start, view.end)
+        ):
             return []
-        return [Edit(reached, len(text), "", "boilerplate")]
+        return [Edit(suffix_start, len(text), "", "boilerplate")]
 
 
-def _is_boundary(text: str, before: int, at: int) -> bool:
-    """Tell whether a sentence begins at `at`: a line does, or one has ended before."""
-    return "\n" in text[before:at] or text[before - 1] in _SENTENCE_ENDS
+def _is_boundary(text: str, before: int, sentence_start: int) -> bool:
+    """Return whether a sentence starts here: a new line does, or the text before ends one."""
+    return "\n" in text[before:sentence_start] or text[before - 1] in _SENTENCE_ENDS

@@ -1,4 +1,4 @@
-"""One text that is looked at by every rule, and what they all need to know of it."""
+"""A text with the derived data that all rules share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import cached_property
 from validation.sanitizer.budget import Budget
 from validation.sanitizer.code import MAX_LINE_CHARS, CodeSpans
 
-# Those that are in use here and in the Far East.
+# The full stops, question marks and exclamation marks of European and East Asian scripts.
 SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f"
 
 
 class TextView:
-    """A text between two passes."""
+    """The text of one pass."""
 
     def __init__(self, text: str, budget: Budget | None = None) -> None:
         self.text = text
@@ -20,26 +20,26 @@ class TextView:
 
     @cached_property
     def raw(self) -> bytes:
-        """The text as RE2 reads it; half a surrogate pair may be in a text too."""
+        """The text as bytes for RE2; unpaired surrogates are allowed."""
         return self.text.encode("utf-8", "surrogatepass")
 
     @cached_property
     def code(self) -> CodeSpans:
-        """Where the text is code: only found out if a rule finds anything at all."""
+        """The code in the text, computed when a rule first needs it."""
         return CodeSpans(self.text, self.budget)
 
     @cached_property
     def end(self) -> int:
-        """Where the text ends if white space is not counted."""
+        """The end of the text without trailing white space."""
         return len(self.text.rstrip())
 
     def line_start(self, at: int) -> int:
-        """Return where the line begins that `at` is in, or a place in it that is far enough."""
-        low = max(0, at - MAX_LINE_CHARS)
-        return max(low, self.text.rfind("\n", low, at) + 1)
+        """Return the start of the line at `at`, or a position MAX_LINE_CHARS before `at`."""
+        search_start = max(0, at - MAX_LINE_CHARS)
+        return max(search_start, self.text.rfind("\n", search_start, at) + 1)
 
     def skip_space(self, at: int) -> int:
-        """Return where the white space ends that begins at `at`."""
+        """Return the end of the white space that starts at `at`."""
         size = 32
         while True:
             chunk = self.text[at : at + size]
@@ -50,7 +50,7 @@ class TextView:
             size *= 2
 
     def end_before(self, at: int) -> int:
-        """Return where the white space begins that ends at `at`."""
+        """Return the start of the white space that ends at `at`."""
         size = 32
         while at:
             chunk = self.text[max(0, at - size) : at]
@@ -61,13 +61,13 @@ class TextView:
         return 0
 
     def line_end(self, at: int) -> int:
-        """Return where the line ends that `at` is in, or a place in it that is far enough."""
-        high = min(len(self.text), at + MAX_LINE_CHARS)
-        found = self.text.find("\n", at, high)
-        return found if found >= 0 else high
+        """Return the end of the line at `at`, or a position MAX_LINE_CHARS after `at`."""
+        search_end = min(len(self.text), at + MAX_LINE_CHARS)
+        line_feed = self.text.find("\n", at, search_end)
+        return line_feed if line_feed >= 0 else search_end
 
     def skip_lines(self, at: int) -> int:
-        """Return where the white space ends, but before the indentation of the line it ends in."""
+        """Return the end of the white space at `at`, but keep the indentation of its last line."""
         end = self.skip_space(at)
         line = self.text.rfind("\n", at, end) + 1
         return line or end

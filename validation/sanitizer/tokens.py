@@ -1,4 +1,4 @@
-"""Tokens of chat templates, which a model should emit as ids and at times spells out."""
+"""Removal of chat-template tokens that a model wrote as text instead of as token ids."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from validation.sanitizer.pattern import NOTHING, Pattern, any_of, literal
 from validation.sanitizer.text_view import SENTENCE_ENDS, TextView
 
 _QUOTES = {('"', '"'), ("'", "'"), ("“", "”"), ("\u2018", "\u2019"), ("«", "»"), ("„", "“")}
-# How far back in its line the tag is looked for that `</s>` closes if it is no token.
+# How far the other tag of a pair is searched on the line, if `</s>` is an HTML tag.
 _TAG_SEARCH_CHARS = 400
-# A word on both sides of it that names what it is.
+# Words around a token in a text about tokens.
 _TOPIC_WORDS = (
     r"(?i)\b(?:tokens?|tokeni[sz]ers?|templates?|ChatML|separators?|delimiters?|markers?)\b"
 )
@@ -19,11 +19,11 @@ _AFTER_WORD = (" ", ",", ".", ";", ":", ")")
 
 
 class TokenRules:
-    """Two rules at once, for their tokens stand side by side.
+    """The rules `template_token` and `edge_token`, together because their tokens may be adjacent.
 
-    `template_token` has what cannot be anything else: taken out wherever it stands. `edge_token`
-    has what also is a placeholder in a manual or a tag in HTML: only at either end of the text,
-    beside another token, or right behind the end of a sentence.
+    Tokens of `template_token` have no other meaning and are removed anywhere. Those of `edge_token`
+    may also be placeholders or HTML tags. They are removed only at either end of the text, next to
+    another token, or right after the end of a sentence.
     """
 
     def __init__(self, template: SanitizerRule | None, edge: SanitizerRule | None) -> None:
@@ -33,7 +33,7 @@ class TokenRules:
         self._runs = Pattern(rf"(?:{both}\s*)*{strong}(?:\s*{both})*") if template else None
         closing = any_of(literal(word) for word in edge.words if word[:2] == "</") if edge else ""
         edges = (
-            # Before a word in small letters it is what the sentence is about.
+            # Before a word in lower case the token is part of a sentence.
             rf"\A\s*({weak})(?:\S|\s+[^\p{{Ll}}\s]|\s*\z)",
             rf"(?:\A\s*|\S|\pP\s+|\n\s*)({weak})\s*\z",
             rf"({closing})\s*\z",
@@ -41,57 +41,57 @@ class TokenRules:
             rf"\pL[{SENTENCE_ENDS}]({weak})",
         )
         self._edges = [Pattern(source) for source in edges] if edge else []
-        self._about = Pattern(_TOPIC_WORDS)
+        self._topic = Pattern(_TOPIC_WORDS)
 
-    def edits(self, page: TextView, apart: bool) -> list[Edit]:
-        """Return what to take out; `apart` leaves a space where words would be put together."""
-        cores: list[tuple[int, int, str]] = []
+    def find_edits(self, view: TextView, spaced: bool) -> list[Edit]:
+        """Return the edits of one pass; `spaced` replaces each token between words by a space."""
+        spans: list[tuple[int, int, str]] = []
         if self._runs:
-            cores += ((*span, "template_token") for span in self._runs.spans(page))
+            spans += ((*span, "template_token") for span in self._runs.spans(view))
         for pattern in self._edges:
-            cores += ((*span, "edge_token") for span in pattern.spans(page, 1))
-        # The longest of those that begin together: it is what the others are and more.
-        cores.sort(key=lambda core: (core[0], -core[1]))
-        found: list[Edit] = []
-        reached = 0
-        for start, end, rule in cores:
-            if start < reached:
+            spans += ((*span, "edge_token") for span in pattern.spans(view, 1))
+        # Of spans with the same start, the longest one includes the others.
+        spans.sort(key=lambda core: (core[0], -core[1]))
+        edits: list[Edit] = []
+        end_of_last = 0
+        for start, end, rule in spans:
+            if start < end_of_last:
                 continue
-            reached = end
-            if not self._is_meant(page, start, end, rule):
-                found.append(
-                    _create_edit(page, found[-1].end if found else 0, start, end, rule, apart)
+            end_of_last = end
+            if not self._is_intended(view, start, end, rule):
+                edits.append(
+                    _create_edit(view, edits[-1].end if edits else 0, start, end, rule, spaced)
                 )
-                reached = found[-1].end
-        return found
+                end_of_last = edits[-1].end
+        return edits
 
-    def _is_meant(self, page: TextView, start: int, end: int, rule: str) -> bool:
-        """Tell whether it is there on purpose: quoted, as a tag, in talk about tokens, in code."""
-        text = page.text
+    def _is_intended(self, view: TextView, start: int, end: int, rule: str) -> bool:
+        """Return whether a token is intended: quoted, HTML, a subject of the text, or code."""
+        text = view.text
         if start and (text[start - 1], text[end : end + 1]) in _QUOTES:
             return True
-        if rule == "edge_token" and _is_html_tag(page, start, end):
+        if rule == "edge_token" and _is_html_tag(view, start, end):
             return True
-        if self._is_named(text, start, end):
+        if self._is_mentioned(text, start, end):
             return True
-        if page.code.around(start, end) is None:
+        if view.code.find_span(start, end) is None:
             return False
-        # A model that ends its answer in the middle of code does so with a token; one that writes
-        # about tokens has shown others in its code before.
-        return end < page.end or any(
-            page.code.around(*span)
-            for span in self._strong.spans(TextView(text[:start], page.budget))
+        # A token that ends an answer within code is removed, unless earlier code has tokens too:
+        # then the answer is about tokens.
+        return end < view.end or any(
+            view.code.find_span(*span)
+            for span in self._strong.spans(TextView(text[:start], view.budget))
         )
 
-    def _is_named(self, text: str, start: int, end: int) -> bool:
-        """Tell whether a single token stands like a word in a line that talks about tokens."""
+    def _is_mentioned(self, text: str, start: int, end: int) -> bool:
+        """Return whether a token is used like a word in a line about tokens."""
         if text[max(0, start - 1) : start] not in ("", "\n", " ", "("):
             return False
         if text[end : end + 1] not in _AFTER_WORD or text[end - 1] not in ">]":
             return False
         before = text[max(0, start - _CONTEXT_CHARS) : start].rpartition("\n")[2]
-        behind = text[end : end + _CONTEXT_CHARS].partition("\n")[0]
-        return bool(behind.strip()) and self._about.found(TextView(f"{before} {behind}"))
+        after = text[end : end + _CONTEXT_CHARS].partition("\n")[0]
+        return bool(after.strip()) and self._topic.matches(TextView(f"{before} {after}"))
 
 
 def _token_pattern(rule: SanitizerRule | None) -> str:
@@ -101,39 +101,41 @@ def _token_pattern(rule: SanitizerRule | None) -> str:
     return any_of([*rule.patterns, *map(literal, rule.words)])
 
 
-def _is_html_tag(page: TextView, start: int, end: int) -> bool:
-    """Tell whether `<s>` or `</s>` is one of a pair in its line: then it strikes words through.
+def _is_html_tag(view: TextView, start: int, end: int) -> bool:
+    """Return whether `<s>` or `</s>` is one of a pair on a line, which is HTML for strikethrough.
 
-    Unless the two hold the whole text: then they are the tokens that begin and end one.
+    A pair around the whole text is not HTML but the tokens at the start and the end.
     """
-    text, token = page.text, page.text[start:end]
+    text, token = view.text, view.text[start:end]
     if token.startswith("</"):
         line = text[max(0, start - _TAG_SEARCH_CHARS) : start]
         line = line[line.rfind("\n") + 1 :]
         at = line.rfind("<" + token[2:])
         before = text[: start - len(line) + at] if start <= _TAG_SEARCH_CHARS else "more"
-        return at >= 0 and (end < page.end or bool(before.strip()))
-    if token.startswith("<") and not page.text[: min(start, _TAG_SEARCH_CHARS)].strip():
+        return at >= 0 and (end < view.end or bool(before.strip()))
+    if token.startswith("<") and not view.text[: min(start, _TAG_SEARCH_CHARS)].strip():
         rest = text[end : end + _TAG_SEARCH_CHARS].partition("\n")[0]
-        closer = "</" + token[1:]
-        return closer in rest and bool(rest.partition(closer)[2].strip())
+        end_tag = "</" + token[1:]
+        return end_tag in rest and bool(rest.partition(end_tag)[2].strip())
     return False
 
 
-def _create_edit(page: TextView, free: int, start: int, end: int, rule: str, apart: bool) -> Edit:
-    """Return the edit that takes out a run of tokens and the white space that came with it."""
-    text = page.text
-    first = free + len(text[free:start].rstrip())
-    last = page.skip_lines(end)
-    # With nothing before it or behind it, all white space there belonged to the template.
+def _create_edit(
+    view: TextView, previous_end: int, start: int, end: int, rule: str, spaced: bool
+) -> Edit:
+    """Return the edit that removes a run of tokens and the white space around it."""
+    text = view.text
+    first = previous_end + len(text[previous_end:start].rstrip())
+    last = view.skip_lines(end)
+    # At either end of the text, the white space around the token belongs to the template.
     if first == 0:
         return Edit(0, last, "", rule)
-    if last >= page.end:
+    if last >= view.end:
         return Edit(first, len(text), "", rule)
     parts = (text[first:start], text[start:end], text[end:last])
-    white = [part.replace(" ", "").replace("\r", "") for part in parts]
-    if any("\n\n" in part for part in white):
+    spaces = [part.replace(" ", "").replace("\r", "") for part in parts]
+    if any("\n\n" in part for part in spaces):
         return Edit(first, last, "\n\n", rule)
-    if any("\n" in part for part in white):
+    if any("\n" in part for part in spaces):
         return Edit(first, last, "\n", rule)
-    return Edit(first, last, " " if apart or parts[0] or parts[2] else "", rule)
+    return Edit(first, last, " " if spaced or parts[0] or parts[2] else "", rule)
