@@ -27,27 +27,31 @@ from jobs import StoreFull, StoreUnavailable
 
 def create_app(components: Components) -> Starlette:
     """Return the application, which starts the components and closes them at its end."""
-    c = components
 
     def lifespan(app: Starlette) -> AbstractAsyncContextManager[None]:
-        return c.run()
+        return components.run()
 
     # Starlette tries the routes in this order, so the most frequent requests come first.
     routes = [
-        *c.worker_routes.routes(),
-        *c.job_routes.routes(),
-        *c.openai_routes.routes(),
-        *c.queued_openai_routes.routes(),
-        *c.batches.routes(),
-        *c.console_routes.routes(),
-        c.health.route(),
-        MetricsRoute(c.exported_metrics).route(),
+        *components.worker_routes.routes(),
+        *components.job_routes.routes(),
+        *components.openai_routes.routes(),
+        *components.queued_openai_routes.routes(),
+        *components.batches.routes(),
+        *components.console_routes.routes(),
+        components.health.route(),
+        MetricsRoute(components.exported_metrics).route(),
     ]
-    docs = DocsRoutes(routes, c.settings)
+    docs = DocsRoutes(routes, components.settings)
     return Starlette(
         routes=[*routes, *docs.routes(), *PageRoutes().routes()],
         middleware=build_middleware(
-            c.settings, c.shutdown, c.store, c.metrics, c.tracing, c.managed_worker_key
+            components.settings,
+            components.shutdown,
+            components.store,
+            components.metrics,
+            components.tracing,
+            components.managed_worker_key,
         ),
         lifespan=lifespan,
         # RequestIdMiddleware answers all other exceptions.
