@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     """
     runs_doctor = is_doctor(argv, prog)
 
-    from handler.engine_configs import build_engine, engine_configs
+    from handler.engine_configs import build_engine, build_engine_configs
     from handler.model_settings import resolve_models
     from handler.setting_error import NO_SDK, SettingError, exit_on_setting_error
     from handler.settings import read_settings
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     if runs_doctor:
         from handler import doctor
 
-        return doctor.main([*engine_configs(settings).values()])
+        return doctor.main([*build_engine_configs(settings).values()])
     engine = build_engine(settings)
     engine.spawn()
 

@@ -37,7 +37,7 @@ class Attempts:
         self._crashes += kind is Interruption.CRASH
         return self._crashes < MAX_CRASHES
 
-    def failure(self, reason: str) -> JobResult:
+    def build_failure(self, reason: str) -> JobResult:
         """Return the result of a job that does not run again, the likely cause of the crashes."""
         return JobResult(
             error=f"the job was running at {self._crashes} crashes of the engine in a row and is "

@@ -27,7 +27,7 @@ from handler.results import ResultUploader
 from handler.sampling import describe_value
 from handler.setting_error import SettingError
 from handler.settings import Settings
-from handler.unused_settings import ineffective_settings, misspelled_settings
+from handler.unused_settings import find_ineffective_settings, find_misspelled_settings
 from handler.worker_settings import ResultSettings
 from validation import Validator
 from validation.options.language import LanguageCheck
@@ -89,8 +89,8 @@ def build_validation(settings: Settings) -> ValidationSetup:
     for warning in options.warnings:
         logger.warning("%s", warning)
     for warning in (
-        *misspelled_settings(settings, os.environ),
-        *ineffective_settings(settings),
+        *find_misspelled_settings(settings, os.environ),
+        *find_ineffective_settings(settings),
     ):
         logger.warning("%s", warning)
     for check in options.defaults.checks.values():

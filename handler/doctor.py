@@ -71,9 +71,9 @@ def examine(
     with ScratchFolder() as scratch:
         # A file, not a pipe: the process would block on a full pipe that is not read.
         with Path(scratch.path, "printed").open("w+b") as printed:
-            process = _start(backend, scratch.name, printed)
+            process = _start_examination(backend, scratch.name, printed)
             lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-            reader = threading.Thread(target=_read, args=(process, lines), name="findings")
+            reader = threading.Thread(target=_read_lines, args=(process, lines), name="findings")
             reader.start()
             try:
                 examination.ended = _collect_findings(
@@ -90,7 +90,9 @@ def examine(
     return examination
 
 
-def _start(backend: BackendConfig, folder: str, printed: BinaryIO) -> subprocess.Popen[bytes]:
+def _start_examination(
+    backend: BackendConfig, folder: str, printed: BinaryIO
+) -> subprocess.Popen[bytes]:
     # Started like an engine process, so that the report applies to the worker.
     process = start_process(
         "engine.doctor",
@@ -143,7 +145,7 @@ def _clamp_timeout(timeout_s: float) -> float:
     return min(max(timeout_s, 0.0), threading.TIMEOUT_MAX)
 
 
-def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+def _read_lines(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
     assert process.stdout is not None  # noqa: S101 - opened as a pipe above
     with process.stdout as pipe:
         for line in pipe:
@@ -162,16 +164,16 @@ def _first_and_last_lines(file: BinaryIO) -> list[str]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if size <= 2 * _MAX_BYTES:
-        lines = _lines(file.read())
+        lines = _split_lines(file.read())
         if len(lines) <= 2 * _MAX_LINES:
             return lines
         first, last = lines, lines
     else:
-        first = _lines(file.read(_MAX_BYTES))
+        first = _split_lines(file.read(_MAX_BYTES))
         file.seek(-_MAX_BYTES, os.SEEK_END)
-        last = _lines(file.read())
+        last = _split_lines(file.read())
     return [*first[:_MAX_LINES], "...", *last[-_MAX_LINES:]]
 
 
-def _lines(data: bytes) -> list[str]:
+def _split_lines(data: bytes) -> list[str]:
     return [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]

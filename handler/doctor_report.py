@@ -110,48 +110,52 @@ def format_report(backend: BackendConfig, examination: Examination) -> str:
     is_rkllm = backend.backend == "rkllm"
     parts = [
         "# What `python -m handler doctor` found",
-        _section("settings", [("ENGINE", backend.backend), *backend.options.items()]),
+        _format_values("settings", [("ENGINE", backend.backend), *backend.options.items()]),
     ]
     for step, findings in groupby(examination.findings, itemgetter(0)):
         lines = [
-            _line(name, value) + (_mark(step, name, value) if is_rkllm else "")
+            _format_line(name, value) + (_format_mark(step, name, value) if is_rkllm else "")
             for _, name, value in findings
             if name != BEGINS
         ]
         if lines:
-            parts.append(_titled(step, lines))
+            parts.append(_format_section(step, lines))
     if is_rkllm:
-        parts.append(_titled("what is assumed of RKLLM", _assumptions(examination.findings)))
-    printed = _fenced(examination.printed)
+        parts.append(
+            _format_section("what is assumed of RKLLM", _format_assumptions(examination.findings))
+        )
+    printed = _format_code_block(examination.printed)
     if not examination.ended:
-        parts += [_titled("what was printed", [printed])] if printed else []
+        parts += [_format_section("what was printed", [printed])] if printed else []
         printed = ""
-    parts.append(_titled("what failed", _failures(examination)))
+    parts.append(_format_section("what failed", _format_failures(examination)))
     if printed:
         parts.append(f"What was printed, its last words at the end:\n\n{printed}")
-    return _without_homes("\n\n".join(parts) + "\n")
+    return _hide_homes("\n\n".join(parts) + "\n")
 
 
-def _titled(title: str, lines: list[str]) -> str:
+def _format_section(title: str, lines: list[str]) -> str:
     return "\n".join([f"## {title[0].upper()}{title[1:]}", "", *lines])
 
 
-def _section(title: str, values: list[tuple[str, Any]]) -> str:
-    return _titled(title, [_line(name, value) for name, value in values if value is not None])
+def _format_values(title: str, values: list[tuple[str, Any]]) -> str:
+    return _format_section(
+        title, [_format_line(name, value) for name, value in values if value is not None]
+    )
 
 
-def _line(name: str, value: Any) -> str:
+def _format_line(name: str, value: Any) -> str:
     return f"- {name}: {_format_value(value)}"
 
 
-def _mark(step: str, name: str, value: Any) -> str:
+def _format_mark(step: str, name: str, value: Any) -> str:
     assumption = _ASSUMPTION_BY_FINDING.get((step, name))
     if assumption is None or value is None or assumption.holds(value):
         return ""
     return " — **not as assumed**"
 
 
-def _assumptions(findings: list[Finding]) -> list[str]:
+def _format_assumptions(findings: list[Finding]) -> list[str]:
     values = {(step, name): value for step, name, value in findings}
     rows = ["| assumed | seen | verdict |", "|---|---|---|"]
     for each in ASSUMPTIONS:
@@ -161,7 +165,7 @@ def _assumptions(findings: list[Finding]) -> list[str]:
     return rows
 
 
-def _failures(examination: Examination) -> list[str]:
+def _format_failures(examination: Examination) -> list[str]:
     lines = [f"- {step}: {_format_value(value)}" for step, _, value in examination.failures]
     if examination.ended:
         lines.append(f"- {examination.step}: {examination.ended}")
@@ -177,7 +181,7 @@ def _format_value(value: Any) -> str:
         value = (
             ", ".join(f"{name} {_format_number(each)}" for name, each in value.items()) or "none"
         )
-    return _code(value) if isinstance(value, str) else _format_number(value)
+    return _format_code(value) if isinstance(value, str) else _format_number(value)
 
 
 def _format_number(value: Any) -> str:
@@ -185,16 +189,16 @@ def _format_number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
 
 
-def _code(text: str) -> str:
+def _format_code(text: str) -> str:
     """Return text as Markdown code, so that it contains no markup, mention or reference."""
-    text = _visible(text) or "nothing"
+    text = _escape_invisible(text) or "nothing"
     ticks = _backticks(text, min_count=1)
     padding = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{ticks}{padding}{text}{padding}{ticks}"
 
 
-def _fenced(lines: list[str]) -> str:
-    visible = [_visible(line) for line in lines]
+def _format_code_block(lines: list[str]) -> str:
+    visible = [_escape_invisible(line) for line in lines]
     ticks = _backticks("\n".join(visible), min_count=3)
     return "\n".join([f"{ticks}text", *visible, ticks]) if visible else ""
 
@@ -204,15 +208,15 @@ def _backticks(text: str, min_count: int) -> str:
     return "`" * max(longest + 1, min_count)
 
 
-def _visible(text: str) -> str:
+def _escape_invisible(text: str) -> str:
     return escape_controls(_ANSI_SEQUENCE.sub("", text))
 
 
-def _without_homes(text: str) -> str:
-    return re.sub("|".join([*_own_homes(), _ANY_HOME]), "~", text)
+def _hide_homes(text: str) -> str:
+    return re.sub("|".join([*_own_home_patterns(), _ANY_HOME]), "~", text)
 
 
-def _own_homes() -> Iterator[str]:
+def _own_home_patterns() -> Iterator[str]:
     home = os.path.expanduser("~")
     for each in {home, os.path.realpath(home)} - {"/", "~"}:
         yield rf"{re.escape(each)}(?![\w.-])"

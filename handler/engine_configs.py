@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 def build_engine(settings: Settings) -> AnyEngine:
     """Return the engine of the one model, or a pool of engines for several."""
-    configs = engine_configs(settings)
+    configs = build_engine_configs(settings)
     engine: AnyEngine = (
         EnginePool(configs) if len(configs) > 1 else Engine(configs[settings.served_model])
     )
@@ -27,7 +27,7 @@ def build_engine(settings: Settings) -> AnyEngine:
     return engine
 
 
-def engine_configs(settings: Settings) -> Mapping[str, EngineConfig]:
+def build_engine_configs(settings: Settings) -> Mapping[str, EngineConfig]:
     """Return the configuration of each model by name, the default first; one without MODELS."""
     if not settings.models:
         return {settings.served_model: settings.engine_config()}

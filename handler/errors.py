@@ -52,7 +52,7 @@ class NotFound(HandlerError):
 
 
 class ModelNotFound(NotFound):
-    """The model that the request names is not served; `details` lists those that are."""
+    """The model that the request names is not served; `details` lists the served models."""
 
 
 class UnsupportedMediaType(HandlerError):

@@ -81,7 +81,7 @@ class Hub:
         """The folders that are searched, in order; the first one takes downloads."""
         if self._caches is not None:
             return self._caches
-        return Path(_library().constants.HF_HUB_CACHE), RUNPOD_CACHE
+        return Path(_import_library().constants.HF_HUB_CACHE), RUNPOD_CACHE
 
     def cached_snapshots(self, reference: HubReference) -> list[Path]:
         """Return the folders that hold the repository at that revision, without network access.
@@ -89,16 +89,16 @@ class Hub:
         A snapshot may lack files: only those that were downloaded are in it.
         """
         snapshots = []
-        for folder in self._folders(reference):
+        for folder in self._cache_folders(reference):
             branch = folder / "refs" / reference.revision
             commit = branch.read_text().strip() if branch.is_file() else reference.revision
             if (snapshot := folder / "snapshots" / commit).is_dir():
                 snapshots.append(snapshot)
         return snapshots
 
-    def files(self, reference: HubReference) -> list[str]:
+    def list_files(self, reference: HubReference) -> list[str]:
         """Return the names of all files in the repository, from the Hub. Raises HubError."""
-        library = _library()
+        library = _import_library()
         try:
             info = library.HfApi().model_info(
                 reference.repo,
@@ -106,7 +106,7 @@ class Hub:
                 timeout=library.constants.HF_HUB_ETAG_TIMEOUT,
             )
         except Exception as error:
-            raise self._failure(reference, error) from error
+            raise self._translate_error(reference, error) from error
         return [file.rfilename for file in info.siblings or ()]
 
     def download(self, reference: HubReference, files: Sequence[str]) -> Path:
@@ -115,7 +115,7 @@ class Hub:
         The library resumes an interrupted download, and other processes that need the same file
         wait for this one. Progress goes to stderr.
         """
-        library = _library()
+        library = _import_library()
         path = Path()
         for file in files:
             bar = _progress_bar() if sys.stderr.isatty() else _progress_lines(file)
@@ -131,14 +131,14 @@ class Hub:
                     )
                 )
             except Exception as error:
-                raise self._failure(reference.with_file(file), error) from error
+                raise self._translate_error(reference.with_file(file), error) from error
         return Path(str(path).removesuffix(files[-1]))
 
-    def _folders(self, reference: HubReference) -> list[Path]:
+    def _cache_folders(self, reference: HubReference) -> list[Path]:
         name = f"models--{reference.repo.replace('/', '--')}"
         return [cache / name for cache in self.caches]
 
-    def _failure(self, reference: HubReference, error: Exception) -> HubError:
+    def _translate_error(self, reference: HubReference, error: Exception) -> HubError:
         """Return an error of the library or its HTTP client as a HubError with one sentence."""
         from huggingface_hub import errors
 
@@ -149,8 +149,8 @@ class Hub:
             reason = f"the Hub has no model {repo}, or it is private and HF_TOKEN gives no access"
         elif isinstance(error, errors.RevisionNotFoundError):
             reason = f"{repo} has no revision {reference.revision}"
-        elif _library().constants.HF_HUB_OFFLINE:
-            reason = f"HF_HUB_OFFLINE is set and it is not in {self._searched(reference)}"
+        elif _import_library().constants.HF_HUB_OFFLINE:
+            reason = f"HF_HUB_OFFLINE is set and it is not in {self._describe_searched(reference)}"
         elif isinstance(error, errors.HfHubHTTPError) and error.response is not None:
             reason = f"the Hub answered with status {error.response.status_code}"
         elif isinstance(error, OSError) and error.strerror:
@@ -159,18 +159,18 @@ class Hub:
             # The cause, because the library's own message for a lost connection has several lines.
             cause = error.__cause__ or error
             detail = (str(cause).strip().splitlines() or [""])[0]
-            endpoint = _library().constants.ENDPOINT
+            endpoint = _import_library().constants.ENDPOINT
             reason = (
-                f"it is not in {self._searched(reference)}, and fetching it from {endpoint} failed"
+                f"it is not in {self._describe_searched(reference)}, and fetching it from {endpoint} failed"
                 f" ({type(cause).__name__}: {detail})"
             )
         return HubError(f"{reference}: {reason}")
 
-    def _searched(self, reference: HubReference) -> str:
-        return " or ".join(str(folder) for folder in self._folders(reference))
+    def _describe_searched(self, reference: HubReference) -> str:
+        return " or ".join(str(folder) for folder in self._cache_folders(reference))
 
 
-def _library() -> Any:
+def _import_library() -> Any:
     try:
         import huggingface_hub
         import huggingface_hub.constants

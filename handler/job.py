@@ -72,7 +72,7 @@ class JobHandler:
         A streamed OpenAI call returns its server-sent events as one string, because its client
         parses nothing else.
         """
-        return self.sdk_output(await self.run_encoded(job, slot, measure=limits.wire_size))
+        return self.sdk_output(await self.run_encoded(job, slot, measure=limits.sdk_size_bytes))
 
     def sdk_output(self, result: JobResult) -> Any:
         """Return a result in the SDK's form: the output, or `{"error": …}`."""
@@ -155,7 +155,9 @@ class JobHandler:
         try:
             request = await check_body(job.get("input"), partial(self._parse, job))
             delivery = self._plan_delivery(job, request)
-            async with aclosing(self._chunks(request, delivery, slot, _encode_for_sdk)) as chunks:
+            async with aclosing(
+                self._stream_chunks(request, delivery, slot, _encode_for_sdk)
+            ) as chunks:
                 async for output, _, is_included in chunks:
                     has_output = True
                     include_in_result(is_included)
@@ -187,10 +189,10 @@ class JobHandler:
             chooses_model=has_several,
         )
         if isinstance(request, TextRequest) and not has_several:
-            request = self._with_model_warning(request, job["input"].get("model"))
+            request = self._add_model_warning(request, job["input"].get("model"))
         return request if timeout_s is None else request.with_timeout(timeout_s)
 
-    def _with_model_warning(self, request: TextRequest, model: Any) -> TextRequest:
+    def _add_model_warning(self, request: TextRequest, model: Any) -> TextRequest:
         """Return the request with a warning if it names a model that is not served."""
         names = self._models.names
         if model is None or model in names:
@@ -203,7 +205,7 @@ class JobHandler:
     def _plan_delivery(self, job: Mapping[str, Any], request: JobRequest) -> ResultDelivery:
         return self._results.plan_delivery(job, is_openai=isinstance(request, OpenAIRequest))
 
-    async def _chunks(
+    async def _stream_chunks(
         self,
         request: JobRequest,
         delivery: ResultDelivery,
@@ -228,7 +230,7 @@ class JobHandler:
     ) -> bytes:
         """Pass each chunk to `send_chunk`; return the list of those that are the job's result."""
         included: list[bytes] = []
-        async with aclosing(self._chunks(request, delivery, slot, orjson.dumps)) as chunks:
+        async with aclosing(self._stream_chunks(request, delivery, slot, orjson.dumps)) as chunks:
             async for _, body, is_included in chunks:
                 if is_included:
                     included.append(body)
@@ -277,7 +279,7 @@ class JobHandler:
 
 
 def _encode_for_sdk(output: Any) -> bytes:
-    return limits.wire_body({"output": output})
+    return limits.encode_for_sdk({"output": output})
 
 
 def _format_error(failure: ErrorInfo, request: JobRequest | None) -> str:

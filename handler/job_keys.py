@@ -71,7 +71,7 @@ CALL_KEYS = KnownKeys(
 )
 
 
-def job_warnings(job: Mapping[str, Any]) -> tuple[str, ...]:
+def find_job_warnings(job: Mapping[str, Any]) -> tuple[str, ...]:
     """Return warnings about the top-level keys of a job and the keys of its `policy`."""
     policy = job.get("policy")
     policy_warnings = POLICY_KEYS.warnings(policy) if isinstance(policy, Mapping) else ()

@@ -15,7 +15,7 @@ from handler.pipeline import Pipeline
 from handler.request import OpenAIRequest, TextRequest
 from handler.response import encode_answer, encode_partial
 
-_TEXT_TWICE_NOTE = "deltas and tokens were left out of the final output, which would exceed {:g} MB"
+_DELTAS_NOTE = "deltas and tokens were left out of the final output, which would exceed {:g} MB"
 _TEXT_NOTE = "the text was left out of the last chunk, which would exceed {:g} MB; /status has it"
 
 
@@ -105,13 +105,13 @@ class OutputGenerator:
         limit_mb = self._limits.chunk_bytes / 1e6
         if self._fits(final):
             return final
-        chunk = _without(final, ("deltas", "tokens"), _TEXT_TWICE_NOTE.format(limit_mb))
+        chunk = _without(final, ("deltas", "tokens"), _DELTAS_NOTE.format(limit_mb))
         if not has_final or self._fits(chunk):
             return chunk
         return _without(final, ("text", "deltas", "tokens"), _TEXT_NOTE.format(limit_mb))
 
     def _fits(self, output: Any) -> bool:
-        return limits.wire_size({"output": output}) <= self._limits.chunk_bytes
+        return limits.sdk_size_bytes({"output": output}) <= self._limits.chunk_bytes
 
     async def _stream_openai(
         self, request: OpenAIRequest, slot: Slot | None

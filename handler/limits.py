@@ -64,7 +64,7 @@ class PayloadLimits:
         limit = self.max_result_bytes(job_id)
         if size > limit:
             raise ResultTooLarge(
-                f"the result is {_mb(size)} MB and {self.platform} takes {limit / 1e6:g} MB "
+                f"the result is {_format_mb(size)} MB and {self.platform} takes {limit / 1e6:g} MB "
                 "for it: lower max_tokens, send stream=false, which returns the text twice instead "
                 "of thrice, or post the job with an s3Config"
             )
@@ -77,23 +77,23 @@ class PayloadLimits:
         """
         if size > self.chunk_bytes:
             raise ResultTooLarge(
-                f"one output is {_mb(size)} MB and {self.platform} takes "
+                f"one output is {_format_mb(size)} MB and {self.platform} takes "
                 f"{self.chunk_bytes / 1e6:g} MB in a stream: lower max_tokens, or run the worker "
                 "with STREAM_MODE=aggregate"
             )
 
 
-def wire_body(value: Any) -> bytes:
+def encode_for_sdk(value: Any) -> bytes:
     """Encode a value as the SDK does. Raises ValueError on NaN."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
-def wire_size(value: Any) -> int:
+def sdk_size_bytes(value: Any) -> int:
     """Return the size in bytes of a value as the SDK encodes it. Raises ValueError on NaN."""
-    return len(wire_body(value))
+    return len(encode_for_sdk(value))
 
 
-def _mb(size: int) -> str:
+def _format_mb(size: int) -> str:
     # The limits in tests are small.
     return f"{size / 1e6:.1f}" if size >= 100_000 else f"{size / 1e6:g}"
 
@@ -107,11 +107,11 @@ def split_deltas(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterable
     for text, logprob in batch:
         room_chars -= len(text)
         if room_chars < 0 or logprob is not None:
-            return _cut(batch, max_chars)
+            return _split_batch(batch, max_chars)
     return (batch,) if batch else ()
 
 
-def _cut(batch: list[Delta], max_chars: int) -> Iterator[list[Delta]]:
+def _split_batch(batch: list[Delta], max_chars: int) -> Iterator[list[Delta]]:
     part: list[Delta] = []
     room_chars, room_bytes = max_chars, EVENT_LOGPROB_BYTES
     for delta in batch:

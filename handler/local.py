@@ -61,17 +61,17 @@ def run_local(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
     of a failed job. Otherwise stdout gets the output as one line of JSON, or `{"error": …}`.
     """
     try:
-        return asyncio.run(_run(jobs, engine, mode))
+        return asyncio.run(_run_and_print(jobs, engine, mode))
     except KeyboardInterrupt:
         return _INTERRUPTED_EXIT_CODE
 
 
-async def _run(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
+async def _run_and_print(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
     report = TerminalReport() if sys.stdout.isatty() else None
     try:
         job = read_job()
         bind_contextvars(job_id=job["id"])
-        output = await _output(jobs, job, mode, report)
+        output = await _run_job(jobs, job, mode, report)
     except BadTestInput as error:
         output = {"error": str(error)}
     finally:
@@ -85,7 +85,7 @@ async def _run(jobs: JobHandler, engine: AnyEngine, mode: str) -> int:
     return int(failed)
 
 
-async def _output(
+async def _run_job(
     jobs: JobHandler, job: Mapping[str, Any], mode: str, report: TerminalReport | None
 ) -> Any:
     """Return the output that the platform would store: the job's, or a list in generator mode."""

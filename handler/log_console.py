@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from handler.log_json import fields_of
+from handler.log_json import collect_fields
 from handler.terminal_text import escape_controls
 
 _RESET, _BOLD, _DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
@@ -29,7 +29,7 @@ _OMITTED_FIELDS = frozenset(("state", "status", "method", "path", "attempt", "lo
 _ID_FIELDS = ("job_id", "batch_id", "generation_id")
 
 
-def shows_colours(*, is_terminal: bool) -> bool:
+def should_use_colours(*, is_terminal: bool) -> bool:
     """Return whether to colour output: on a terminal without NO_COLOR and TERM=dumb."""
     return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
@@ -56,9 +56,9 @@ class ConsoleFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as text for a terminal."""
-        fields = fields_of(record)
+        fields = collect_fields(record)
         text = escape_controls(record.getMessage())
-        parts, rows = self._details(record, text, fields)
+        parts, rows = self._format_details(record, text, fields)
         if parts:
             width = 0
             if "state" in fields:
@@ -69,15 +69,15 @@ class ConsoleFormatter(logging.Formatter):
             padding = " " * max(2, width + 2 - len(text))
         else:
             tail = padding = ""
-        line = f"{self._dim(_time_of_day(record.created))}  {self._level(record)}"
-        line += self._text(text, fields) + padding + tail
+        line = f"{self._dim(_format_time(record.created))}  {self._format_level(record)}"
+        line += self._format_text(text, fields) + padding + tail
         if rows:
             line += "\n" + "\n".join(rows)
         if record.exc_info is not None and record.exc_info[0] is not None:
             line += "\n" + _format_traceback(record.exc_info)
         return line
 
-    def _details(
+    def _format_details(
         self, record: logging.LogRecord, text: str, fields: dict[str, Any]
     ) -> tuple[list[str], list[str]]:
         """Return the fields that follow the text on its line, and the rows below the line."""
@@ -88,7 +88,7 @@ class ConsoleFormatter(logging.Formatter):
             if name in _OMITTED_FIELDS or value is None:
                 continue
             if isinstance(value, Mapping):
-                rows += self._block(value)
+                rows += self._format_block(value)
             elif name == "endpoint":
                 parts.append(escape_controls(f"{value}/{worker}" if worker else str(value)))
             elif name == "error":
@@ -104,7 +104,7 @@ class ConsoleFormatter(logging.Formatter):
                 parts.append(_format_field(name, value))
         return parts, rows
 
-    def _block(self, rows: Mapping[str, Any]) -> list[str]:
+    def _format_block(self, rows: Mapping[str, Any]) -> list[str]:
         texts = {
             name: _format_value(value) for name, value in rows.items() if value not in (None, {})
         }
@@ -116,14 +116,14 @@ class ConsoleFormatter(logging.Formatter):
             for name, value in texts.items()
         ]
 
-    def _text(self, text: str, fields: Mapping[str, Any]) -> str:
+    def _format_text(self, text: str, fields: Mapping[str, Any]) -> str:
         colour = _STATE_COLOURS.get(fields.get("state", ""))
         status = fields.get("status")
         if isinstance(status, int):
             colour = _RED if status >= 500 else _YELLOW if status >= 400 else None
         return text if colour is None else self._colour(colour, text)
 
-    def _level(self, record: logging.LogRecord) -> str:
+    def _format_level(self, record: logging.LogRecord) -> str:
         if record.levelno == logging.INFO:
             return ""
         name = record.levelname
@@ -136,7 +136,7 @@ class ConsoleFormatter(logging.Formatter):
         return f"{colour}{text}{_RESET}" if self._colours else text
 
 
-def _time_of_day(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 

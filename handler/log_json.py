@@ -23,7 +23,7 @@ FIELDS = "log_fields"
 _describe_exception = ExceptionDictTransformer(show_locals=False)
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+def collect_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields bound to the current task, updated with the record's own fields.
 
     The record's own field takes precedence, because a job may end in the task of another job's
@@ -58,7 +58,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
         }
-        line.update(fields_of(record))
+        line.update(collect_fields(record))
         if record.exc_info is not None and record.exc_info[0] is not None:
             kind, error, frames = record.exc_info
             if error is not None:

@@ -9,20 +9,20 @@ import orjson
 
 _MAX_CHARS = 300
 _MAX_PARSED_BYTES = 64_000
-# By the first character of the value in messages such as `… must be a number, got "a text"`. Strings,
-# arrays and objects may contain parts of a prompt; numbers, true, false and null cannot.
+# By the first character of the value in messages such as `… must be a number, got "a text"`.
+# Strings, arrays and objects may contain parts of a prompt; numbers, true, false and null cannot.
 _TYPE_NAMES = {'"': "a string", "[": "an array", "{": "an object"}
 _QUOTED_VALUE = re.compile(r'\bgot (?:"(?:[^"\\]|\\.)*(?:"|$)|\[.*|\{.*)', re.DOTALL)
 
 
-def loggable(message: str) -> str:
+def sanitize_for_log(message: str) -> str:
     """Return an error message for the log, without values that a client sent as text."""
     message = _QUOTED_VALUE.sub(_type_name, message)
     message = " ".join(message.split())
     return message if len(message) <= _MAX_CHARS else f"{message[: _MAX_CHARS - 1]}…"
 
 
-def error_message(error: Any) -> str | None:
+def extract_error_message(error: Any) -> str | None:
     """Return the message of an error in any of the known forms, or None.
 
     The forms are a plain sentence, OpenAI's `{"error": {"message": …}}`, also as JSON text inside a
@@ -31,7 +31,7 @@ def error_message(error: Any) -> str | None:
     if isinstance(error, str | bytes):
         if error[:1] in ("{", b"{") and len(error) <= _MAX_PARSED_BYTES:
             try:
-                return error_message(orjson.loads(error))
+                return extract_error_message(orjson.loads(error))
             except orjson.JSONDecodeError:
                 pass
         return error if isinstance(error, str) else None
@@ -47,7 +47,7 @@ def error_message(error: Any) -> str | None:
         return str(details["reason"])
     if "message" in error:
         return str(error["message"])
-    return error_message(error["error"]) if "error" in error else None
+    return extract_error_message(error["error"]) if "error" in error else None
 
 
 def _type_name(match: re.Match[str]) -> str:

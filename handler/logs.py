@@ -10,7 +10,7 @@ import structlog
 from structlog.types import EventDict, WrappedLogger
 
 from handler.content_log import NAME as CONTENT_LOGGER
-from handler.log_console import ConsoleFormatter, shows_colours
+from handler.log_console import ConsoleFormatter, should_use_colours
 from handler.log_json import FIELDS, JsonFormatter
 
 # Libraries that log the data that they send and receive: bodies, headers with keys, and URLs of
@@ -34,7 +34,7 @@ def configure_logging(
     is_console = style == "console" or (style == "auto" and is_terminal)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        ConsoleFormatter(colours=shows_colours(is_terminal=is_terminal))
+        ConsoleFormatter(colours=should_use_colours(is_terminal=is_terminal))
         if is_console
         else JsonFormatter()
     )
@@ -45,14 +45,14 @@ def configure_logging(
     for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     structlog.configure(
-        processors=[_to_record],
+        processors=[_convert_event],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
 
 
-def _to_record(
+def _convert_event(
     logger: WrappedLogger, method: str, event: EventDict
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Convert the arguments of a structlog call to those of a standard library logger."""

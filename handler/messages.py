@@ -35,10 +35,10 @@ def read_messages(raw: Any, path: str = "") -> tuple[Message, ...]:
     if not isinstance(raw, list) or not raw:
         raise InvalidRequest(f"{name} must be a non-empty array, got {describe_value(raw)}", name)
     _check_count(raw, MAX_MESSAGES, name, "messages")
-    return tuple(_message(each, f"{name}[{index}]") for index, each in enumerate(raw))
+    return tuple(_parse_message(each, f"{name}[{index}]") for index, each in enumerate(raw))
 
 
-def _message(raw: Any, path: str) -> Message:
+def _parse_message(raw: Any, path: str) -> Message:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(f"{path} must be an object, got {describe_value(raw)}", path)
     role = raw.get("role")
@@ -60,12 +60,16 @@ def _message(raw: Any, path: str) -> Message:
             f"{path}.tool_call_id",
         )
     check_text(call_id or "", f"{path}.tool_call_id")
-    calls = _calls(raw.get("tool_calls"), f"{path}.tool_calls") if role == "assistant" else ()
-    content = _content(raw.get("content"), role, f"{path}.content")
+    calls = (
+        _parse_tool_calls(raw.get("tool_calls"), f"{path}.tool_calls")
+        if role == "assistant"
+        else ()
+    )
+    content = _parse_content(raw.get("content"), role, f"{path}.content")
     return Message(_ROLES[role], content, name, calls, call_id)
 
 
-def _calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
+def _parse_tool_calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
     """Return the function calls of an assistant's turn, with the fields that templates need."""
     if raw is None:
         return ()
@@ -97,7 +101,7 @@ def _calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(calls)
 
 
-def _content(raw: Any, role: str, path: str) -> str:
+def _parse_content(raw: Any, role: str, path: str) -> str:
     if isinstance(raw, str):
         return _check_content(raw, path)
     if raw is None and role == "assistant":

@@ -29,7 +29,7 @@ class ModelEntry(BaseModel):
 
     @field_validator("name")
     @classmethod
-    def _names(cls, value: str | None) -> str | None:
+    def _check_names(cls, value: str | None) -> str | None:
         if value is not None:
             split_names(value)
         return value

@@ -45,13 +45,13 @@ def _resolve_single_model(settings: S, hub: Hub) -> S:
     changes = {}
     if (model := settings.model_path) is not None:
         engine = settings.engine
-        changes["model_path"] = _find("MODEL_PATH", lambda: find_model(model, engine, hub))
+        changes["model_path"] = _find_or_raise("MODEL_PATH", lambda: find_model(model, engine, hub))
     elif settings.backend == "llamacpp" and (reason := explain_missing_model()) is not None:
         raise SettingError(reason)
     resolved = settings.model_copy(update=changes)
     # The other engines ignore a draft model.
     if (draft := settings.draft_model_path) is not None and resolved.backend == "llamacpp":
-        path = _find("DRAFT_MODEL_PATH", lambda: find_model(draft, "llamacpp", hub))
+        path = _find_or_raise("DRAFT_MODEL_PATH", lambda: find_model(draft, "llamacpp", hub))
         resolved = resolved.model_copy(update={"draft_model_path": path})
     names = resolved.served_models
     if duplicates := [name for name in names if names.count(name) > 1]:
@@ -64,10 +64,10 @@ def _resolve_models_list(settings: S, hub: Hub) -> S:
     for number, entry in enumerate(settings.models):
         name = f"MODELS[{number}]"
         find = partial(find_model, entry.path, settings.engine, hub)
-        changes = {"path": _find(f"{name}.path", find)}
+        changes = {"path": _find_or_raise(f"{name}.path", find)}
         if entry.tokenizer is not None:
             find = partial(find_tokenizer, entry.tokenizer, hub)
-            changes["tokenizer"] = _find(f"{name}.tokenizer", find)
+            changes["tokenizer"] = _find_or_raise(f"{name}.tokenizer", find)
         models.append(entry.model_copy(update=changes))
     resolved = settings.model_copy(update={"models": tuple(models)})
     try:
@@ -88,11 +88,11 @@ def _resolve_tokenizer(settings: S, hub: Hub) -> S:
     # The other engines ignore it.
     if folder is None or not is_for_npu:
         return settings
-    path = _find("RKLLM_TOKENIZER", lambda: find_tokenizer(folder, hub))
+    path = _find_or_raise("RKLLM_TOKENIZER", lambda: find_tokenizer(folder, hub))
     return settings.model_copy(update={"rkllm_tokenizer": path})
 
 
-def _find(setting: str, find: Callable[[], Path]) -> Path:
+def _find_or_raise(setting: str, find: Callable[[], Path]) -> Path:
     try:
         return find()
     except ModelSourceError as error:

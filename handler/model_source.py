@@ -59,7 +59,7 @@ def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Pa
         ModelSourceError: there is no model, or several of them.
     """
     if str(source).startswith(PREFIX):
-        reference = _reference(source)
+        reference = _parse_reference(source)
         try:
             return _find_in_hub(reference, engine, hub or Hub())
         except HubError as error:
@@ -67,7 +67,7 @@ def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Pa
     source = source.expanduser()
     if source.is_dir():
         names = [path.name for path in source.iterdir() if path.is_file()]
-        models = _models_in(names, ENDINGS[engine])
+        models = _find_models(names, ENDINGS[engine])
         if not models:
             raise ModelSourceError(
                 f"the folder {source} contains no {_join_endings(ENDINGS[engine])}"
@@ -82,7 +82,7 @@ def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Pa
         )
     if _PART.fullmatch(source.name):
         names = [path.name for path in source.parent.iterdir() if path.is_file()]
-        return source.parent / _check_parts(_parts_of(source.name), names, str(source.parent))[0]
+        return source.parent / _check_parts(_list_parts(source.name), names, str(source.parent))[0]
     return source
 
 
@@ -93,7 +93,7 @@ def find_tokenizer(source: Path, hub: Hub | None = None) -> Path:
         ModelSourceError: there is no tokenizer.json.
     """
     if str(source).startswith(PREFIX):
-        reference = _reference(source)
+        reference = _parse_reference(source)
         try:
             return _find_tokenizer_in_hub(reference, hub or Hub())
         except HubError as error:
@@ -105,7 +105,7 @@ def find_tokenizer(source: Path, hub: Hub | None = None) -> Path:
     return folder
 
 
-def _reference(source: Path) -> HubReference:
+def _parse_reference(source: Path) -> HubReference:
     try:
         return HubReference.parse(str(source))
     except ValueError as error:
@@ -114,16 +114,16 @@ def _reference(source: Path) -> HubReference:
 
 def _find_in_hub(reference: HubReference, engine: str, hub: Hub) -> Path:
     for snapshot in hub.cached_snapshots(reference):
-        names = _names_below(snapshot)
-        files = _select(reference, names, engine)
+        names = _list_files(snapshot)
+        files = _select_files(reference, names, engine)
         if files and set(files) <= set(names):
             logger.info("using %s for %s", snapshot / files[0], reference)
             return snapshot / files[0]
-    names = hub.files(reference)
-    files = _select(reference, names, engine)
+    names = hub.list_files(reference)
+    files = _select_files(reference, names, engine)
     if not files:
         missing = reference.file or _join_endings(ENDINGS[engine])
-        available = _models_in(names, ENDINGS[engine])
+        available = _find_models(names, ENDINGS[engine])
         alternatives = f", but {_join_names(available)}" if available else ""
         raise ModelSourceError(f"{reference.with_file('')} contains no {missing}{alternatives}")
     _check_parts(files, names, str(reference))
@@ -137,18 +137,18 @@ def _find_tokenizer_in_hub(reference: HubReference, hub: Hub) -> Path:
     for snapshot in hub.cached_snapshots(reference):
         if (snapshot / folder / _TOKENIZER).is_file():
             return snapshot / folder
-    names = hub.files(reference)
+    names = hub.list_files(reference)
     if str(folder / _TOKENIZER) not in names:
         raise ModelSourceError(f"{reference} contains no {_TOKENIZER}")
     return hub.download(reference, _tokenizer_files(str(folder / _TOKENIZER), names)) / folder
 
 
-def _select(reference: HubReference, names: Sequence[str], engine: str) -> Sequence[str]:
+def _select_files(reference: HubReference, names: Sequence[str], engine: str) -> Sequence[str]:
     """Return the files of a reference's model; an empty sequence if they are not in `names`."""
-    models = _models_in(names, ENDINGS[engine])
+    models = _find_models(names, ENDINGS[engine])
     if requested := reference.file:
         if _PART.fullmatch(requested):
-            return models.get(_parts_of(requested)[0], ())
+            return models.get(_list_parts(requested)[0], ())
         if requested in names:
             if engine == "auto" and requested not in models:
                 raise ModelSourceError(
@@ -159,7 +159,7 @@ def _select(reference: HubReference, names: Sequence[str], engine: str) -> Seque
     return _single_model(models, str(reference)) if models else ()
 
 
-def _models_in(names: Iterable[str], endings: Sequence[str]) -> dict[str, Sequence[str]]:
+def _find_models(names: Iterable[str], endings: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return the files of each model, keyed by its first file."""
     models: dict[str, Sequence[str]] = {}
     for name in sorted(names):
@@ -167,12 +167,12 @@ def _models_in(names: Iterable[str], endings: Sequence[str]) -> dict[str, Sequen
         # An image projector (mmproj) is only a part of a vision model.
         if path.suffix not in endings or path.name.startswith("mmproj"):
             continue
-        parts = _parts_of(name)
+        parts = _list_parts(name)
         models[parts[0]] = parts
     return models
 
 
-def _parts_of(name: str) -> Sequence[str]:
+def _list_parts(name: str) -> Sequence[str]:
     """Return the names of all parts of a split GGUF, or the name itself."""
     if (match := _PART.fullmatch(name)) is None:
         return (name,)
@@ -207,7 +207,7 @@ def _tokenizer_files(model: str, names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name in tokenizer_names)
 
 
-def _names_below(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
 
 

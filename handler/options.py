@@ -103,10 +103,12 @@ class OptionsReader:
 
         checks: dict[str, AnswerCheck | None] = {
             "json_schema": build_option(
-                "json_schema", _either(requested.json_schema, base.json_schema), _build_schema_check
+                "json_schema",
+                _value_or_default(requested.json_schema, base.json_schema),
+                _build_schema_check,
             ),
             "language": build_option(
-                "language", _either(requested.language, base.language), LanguageCheck
+                "language", _value_or_default(requested.language, base.language), LanguageCheck
             ),
         }
         blockers = (
@@ -116,7 +118,9 @@ class OptionsReader:
                 _build_term_blocker,
             ),
             build_option(
-                "blocked_intents", self._blocked_intents(requested, path), _build_intent_blocker
+                "blocked_intents",
+                self._join_blocked_intents(requested, path),
+                _build_intent_blocker,
             ),
         )
         options = Options(
@@ -127,11 +131,11 @@ class OptionsReader:
                 _build_redactor,
             ),
             blockers=tuple(blocker for blocker in blockers if blocker is not None),
-            regenerate=bool(_either(requested.regenerate, base.regenerate)),
+            regenerate=bool(_value_or_default(requested.regenerate, base.regenerate)),
         )
         return options, tuple(warnings)
 
-    def _blocked_intents(self, requested: OptionsInput, path: str) -> tuple[str, ...] | None:
+    def _join_blocked_intents(self, requested: OptionsInput, path: str) -> tuple[str, ...] | None:
         intents = _join_terms(self._settings.blocked_intents, requested.blocked_intents)
         for intent in intents or ():
             if intent not in self._intents:
@@ -162,7 +166,7 @@ def _known_keys(path: str) -> KnownKeys:
     return KnownKeys(f"{path}.", OptionsInput.model_fields, warns_about_all=True)
 
 
-def _either(requested: T | None, default: T | None) -> T | None:
+def _value_or_default(requested: T | None, default: T | None) -> T | None:
     return default if requested is None else requested
 
 
@@ -184,18 +188,18 @@ def _join_pii_kinds(*settings: bool | list[PiiKind] | None) -> frozenset[str] | 
 def _build_schema_check(schema: dict[str, Any]) -> AnswerCheck:
     if exceeds(schema, MAX_SCHEMA_CHARS):
         raise ValueError(f"The JSON schema must have at most {MAX_SCHEMA_CHARS} characters.")
-    if (count := sum(map(count_repetitions, _patterns(schema)))) > MAX_REPETITIONS:
+    if (count := sum(map(count_repetitions, _find_patterns(schema)))) > MAX_REPETITIONS:
         raise ValueError(
             f"The patterns of the JSON schema must repeat their parts at most {MAX_REPETITIONS} "
             f"times in all, nested counts multiplied, and they do so {count} times."
         )
     try:
-        return _compiled_schema(orjson.dumps(schema))
+        return _compile_schema(orjson.dumps(schema))
     except TypeError as error:
         raise ValueError(f"The JSON schema is not JSON: {error}.") from None
 
 
-def _patterns(schema: Any) -> Iterator[str]:
+def _find_patterns(schema: Any) -> Iterator[str]:
     pending = [schema]
     while pending:
         part = pending.pop()
@@ -210,7 +214,7 @@ def _patterns(schema: Any) -> Iterator[str]:
 
 
 @lru_cache(maxsize=32)
-def _compiled_schema(schema: bytes) -> AnswerCheck:
+def _compile_schema(schema: bytes) -> AnswerCheck:
     from validation.options.schema import SchemaCheck
 
     return SchemaCheck(orjson.loads(schema))

@@ -44,7 +44,7 @@ class OutboundPolicy:
         host = urlsplit(url).hostname or ""
         address = _parse_address(host)
         if is_local_name(host) or (address is not None and not is_public(address)):
-            raise TargetRefused(_refusal_message(host))
+            raise TargetRefused(_format_refusal(host))
 
     def resolve(self, host: str, port: int) -> list[str]:
         """Return the allowed addresses of a host, in the resolver's order.
@@ -58,13 +58,13 @@ class OutboundPolicy:
             return addresses
         allowed = [each for each in addresses if is_public(ipaddress.ip_address(each))]
         if not allowed:
-            raise TargetRefused(_refusal_message(host))
+            raise TargetRefused(_format_refusal(host))
         return allowed
 
 
 def is_public(address: Address) -> bool:
     """Return whether an address is on the public internet, not on this machine or its network."""
-    embedded = _embedded_ipv4(address)
+    embedded = _extract_ipv4(address)
     if embedded is not None:
         return is_public(embedded)
     if isinstance(address, ipaddress.IPv6Address) and address.is_site_local:
@@ -81,13 +81,13 @@ def is_loopback(host: str) -> bool:
 
 def is_local_name(host: str) -> bool:
     """Return whether a name is `localhost` or a subdomain of it (RFC 6761)."""
-    name = _normalized(host)
+    name = _normalize_host(host)
     return name == "localhost" or name.endswith(".localhost")
 
 
 def _parse_address(host: str) -> Address | None:
     """Parse a host as an address, in every form that resolvers accept; None for a name."""
-    text = _normalized(host)
+    text = _normalize_host(host)
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -99,13 +99,13 @@ def _parse_address(host: str) -> Address | None:
         return None
 
 
-def _normalized(host: str) -> str:
+def _normalize_host(host: str) -> str:
     """Return a host as resolvers normalize it: `127。0。0。1` has Unicode dots for 127.0.0.1."""
     text = unicodedata.normalize("NFKC", host.strip("[]")).replace("\u3002", ".")
     return text.rstrip(".").lower()
 
 
-def _embedded_ipv4(address: Address) -> ipaddress.IPv4Address | None:
+def _extract_ipv4(address: Address) -> ipaddress.IPv4Address | None:
     """Return the IPv4 address that an IPv6 address contains and routes to, or None."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
@@ -120,7 +120,7 @@ def _embedded_ipv4(address: Address) -> ipaddress.IPv4Address | None:
     return None
 
 
-def _refusal_message(host: str) -> str:
+def _format_refusal(host: str) -> str:
     return (
         f"{host} is not a public address, and {_SETTING} allows no others: set it to on if jobs "
         "may have requests sent into this network"

@@ -100,7 +100,7 @@ class Pipeline:
         remaining_s = request.generation.timeout_s
         remaining_s = self.engine.request_timeout_s if remaining_s is None else remaining_s
         remaining_s -= time.monotonic() - started_at
-        second_request = _regeneration_request(request.generation, remaining_s)
+        second_request = _build_regeneration_request(request.generation, remaining_s)
         if second_request is None:
             return answer
         try:
@@ -108,7 +108,7 @@ class Pipeline:
         except EngineError as error:
             warning = f"the answer was not generated again: {error.message}"
             return replace(answer, warnings=(*answer.warnings, warning))
-        if len(_issues(second)) >= len(_issues(answer)):
+        if len(_list_issues(second)) >= len(_list_issues(answer)):
             return replace(answer, discarded=second)
         return replace(second, discarded=answer)
 
@@ -117,11 +117,13 @@ class Pipeline:
             return await generation.collect_answer()
 
 
-def _issues(answer: CompletedAnswer) -> tuple[Issue, ...]:
+def _list_issues(answer: CompletedAnswer) -> tuple[Issue, ...]:
     return answer.verdict.issues if answer.verdict is not None else ()
 
 
-def _regeneration_request(request: GenerationRequest, timeout_s: float) -> GenerationRequest | None:
+def _build_regeneration_request(
+    request: GenerationRequest, timeout_s: float
+) -> GenerationRequest | None:
     """Return the request for a second answer.
 
     None if no time remains, or if greedy sampling would generate the same answer again.

@@ -9,7 +9,7 @@ from typing import Any
 from engine import Chat, GenerationRequest, Priority
 from engine.request import Prompt, TemplateMode
 from handler.errors import InvalidRequest
-from handler.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, job_warnings
+from handler.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.messages import check_text, read_messages
 from handler.options import NO_DEFAULTS, OptionsReader
 from handler.sampling import JOB_DEFAULTS, describe_value, read_sampling
@@ -41,27 +41,27 @@ class TextRequest:
         """The prompt that the answer is validated against: in a chat the last user turn."""
         prompt = self.generation.prompt
         if isinstance(prompt, Chat):
-            turns = self._turns({"user"})
+            turns = self._select_turns({"user"})
             return turns[-1] if turns else ""
         return prompt if isinstance(prompt, str) else ""
 
     @property
     def system_text(self) -> str:
         """The system prompt, which answers must not repeat."""
-        return "\n".join(self._turns({"system", "developer"}))
+        return "\n".join(self._select_turns({"system", "developer"}))
 
     @property
     def user_text(self) -> str:
         """All text from the user and from tools, in all turns of a chat."""
         if isinstance(self.generation.prompt, Chat):
-            return "\n".join(self._turns({"user", "tool", "function"}))
+            return "\n".join(self._select_turns({"user", "tool", "function"}))
         return self.prompt_text
 
     def with_timeout(self, timeout_s: float) -> TextRequest:
         """Return the same request with another time limit for its generation."""
         return replace(self, generation=replace(self.generation, timeout_s=timeout_s))
 
-    def _turns(self, roles: Set[str]) -> list[str]:
+    def _select_turns(self, roles: Set[str]) -> list[str]:
         prompt = self.generation.prompt
         messages = prompt.messages if isinstance(prompt, Chat) else ()
         return [message.content for message in messages if message.role in roles]
@@ -116,7 +116,7 @@ def parse_job(
             f"got {describe_value(job_input)}",
             "input",
         )
-    warnings_about_job = job_warnings(job)
+    warnings_about_job = find_job_warnings(job)
     if job_input.get("openai_route") is not None:
         return replace(
             _parse_openai(job_input), warnings=(*warnings_about_job, *CALL_KEYS.warnings(job_input))
@@ -140,7 +140,7 @@ def parse_job(
             sampling=sampling,
             request_id=job_id,
             priority=Priority.JOB,
-            chat_template=_template_mode(job_input, chat_template),
+            chat_template=_parse_template_mode(job_input, chat_template),
         ),
         streaming=streaming or read_flag(job_input, "stream", default=False, path=_INPUT),
         validation=read_flag(job_input, "enable_validation", default=validation, path=_INPUT),
@@ -178,7 +178,7 @@ def _parse_prompt(job_input: Mapping[str, Any]) -> Prompt:
     return prompt
 
 
-def _template_mode(job_input: Mapping[str, Any], default: TemplateMode) -> TemplateMode:
+def _parse_template_mode(job_input: Mapping[str, Any], default: TemplateMode) -> TemplateMode:
     """Return whether the prompt becomes a user turn (R58); the engine decides for `auto`."""
     if job_input.get("apply_chat_template") is None:
         return default

@@ -45,7 +45,7 @@ def encode_answer(answer: CompletedAnswer) -> dict[str, Any]:
         "streaming": answer.streaming,
         "id": answer.id,
         "model": answer.model,
-        "timings": dict(zip(Timings._fields, map(_finite, finish.timings), strict=True)),
+        "timings": dict(zip(Timings._fields, map(_round_finite, finish.timings), strict=True)),
     }
     if answer.warnings:
         output["warnings"] = list(answer.warnings)
@@ -96,6 +96,6 @@ def encode_partial(batch: list[Delta]) -> dict[str, Any]:
     return {"choices": [{"index": 0, "text": "".join(texts), "tokens": texts}], "streaming": True}
 
 
-def _finite(value: float) -> float:
+def _round_finite(value: float) -> float:
     # The SDK would encode NaN and Infinity literally, which is not valid JSON.
     return round(value, _TIMINGS_DIGITS) if math.isfinite(value) else 0.0

@@ -113,7 +113,7 @@ class ResultUploader:
             location = {"bucket": bucket.name, "key": key, "bytes": len(body)}
             return {
                 "result": {"url": url, **location, "expires_s": LINK_EXPIRY_S},
-                **_summary(output),
+                **_summarize(output),
             }
         raise ResultNotKept(f"the result could not be put into the bucket: {reason}")
 
@@ -121,7 +121,7 @@ class ResultUploader:
         self, bucket: Bucket, key: str, body: bytes, only_if_absent: bool
     ) -> tuple[bytes | None, str]:
         """Write a blob; return the blob that existed already, or None, and the URL."""
-        blobs = self._blobs(bucket)
+        blobs = self._get_blobs(bucket)
         try:
             written = blobs.write(key, body, only_if_absent=only_if_absent)
         except BlobUnsupported:
@@ -129,7 +129,7 @@ class ResultUploader:
             written = blobs.write(key, body)
         return None if written else _read_stored(blobs, key), blobs.link(key, LINK_EXPIRY_S)
 
-    def _blobs(self, bucket: Bucket) -> BlobStore:
+    def _get_blobs(self, bucket: Bucket) -> BlobStore:
         # boto3 cannot create two clients at the same time, because they share one default session.
         with self._lock:
             blobs = self._open.pop(bucket, None) or self._open_bucket(bucket)
@@ -193,7 +193,7 @@ class ResultDelivery:
         return await self._results.upload(self._job_id, self._bucket, body, self._last_output)
 
 
-def result_pointer(output: Any) -> Mapping[str, Any] | None:
+def find_result_pointer(output: Any) -> Mapping[str, Any] | None:
     """Return the location of an uploaded result if an output points to one, or else None."""
     if not isinstance(output, Mapping):
         return None
@@ -222,7 +222,7 @@ def _parse_stored(stored: bytes, name: str) -> Any:
     return result[-1] if isinstance(result, list) and result else result
 
 
-def _summary(output: Any) -> dict[str, Any]:
+def _summarize(output: Any) -> dict[str, Any]:
     """Return the fields of an output that contain no text, under the same keys."""
     if not isinstance(output, Mapping):
         return {}

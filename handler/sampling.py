@@ -216,7 +216,7 @@ def build_sampling(
     )
     # Most bodies have no ignored parameter; building the warnings costs more than all of the above.
     present = IGNORED & body.keys()
-    return sampling, _warnings(type(fields), present, body, path) if present else ()
+    return sampling, _build_warnings(type(fields), present, body, path) if present else ()
 
 
 def _parse_bias(raw_bias: Mapping[str, float], path: str) -> dict[int, float]:
@@ -224,7 +224,7 @@ def _parse_bias(raw_bias: Mapping[str, float], path: str) -> dict[int, float]:
     for key, value in raw_bias.items():
         if not _is_token_id(key):
             raise InvalidRequest(
-                f"{path}logit_bias must be {_allowed(SamplingInput, 'logit_bias')}, "
+                f"{path}logit_bias must be {_describe_allowed(SamplingInput, 'logit_bias')}, "
                 f"got the key {describe_value(key)}",
                 f"{path}logit_bias",
             )
@@ -232,7 +232,7 @@ def _parse_bias(raw_bias: Mapping[str, float], path: str) -> dict[int, float]:
     return bias
 
 
-def _warnings(
+def _build_warnings(
     model: type[SamplingInput], present: Set[str], body: Mapping[str, Any], path: str
 ) -> tuple[str, ...]:
     ignored = present - model.model_fields.keys()
@@ -258,7 +258,7 @@ def validate_model(model: type[M], body: Mapping[str, Any], path: str = "") -> M
         name = str(first["loc"][0])
         value = body.get(name)
         raise InvalidRequest(
-            f"{path}{name} must be {_allowed(model, name)}, got {describe_value(value)}",
+            f"{path}{name} must be {_describe_allowed(model, name)}, got {describe_value(value)}",
             f"{path}{name}",
         ) from None
 
@@ -297,7 +297,7 @@ def _is_token_id(key: str) -> bool:
     return digits and int(key) <= MAX_TOKEN_ID
 
 
-def _allowed(model: type[BaseModel], name: str) -> str:
+def _describe_allowed(model: type[BaseModel], name: str) -> str:
     return model.model_fields[name].description or "something else"
 
 

@@ -216,28 +216,28 @@ class Settings(RkllmSettings):
 
     @field_validator("log_level", mode="before")
     @classmethod
-    def _upper(cls, value: object) -> object:
+    def _convert_to_upper(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
 
     @field_validator("engine_memory_mb", mode="before")
     @classmethod
-    def _no_limit(cls, value: object) -> object:
+    def _parse_off(cls, value: object) -> object:
         return 0 if isinstance(value, str) and value.strip().lower() == "off" else value
 
     @field_validator("model_name")
     @classmethod
-    def _names(cls, value: str | None) -> str | None:
+    def _check_names(cls, value: str | None) -> str | None:
         if value is not None:
             split_names(value)
         return value
 
     @field_validator("models", mode="before")
     @classmethod
-    def _models(cls, value: object) -> object:
+    def _parse_models(cls, value: object) -> object:
         return read_models(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _one_or_several(self) -> Self:
+    def _check_models(self) -> Self:
         if not self.models:
             return self
         single_model_fields = ("model_path", "model_name", "draft_model_path", "rkllm_lora")

@@ -81,16 +81,17 @@ def format_json(value: Any, indent: str = "") -> str:
     inner = indent + "  "
     if isinstance(value, dict) and value:
         rows = [
-            f"{inner}{_json(str(key))}: {format_json(each, inner)}" for key, each in value.items()
+            f"{inner}{_encode_json(str(key))}: {format_json(each, inner)}"
+            for key, each in value.items()
         ]
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
     if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
         rows = [inner + format_json(each, inner) for each in value]
         return "[\n" + ",\n".join(rows) + f"\n{indent}]"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_json, value)) + "]"
-    return _json(value)
+        return "[" + ", ".join(map(_encode_json, value)) + "]"
+    return _encode_json(value)
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     return escape_json(orjson.dumps(value).decode())

@@ -56,13 +56,15 @@ class KnownKeys:
         # entries win: a key of this object is a better suggestion than a key of another object.
         unsupported = self._notes.keys() | (frozenset(ignored) - frozenset(keys))
         self._suggestions: dict[str, str] = {
-            _letters(name): f"{name}, which is not supported here" for name in unsupported
+            _normalize_name(name): f"{name}, which is not supported here" for name in unsupported
         }
-        self._suggestions |= {_letters(name): at + name for name, at in self._misplaced.items()}
-        self._suggestions |= {_letters(name): path + name for name in keys}
+        self._suggestions |= {
+            _normalize_name(name): at + name for name, at in self._misplaced.items()
+        }
+        self._suggestions |= {_normalize_name(name): path + name for name in keys}
         for synonym, name in SYNONYMS.items():
-            if (full := self._suggestions.get(_letters(name))) is not None:
-                self._suggestions.setdefault(_letters(synonym), full)
+            if (full := self._suggestions.get(_normalize_name(name))) is not None:
+                self._suggestions.setdefault(_normalize_name(synonym), full)
         self._comparable = [name for name in self._suggestions if len(name) > MIN_CHARS]
         # Cached because applications repeat the same key in each request.
         self._suggest = lru_cache(maxsize=512)(self._find_similar)
@@ -80,7 +82,7 @@ class KnownKeys:
         sentences = [
             sentence
             for name in islice(unknown, MAX_COMPARED_KEYS)
-            if (sentence := self._sentence(name, body[name])) is not None
+            if (sentence := self._build_warning(name, body[name])) is not None
         ]
         if len(unknown) > MAX_COMPARED_KEYS:
             where = self._path.rstrip(".") or "the request"
@@ -91,7 +93,7 @@ class KnownKeys:
             )
         return tuple(sentences)
 
-    def _sentence(self, name: str, value: Any) -> str | None:
+    def _build_warning(self, name: str, value: Any) -> str | None:
         is_readable = name.isascii() and name.isprintable() and len(name) <= MAX_CHARS
         full = self._path + (name if is_readable else describe_value(name))
         if (at := self._misplaced.get(name)) is not None:
@@ -105,12 +107,12 @@ class KnownKeys:
         return f"{full} is unknown and was ignored" if self._warns_about_all else None
 
     def _find_similar(self, name: str) -> str | None:
-        letters = _letters(name)
+        letters = _normalize_name(name)
         if (same := self._suggestions.get(letters)) is not None:
             return same
         similar = get_close_matches(letters, self._comparable, n=1, cutoff=_SIMILARITY)
         return self._suggestions[similar[0]] if similar else None
 
 
-def _letters(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return "".join(each for each in name.casefold() if each.isalnum())

@@ -32,9 +32,9 @@ _CONTEXT_BACKENDS = frozenset({"llamacpp", "rkllm"})
 _SLOT_BACKENDS = frozenset({"llamacpp", "scripted"})
 
 
-def misspelled_settings(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
+def find_misspelled_settings(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each variable whose name resembles a setting but is not one."""
-    known = {_letters(name): name.upper() for name in type(settings).model_fields}
+    known = {_normalize_name(name): name.upper() for name in type(settings).model_fields}
     for name, value in sorted(environment.items()):
         variable = name.upper()
         if not value or name.lower() in type(settings).model_fields or variable in _KNOWN_VARIABLES:
@@ -42,7 +42,7 @@ def misspelled_settings(settings: Settings, environment: Mapping[str, str]) -> I
         if (suggestion := _without_own_prefix(variable, known)) is None:
             if variable.startswith(_FOREIGN_PREFIXES):
                 continue
-            suggestion = known.get(_find_similar(_letters(name), known) or "")
+            suggestion = known.get(_find_similar(_normalize_name(name), known) or "")
         if suggestion is not None:
             yield f"{name} is not a setting and was ignored: did you mean {suggestion}?"
 
@@ -50,7 +50,7 @@ def misspelled_settings(settings: Settings, environment: Mapping[str, str]) -> I
 def _without_own_prefix(variable: str, known: Mapping[str, str]) -> str | None:
     for prefix in _OWN_PREFIXES:
         if variable.startswith(prefix):
-            return known.get(_letters(variable.removeprefix(prefix)))
+            return known.get(_normalize_name(variable.removeprefix(prefix)))
     return None
 
 
@@ -64,11 +64,11 @@ def _find_similar(letters: str, known: Mapping[str, str]) -> str | None:
     return similar[0] if similar else None
 
 
-def _letters(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return "".join(each for each in name.casefold() if each.isalnum())
 
 
-def ineffective_settings(settings: Settings) -> Iterator[str]:
+def find_ineffective_settings(settings: Settings) -> Iterator[str]:
     """Yield a warning for each setting that is set and that no engine in use reads."""
     backends = settings.backends
     for name in sorted(settings.model_fields_set):

@@ -19,7 +19,7 @@ from engine.errors import EngineError
 from handler.attempts import Attempts
 from handler.job import JobHandler
 from handler.job_result import Interruption
-from handler.limits import wire_size
+from handler.limits import sdk_size_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class DeadEngineExit:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _FINAL_POSTS_TIMEOUT_S
         # The SDK's job counter has no event to wait for.
-        while _jobs_in_progress() > self._held_jobs and loop.time() < deadline:  # noqa: ASYNC110
+        while _count_jobs_in_progress() > self._held_jobs and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_INTERVAL_S)
         # The SDK's heartbeat process would keep reporting this worker as alive to the platform.
         for child in multiprocessing.active_children():
@@ -74,7 +74,7 @@ class DeadEngineExit:
         os._exit(1)
 
 
-def _jobs_in_progress() -> int:
+def _count_jobs_in_progress() -> int:
     """Return the number of jobs that the SDK has taken and not reported yet."""
     progress: Any = JobsProgress
     return int(progress().get_job_count())
@@ -94,7 +94,7 @@ def make_handler(
         attempts, slot = Attempts(engine), None
         while True:
             try:
-                result = await jobs.run_encoded(job, slot, measure=wire_size)
+                result = await jobs.run_encoded(job, slot, measure=sdk_size_bytes)
             finally:
                 if slot is not None:
                     slot.release()
@@ -106,7 +106,7 @@ def make_handler(
                 await dead_engine_exit.hold()
             reason = result.reason or ""
             if not attempts.should_rerun(result.interruption):
-                return jobs.sdk_output(attempts.failure(reason))
+                return jobs.sdk_output(attempts.build_failure(reason))
             logger.warning("the job runs again: %s", reason)
             slot = await attempts.next_slot()
 
@@ -160,7 +160,7 @@ def make_generator_handler(
                 await dead_engine_exit.hold()
             if jobs.is_dead or not attempts.should_rerun(kind):
                 include_in_result(True)
-                yield {"error": reason if jobs.is_dead else attempts.failure(reason).error}
+                yield {"error": reason if jobs.is_dead else attempts.build_failure(reason).error}
                 return
             logger.warning("the job runs again: %s", reason)
             slot = await attempts.next_slot()
@@ -182,7 +182,7 @@ def serve(jobs: JobHandler, engine: AnyEngine, mode: str) -> None:
     def concurrency(_current: int) -> int:
         if dead_engine_exit is not None:
             dead_engine_exit.watch()
-        if engine.state is not EngineState.READY and not _jobs_in_progress():
+        if engine.state is not EngineState.READY and not _count_jobs_in_progress():
             # With 0 the SDK takes no job and calls this function again after a second. While it has
             # jobs the value must not be 0: jobs that it has not started yet would wait for ever.
             return 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from handler.job_keys import job_warnings
+from handler.job_keys import find_job_warnings
 from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
 from handler.openai.body_keys import CALL_LINE_KEYS
 from handler.sampling import describe_value
@@ -62,7 +62,7 @@ def parse_line(raw: bytes, number: int) -> Line:
         raise BadLine(f"the line must be a JSON object, got {describe_value(fields)}")
     if "input" in fields and "body" not in fields:
         body = _require_object(fields, "input")
-        return Line(number, _read_job_id(fields, number), None, body, job_warnings(fields))
+        return Line(number, _read_job_id(fields, number), None, body, find_job_warnings(fields))
     for name in ("custom_id", "method", "url", "body"):
         if name not in fields:
             raise BadLine(f"{name} is missing")

@@ -25,7 +25,7 @@ from emulator.http.responses import error_response
 from emulator.http.shutdown_state import is_cancelled_by_shutdown, shutting_down_response
 from handler.errors import error_info
 from handler.log_json import FIELDS
-from handler.log_reasons import error_message, loggable
+from handler.log_reasons import extract_error_message, sanitize_for_log
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +136,8 @@ def _log(scope: Scope, status: int, seconds: float, error_body: bytes) -> None:
     job_id = scope.get("path_params", {}).get("job_id")
     if job_id is not None:
         fields["job_id"] = job_id[:_MAX_PATH_CHARS]
-    if error_body and (message := error_message(error_body)) is not None:
-        fields["error"] = loggable(message)
+    if error_body and (message := extract_error_message(error_body)) is not None:
+        fields["error"] = sanitize_for_log(message)
     logger.log(level, "%s %s %d", method, path, status, extra={FIELDS: fields})
 
 

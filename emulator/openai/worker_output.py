@@ -10,7 +10,7 @@ import orjson
 
 from handler.errors import ErrorInfo, ErrorMapping
 from handler.openai.events import DONE
-from handler.results import result_pointer
+from handler.results import find_result_pointer
 from handler.sampling import describe_value
 from jobs import Job, JobStatus
 
@@ -157,7 +157,7 @@ def _find_error(value: Any) -> ErrorInfo | None:
 
     A pointer to a result in a bucket is an error too, because OpenAI clients cannot follow it.
     """
-    if (pointer := result_pointer(value)) is not None:
+    if (pointer := find_result_pointer(value)) is not None:
         return ErrorInfo(f"the answer was put into a bucket: {pointer['url']}", _IN_BUCKET)
     if not isinstance(value, dict) or not (value.get("error") or value.get("object") == "error"):
         return None

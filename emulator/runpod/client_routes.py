@@ -22,7 +22,7 @@ from emulator.runpod.webhook_loops import received_depth
 from emulator.runpod.worker_registry import Fleet
 from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, NotFound
-from handler.job_keys import job_warnings
+from handler.job_keys import find_job_warnings
 from jobs import Job, JobStatus, JobStore, NewJob, NotRetryable
 from jobs.failpoints import failpoint
 
@@ -192,7 +192,7 @@ class JobRoutes:
 
 def _warnings(body: dict[str, Any]) -> dict[str, Any]:
     """Return `warnings` about the keys beside `input`, which no worker gets to see (R61)."""
-    warnings = job_warnings(body)
+    warnings = find_job_warnings(body)
     for warning in warnings:
         logger.warning("%s", warning)
     return {"warnings": list(warnings)} if warnings else {}

@@ -7,7 +7,7 @@ import re
 
 from emulator.runpod.job_response import worker_name
 from handler.log_json import FIELDS
-from handler.log_reasons import error_message, loggable
+from handler.log_reasons import extract_error_message, sanitize_for_log
 from jobs import Job, JobStatus
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def log_ended(job: Job) -> None:
     if job.output is not None and (tokens := _tokens(job.output)) is not None:
         fields["tokens"] = tokens
     if job.error is not None:
-        fields["error"] = loggable(error_message(job.error) or job.error)
+        fields["error"] = sanitize_for_log(extract_error_message(job.error) or job.error)
     elif job.status is JobStatus.CANCELLED:
         fields["error"] = "cancelled by its client"
     logger.info("job %s %s", job.id, job.status.value, extra={FIELDS: fields})

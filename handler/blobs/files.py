@@ -27,7 +27,7 @@ class FileBlobs:
 
     def read(self, key: str) -> Iterator[bytes]:
         """Yield a blob's bytes in pieces. Raises BlobNotFound."""
-        with _translate_errors(self._path(key)) as path, path.open("rb") as file:
+        with _translate_errors(self._resolve_path(key)) as path, path.open("rb") as file:
             while piece := file.read(_READ_BYTES):
                 yield piece
 
@@ -37,7 +37,7 @@ class FileBlobs:
 
     def upload(self, key: str, pieces: Iterable[bytes], *, only_if_absent: bool = False) -> bool:
         """Write a blob; return whether it was written."""
-        with _translate_errors(self._path(key)) as path:
+        with _translate_errors(self._resolve_path(key)) as path:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = tempfile.NamedTemporaryFile(prefix=_UNFINISHED, dir=path.parent, delete=False)
             unfinished = Path(file.name)
@@ -68,14 +68,14 @@ class FileBlobs:
 
     def remove(self, key: str) -> None:
         """Delete a blob if it exists."""
-        with _translate_errors(self._path(key)) as path:
+        with _translate_errors(self._resolve_path(key)) as path:
             path.unlink(missing_ok=True)
 
     def link(self, key: str, expires_s: int) -> str:
         """Return the file's URL, which does not expire."""
-        return self._path(key).absolute().as_uri()
+        return self._resolve_path(key).absolute().as_uri()
 
-    def _path(self, key: str) -> Path:
+    def _resolve_path(self, key: str) -> Path:
         path = self._folder / key
         is_inside = Path(os.path.normpath(path)).is_relative_to(os.path.normpath(self._folder))
         if not key or key.startswith("/") or key.endswith("/") or not is_inside:

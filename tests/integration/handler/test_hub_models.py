@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from handler.engine_configs import engine_configs
+from handler.engine_configs import build_engine_configs
 from handler.hub import Hub
 from handler.model_list import ModelEntry
 from handler.model_settings import resolve_models
@@ -246,7 +246,7 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
     )
     resolved = resolve_models(several, hub)
     assert resolved.served_models == ("a", "b", "tiny")
-    found = engine_configs(resolved)
+    found = build_engine_configs(resolved)
     assert {name: each.backend.backend for name, each in found.items()} == {
         "a": "llamacpp",
         "tiny": "rkllm",

@@ -12,7 +12,7 @@ import pytest
 
 from engine import BackendConfig, Engine
 from handler.composition import Services, build_services, build_validation
-from handler.options import _compiled_schema
+from handler.options import _compile_schema
 from handler.setting_error import SettingError, exit_on_setting_error
 from handler.settings import Settings
 from tests.conftest import SMALL_RULES, EngineFactory, ScriptFactory
@@ -235,7 +235,7 @@ def schema(tmp_path: Path) -> Path:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the optional packages away."""
-    _compiled_schema.cache_clear()
+    _compile_schema.cache_clear()
     for package in ("jsonschema_rs", "py3langid"):
         monkeypatch.setitem(sys.modules, package, None)
 

@@ -50,7 +50,7 @@ async def outputs(jobs: JobHandler, given: dict[str, Any]) -> list[Any]:
     collected = []
     async with asyncio.timeout(30), aclosing(jobs.stream(given)) as stream:
         async for output in stream:
-            assert limits.wire_size({"output": output}) <= limits.STREAM_CHUNK_BYTES
+            assert limits.sdk_size_bytes({"output": output}) <= limits.STREAM_CHUNK_BYTES
             collected.append(output)
     return collected
 
@@ -58,7 +58,7 @@ async def outputs(jobs: JobHandler, given: dict[str, Any]) -> list[Any]:
 async def run(jobs: JobHandler, given: dict[str, Any]) -> Any:
     async with asyncio.timeout(30):
         output = await jobs.run(given)
-    limits.wire_size({"output": output})
+    limits.sdk_size_bytes({"output": output})
     return output
 
 
@@ -553,7 +553,7 @@ async def test_stream_that_grows_past_the_result_limit_fails_clearly(
     assert collected[-1].keys() == {"error"}
     message = json.loads(collected[-1]["error"])["error"]["message"]
     assert message.startswith("the result is 10.0 MB and RunPod takes 10 MB")
-    assert sum(map(limits.wire_size, collected[:-1])) < limits.RUN_RESULT_BYTES
+    assert sum(map(limits.sdk_size_bytes, collected[:-1])) < limits.RUN_RESULT_BYTES
 
 
 # -- anything at all ----------------------------------------------------------------------------

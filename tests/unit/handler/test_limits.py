@@ -50,7 +50,7 @@ def test_each_partial_fits_a_chunk_whatever_json_escapes(char: str, size: int) -
     texts = []
     for part in limits.split_deltas(batch):
         partial = encode_partial(part)
-        assert limits.wire_size({"output": partial}) <= limits.STREAM_CHUNK_BYTES
+        assert limits.sdk_size_bytes({"output": partial}) <= limits.STREAM_CHUNK_BYTES
         texts.append(partial["choices"][0]["text"])
     assert len(texts) > 1
     assert "".join(texts) == char * size * len(batch)
@@ -75,7 +75,7 @@ def test_each_event_fits_a_chunk_whatever_there_is_to_tell(shape: EndpointSpec, 
     assert [delta.logprob for part in parts for delta in part] == told
     for part in parts:
         for block in limits.split_events(codec.encode_delta(part)):
-            size = limits.wire_size({"output": block.decode()})
+            size = limits.sdk_size_bytes({"output": block.decode()})
             assert size <= limits.STREAM_CHUNK_BYTES
     assert len(parts) > 5
 
@@ -111,13 +111,13 @@ def test_what_is_told_is_split_without_a_loss(sizes: list[int], bound: int) -> N
     )
 )
 def test_size_is_what_the_sdk_posts(output: object) -> None:
-    assert limits.wire_size(output) == len(json.dumps(output, ensure_ascii=False).encode())
+    assert limits.sdk_size_bytes(output) == len(json.dumps(output, ensure_ascii=False).encode())
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_number_that_is_no_json_is_refused(number: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        limits.wire_size({"output": {"rate": number}})
+        limits.sdk_size_bytes({"output": {"rate": number}})
 
 
 @pytest.mark.parametrize(

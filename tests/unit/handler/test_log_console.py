@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from handler.log_console import ConsoleFormatter, format_duration, shows_colours
+from handler.log_console import ConsoleFormatter, format_duration, should_use_colours
 from handler.log_json import FIELDS
 
 ANSI = re.compile(r"\x1b\[\d+m")
@@ -137,8 +137,8 @@ def test_no_color_is_honoured(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert shows_colours(is_terminal=True) is coloured
-    assert not shows_colours(is_terminal=False)
+    assert should_use_colours(is_terminal=True) is coloured
+    assert not should_use_colours(is_terminal=False)
 
 
 def test_bound_fields_are_used_and_a_records_own_win() -> None:

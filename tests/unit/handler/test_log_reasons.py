@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from handler.errors import InvalidRequest, error_info
-from handler.log_reasons import error_message, loggable
+from handler.log_reasons import extract_error_message, sanitize_for_log
 from handler.sampling import describe_value
 
 SECRET = "xyzzy prompt"
@@ -18,7 +18,7 @@ SECRET = "xyzzy prompt"
     "value", [SECRET, SECRET * 20, f'{SECRET} "quoted" \\', [SECRET], {"a": SECRET}]
 )
 def test_text_of_a_client_is_left_out_of_a_message(value: Any) -> None:
-    message = loggable(f"stop must be a string, got {describe_value(value)}")
+    message = sanitize_for_log(f"stop must be a string, got {describe_value(value)}")
     assert message.startswith("stop must be a string, got a")
     assert "xyzzy" not in message
 
@@ -26,18 +26,18 @@ def test_text_of_a_client_is_left_out_of_a_message(value: Any) -> None:
 @pytest.mark.parametrize("value", [5, -1.5, True, None])
 def test_numbers_are_kept_in_a_message(value: Any) -> None:
     message = f"temperature must be a number from 0 to 2, got {describe_value(value)}"
-    assert loggable(message) == message
+    assert sanitize_for_log(message) == message
 
 
 def test_message_is_one_line_of_bounded_length() -> None:
-    message = loggable("a\nb\r\n" + "c" * 10_000)
+    message = sanitize_for_log("a\nb\r\n" + "c" * 10_000)
     assert message.startswith("a b c")
     assert len(message) == 300
 
 
 def test_what_follows_a_quoted_value_is_kept() -> None:
     assert (
-        loggable('a is wrong, got "x y": see the docs') == "a is wrong, got a string: see the docs"
+        sanitize_for_log('a is wrong, got "x y": see the docs') == "a is wrong, got a string: see the docs"
     )
 
 
@@ -53,7 +53,7 @@ def test_what_follows_a_quoted_value_is_kept() -> None:
     ],
 )
 def test_message_is_found_in_each_form_of_an_error(error: Any) -> None:
-    assert error_message(error) == "no luck"
+    assert extract_error_message(error) == "no luck"
 
 
 def test_sdk_error_is_its_type_and_message() -> None:
@@ -62,7 +62,7 @@ def test_sdk_error_is_its_type_and_message() -> None:
         "error_message": "no luck",
         "error_traceback": "…",
     }
-    assert error_message(json.dumps(error)) == "ValueError: no luck"
+    assert extract_error_message(json.dumps(error)) == "ValueError: no luck"
 
 
 def test_reason_of_a_503_is_told_in_place_of_its_fixed_message() -> None:
@@ -72,16 +72,16 @@ def test_reason_of_a_503_is_told_in_place_of_its_fixed_message() -> None:
             "details": {"reason": "loading"},
         }
     }
-    assert error_message(body) == "loading"
+    assert extract_error_message(body) == "loading"
 
 
 @pytest.mark.parametrize("error", [b"<html>", b"", None, 5, {"detail": 1}, "{not json"])
 def test_other_bodies_have_no_message_or_are_one(error: Any) -> None:
-    assert error_message(error) == (error if isinstance(error, str) else None)
+    assert extract_error_message(error) == (error if isinstance(error, str) else None)
 
 
 def test_message_of_our_own_errors_is_found() -> None:
     failure = error_info(InvalidRequest("n must be 1", "n"))
-    assert error_message(failure.openai_error()) == "n must be 1"
-    assert error_message(failure.named_error()) == "n must be 1"
-    assert error_message(failure.openai_job_error()) == "n must be 1"
+    assert extract_error_message(failure.openai_error()) == "n must be 1"
+    assert extract_error_message(failure.named_error()) == "n must be 1"
+    assert extract_error_message(failure.openai_job_error()) == "n must be 1"

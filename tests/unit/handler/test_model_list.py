@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine import EngineConfig
-from handler.engine_configs import engine_configs
+from handler.engine_configs import build_engine_configs
 from handler.settings import Settings, read_settings
 
 ONE = {"path": "/models/qwen.rkllm"}
@@ -27,7 +27,7 @@ def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def configs(monkeypatch: pytest.MonkeyPatch, *models: dict[str, Any], **more: str) -> Any:
     for name, value in {"MODELS": json.dumps(models), **more}.items():
         monkeypatch.setenv(name, value)
-    return engine_configs(read_settings(Settings))
+    return build_engine_configs(read_settings(Settings))
 
 
 def options(config: EngineConfig, name: str) -> list[object]:
@@ -36,7 +36,7 @@ def options(config: EngineConfig, name: str) -> list[object]:
 
 def test_without_a_list_there_is_the_one_model() -> None:
     settings = Settings(model_path=Path("/models/a.rkllm"), model_name="mine")
-    assert engine_configs(settings) == {"mine": settings.engine_config()}
+    assert build_engine_configs(settings) == {"mine": settings.engine_config()}
     assert settings.served_models == ("mine",)
 
 

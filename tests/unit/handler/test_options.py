@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handler.errors import InvalidRequest
-from handler.options import NO_DEFAULTS, PII_KINDS, OptionsInput, OptionsReader, _compiled_schema
+from handler.options import NO_DEFAULTS, PII_KINDS, OptionsInput, OptionsReader, _compile_schema
 from handler.request import TextRequest, parse_job
 from tests.unit.handler.json_values import json_values
 from validation import NO_OPTIONS, Options
@@ -374,7 +374,7 @@ def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Takes a package away; gives the option that needs it."""
     name: str = request.param
     # A schema that was compiled before would be there still.
-    _compiled_schema.cache_clear()
+    _compile_schema.cache_clear()
     monkeypatch.setitem(sys.modules, MISSING[name][0], None)
     return name
 
@@ -412,10 +412,10 @@ def test_compiled_schema_is_kept_for_the_next_request() -> None:
 
 
 def test_schemas_are_kept_in_bounded_number() -> None:
-    _compiled_schema.cache_clear()
+    _compile_schema.cache_clear()
     for number in range(100):
         read({"json_schema": {"const": number}})
-    assert 0 < _compiled_schema.cache_info().currsize < 100
+    assert 0 < _compile_schema.cache_info().currsize < 100
 
 
 def test_settings_are_read_once() -> None:

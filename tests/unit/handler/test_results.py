@@ -21,7 +21,7 @@ from handler.blobs.files import FileBlobs
 from handler.bucket import Bucket
 from handler.errors import InvalidRequest
 from handler.job import JobHandler
-from handler.results import LINK_EXPIRY_S, POINTER_BYTES, ResultUploader, result_pointer
+from handler.results import LINK_EXPIRY_S, POINTER_BYTES, ResultUploader, find_result_pointer
 from tests.unit.handler.conftest import PipelineFactory
 
 SECRET = "Zm9v/s3cr3t"
@@ -129,8 +129,8 @@ async def test_job_with_a_bucket_gets_a_pointer(
         "choices": [{"index": 0, "finish_reason": "stop"}],
     }
     assert stored.keys() >= output.keys() - {"result"}
-    assert result_pointer(output) == output["result"]
-    assert result_pointer(stored) is None
+    assert find_result_pointer(output) == output["result"]
+    assert find_result_pointer(stored) is None
 
 
 async def test_without_one_nothing_changes(
@@ -243,7 +243,7 @@ async def test_list_that_becomes_too_large_is_kept_as_far_as_it_fits(
     assert listed[:-1] == stored[: len(listed) - 1]
     assert 1 <= len(listed) - 1 < len(stored)
     assert len(orjson.dumps(listed[:-1])) <= 5_000
-    assert result_pointer(listed[-1]) is not None
+    assert find_result_pointer(listed[-1]) is not None
 
 
 async def test_failure_is_kept_whatever_was_before_it(

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from handler.errors import InvalidRequest
-from handler.job_keys import INPUT_KEYS, SAMPLING_KEYS, job_warnings
+from handler.job_keys import INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.openai.body_keys import BODY_KEYS, TOKENIZE_KEYS
 from handler.openai.completions import COMPLETIONS
 from handler.openai.parameters import ChatInput, CompletionInput
@@ -216,7 +216,7 @@ def test_prompt_in_a_chat_and_messages_in_a_completion_are_named() -> None:
 
 def test_job_warnings_leave_a_whole_job_alone() -> None:
     job = {"id": "1", "input": {}, "webhook": "", "policy": {"ttl": 1}, "s3Config": {}}
-    assert job_warnings(job) == ()
+    assert find_job_warnings(job) == ()
 
 
 def test_unknown_keys_never_fail_a_request() -> None:

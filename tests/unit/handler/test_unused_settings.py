@@ -10,7 +10,7 @@ from batch.settings import BatchSettings
 from emulator.settings import EmulatorSettings
 from handler.model_list import ModelEntry
 from handler.settings import Settings
-from handler.unused_settings import ineffective_settings, misspelled_settings
+from handler.unused_settings import find_ineffective_settings, find_misspelled_settings
 from handler.worker_settings import WorkerSettings
 
 COMMANDS: tuple[type[Settings], ...] = (WorkerSettings, EmulatorSettings, BatchSettings)
@@ -43,13 +43,13 @@ REQUESTS_CA_BUNDLE INVOCATION_ID JOURNAL_STREAM SYSTEMD_EXEC_PID NOTIFY_SOCKET M
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_variables_are_never_named(command: type[Settings], name: str) -> None:
-    assert [*misspelled_settings(command.model_construct(), {name: "x"})] == []
+    assert [*find_misspelled_settings(command.model_construct(), {name: "x"})] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_settings_of_every_command_are_never_named(command: type[Settings]) -> None:
     environment = dict.fromkeys(ALL_NAMES, "x") | {each.lower(): "x" for each in ALL_NAMES}
-    assert [*misspelled_settings(command.model_construct(), environment)] == []
+    assert [*find_misspelled_settings(command.model_construct(), environment)] == []
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_settings_of_every_command_are_never_named(command: type[Settings]) -> N
     ],
 )
 def test_misspelled_variable_is_named_with_what_was_meant(variable: str, meant: str) -> None:
-    assert [*misspelled_settings(WorkerSettings.model_construct(), {variable: "x"})] == [
+    assert [*find_misspelled_settings(WorkerSettings.model_construct(), {variable: "x"})] == [
         f"{variable} is not a setting and was ignored: did you mean {meant}?"
     ]
-    assert [*misspelled_settings(WorkerSettings.model_construct(), {variable: ""})] == []
+    assert [*find_misspelled_settings(WorkerSettings.model_construct(), {variable: ""})] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -89,7 +89,7 @@ def test_every_single_edit_of_a_name_is_named(command: type[Settings]) -> None:
             f"{name[:at]}{name[at + 1]}{name[at]}{name[at + 2 :]}" for at in range(len(name) - 1)
         }
         for wrong in edits - set(ALL_NAMES):
-            assert [*misspelled_settings(command.model_construct(), {wrong: "x"})], wrong
+            assert [*find_misspelled_settings(command.model_construct(), {wrong: "x"})], wrong
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,6 @@ def test_every_single_edit_of_a_name_is_named(command: type[Settings]) -> None:
 def test_setting_that_no_engine_in_use_looks_at_is_named(
     settings: Settings, named: list[str]
 ) -> None:
-    sentences = [*ineffective_settings(settings)]
+    sentences = [*find_ineffective_settings(settings)]
     assert [each.split()[0] for each in sentences] == named
     assert all("has no effect: it is for the " in each for each in sentences)

@@ -18,7 +18,7 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.middleware.request_id import RequestIdMiddleware
 from engine.errors import EngineDead
 from handler.errors import InvalidRequest, NotFound
-from handler.log_json import fields_of
+from handler.log_json import collect_fields
 from tests.unit.emulator.asgi import InnerApp, call
 
 MADE = re.compile("[0-9a-f]{32}")
@@ -32,7 +32,7 @@ class Lines(logging.Handler):
         self.found: list[tuple[str, str, dict[str, Any]]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append((record.levelname, record.getMessage(), fields_of(record)))
+        self.found.append((record.levelname, record.getMessage(), collect_fields(record)))
 
 
 @pytest.fixture
