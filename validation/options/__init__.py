@@ -1,4 +1,4 @@
-"""What a request may ask for beyond the rules; each module here can do without the others."""
+"""Optional checks, redaction and blocking; the modules are independent of each other."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Country codes of telephone numbers, and how long the numbers behind them are."""
+"""Country codes of telephone numbers, and the lengths of the numbers after them."""
 
 from __future__ import annotations
 
-# Numbers of digits after the country code, for those codes where they are known to be few; the
-# codes themselves are those of ITU-T E.164 (list of assigned country codes), prefix-free.
+# Minimum and maximum number of digits after the country code, for codes with known narrow limits.
+# The codes are from ITU-T E.164 (list of assigned country codes); none is a prefix of another.
 _LENGTHS = {
     "1": (10, 10),
     "7": (10, 10),
@@ -87,7 +87,7 @@ MAX_DIGITS = 15
 
 
 def is_international_number(digits: str) -> bool:
-    """Whether digits without plus or zeros before them are a number of some country."""
+    """Return whether digits, without a plus or zeros before them, are a number of any country."""
     if not 8 <= len(digits) <= MAX_DIGITS:
         return False
     for size in (1, 2, 3):
@@ -95,7 +95,7 @@ def is_international_number(digits: str) -> bool:
         lengths = _LENGTHS.get(code) or (_OTHER_LENGTHS if code in _OTHER_CODES else None)
         if lengths:
             rest = digits[size:]
-            # Zeros of the area code are often left in.
+            # The trunk prefix 0 is often kept before the area code.
             if not lengths[0] <= len(rest) - (rest[0] == "0") <= lengths[1] and not (
                 lengths[0] <= len(rest) <= lengths[1]
             ):

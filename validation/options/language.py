@@ -1,4 +1,4 @@
-"""Which language an answer is in."""
+"""The check of an answer's language."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from validation.arrays import import_numpy
 from validation.findings import Issue
 from validation.options import MissingPart
 
-# So much prose is looked at, and so few letters tell nothing.
+# How much prose is read, and how many letters are needed for a reliable result.
 MAX_CHARS = 4_000
 MIN_LETTERS = 20
-# The language found must be this probable, and the one asked for less than that.
+# An issue requires this probability of the detected language, and less than the second one for the
+# expected language.
 MIN_PROBABILITY = 0.6
 MAX_EXPECTED_PROBABILITY = 0.2
 
-# Those of ISO 639-1 that the model knows.
+# The ISO 639-1 codes that the model supports.
 NAMES = {
     "af": "Afrikaans",
     "am": "Amharic",
@@ -140,7 +141,7 @@ NAMES = {
 }
 # The model has one label for both.
 _ALIASES = {"nb": "no"}
-# What people write in one of these, the model often takes for another one.
+# Languages that the model often confuses.
 _SIMILAR_LANGUAGES = (
     {"bs", "hr", "sr"},
     {"id", "ms"},
@@ -148,24 +149,24 @@ _SIMILAR_LANGUAGES = (
     {"hi", "mr", "ne", "sa"},
     {"xh", "zu"},
 )
-# The model's label for what is no language.
+# The model's label for text without a language.
 _NO_LANGUAGE = "zxx"
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-# It begins with the end of the line before, which `re` jumps to.
+# The expression starts with the line feed before the fence, which `re` searches quickly.
 _CLOSING = {mark: re.compile(rf"\n {{0,3}}({mark}{{3,}})[^\S\n]*(?=\n|\Z)") for mark in "`~"}
 _LINE = re.compile(r"[^\n]+")
 _CODE_OR_LINK = re.compile(r"`[^`\n]*`|(?:https?|ftp)://\S+|www\.\S+")
 
 
 class LanguageCheck:
-    """Tells whether answers are in the language that was asked for.
+    """Checks whether answers are in the expected language.
 
-    Code, links and all but the first few thousand characters do not count, and where there is
-    little prose, or where languages are so close that nobody could tell from it, nothing is said.
+    Only the first few thousand characters are read, without code and links. There is no issue if
+    the answer has too little prose, or if the languages are too similar to distinguish.
 
     Raises:
-        ValueError: not a language that can be told, as an ISO 639-1 code.
+        ValueError: the ISO 639-1 code is unknown or unsupported.
         MissingPart: py3langid is not installed.
     """
 
@@ -177,45 +178,52 @@ class LanguageCheck:
                 "ISO 639-1 codes, such as en, de, fr, es, pt, zh or ja."
             )
         self.expected = code
-        self._fine = {code}.union(*(close for close in _SIMILAR_LANGUAGES if code in close))
+        self._accepted = {code}.union(*(close for close in _SIMILAR_LANGUAGES if code in close))
         if find_spec("py3langid") is None:
             raise MissingPart("Checking the language of answers", "py3langid")
 
     def preload(self) -> None:
-        """Load the model now: it takes most of a second, which the first answer would wait for."""
+        """Load the model, which takes most of a second, before the first answer needs it."""
         _get_model()
 
     def find_issues(self, text: str) -> tuple[Issue, ...]:
-        """Return the issue with an answer in another language."""
+        """Return an issue if the answer is in another language."""
         prose = extract_prose(text)
         if sum(map(str.isalpha, prose)) < MIN_LETTERS:
             return ()
         ranking: list[tuple[str, float]] = _get_model().rank(prose)
-        found, probability = ranking[0]
-        if found == _NO_LANGUAGE or probability < MIN_PROBABILITY:
+        detected, probability = ranking[0]
+        if detected == _NO_LANGUAGE or probability < MIN_PROBABILITY:
             return ()
-        if sum(share for code, share in ranking if code in self._fine) >= MAX_EXPECTED_PROBABILITY:
+        if (
+            sum(
+                language_probability
+                for code, language_probability in ranking
+                if code in self._accepted
+            )
+            >= MAX_EXPECTED_PROBABILITY
+        ):
             return ()
-        message = f"The answer is in {NAMES[found]}, and {NAMES[self.expected]} was asked for."
+        message = f"The answer is in {NAMES[detected]}, and {NAMES[self.expected]} was asked for."
         return (Issue("language", message),)
 
 
 def extract_prose(text: str) -> str:
-    """Return the beginning of a text without code and links."""
-    pieces: list[str] = []
-    left = MAX_CHARS
+    """Return the first MAX_CHARS characters of a text without code and links."""
+    parts: list[str] = []
+    remaining_chars = MAX_CHARS
     for line in _lines_outside_fences(text):
-        # A link or code that is cut here still begins like one.
-        prose = _CODE_OR_LINK.sub(" ", line[: 2 * MAX_CHARS])[:left]
-        pieces.append(prose)
-        left -= len(prose)
-        if left <= 0:
+        # Truncated links and code are still recognised by their beginning.
+        prose = _CODE_OR_LINK.sub(" ", line[: 2 * MAX_CHARS])[:remaining_chars]
+        parts.append(prose)
+        remaining_chars -= len(prose)
+        if remaining_chars <= 0:
             break
-    return "\n".join(pieces)
+    return "\n".join(parts)
 
 
 def _lines_outside_fences(text: str) -> Iterator[str]:
-    """Yield the lines outside of fenced blocks, for several blank ones only one."""
+    """Yield the lines outside fenced blocks; several blank lines are yielded as one."""
     at = 0
     while line := _LINE.search(text, at):
         start, end = line.span()
@@ -230,7 +238,7 @@ def _lines_outside_fences(text: str) -> Iterator[str]:
 
 
 def _find_block_end(text: str, start: int, fence: str) -> int:
-    """Return where the line ends that closes a block, which may be the end of the text."""
+    """Return the end of the line that closes a block, or of the text if there is none."""
     for closing in _CLOSING[fence[0]].finditer(text, start):
         if len(closing.group(1)) >= len(fence):
             return closing.end()
@@ -241,19 +249,19 @@ _load_lock = Lock()
 
 
 def _get_model() -> Any:
-    """Return the model, loaded once; it is only read afterwards, by as many threads as like."""
+    """Return the model, loaded once. It is read-only afterwards, so any thread may use it."""
     with _load_lock:
         return _load_model()
 
 
 @lru_cache(maxsize=1)
 def _load_model() -> Any:
-    # Imported first, so that it is on one thread.
+    # Import numpy first, so that it is limited to one thread.
     import_numpy()
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     logging.getLogger("py3langid").setLevel(logging.WARNING)
-    # Dialects and small languages would draw texts away from those that people ask for.
+    # Without this, texts would be detected as dialects and small languages.
     model.set_languages([*NAMES, _NO_LANGUAGE])
     return model

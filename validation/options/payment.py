@@ -1,4 +1,4 @@
-"""Which runs of digits and letters are payment cards and bank accounts."""
+"""Detection of payment card numbers and IBANs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 
 from validation.options.pii_text import SEPARATORS, PiiText, Span, digit_run, is_word_character
 
-# How long the IBANs of a country are: SWIFT's registry (ISO 13616).
+# The length of each country's IBANs, from SWIFT's registry (ISO 13616).
 _IBAN_LENGTHS = {
     entry[:2]: int(entry[2:])
     for entry in (
@@ -20,9 +20,9 @@ _IBAN_LENGTHS = {
         "SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30"
     ).split()
 }
-# Two letters and two digits: it begins with the first digit, which `re` jumps to.
+# Two letters and two digits. It starts with the first digit, which `re` searches quickly.
 _IBAN = re.compile(r"[0-9](?<=(?<![A-Za-z0-9_])[A-Za-z]{2}[0-9])[0-9]")
-# In groups only in capitals: words that follow each other would be read as one.
+# Only IBANs in capitals may be in groups: otherwise a series of words would match.
 _IBAN_SHAPES = {
     length: re.compile(
         rf"(?:[A-Z0-9][{SEPARATORS}]?){{{length - 1}}}[A-Z0-9]|[A-Za-z0-9]{{{length}}}"
@@ -33,32 +33,34 @@ _TO_NUMBERS = str.maketrans({chr(55 + number): str(number) for number in range(1
 _NO_SEPARATORS = {ord(char): None for char in SEPARATORS}
 
 
-def find_ibans(page: PiiText) -> Iterator[Span]:
-    """Yield where there are IBANs, in one piece or in groups."""
-    text, free = page.text, 0
+def find_ibans(text_view: PiiText) -> Iterator[Span]:
+    """Yield the spans of IBANs, with or without separators between groups."""
+    text, end_of_last = text_view.text, 0
     for head in _IBAN.finditer(text):
         start = head.start() - 2
         length = _IBAN_LENGTHS.get(text[start : start + 2].upper())
-        if length is None or start < free or (start and is_word_character(text[start - 1])):
+        if length is None or start < end_of_last or (start and is_word_character(text[start - 1])):
             continue
         match = _IBAN_SHAPES[length].match(text, start)
         if match is None or text[match.end() : match.end() + 1].isalnum():
             continue
         if has_iban_checksum(match.group()):
-            free = match.end()
-            yield start, free
+            end_of_last = match.end()
+            yield start, end_of_last
 
 
 def has_iban_checksum(text: str) -> bool:
-    """Whether the check digits are right: with the first four characters put last and letters read
-    as 10 to 35, the number leaves 1 when divided by 97 (ISO 7064, MOD 97-10).
+    """Return whether the check digits are right (ISO 7064, MOD 97-10).
+
+    With the first four characters moved to the end and letters replaced by 10 to 35, the number
+    modulo 97 must be 1.
     """
-    bare = text.translate(_NO_SEPARATORS).upper()
-    return int((bare[4:] + bare[:4]).translate(_TO_NUMBERS)) % 97 == 1
+    characters = text.translate(_NO_SEPARATORS).upper()
+    return int((characters[4:] + characters[:4]).translate(_TO_NUMBERS)) % 97 == 1
 
 
-# First four digits, from and to, and how many there are in all: the networks' public ranges
-# (ISO/IEC 7812 issuer identification numbers).
+# Ranges of the first four digits and the allowed lengths, from the networks' public ranges (ISO/IEC
+# 7812 issuer identification numbers).
 _NETWORKS = (
     (2200, 2204, {16, 17, 18, 19}),  # Mir
     (2221, 2720, {16}),  # Mastercard
@@ -90,8 +92,8 @@ for _low, _high, _lengths in _NETWORKS:
     for _first in range(_low, _high + 1):
         _CARD_LENGTHS[str(_first)] = _CARD_LENGTHS.get(str(_first), frozenset()) | _lengths
 
-_CARD = re.compile(digit_run(SEPARATORS, most=1, least=13))
-# How cards are printed.
+_CARD = re.compile(digit_run(SEPARATORS, max_separators=1, min_digits=13))
+# The groups of digits in which card numbers are written.
 _PRINTED_GROUPS = (
     (4, 4, 4, 4, 3),
     (4, 4, 4, 4),
@@ -108,9 +110,9 @@ _HEX_BEFORE = re.compile(r"\b([0-9A-Fa-f]{4,5})\s\Z")
 _HEX_AFTER = re.compile(r"\s([0-9A-Fa-f]{4,5})\b")
 
 
-def find_cards(page: PiiText) -> Iterator[Span]:
-    """Yield where there are the numbers of payment cards."""
-    text = page.text
+def find_cards(text_view: PiiText) -> Iterator[Span]:
+    """Yield the spans of payment card numbers."""
+    text = text_view.text
     for match in _CARD.finditer(text):
         start, end = match.span()
         if end - start <= 19 + 18 and is_card_number(text[start:end].translate(_NO_SEPARATORS)):
@@ -121,34 +123,34 @@ def find_cards(page: PiiText) -> Iterator[Span]:
 
 
 def _find_cards_among_numbers(text: str, start: int, end: int) -> list[Span]:
-    """Return the cards of a run in which there are years, dates or short numbers beside them.
+    """Return the cards of a run of digits that also has years, dates or short numbers.
 
-    Among other groups of four they are taken for a part of a table, as they then mostly are.
+    With other groups of four digits, the run counts as part of a table and has no cards.
     """
-    found: list[Span] = []
-    others = 0
+    card_spans: list[Span] = []
+    other_groups = 0
     groups: list[Span] = []
-    pending = _DIGITS.finditer(text, start, end)
+    numbers = _DIGITS.finditer(text, start, end)
     while True:
-        groups += [match.span() for match in islice(pending, 5 - len(groups))]
+        groups += [match.span() for match in islice(numbers, 5 - len(groups))]
         if not groups:
-            return found
+            return card_spans
         size = _count_card_groups(text, groups)
         if size:
-            found.append((groups[0][0], groups[size - 1][1]))
-            others = 0
+            card_spans.append((groups[0][0], groups[size - 1][1]))
+            other_groups = 0
         else:
-            size, others = 1, others + 1
+            size, other_groups = 1, other_groups + 1
             first, last = groups[0]
-            if others > 3:
-                return found
+            if other_groups > 3:
+                return card_spans
             if last - first == 4 and not _YEAR_OR_EXPIRY.fullmatch(text, first, last):
                 return []
         del groups[:size]
 
 
 def _count_card_groups(text: str, groups: list[Span]) -> int:
-    """Return how many groups the card that they begin with has, 0 if there is none."""
+    """Return the number of groups of the card at the start of `groups`, 0 if there is none."""
     first = groups[0][0]
     if groups[0][1] - first < 4 or text[first : first + 4] not in _CARD_LENGTHS:
         return 0
@@ -156,19 +158,21 @@ def _count_card_groups(text: str, groups: list[Span]) -> int:
     for size in _possible_group_counts(lengths):
         last = groups[size - 1][1]
         if is_card_number(text[first:last].translate(_NO_SEPARATORS)):
-            alone = _has_card_boundaries(text, first, last) and not _is_in_table(text, first, last)
-            return size if alone else 0
+            has_boundaries = _has_card_boundaries(text, first, last) and not _is_in_table(
+                text, first, last
+            )
+            return size if has_boundaries else 0
     return 0
 
 
 @lru_cache(maxsize=1_000)
 def _possible_group_counts(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how many of the groups with these lengths make what may be a card."""
+    """Return the possible numbers of groups of a card, for groups with these lengths."""
     return tuple(len(shape) for shape in _PRINTED_GROUPS if lengths[: len(shape)] == shape)
 
 
 def _is_in_table(text: str, start: int, end: int) -> bool:
-    """Whether groups of four count up, or stand beside hexadecimal ones."""
+    """Return whether groups of four digits count up, or are next to hexadecimal ones."""
     if end - start != 19:
         return False
     try:
@@ -178,9 +182,11 @@ def _is_in_table(text: str, start: int, end: int) -> bool:
     if all(1 <= after - before <= 99 for before, after in pairwise(numbers)):
         return True
     before = _HEX_BEFORE.search(text, max(0, start - 6), start)
-    beside = before or _HEX_AFTER.match(text, end)
-    # "Added" and "face" are words.
-    return beside is not None and not (beside.group(1).isdigit() or beside.group(1).isalpha())
+    neighbour = before or _HEX_AFTER.match(text, end)
+    # A group of letters only, such as "face", is a word.
+    return neighbour is not None and not (
+        neighbour.group(1).isdigit() or neighbour.group(1).isalpha()
+    )
 
 
 _DOUBLED = bytes.maketrans(b"0123456789", bytes([0, 2, 4, 6, 8, 1, 3, 5, 7, 9]))
@@ -188,9 +194,10 @@ _PLAIN = bytes.maketrans(b"0123456789", bytes(range(10)))
 
 
 def is_card_number(digits: str) -> bool:
-    """Whether a network gives out such a number and its last digit is right: every second digit
-    from the right doubled, 9 taken off what is above, all adds up to a multiple of ten (Luhn;
-    ISO/IEC 7812-1, annex B).
+    """Return whether digits have a network's prefix and length, and a valid Luhn check digit.
+
+    Luhn (ISO/IEC 7812-1, annex B): every second digit from the right is doubled, minus 9 if it is
+    above 9; the sum of all must be a multiple of ten.
     """
     if len(digits) not in _CARD_LENGTHS.get(digits[:4], ()):
         return False

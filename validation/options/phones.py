@@ -1,4 +1,4 @@
-"""Which runs of digits and separators are telephone numbers."""
+"""Detection of telephone numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from validation.options.country_codes import MAX_DIGITS, is_international_number
 from validation.options.pii_text import is_word_character
 
-# Nothing longer is one number; longer runs are tables or lists, and looked at piece by piece.
+# Length limits of a number with its separators. Longer runs are tables or lists, and are split.
 _MAX_CHARS = 40
 _MIN_CHARS = 7
 
@@ -26,8 +26,8 @@ _HAS_SPACE = re.compile(rf"[{_SPACES}]")
 _WORDS = re.compile(rf"(?<![^{_SPACES}])[^{_SPACES}]{{9,40}}(?![^{_SPACES}])")
 
 _NATIONAL = re.compile(
-    # North America: (415) 555-2671, 415-555-2671, 1-800-555-0199. Blanks alone do not make one:
-    # "256 512 1024" has the same shape.
+    # North America: (415) 555-2671, 415-555-2671, 1-800-555-0199. With spaces only, it needs the
+    # leading 1: "256 512 1024" has the same shape.
     r"(?:1[-. ])?(?:\([2-9]\d\d\) ?[2-9]\d\d[-. ]\d{4}"
     r"|[2-9]\d\d-[2-9]\d\d-\d{4}|[2-9]\d\d\.[2-9]\d\d\.\d{4})"
     r"|1 [2-9]\d\d [2-9]\d\d \d{4}"
@@ -42,31 +42,31 @@ _NATIONAL = re.compile(
     # Turkey: 0 (532) 123 45 67.
     r"|0 ?\([2-5]\d\d\) ?\d{3} \d\d \d\d"
 )
-# An area code with its zero, then groups: 030 12345678, (02) 9876 5432, 0171/2345678.
+# An area code with trunk prefix 0, then groups: 030 12345678, (02) 9876 5432, 0171/2345678.
 _SEPARATOR = rf"(?:[{_SPACES}]?[{_DASHES}./][{_SPACES}]?|[{_SPACES}])"
 _TRUNK = re.compile(
     rf"(?:0[1-9]\d{{0,3}}{_SEPARATOR}|\(0[1-9]\d{{0,3}}\){_SEPARATOR}?)\d{{2,8}}(?:{_SEPARATOR}\d{{2,8}}){{0,4}}"
 )
-# Groups that are something else: social security numbers, zip codes, hexdumps and hours.
+# Group lengths of other numbers: social security numbers, zip codes, hexdumps and times.
 _OTHER_GROUP_LENGTHS = {(3, 2, 4), (5, 4), (4, 4, 2), (4, 4, 4)}
 _YEARS = re.compile(r"(?:19|20)\d\d")
 _LABEL = re.compile(
-    # Of what may begin one first: most of what stands before a number does not.
+    # Check the first letter first: most texts before a number do not start with one of these.
     r"(?=[tcpfmhw電电手т])(?<![^\W_])"
     r"(?:telefoo?n|t[ée]l(?:[ée]fono|[ée]phone)?|(?:cell ?|mobile ?)?phone|fon|fax"
     r"|mobile?|handy|whatsapp|電話|电话|手机|тел|телефон)"
     r"(?: ?(?:no|nr|number|num))? {0,2}[:.=\uff1a]{1,2} {0,3}\Z",
     re.IGNORECASE,
 )
-# Longer than anything the label matches, so that it never sees half a word.
+# Longer than any match of _LABEL, so that the search never starts within a word.
 _LABEL_SEARCH_CHARS = 48
 
 
 def find_phone_numbers(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield where in a run of digits and separators there are telephone numbers.
+    """Yield the spans of telephone numbers in a run of digits and separators.
 
-    International ones need a plus or zeros and a country code that exists, national ones a shape
-    that is used for nothing else or a label before them. Digits alone are never one.
+    International numbers need a plus or zeros and an existing country code. National numbers need
+    a format that nothing else has, or a label before them. Digits alone are never a number.
     """
     if end - start <= _MAX_CHARS or text[start] == "+":
         number = _find_number(text, start, min(end, start + _MAX_CHARS))
@@ -74,7 +74,7 @@ def find_phone_numbers(text: str, start: int, end: int) -> Iterator[tuple[int, i
             yield number
             return
     if end - start <= _MIN_CHARS or not _HAS_SPACE.search(text, start, end):
-        return  # all of it is one word, which has been looked at or is too long
+        return  # the run is one word, which was already checked or is too long
     for first, last in _split(_PIECES, text, start, end):
         number = _find_number(text, first, last) if last - first < end - start else None
         if number:
@@ -94,27 +94,27 @@ def _split(pattern: re.Pattern[str], text: str, start: int, end: int) -> Iterato
 
 
 def _find_number(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Return where in a piece of text there is a number, which begins where the piece does."""
+    """Return the span of the number at the start of a piece of text, or None."""
     piece = text[start:end]
     while piece[:1] == "(" and piece.count("(") > piece.count(")"):
         start, piece = start + 1, piece[1:]
     if not _MIN_CHARS <= len(piece) <= _MAX_CHARS:
         return None
-    labelled = False
+    is_labelled = False
     if piece[0] == "+" or piece.startswith(("00", "(+")):
         end = start + _international_length(piece)
     elif not _is_national(piece):
-        labelled = _is_labelled(text, start, piece)
-        if not labelled:
+        is_labelled = _is_labelled(text, start, piece)
+        if not is_labelled:
             return None
-    if end == start or not (labelled or _is_start_boundary(text, start)):
+    if end == start or not (is_labelled or _is_start_boundary(text, start)):
         return None
     return (start, end) if _is_end_boundary(text, end) else None
 
 
 def _is_national(piece: str) -> bool:
     if _NATIONAL.fullmatch(piece):
-        # "(12) 2024-2025" is a note and two years.
+        # "(12) 2024-2025" is a note with two years.
         return len(_YEARS.findall(piece)) < 2
     if piece[0] not in "0(" or not _TRUNK.fullmatch(piece):
         return False
@@ -128,8 +128,8 @@ def _is_national(piece: str) -> bool:
         return False  # an address, a number in thousands, a table
     if set(lengths) == {2}:
         steps = {int(b) - int(a) for a, b in pairwise(groups)}
-        between = set(_DIGITS.split(piece)[1:-1])
-        return len(groups) == 5 and len(between) == 1 and not steps <= {0, 1, 2, 5, 10}
+        separators = set(_DIGITS.split(piece)[1:-1])
+        return len(groups) == 5 and len(separators) == 1 and not steps <= {0, 1, 2, 5, 10}
     return True
 
 
@@ -144,12 +144,12 @@ def _is_labelled(text: str, start: int, piece: str) -> bool:
     parts = _PARTS.split(piece)
     groups = parts[1::2]
     digits = sum(map(len, groups))
-    dated = len(groups) == 3 and digits == 8
-    return 7 <= digits <= MAX_DIGITS and not dated and _has_valid_separators(parts)
+    is_date = len(groups) == 3 and digits == 8
+    return 7 <= digits <= MAX_DIGITS and not is_date and _has_valid_separators(parts)
 
 
 def _international_length(piece: str) -> int:
-    """Return the length of the longest beginning that is a number with a country code."""
+    """Return the length of the longest prefix that is a number with a country code, or 0."""
     if piece[1:].isdigit():
         return len(piece) if piece[0] == "+" and is_international_number(piece[1:]) else 0
     for match in reversed([*_DIGITS.finditer(piece)]):
@@ -182,9 +182,9 @@ def _is_international(number: str) -> bool:
 
 
 def _has_valid_separators(parts: Sequence[str]) -> bool:
-    """Whether what stands between groups of digits may; both take turns, and digits are second."""
-    between = parts[2:-1:2]
-    return len(between) <= 8 and all(map(_is_separator, between))
+    """Return whether all separators between the groups of digits, at odd indexes, are allowed."""
+    separators = parts[2:-1:2]
+    return len(separators) <= 8 and all(map(_is_separator, separators))
 
 
 @lru_cache(maxsize=1_000)
@@ -193,7 +193,7 @@ def _is_separator(part: str) -> bool:
 
 
 def _is_start_boundary(text: str, start: int) -> bool:
-    """Whether nothing before it makes it a part of a word, a path, a sum or a longer number."""
+    """Return whether the text before a number ends: no word, path, amount or longer number."""
     before = text[start - 1] if start else " "
     if before.isspace():
         return True

@@ -1,4 +1,4 @@
-"""Personal data and secrets, taken out of answers."""
+"""Redaction of personal data and secrets in answers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from validation.options.pii_text import (
 KINDS = ("card", "iban", "email", "phone", "key")
 _RULES = {kind: (f"pii_{kind}", f"[{kind}]") for kind in KINDS}
 
-# What is taken out may free what is beside it. This often the rest is looked at again; real text
-# needs it twice, the second time to see that nothing is left.
+# Masking a span may expose another one next to it, so the text is searched again. Real texts need
+# two rounds, the second of which finds nothing.
 _MAX_ROUNDS = 8
 
 
 class PiiRedactor:
     """Replaces cards, IBANs, e-mail addresses, telephone numbers and keys by their kind.
 
-    What has a checksum is checked, what has none must have a shape that nothing else has: an answer
-    that loses its version numbers or dates is worse than none. Candidates are found by RE2, in time
-    linear in the text, and judged one by one in bounded time. Redacting what is redacted changes
-    nothing.
+    Checksums are verified. Data without a checksum must have an unambiguous format, because losing
+    version numbers or dates would make an answer useless. Candidates are found in linear time, and
+    each is checked in bounded time. Redacting a redacted text changes nothing.
 
     Raises:
-        ValueError: an unknown kind; the sentence names those there are.
+        ValueError: an unknown kind; the message has the allowed ones.
     """
 
     def __init__(self, kinds: Collection[str] = KINDS) -> None:
@@ -44,35 +43,35 @@ class PiiRedactor:
         self.kinds = tuple(kind for kind in KINDS if kind in kinds)
 
     def redact(self, text: str) -> tuple[str, tuple[Removal, ...]]:
-        """Return a text without such data, and what stood where in it."""
-        found: list[tuple[int, int, str]] = []
-        page = PiiText(text)
+        """Return the redacted text, and the removals in order."""
+        spans_by_kind: list[tuple[int, int, str]] = []
+        text_view = PiiText(text)
         for _ in range(_MAX_ROUNDS):
-            before = len(found)
+            count_before = len(spans_by_kind)
             for kind, find in _FINDERS.items():
                 if kind in self.kinds:
-                    spans = list(find(page))
+                    spans = list(find(text_view))
                     if spans:
-                        found += [(start, end, kind) for start, end in spans]
-                        page = page.without(spans)
-            if len(found) == before:
+                        spans_by_kind += [(start, end, kind) for start, end in spans]
+                        text_view = text_view.mask(spans)
+            if len(spans_by_kind) == count_before:
                 break
-        if not found:
+        if not spans_by_kind:
             return text, ()
-        found.sort()
-        pieces: list[str] = []
+        spans_by_kind.sort()
+        parts: list[str] = []
         removals: list[Removal] = []
         at = 0
-        for start, end, kind in found:
+        for start, end, kind in spans_by_kind:
             rule, name = _RULES[kind]
-            pieces += (text[at:start], name)
+            parts += (text[at:start], name)
             removals.append(Removal(rule, start, end, name))
             at = end
-        pieces.append(text[at:])
-        return "".join(pieces), tuple(removals)
+        parts.append(text[at:])
+        return "".join(parts), tuple(removals)
 
 
-# Keys and secrets: a known beginning, then at least as many characters as the real ones have.
+# Keys and secrets: a known prefix, then at least as many characters as real keys have.
 _KEY = compile_pattern(
     r"\b(?:"
     + "|".join(
@@ -107,7 +106,7 @@ _KEY = compile_pattern(
             r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}",
         )
     )
-    # PEM (RFC 7468), with line ends as they are or escaped, to its last line or as far as it goes.
+    # PEM (RFC 7468) with line feeds or escaped ones, up to its last line or as far as it matches.
     + r")|-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
     r"(?:(?:\s|\\[nr])*[A-Za-z-]{1,30}: [A-Za-z0-9,./() -]{0,80})*"
     r"(?:\s|\\[nr])*[A-Za-z0-9+/=]{20,}(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{16,})*"
@@ -117,10 +116,10 @@ _KEY = compile_pattern(
 _SOLID = re.compile(r"[A-Za-z0-9]{16,}")
 
 
-def _find_keys(page: PiiText) -> Iterator[Span]:
-    for start, end in page.spans(_KEY):
-        key = page.text[start:end]
-        # "sk-your-key-goes-here-123" and "ghp_xxxxxxxx" are no keys.
+def _find_keys(text_view: PiiText) -> Iterator[Span]:
+    for start, end in text_view.spans(_KEY):
+        key = text_view.text[start:end]
+        # "sk-your-key-goes-here-123" and "ghp_xxxxxxxx" are not keys.
         if key.startswith("sk-") and not (
             _SOLID.search(key, 3) and any(char.isdigit() for char in key)
         ):
@@ -132,7 +131,7 @@ def _find_keys(page: PiiText) -> Iterator[Span]:
 def _letter_ranges() -> str:
     """Return the letters that addresses are written in, as ranges for `re`, which has no scripts.
 
-    Later alphabets than the Basic Multilingual Plane's are for scholars.
+    Only the Basic Multilingual Plane is used: other planes have only historic alphabets.
     """
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x10000)]))
     spans = PiiText(every).spans(compile_pattern(r"[\p{Latin}\p{Greek}\p{Cyrillic}]+"))
@@ -140,18 +139,18 @@ def _letter_ranges() -> str:
 
 
 _LETTER = _letter_ranges()
-# An @ and what stands behind it: `re` jumps from one to the next.
+# An @ and the domain after it. It starts with the @, which `re` searches quickly.
 _AT_DOMAIN = re.compile(
     rf"@(?:[{_LETTER}0-9](?:[{_LETTER}0-9-]*[{_LETTER}0-9])?\.)+"
     rf"(xn--[a-z0-9-]{{2,59}}|[{_LETTER}]{{2,24}})"
 )
-# What stands before it, from right to left; and what of that an address does not begin with.
+# The local part before the @, reversed, and the characters that an address does not start with.
 _ATOM = rf"[{_LETTER}0-9_%+'-]+"
-# Not a possessive group: Python before 3.11.5 matches those wrongly (CPython issue 106052).
+# Not a possessive group: Python before 3.11.5 matches them wrongly (CPython issue 106052).
 _REVERSED_LOCAL_PART = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
 _NOT_FIRST_CHARS = "%'-."
-# Names of systemd's units, of images for dense screens and of other files; those that are
-# countries as well only where they have no second level.
+# Suffixes of names with an @ that are not addresses: systemd units, images for high-density screens
+# and other files. For those that are also country codes, see _NOT_DOMAIN.
 _NOT_TOP_LEVEL_DOMAINS = frozenset(
     "service socket timer target mount slice path scope device png jpg jpeg gif svg webp pdf txt "
     "json yaml toml html css js ts cpp tar gz".split()
@@ -160,32 +159,32 @@ _NOT_DOMAIN = re.compile(r"[^.]+\.py|openssh\.com|libssh\.org", re.IGNORECASE)
 _AMBIGUOUS_TOP_LEVEL_DOMAINS = frozenset({"py", "com", "org"})
 
 
-def _find_emails(page: PiiText) -> Iterator[Span]:
-    """Yield addresses (RFC 5322 without quotes and comments; RFC 6531 for other alphabets)."""
-    text, free = page.text, 0
+def _find_emails(text_view: PiiText) -> Iterator[Span]:
+    """Yield the spans of addresses: RFC 5322 without quotes and comments, with RFC 6531 letters."""
+    text, end_of_last = text_view.text, 0
     for match in _AT_DOMAIN.finditer(text):
         at, end = match.span()
-        # No character is read twice, for there is no @ in what is read.
-        low = max(free, text.rfind("@", 0, at) + 1)
-        local = _REVERSED_LOCAL_PART.match(text[low:at][::-1])
+        # The search stops at the previous @, so no character is read twice.
+        search_start = max(end_of_last, text.rfind("@", 0, at) + 1)
+        local = _REVERSED_LOCAL_PART.match(text[search_start:at][::-1])
         start = at - len(text[at - local.end() : at].lstrip(_NOT_FIRST_CHARS)) if local else at
         if start == at:
             continue
-        free = end
-        # In "ssh://git@host" and "git@host:some/path" it is the user of a machine, after "://name:"
-        # the password, in "a@b.dot(c)" a product. A local part has 64 characters at most.
+        end_of_last = end
+        # Not addresses: the user in "ssh://git@host" and "git@host:some/path", the password after
+        # "://name:", a matrix product in "a@b.dot(c)". A local part has at most 64 characters.
         if at - start > 64 or end - at > 254:
             continue
         top_level = match.group(1).lower()
         if top_level in _NOT_TOP_LEVEL_DOMAINS:
             continue
-        # The names of SSH's algorithms among them.
+        # For example names of SSH algorithms.
         if top_level in _AMBIGUOUS_TOP_LEVEL_DOMAINS and _NOT_DOMAIN.fullmatch(text, at + 1, end):
             continue
-        behind = text[end : end + 1]
-        if behind == "@" or (behind and is_word_character(behind)):
+        after = text[end : end + 1]
+        if after == "@" or (after and is_word_character(after)):
             continue
-        if behind in _BEFORE_PATH and _PATH.match(text, end):
+        if after in _BEFORE_PATH and _PATH.match(text, end):
             continue
         if not _is_url_user(text, start):
             yield start, end
@@ -197,17 +196,17 @@ _BEFORE_PATH = frozenset(":(")
 
 
 def _is_url_user(text: str, start: int) -> bool:
-    """Whether what begins here is the user or the password in a URL."""
+    """Return whether a URL's user or password starts here."""
     if not start or text[start - 1] not in "/:":
         return False
     return bool(_USER.search(text, max(0, start - 80), start))
 
 
-_PHONE = re.compile(digit_run(f"()./{SEPARATORS}", most=3, least=7))
+_PHONE = re.compile(digit_run(f"()./{SEPARATORS}", max_separators=3, min_digits=7))
 
 
-def _find_phones(page: PiiText) -> Iterator[Span]:
-    text = page.text
+def _find_phones(text_view: PiiText) -> Iterator[Span]:
+    text = text_view.text
     for match in _PHONE.finditer(text):
         start, end = match.span()
         for sign in "(+(" if start and text[start - 1] in "(+" else "":
@@ -215,7 +214,7 @@ def _find_phones(page: PiiText) -> Iterator[Span]:
         yield from find_phone_numbers(text, start, end)
 
 
-# In this order: what has the clearest shape first.
+# In the order of the searches: the most distinctive formats first.
 _FINDERS: dict[str, Callable[[PiiText], Iterator[Span]]] = {
     "key": _find_keys,
     "email": _find_emails,

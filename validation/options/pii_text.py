@@ -1,4 +1,4 @@
-"""A text as it is looked through for personal data."""
+"""A text to search for personal data, and the shared expressions for it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import re2
 
-# Stands for what was taken out: like the brackets of a replacement, no part of any kind.
+# Replaces masked characters. Like the brackets of a replacement, it matches no personal data.
 _MASK = "["
-# What may stand between the digits of a number, for the inside of brackets.
+# Separators between the digits of a number, for use within brackets of an expression.
 SEPARATORS = " \u00a0\u2009\u202f\u2010\u2011\u2013-"
 
 Span = tuple[int, int]
@@ -24,11 +24,11 @@ class PiiText:
 
     @cached_property
     def _raw(self) -> bytes:
-        # Half of a surrogate pair becomes a question mark: one character for one.
+        # An unpaired surrogate becomes a question mark, so that positions stay the same.
         return self.text.encode("utf-8", "replace")
 
     def spans(self, pattern: Any) -> Iterator[Span]:
-        """Yield where an RE2 pattern matches, in characters."""
+        """Yield the spans where an RE2 pattern matches, in characters."""
         if len(self._raw) == len(self.text):
             for match in pattern.finditer(self._raw):
                 yield match.span()
@@ -40,36 +40,39 @@ class PiiText:
             chars, bytes_ = first + len(self._raw[start:end].decode()), end
             yield first, chars
 
-    def without(self, spans: list[Span]) -> PiiText:
-        """Return the page with something taken out, and all else where it was."""
-        pieces: list[str] = []
+    def mask(self, spans: list[Span]) -> PiiText:
+        """Return a text of the same length with the spans masked."""
+        parts: list[str] = []
         at = 0
         for start, end in spans:
-            pieces += (self.text[at:start], _MASK * (end - start))
+            parts += (self.text[at:start], _MASK * (end - start))
             at = end
-        pieces.append(self.text[at:])
-        return PiiText("".join(pieces))
+        parts.append(self.text[at:])
+        return PiiText("".join(parts))
 
 
 def compile_pattern(pattern: str) -> Any:
-    """Return an RE2 expression for pages, which takes linear time on any of them."""
+    """Return a compiled RE2 expression, which matches in linear time."""
     return re2.compile(pattern.encode())
 
 
-def digit_run(separators: str, most: int, least: int) -> str:
-    """Return an expression of `re` for runs of at least so many digits, as long as they are.
+def digit_run(separators: str, max_separators: int, min_digits: int) -> str:
+    """Return an expression of `re` for maximal runs of at least `min_digits` digits.
 
-    Between two of them there may be up to `most` of the separators. It takes linear time: only the
-    first digit of a run begins a match, and nothing that was taken is given back. It begins with
-    that digit, which `re` jumps to; what stands before it is looked at behind it.
+    Up to `max_separators` separators may be between two digits. It takes linear time, because only
+    the first digit of a run starts a match, and possessive quantifiers prevent backtracking. The
+    expression starts with that digit, which `re` searches quickly; the lookbehind for the text
+    before it follows.
     """
-    first = "".join(rf"(?<![0-9][{separators}]{{{size}}}[0-9])" for size in range(most + 1))
-    return rf"[0-9]{first}(?:[{separators}]{{0,{most}}}+[0-9]){{{least - 1},}}+"
+    first = "".join(
+        rf"(?<![0-9][{separators}]{{{size}}}[0-9])" for size in range(max_separators + 1)
+    )
+    return rf"[0-9]{first}(?:[{separators}]{{0,{max_separators}}}+[0-9]){{{min_digits - 1},}}+"
 
 
 def is_word_character(char: str) -> bool:
-    """Whether a character beside a number or a name makes one word with it.
+    """Return whether a character next to a number or a name is part of the same word.
 
-    Scripts without capitals, which mostly do without spaces as well, do not.
+    Letters of scripts without case are not, because most of these scripts have no spaces.
     """
     return char == "_" or char.isdigit() or char.islower() or char.isupper()

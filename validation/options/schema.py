@@ -1,4 +1,4 @@
-"""Whether an answer is the JSON that a schema asks for."""
+"""The check of an answer against a JSON Schema."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from validation.options.schema_cost import SchemaCost
 MAX_ISSUES = 5
 # A compiled pattern may take up to 10 MB.
 MAX_PATTERNS = 32
-# Looks of the schema's parts at the answer's, at some 20 ns each; going through them again to say
-# what is wrong takes 5 µs each, and some 50 bytes for every copy of a value.
+# Limits of the comparisons of schema parts with values, at about 20 ns each. Finding the errors
+# takes 5 µs per comparison, and about 50 bytes for each copy of a value.
 MAX_COMPARISONS = 20_000_000
 MAX_EXPLAINED_COMPARISONS = 100_000
 MAX_COPIES = 2_000_000
 
 _MAX_TEXT_CHARS = 60
-# White space as in JSON itself, not all that str.strip takes away.
+# White space according to JSON; str.strip removes more.
 _FENCED = re.compile(r"\A```json[ \t\r]*\n(.*)\n[ \t]*```\Z", re.DOTALL | re.IGNORECASE)
 _JSON_SPACE = " \t\r\n"
 
 
 class SchemaCheck:
-    """Compares answers with one JSON Schema, which may come from anyone.
+    """Checks answers against one JSON Schema, which may be from an untrusted client.
 
-    Patterns run on the engine without backtracking, nothing is ever fetched, and a schema that
-    would look at the same thing over and over is refused: checking takes bounded time.
+    Patterns use an engine without backtracking, external references are not fetched, and schemas of
+    exponential cost are rejected, so the time is bounded.
 
     Raises:
         ValueError: the schema cannot be used; one sentence with the place and the reason.
@@ -46,21 +46,21 @@ class SchemaCheck:
         if not isinstance(schema, Mapping):
             raise ValueError(f"The JSON schema must be an object, not {_describe_type(schema)}.")
         try:
-            own = orjson.loads(orjson.dumps(dict(schema)))
+            schema_copy = orjson.loads(orjson.dumps(dict(schema)))
         except (TypeError, orjson.JSONDecodeError) as error:
             raise ValueError(f"The JSON schema is not JSON: {error}.") from None
         try:
-            patterns = _count_patterns(own)
+            patterns = _count_patterns(schema_copy)
             if patterns > MAX_PATTERNS:
                 raise ValueError(f"it has {patterns} patterns, and {MAX_PATTERNS} are allowed")
-            self._branching = SchemaCost(own)
+            self._cost = SchemaCost(schema_copy)
         except ValueError as error:
             raise ValueError(f"The JSON schema cannot be used: {error}.") from None
         try:
             self._validator = jsonschema_rs.validator_for(
-                own,
-                # The default engine backtracks where a pattern looks around or back, this one
-                # refuses such patterns (docs.rs/regex: "worst case O(m * n)").
+                schema_copy,
+                # The default engine backtracks for lookaround and backreferences; this one rejects
+                # such patterns (docs.rs/regex: "worst case O(m * n)").
                 pattern_options=jsonschema_rs.RegexOptions(),
                 validate_formats=True,
                 offline=True,
@@ -72,36 +72,38 @@ class SchemaCheck:
             raise ValueError(f"The JSON schema cannot be used: {error}.") from None
 
     def find_issues(self, text: str) -> tuple[Issue, ...]:
-        """Return what is wrong with an answer, the first few things of it."""
+        """Return the first MAX_ISSUES issues of an answer."""
         body = text.strip(_JSON_SPACE)
         fenced = _FENCED.match(body)
         try:
             value = orjson.loads(fenced.group(1) if fenced else body)
         except orjson.JSONDecodeError as error:
             return (Issue("schema_not_json", _not_json(body, error)),)
-        effort = self._branching.effort(value, MAX_COMPARISONS)
-        if effort is None:
+        cost = self._cost.estimate(value, MAX_COMPARISONS)
+        if cost is None:
             return (_mismatch_issue("it is too large to be compared with it"),)
         if self._validator.is_valid(value):
             return ()
-        if effort.looks > MAX_EXPLAINED_COMPARISONS or effort.copies > MAX_COPIES:
+        if cost.comparisons > MAX_EXPLAINED_COMPARISONS or cost.copies > MAX_COPIES:
             return (_mismatch_issue("it is too large to say where"),)
-        found: dict[str, Issue] = {}
+        issues: dict[str, Issue] = {}
         for fault in self._validator.iter_errors(value):
             issue = _mismatch_issue(_describe_error(fault), fault.instance_path)
-            found.setdefault(issue.message, issue)
-            if len(found) == MAX_ISSUES:
+            issues.setdefault(issue.message, issue)
+            if len(issues) == MAX_ISSUES:
                 break
-        return tuple(found.values())
+        return tuple(issues.values())
 
 
-def _mismatch_issue(what: str, path: Sequence[str | int] = ()) -> Issue:
+def _mismatch_issue(description: str, path: Sequence[str | int] = ()) -> Issue:
     where = f" at {_format_path(path)}" if path else ""
-    return Issue("schema_mismatch", f"The answer does not match the JSON schema{where}: {what}.")
+    return Issue(
+        "schema_mismatch", f"The answer does not match the JSON schema{where}: {description}."
+    )
 
 
 def _format_path(path: Sequence[str | int]) -> str:
-    """Return a path as people say it, with items counted from one."""
+    """Return a path as text, with items counted from one."""
     steps = [f"item {step + 1}" if isinstance(step, int) else _shorten(step) for step in path]
     if len(steps) > 8:
         steps = [*steps[:4], "…", *steps[-3:]]
@@ -195,8 +197,10 @@ def _describe_invalid_schema(error: Any) -> str:
     return f"The JSON schema is invalid at {path:.200}: {problem}."
 
 
-def _format_list(values: Sequence[Any], most: int, shown: Callable[[Any], str]) -> str:
-    return ", ".join(map(shown, values[:most])) + (", …" if len(values) > most else "")
+def _format_list(values: Sequence[Any], max_values: int, format_value: Callable[[Any], str]) -> str:
+    return ", ".join(map(format_value, values[:max_values])) + (
+        ", …" if len(values) > max_values else ""
+    )
 
 
 def _format_json(value: Any) -> str:

@@ -1,9 +1,9 @@
-"""What comparing a value with a JSON Schema takes, counted before it is done.
+"""Computes the cost of comparing a value with a JSON Schema before the comparison.
 
-A schema may name one part of itself twice and that part another one twice: forty such lines look at
-a single number 2^40 times, and a recursive schema does the same down an answer. No validator is
-protected from that, and for every error that it finds it keeps a copy of the value at fault; so
-what comes from a client is counted here first, with multiplicities instead of repetitions.
+A schema can reference one part twice, that part another one twice, and so on: forty such parts
+apply 2^40 subschemas to a single number, and a recursive schema does the same for nested values.
+Validators have no limit for that, and keep a copy of the value for each error. So the cost of
+schemas from clients is computed first, with multiplicities instead of repetition.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from urllib.parse import unquote
 from validation.options.comparison_cost import ComparisonCost, Counts, measure
 from validation.options.subschema import Subschema
 
-# A schema that is larger is not written by hand, and compiling it takes noticeable time.
+# Larger schemas are not written by hand, and take noticeable time to compile.
 MAX_NODES = 10_000
-# How often one value may be looked at by what stands in one place of a schema, and by how many
-# parts, added up over all places.
+# How many subschemas one subschema may apply to the same value through references, counted with
+# repetitions, and the sum of their numbers without repetitions over the whole schema.
 MAX_APPLICATIONS = 10_000
 MAX_REACH = 200_000
 MAX_NESTING = 200
-# At some 0.2 µs.
+# Maximum steps of the computation, at about 0.2 µs each.
 MAX_STEPS = 1_000_000
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -30,36 +30,36 @@ _ANCHORS = ("$anchor", "$dynamicAnchor")
 
 
 class SchemaCost:
-    """Counts what it takes to compare values with a schema.
+    """Computes the cost of comparing values with one schema.
 
     Raises:
-        ValueError: the schema refers to something outside of itself, refers in circles without
-            ever going down in the value, or is too large; one sentence.
+        ValueError: the schema has external references, circular references for the same value, or
+            is too large; the message is one sentence.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
         self._anchors: dict[str, list[Any]] = {}
         self._nodes: dict[int, Subschema] = {}
-        self._closures: dict[int, Counts] = {}
-        self._reach = 0
+        self._expansions: dict[int, Counts] = {}
+        self._expansion_size = 0
         self._collect_anchors()
-        self._explore()
+        self._expand_all()
 
-    def effort(self, value: Any, limit: int) -> ComparisonCost | None:
-        """Return what comparing a value takes, or none when it is more than `limit` looks.
+    def estimate(self, value: Any, limit: int) -> ComparisonCost | None:
+        """Return the cost of comparing a value, or None if it is over `limit` comparisons.
 
-        It gives up as well when the counting itself takes more than `MAX_STEPS`.
+        None is also returned if the computation itself takes more than `MAX_STEPS` steps.
         """
-        return measure(value, id(self._root), self._spread, limit, MAX_STEPS)
+        return measure(value, id(self._root), self._expand, limit, MAX_STEPS)
 
-    def _spread(self, bases: Counts) -> Sequence[tuple[Subschema, int]]:
-        """Return all that looks at the value that `bases` look at, and how often each does."""
-        here: Counts = {}
+    def _expand(self, bases: Counts) -> Sequence[tuple[Subschema, int]]:
+        """Return all subschemas that `bases` apply to the same value, with multiplicities."""
+        same_value: Counts = {}
         for base, count in bases.items():
-            for key, times in self._closures[base].items():
-                here[key] = here.get(key, 0) + count * times
-        return [(self._nodes[key], count) for key, count in here.items()]
+            for key, multiplicity in self._expansions[base].items():
+                same_value[key] = same_value.get(key, 0) + count * multiplicity
+        return [(self._nodes[key], count) for key, count in same_value.items()]
 
     def _collect_anchors(self) -> None:
         pending: list[Any] = [self._root]
@@ -69,7 +69,7 @@ class SchemaCost:
                 pending += part
             elif isinstance(part, dict):
                 names: list[Any] = [part.get(key) for key in _ANCHORS]
-                # Until draft 7, "$id": "#name" was the way to say it.
+                # Up to draft 7, an anchor is written as "$id": "#name".
                 names += [
                     name[1:]
                     for name in (part.get("$id"), part.get("id"))
@@ -80,52 +80,54 @@ class SchemaCost:
                         self._anchors.setdefault(name, []).append(part)
                 pending += part.values()
 
-    def _explore(self) -> None:
+    def _expand_all(self) -> None:
         pending: list[Any] = [self._root]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while pending:
             part = pending.pop()
-            if not isinstance(part, dict) or id(part) in seen:
+            if not isinstance(part, dict) or id(part) in visited:
                 continue
-            seen.add(id(part))
-            self._close(part, [])
+            visited.add(id(part))
+            self._expand_references(part, [])
             node = self._nodes[id(part)]
-            pending += node.below()
-            pending += node.here
+            pending += node.iter_children()
+            pending += node.same_value
 
-    def _close(self, schema: dict[str, Any], above: list[int]) -> Counts:
+    def _expand_references(self, schema: dict[str, Any], ancestors: list[int]) -> Counts:
         key = id(schema)
-        done = self._closures.get(key)
-        if done is not None:
-            return done
-        if key in above:
+        known = self._expansions.get(key)
+        if known is not None:
+            return known
+        if key in ancestors:
             raise ValueError("it refers to itself in a circle without going down in the answer")
-        if len(above) == MAX_NESTING:
+        if len(ancestors) == MAX_NESTING:
             raise ValueError(f"more than {MAX_NESTING} of its parts are nested or refer on")
-        node = self._node(schema)
-        closure: Counts = {key: 1}
-        for part in node.here:
-            for below, times in self._close(part, [*above, key]).items():
-                closure[below] = closure.get(below, 0) + times * node.weight
-        if sum(closure.values()) > MAX_APPLICATIONS:
+        node = self._add_subschema(schema)
+        expansion: Counts = {key: 1}
+        for part in node.same_value:
+            for descendant, multiplicity in self._expand_references(
+                part, [*ancestors, key]
+            ).items():
+                expansion[descendant] = expansion.get(descendant, 0) + multiplicity * node.weight
+        if sum(expansion.values()) > MAX_APPLICATIONS:
             raise ValueError(f"it would look at one value more than {MAX_APPLICATIONS} times")
-        self._reach += len(closure)
-        if self._reach > MAX_REACH:
+        self._expansion_size += len(expansion)
+        if self._expansion_size > MAX_REACH:
             raise ValueError("its parts refer to each other too often")
-        self._closures[key] = closure
-        return closure
+        self._expansions[key] = expansion
+        return expansion
 
-    def _node(self, schema: dict[str, Any]) -> Subschema:
+    def _add_subschema(self, schema: dict[str, Any]) -> Subschema:
         if len(self._nodes) == MAX_NODES:
             raise ValueError(f"it has more than {MAX_NODES} parts")
         node = self._nodes[id(schema)] = Subschema(schema)
         for name in _REFERENCES:
             if isinstance(schema.get(name), str):
-                node.here += self._resolve(schema[name], name)
+                node.same_value += self._resolve(schema[name], name)
         base = schema.get("$id", schema.get("id"))
         if schema is not self._root and isinstance(base, str) and not base.startswith("#"):
             raise ValueError(f"only its root may have an $id, and a part has {base!r:.80}")
-        node.here = [part for part in node.here if isinstance(part, dict)]
+        node.same_value = [part for part in node.same_value if isinstance(part, dict)]
         return node
 
     def _resolve(self, reference: str, keyword: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""One subschema of a JSON Schema, by what it looks at."""
+"""One subschema of a JSON Schema and the values that its parts apply to."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _SCHEMA_KEYWORDS = ("not", "if", "then", "else")
 _MAP_KEYWORDS = ("dependentSchemas", "dependencies")
 _MEMBER_KEYWORDS = ("additionalProperties", "unevaluatedProperties", "propertyNames")
 _ITEM_KEYWORDS = ("items", "additionalItems", "unevaluatedItems", "contains")
-# To know what is left unevaluated, everything beside these keywords is gone through again.
+# For these keywords, a validator evaluates the other keywords of the subschema again.
 _UNEVALUATED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
 _UNEVALUATED_WEIGHT = 3
 
 
 class Subschema:
-    """A subschema: what it applies to the same value, to members and to items of it."""
+    """A subschema, with its parts that apply to the same value, its members and its items."""
 
     __slots__ = (
         "compares",
         "every_item",
         "every_member",
-        "here",
         "members",
         "prefix",
         "reads",
         "reads_names",
+        "same_value",
         "size",
         "weight",
     )
@@ -41,13 +41,13 @@ class Subschema:
         self.reads = ("pattern" in schema) + ("format" in schema)
         self.reads_names = len(_as_dict(schema.get("patternProperties")))
         self.compares = "uniqueItems" in schema
-        self.here: list[Any] = [
+        self.same_value: list[Any] = [
             *(part for name in _LIST_KEYWORDS for part in _as_list(schema.get(name))),
             *(schema[name] for name in _SCHEMA_KEYWORDS if name in schema),
             *(part for name in _MAP_KEYWORDS for part in _as_dict(schema.get(name)).values()),
         ]
         self.members = _as_dict(schema.get("properties"))
-        # Whether a pattern fits a name, or a name is left over, is not asked: all of them count.
+        # Count these for each member, without checking whether they apply to its name.
         self.every_member: list[Any] = [
             *(schema[name] for name in _MEMBER_KEYWORDS if name in schema),
             *_as_dict(schema.get("patternProperties")).values(),
@@ -57,8 +57,8 @@ class Subschema:
         if self.weight > 1 and "contains" in schema:
             self.every_item += [schema["contains"]] * (self.weight - 1)
 
-    def below(self) -> Iterator[Any]:
-        """Yield what looks at members and items."""
+    def iter_children(self) -> Iterator[Any]:
+        """Yield the parts that apply to members and items."""
         yield from self.members.values()
         yield from self.every_member
         yield from self.prefix
