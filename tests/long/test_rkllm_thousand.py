@@ -12,14 +12,14 @@ import pytest
 
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import build, write_script
-from tests.integration.engine.rkllm.many import CLOCKS, SCRIPT, backend, serve_many
+from tests.integration.engine.rkllm.many import SCRIPT, TIMEOUTS, backend, check_requests
 
 COUNT = 1000
 
 
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
 @pytest.mark.parametrize(
-    ("isolation", "cut_off", "faulty"),
+    ("isolation", "abort_share", "fault_share"),
     [("process", 0, 0), ("thread", 0, 0), ("process", 0.2, 0.02), ("thread", 0.2, 0)],
 )
 async def test_a_thousand_requests(
@@ -28,13 +28,13 @@ async def test_a_thousand_requests(
     monkeypatch: pytest.MonkeyPatch,
     abi: str,
     isolation: str,
-    cut_off: float,
-    faulty: float,
+    abort_share: float,
+    fault_share: float,
 ) -> None:
     # R4, R8, R11, R30, R31
     monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
     model = write_script(tmp_path / "model.rkllm", SCRIPT)
-    engine = engine_factory(backend(model, build(abi, tmp_path)), isolation=isolation, **CLOCKS)
+    engine = engine_factory(backend(model, build(abi, tmp_path)), isolation=isolation, **TIMEOUTS)
     seed = random.randrange(2**32)
-    await serve_many(engine, COUNT, seed=seed, cut_off=cut_off, faulty=faulty)
-    assert faulty or engine.restarts == 0
+    await check_requests(engine, COUNT, seed=seed, abort_share=abort_share, fault_share=fault_share)
+    assert fault_share or engine.restarts == 0

@@ -1,4 +1,4 @@
-"""The stand-in for librkllmrt.so, compiled once, and drivers over scripts."""
+"""Fixtures: the fake librkllmrt.so, compiled once, and drivers for scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.backends.rkllm.abi import ABIS, Abi
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import build, write_script
 from tests.integration.engine.rkllm.driver import Driver
-from tests.integration.engine.rkllm.processes import Died, Forker
+from tests.integration.engine.rkllm.processes import ProcessForker, ProgramResult
 
 
 class DriverFactory(Protocol):
@@ -24,14 +24,14 @@ class DriverFactory(Protocol):
 
 
 class ProcessFactory(Protocol):
-    def __call__(self, script: str, program: str = "d.run()", **param: Any) -> Died: ...
+    def __call__(self, script: str, program: str = "d.run()", **param: Any) -> ProgramResult: ...
 
 
 class RkllmMaker(Protocol):
     def __call__(self, script: str | Path, **options: Any) -> Engine: ...
 
 
-# What a backend of this kind is built with; every other option is the engine's.
+# The options of the rkllm backend; all others belong to the engine.
 _BACKEND_OPTIONS = {
     "abi",
     "base_domain_id",
@@ -54,27 +54,27 @@ _examined = functools.cache(detect.inspect_library)
 
 @pytest.fixture
 def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spares engines on threads a process each that finds out which library this is."""
+    """Inspect each library only once, so that not every engine starts a process for it."""
     monkeypatch.setattr(detect, "examine", _examined)
 
 
 @pytest.fixture(scope="session")
 def fake_library(fake_rkllm_folder: Path) -> Callable[[str], Path]:
-    """Builds the stand-in for a version, once."""
+    """Return a function that builds the fake library of a version once."""
     return lambda abi: build(abi, fake_rkllm_folder)
 
 
 @pytest.fixture(scope="session")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    """Runs programs in processes of their own."""
-    made = Forker(tmp_path_factory.mktemp("forker"))
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessForker]:
+    """A process that forks child processes for programs."""
+    made = ProcessForker(tmp_path_factory.mktemp("forker"))
     yield made
     made.close()
 
 
 @pytest.fixture(params=ABIS.values(), ids=lambda abi: f"abi{abi.name}")
 def abi(request: pytest.FixtureRequest) -> Abi:
-    """Runs a test once with each ABI."""
+    """Run a test once with each ABI."""
     chosen: Abi = request.param
     return chosen
 
@@ -86,14 +86,14 @@ def library(abi: Abi, fake_library: Callable[[str], Path]) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes the file that a script is."""
+    """Return a function that writes a script to a model file."""
     numbers = itertools.count(1)
     return lambda script: write_script(tmp_path / f"model-{next(numbers)}.rkllm", script)
 
 
 @pytest.fixture
 def driver(library: Path, abi: Abi, model: Callable[[str], Path]) -> Iterator[DriverFactory]:
-    """Makes handles over scripts and destroys those that still are."""
+    """Return a function that creates drivers for scripts; destroy the remaining handles."""
     drivers: list[Driver] = []
 
     def make(script: str, **param: Any) -> Driver:
@@ -108,11 +108,11 @@ def driver(library: Path, abi: Abi, model: Callable[[str], Path]) -> Iterator[Dr
 
 @pytest.fixture
 def process(
-    forker: Forker, library: Path, abi: Abi, model: Callable[[str], Path]
+    forker: ProcessForker, library: Path, abi: Abi, model: Callable[[str], Path]
 ) -> ProcessFactory:
-    """Runs a program over a script in a process of its own, for what that may not survive."""
+    """Return a function that runs a program with a script in a child process, which may crash."""
 
-    def make(script: str, program: str = "d.run()", **param: Any) -> Died:
+    def make(script: str, program: str = "d.run()", **param: Any) -> ProgramResult:
         return forker.run(library, abi.name, model(script), program, **param)
 
     return make
@@ -133,7 +133,7 @@ def rkllm_of(
     isolation: str,
     fast_restarts: None,
 ) -> RkllmMaker:
-    """Builds an engine over a script or the model file that there is; keywords are of either."""
+    """Return a function that builds an engine; keywords are backend or engine options."""
 
     def make(script: str | Path, **options: Any) -> Engine:
         path = script if isinstance(script, Path) else model(script)

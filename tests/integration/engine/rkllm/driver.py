@@ -1,4 +1,4 @@
-"""The stand-in driven through the bindings alone."""
+"""Drive the fake library through the bindings, without the runtime class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ERROR = LLMCallState.RKLLM_RUN_ERROR
 
 
 class Result(NamedTuple):
-    """One callback, copied."""
+    """A copy of one callback's result."""
 
     state: int
     text: bytes | None
@@ -38,8 +38,8 @@ class Result(NamedTuple):
     rows: list[list[float]]
 
 
-def rows_of(contents: Any) -> list[list[float]]:
-    """The hidden states or the logits, whichever there are."""
+def read_rows(contents: Any) -> list[list[float]]:
+    """Return the hidden states or the logits of a result."""
     hidden, logits = contents.last_hidden_layer, contents.logits
     for count, width, numbers in (
         (hidden.num_tokens, hidden.embd_size, hidden.hidden_states),
@@ -51,7 +51,7 @@ def rows_of(contents: Any) -> list[list[float]]:
 
 
 class Driver:
-    """One handle and what came back through its callback; keywords are fields of RKLLMParam."""
+    """One handle that records its callbacks; keywords are fields of RKLLMParam."""
 
     def __init__(self, library: Path, abi: Abi, model: Path, **param: Any) -> None:
         self.abi = abi
@@ -70,8 +70,8 @@ class Driver:
     def init(self) -> int:
         return self.functions.init(self.handle, self.param, self.callback)
 
-    def listen(self, on_result: OnResult) -> None:
-        """Begin again with another callback."""
+    def replace_callback(self, on_result: OnResult) -> None:
+        """Create a new handle with another callback."""
         self.destroy()
         self.callback = self.abi.init_callback(on_result)
         assert self.init() == 0
@@ -80,7 +80,7 @@ class Driver:
         contents = result.contents
         perf = RKLLMPerfStat.from_buffer_copy(contents.perf)
         thread, now = threading.get_native_id(), time.monotonic_ns()
-        text, token_id, rows = contents.text, contents.token_id, rows_of(contents)
+        text, token_id, rows = contents.text, contents.token_id, read_rows(contents)
         self.results.append(Result(state, text, token_id, userdata, thread, now, perf, rows))
         self.first.set()
         return self.answer
@@ -88,15 +88,15 @@ class Driver:
     def input(
         self, prompt: str | Sequence[int], role: str = "user", thinking: bool = False
     ) -> ctypes.Structure:
-        made = self.abi.input(role=role.encode(), enable_thinking=thinking)
+        input_struct = self.abi.input(role=role.encode(), enable_thinking=thinking)
         if isinstance(prompt, str):
-            made.input_type = RKLLMInputType.RKLLM_INPUT_PROMPT
-            made.prompt_input = prompt.encode()
+            input_struct.input_type = RKLLMInputType.RKLLM_INPUT_PROMPT
+            input_struct.prompt_input = prompt.encode()
         else:
-            made.input_type = RKLLMInputType.RKLLM_INPUT_TOKEN
+            input_struct.input_type = RKLLMInputType.RKLLM_INPUT_TOKEN
             ids = (ctypes.c_int32 * len(prompt))(*prompt)
-            made.token_input = RKLLMTokenInput(ids, len(prompt))
-        return made
+            input_struct.token_input = RKLLMTokenInput(ids, len(prompt))
+        return input_struct
 
     def run(
         self,
@@ -107,9 +107,9 @@ class Driver:
         thinking: bool = False,
         **infer: Any,
     ) -> int:
-        """One run from beginning to end; keywords are fields of RKLLMInferParam."""
-        given = self.input(prompt, role, thinking)
-        return self.functions.run(self.handle, given, self.abi.infer_param(**infer), userdata)
+        """Run to the end; keywords are fields of RKLLMInferParam."""
+        run_input = self.input(prompt, role, thinking)
+        return self.functions.run(self.handle, run_input, self.abi.infer_param(**infer), userdata)
 
     def start(self, prompt: str = "hi", **options: Any) -> RunningThread:
         thread = RunningThread(self, prompt, options)
@@ -124,27 +124,27 @@ class Driver:
 
     @property
     def text(self) -> bytes:
-        """Everything that was said, of all runs."""
+        """Return the text of all runs."""
         return b"".join(result.text or b"" for result in self.results if result.state <= WAITING)
 
     @property
     def states(self) -> list[int]:
         return [result.state for result in self.results]
 
-    def asked(self, prompt: str | Sequence[int] = "hi", **options: Any) -> bytes:
-        """What is said to a prompt."""
+    def generate(self, prompt: str | Sequence[int] = "hi", **options: Any) -> bytes:
+        """Run a prompt; return its answer."""
         del self.results[:]
         assert self.run(prompt, **options) == 0
         return self.text
 
-    def seen(self, prompt: str | Sequence[int] = "hi", **options: Any) -> dict[str, Any]:
-        """What the runtime saw of a prompt, if the script says `\\{seen}`."""
-        report: dict[str, Any] = json.loads(self.asked(prompt, **options))
+    def run_input(self, prompt: str | Sequence[int] = "hi", **options: Any) -> dict[str, Any]:
+        """Run a prompt; return the parsed `\\{seen}` of the script's answer."""
+        report: dict[str, Any] = json.loads(self.generate(prompt, **options))
         return report
 
 
 class RunningThread(threading.Thread):
-    """A run on a thread of its own."""
+    """A run on a separate thread."""
 
     def __init__(self, driver: Driver, prompt: str, options: dict[str, Any]) -> None:
         super().__init__(daemon=True)
@@ -155,7 +155,7 @@ class RunningThread(threading.Thread):
         driver, prompt, options = self._task
         self.status = driver.run(prompt, **options)
 
-    def ended(self, within_s: float = 20) -> int | None:
-        """Wait for its end and return its status, None if there is none."""
+    def wait_for_end(self, within_s: float = 20) -> int | None:
+        """Wait for the end of the run; return its status, None if it did not return."""
         self.join(within_s)
         return self.status

@@ -1,4 +1,4 @@
-"""Many requests one after the other, each of which knows exactly what it must get."""
+"""Run many random requests in sequence and compare each answer with the expected one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from engine.errors import BackendFailed, EngineCrashed, EngineError, EngineStall
 from engine.request import Prompt
 from tests.waiting import PATIENCE
 
-# Every token says which request it is of. Only a FINISH tells how long a text was, so that an
-# aborted one has it; of all else the dice decide.
+# Every token contains its request's number. The length of a text is known only from FINISH, so
+# aborts have a FINISH too; everything else is random.
 SCRIPT = r"""
 answer when="fault crash"
   say "\{i}/\{prompt} " times=asked
@@ -52,14 +52,14 @@ FAULTS: dict[str, type[EngineError]] = {
     "error": BackendFailed,
     "unfinished": BackendFailed,
 }
-# Short, for what is faulty waits them out; longer than a machine that is busy with other tests
-# stands still, for what is not must never see them.
-CLOCKS: dict[str, Any] = {
+# Short, because failing requests wait for the whole time; longer than the pauses of a machine
+# that is busy with other tests, because valid requests must never time out.
+TIMEOUTS: dict[str, Any] = {
     "stall_timeout_s": 2.0 * PATIENCE,
     "abort_grace_s": 2.0 * PATIENCE,
     "prefill_timeout_s": 20.0 * PATIENCE,
 }
-BOUND_S = 60 * PATIENCE
+TIMEOUT_S = 60 * PATIENCE
 
 
 def backend(model: Path, library: Path) -> BackendConfig:
@@ -68,8 +68,8 @@ def backend(model: Path, library: Path) -> BackendConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request: its prompt, in the runtime's own tokens, and the number of tokens it asks for.
+class ExpectedRequest:
+    """One request: its prompt, as tokens of the runtime, and the number of tokens it requests.
 
     `limit` is max_tokens; `stop_at` is the token whose beginning is a stop string.
     """
@@ -79,15 +79,15 @@ class Asked:
     tokens: int
     limit: int | None = None
     stop_at: int | None = None
-    cut_at: int | None = None
+    abort_after: int | None = None
     fault: str | None = None
 
     @property
     def name(self) -> str:
-        """The prompt as the runtime repeats it."""
+        """The prompt as the runtime returns it."""
         return self.prompt if isinstance(self.prompt, str) else " ".join(map(str, self.prompt))  # type: ignore[arg-type]
 
-    def first(self, tokens: int) -> str:
+    def first_tokens(self, tokens: int) -> str:
         return "".join(f"{i}/{self.name} " for i in range(tokens))
 
     def request(self) -> GenerationRequest:
@@ -97,77 +97,79 @@ class Asked:
         )
 
     @property
-    def end(self) -> tuple[str, FinishReason, int]:
-        """The whole answer's text, why it ends and how many tokens it counts."""
+    def expected_result(self) -> tuple[str, FinishReason, int]:
+        """The expected text, finish reason and number of tokens."""
         if self.stop_at is not None and self.stop_at < min(self.tokens, self.limit or self.tokens):
-            return self.first(self.stop_at), FinishReason.STOP, self.stop_at + 1
+            return self.first_tokens(self.stop_at), FinishReason.STOP, self.stop_at + 1
         if self.limit is not None and self.limit <= self.tokens:
-            return self.first(self.limit), FinishReason.LENGTH, self.limit
-        return self.first(self.tokens), FinishReason.STOP, self.tokens
+            return self.first_tokens(self.limit), FinishReason.LENGTH, self.limit
+        return self.first_tokens(self.tokens), FinishReason.STOP, self.tokens
 
 
-def asked(dice: random.Random, number: int, cut_off: float, faulty: float) -> Asked:
-    """Make up a request."""
-    tokens = dice.choice([0, 1, 2, dice.randrange(60), dice.randrange(60), dice.randrange(600)])
-    if dice.random() < faulty:
-        fault = dice.choice(list(FAULTS))
+def random_request(
+    rng: random.Random, number: int, abort_share: float, fault_share: float
+) -> ExpectedRequest:
+    """Return a random request."""
+    tokens = rng.choice([0, 1, 2, rng.randrange(60), rng.randrange(60), rng.randrange(600)])
+    if rng.random() < fault_share:
+        fault = rng.choice(list(FAULTS))
         tokens = max(tokens, 1)
-        return Asked(f"fault {fault} r{number} {tokens}", 4, tokens, fault=fault)
-    how: dict[str, Any] = {}
-    if dice.random() < 0.3:
-        how["limit"] = dice.randint(1, 40)
-    if dice.random() < 0.3:
-        how["stop_at"] = dice.randrange(40)
-    if dice.random() < cut_off:
-        how["cut_at"] = dice.randrange(tokens + 1)
-    if dice.random() < 0.4:
-        ids = (*(dice.randrange(2**20) for _ in range(dice.randrange(20))), number, tokens)
-        return Asked(ids, len(ids), tokens, **how)
-    kind = dice.choice(["", "late ", "slow "])
-    words = "word " * dice.randrange(20)
-    prompt = f"{kind}{words}r{number} {tokens}"
-    return Asked(prompt, len(prompt.split()), tokens, **how)
+        return ExpectedRequest(f"fault {fault} r{number} {tokens}", 4, tokens, fault=fault)
+    options: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        options["limit"] = rng.randint(1, 40)
+    if rng.random() < 0.3:
+        options["stop_at"] = rng.randrange(40)
+    if rng.random() < abort_share:
+        options["abort_after"] = rng.randrange(tokens + 1)
+    if rng.random() < 0.4:
+        ids = (*(rng.randrange(2**20) for _ in range(rng.randrange(20))), number, tokens)
+        return ExpectedRequest(ids, len(ids), tokens, **options)
+    kind = rng.choice(["", "late ", "slow "])
+    padding = "word " * rng.randrange(20)
+    prompt = f"{kind}{padding}r{number} {tokens}"
+    return ExpectedRequest(prompt, len(prompt.split()), tokens, **options)
 
 
-async def serve(engine: Engine, one: Asked) -> None:
-    """Run a request and hold what comes against what must."""
-    text, reason, tokens = one.end
-    got: list[str] = []
+async def check_request(engine: Engine, expected: ExpectedRequest) -> None:
+    """Run a request and compare its answer with the expected one."""
+    text, reason, tokens = expected.expected_result
+    received: list[str] = []
     failure: EngineError | None = None
-    async with await engine.generate(one.request()) as stream:
+    async with await engine.generate(expected.request()) as stream:
         try:
             async for batch in stream:
-                got += [delta.text for delta in batch]
-                if one.cut_at is not None and len(got) >= one.cut_at:
+                received += [delta.text for delta in batch]
+                if expected.abort_after is not None and len(received) >= expected.abort_after:
                     break
         except EngineError as error:
             failure = error
-    if one.fault is not None:
-        assert type(failure) is FAULTS[one.fault]
-        assert one.first(one.tokens).startswith("".join(got))
+    if expected.fault is not None:
+        assert type(failure) is FAULTS[expected.fault]
+        assert expected.first_tokens(expected.tokens).startswith("".join(received))
         return
     if failure is not None:
         raise AssertionError(f"it failed: {failure.message}") from failure
-    if one.cut_at is not None and stream.result is None:
-        assert text.startswith("".join(got))
+    if expected.abort_after is not None and stream.result is None:
+        assert text.startswith("".join(received))
         return
     assert stream.result is not None
-    assert ("".join(got), stream.result.reason) == (text, reason)
+    assert ("".join(received), stream.result.reason) == (text, reason)
     usage = stream.result.usage
-    assert (usage.prompt_tokens, usage.completion_tokens) == (one.prompt_tokens, tokens)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (expected.prompt_tokens, tokens)
 
 
-async def serve_many(
-    engine: Engine, count: int, *, seed: int, cut_off: float = 0, faulty: float = 0
+async def check_requests(
+    engine: Engine, count: int, *, seed: int, abort_share: float = 0, fault_share: float = 0
 ) -> None:
-    """Run so many requests in order, without a pause."""
-    dice = random.Random(seed)
+    """Run this number of requests in sequence without a pause."""
+    rng = random.Random(seed)
     for number in range(count):
-        one = asked(dice, number, cut_off, faulty)
+        expected = random_request(rng, number, abort_share, fault_share)
         try:
-            async with asyncio.timeout(BOUND_S):
-                await serve(engine, one)
+            async with asyncio.timeout(TIMEOUT_S):
+                await check_request(engine, expected)
         except BaseException as error:
-            error.add_note(f"request {number} of seed {seed}: {one}")
+            error.add_note(f"request {number} of seed {seed}: {expected}")
             raise
     assert engine.failure is None

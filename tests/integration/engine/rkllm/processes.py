@@ -1,4 +1,4 @@
-"""Programs over the stand-in that may not survive it, each in a process of its own.
+"""Run programs that the fake library may crash, each in a child process.
 
 A process that has imported everything forks one for each: starting Python anew takes a hundred
 times as long.
@@ -30,16 +30,16 @@ d = Driver(Path({library!r}), ABIS[{abi!r}], Path({model!r}), **{param!r})
 """
 
 
-class Died(NamedTuple):
-    """How a program ended: the signal that killed it, if one did, and what it printed."""
+class ProgramResult(NamedTuple):
+    """The result of a program: the signal that killed it, if any, and its output."""
 
     signal: signal.Signals | None
     error: str
     output: str
 
 
-class Forker:
-    """Owns the process that forks; for one thread."""
+class ProcessForker:
+    """Owns the process that forks children. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -51,8 +51,10 @@ class Forker:
             cwd=ROOT,
         )
 
-    def run(self, library: Path, abi: str, model: Path, program: str, **param: object) -> Died:
-        """Let a new process make a Driver `d` of these and run a program with it."""
+    def run(
+        self, library: Path, abi: str, model: Path, program: str, **param: object
+    ) -> ProgramResult:
+        """Run a program in a new process, with a Driver `d` of these arguments."""
         values = {"library": str(library), "abi": abi, "model": str(model), "param": param}
         (self._folder / "program.py").write_text(PRELUDE.format(**values) + program)
         assert self._process.stdin is not None
@@ -61,14 +63,14 @@ class Forker:
         self._process.stdin.flush()
         code = int(self._process.stdout.readline())
         output, error = ((self._folder / name).read_text() for name in ("output", "error"))
-        return Died(signal.Signals(-code) if code < 0 else None, error, output)
+        return ProgramResult(signal.Signals(-code) if code < 0 else None, error, output)
 
     def close(self) -> None:
         self._process.communicate(timeout=TIMEOUT_S)
 
 
-def _child(folder: Path) -> None:
-    # A program that hangs is ended by this, and the test sees SIGALRM.
+def _run_program(folder: Path) -> None:
+    # Ends a program that hangs; the test then sees SIGALRM.
     signal.alarm(TIMEOUT_S)
     for name, descriptor in (("output", 1), ("error", 2)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
@@ -83,17 +85,17 @@ def _child(folder: Path) -> None:
     os._exit(code)
 
 
-def _serve(folder: Path) -> None:
+def _run_programs(folder: Path) -> None:
     for _ in sys.stdin:
         child = os.fork()
         if child == 0:
-            _child(folder)
+            _run_program(folder)
         _, status = os.waitpid(child, 0)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    # Before it forks, so that no child has to.
+    # Imported before forking, so that no child has to import it.
     importlib.import_module("tests.integration.engine.rkllm.driver")
-    _serve(Path(sys.argv[1]))
+    _run_programs(Path(sys.argv[1]))

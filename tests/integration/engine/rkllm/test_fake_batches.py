@@ -1,4 +1,4 @@
-"""The stand-in with an n_batch above 1: arrays in, arrays out, as the manual has it."""
+"""The fake library with an n_batch above 1: arrays of inputs and results, as in the manual."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ COUNT = 'answer\n  say "\\{i}/\\{prompt} " times=asked\n'
 
 
 class Seen(NamedTuple):
-    """One callback: its state, and text and token id of each place."""
+    """One callback: its state, and the text and token id of each sequence."""
 
     state: int
     places: list[tuple[bytes | None, int]]
 
 
 def batched(d: Driver, seen: list[Seen]) -> None:
-    """Begin again, with several places."""
+    """Create a new handle with several sequences."""
 
     def on_result(result: Any, userdata: int | None, state: int) -> int:
         places = [(result[i].text, result[i].token_id) for i in range(PLACES)]
@@ -30,7 +30,7 @@ def batched(d: Driver, seen: list[Seen]) -> None:
         return 0
 
     d.param.extend_param.n_batch = PLACES
-    d.listen(on_result)
+    d.replace_callback(on_result)
 
 
 def run_of(d: Driver, prompts: Sequence[str | Sequence[int]], **infer: Any) -> int:

@@ -1,4 +1,4 @@
-"""The stand-in's other builds: older versions, other names, and what is wrong with a script."""
+"""Builds of the fake library: older versions, other version strings, and invalid scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stand-in does wrong when it is told to, and what it does not put up with."""
+"""The faults that the fake library injects, and the misuse that it detects."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.integration.engine.rkllm.driver import (
     Driver,
     RunningThread,
 )
-from tests.integration.engine.rkllm.processes import Forker
+from tests.integration.engine.rkllm.processes import ProcessForker
 from tests.waiting import wait_until_blocking
 
-# Far above what it takes, for machines that have other things to do.
+# Far above the real duration, for busy machines.
 BOUND_MS = 8000
 
 
 def aborted(driver: Driver, run: RunningThread) -> float:
-    """Abort after the first callback and return how many ms the run took to end."""
+    """Abort after the first callback; return how many ms the run took to end."""
     assert driver.first.wait(20)
     begin = time.monotonic()
     assert driver.abort() == 0
-    assert run.ended() == 0
+    assert run.wait_for_end() == 0
     return (time.monotonic() - begin) * 1000
 
 
@@ -71,7 +71,7 @@ def test_hang_generates_nothing_until_it_is_aborted(driver: DriverFactory) -> No
     d = driver('answer\n  say "a"\n  hang\n  say "b"\n')
     run = d.start()
     assert d.first.wait(20)
-    assert run.ended(0.1) is None
+    assert run.wait_for_end(0.1) is None
     aborted(d, run)
     assert d.text == b"a"
 
@@ -81,10 +81,10 @@ def test_abort_in_prefill(driver: DriverFactory, prefill: str, least: float, mos
     d = driver(f'answer\n  prefill_ms {prefill}\n  say "a"\n  abort ms=0 no_finish\n')
     begin = time.monotonic()
     run = d.start()
-    # -1 as long as it has not begun.
+    # -1 until the run has started.
     while d.abort() != 0:
         assert time.monotonic() - begin < 20
-    assert run.ended() == 0
+    assert run.wait_for_end() == 0
     assert least < time.monotonic() - begin < most
     assert d.results == []
 
@@ -92,7 +92,7 @@ def test_abort_in_prefill(driver: DriverFactory, prefill: str, least: float, mos
 def test_abort_without_a_run_does_nothing(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a" times=3\n')
     assert d.abort() == -1
-    assert d.asked() == b"aaa"
+    assert d.generate() == b"aaa"
 
 
 def test_abort_inside_the_callback_is_logged(driver: DriverFactory, call_log: Path) -> None:
@@ -111,7 +111,7 @@ def test_abort_inside_the_callback_is_logged(driver: DriverFactory, call_log: Pa
     assert values == [{"running": "1", "inside_callback": "1"}]
 
 
-# ---- late callbacks, memory that does not last ----
+# ---- late callbacks, freed memory ----
 
 
 def test_late_callbacks_come_after_the_run(driver: DriverFactory) -> None:
@@ -144,17 +144,17 @@ def test_text_does_not_outlive_the_callback(driver: DriverFactory) -> None:
         if state == NORMAL:
             places.append(ctypes.c_void_p.from_address(place).value or 0)
         else:
-            # At once, before anybody else is given that memory.
+            # Immediately, before that memory is reused.
             kept.append(ctypes.string_at(places[0], 20))
         return 0
 
-    d.listen(on_result)
+    d.replace_callback(on_result)
     d.run()
-    # The allocator may have put something of its own at the beginning.
+    # The allocator may have overwritten the first bytes.
     assert kept[0].endswith(b"!!!!")
 
 
-# ---- crashes and loads that fail ----
+# ---- crashes and failed loads ----
 
 
 def test_crash_at_a_token_prints_the_last_words(process: ProcessFactory) -> None:
@@ -188,7 +188,7 @@ def test_init_can_fail_crash_and_be_slow(driver: DriverFactory, process: Process
     ids=["missing", "empty", "binary"],
 )
 def test_bad_model_file(
-    forker: Forker, library: Path, abi: Abi, tmp_path: Path, content: bytes | None, why: str
+    forker: ProcessForker, library: Path, abi: Abi, tmp_path: Path, content: bytes | None, why: str
 ) -> None:
     path = tmp_path / "bad.rkllm"
     if content is not None:
@@ -211,7 +211,7 @@ def test_second_init_can_have_another_outcome(process: ProcessFactory) -> None:
     assert process("chatter none\nsecond_init works", SECOND).output == "0 0 0\n"
     assert process("chatter none\nsecond_init fails", SECOND).output == "0 0 -1\n"
     assert process("chatter none\ninit fails times=1", SECOND).output == "-1 -1 0\n"
-    # What 1.3.0 does (rknn-llm#522).
+    # The behaviour of 1.3.0 (rknn-llm#522).
     assert process("chatter none\ninit fails\nsecond_init crashes", SECOND).signal is SIGSEGV
 
 
@@ -222,7 +222,7 @@ def test_chatter_goes_to_the_configured_stream(process: ProcessFactory) -> None:
         assert ("rkllm-runtime version" in died.error) == (where == "stderr")
 
 
-# ---- what it does not put up with ----
+# ---- misuse ----
 
 SLOW = 'answer\n  say "a" us=100000 times=100\n'
 IN_BACKGROUND = "t = d.start(); d.first.wait(); "
@@ -270,12 +270,12 @@ def test_mistakes_end_the_process(process: ProcessFactory, program: str, why: st
 
 @pytest.mark.parametrize("wrong", ABIS.values(), ids=lambda abi: f"as{abi.name}")
 def test_wrong_abi_is_detected(
-    forker: Forker,
+    forker: ProcessForker,
     fake_library: Callable[[str], Path],
     model: Callable[[str], Path],
     wrong: Abi,
 ) -> None:
-    # rknn-llm#509: the real one segfaults.
+    # rknn-llm#509: the real library segfaults.
     (right,) = ABIS.keys() - {wrong.name}
     died = forker.run(fake_library(right), wrong.name, model("answer"), "d.run()")
     assert died.signal is SIGABRT

@@ -1,4 +1,4 @@
-"""What the stand-in says, and what it says it was given, through the bindings of both ABIs."""
+"""The fake library's answers and its reports of its input, with the bindings of both ABIs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_default_parameters(driver: DriverFactory, abi: Abi) -> None:
 
 
 def test_padding_of_the_default_parameters_is_not_zero(driver: DriverFactory, abi: Abi) -> None:
-    # What tells the ABIs apart must look at fields: a real library leaves its stack in between.
+    # The ABI must be detected from fields: a real library leaves stack content in the padding.
     param = driver("answer").functions.createDefaultParam()
     padding = ctypes.addressof(param) + abi.param.is_async.offset + 1
     assert any(ctypes.string_at(padding, 1))
@@ -56,7 +56,7 @@ def test_padding_of_the_default_parameters_is_not_zero(driver: DriverFactory, ab
 def test_every_byte_of_a_character_may_be_a_token(driver: DriverFactory) -> None:
     tokens = " ".join(quoted(bytes([byte])) for byte in EMOJI.encode())
     d = driver(f"answer\n  say {tokens}\n")
-    assert d.asked() == EMOJI.encode()
+    assert d.generate() == EMOJI.encode()
     assert len(d.states) == len(EMOJI.encode()) + 1
 
 
@@ -94,7 +94,7 @@ def test_states_and_the_end(driver: DriverFactory) -> None:
     del d.results[:]
     assert d.run("error") == -1
     assert [(r.state, r.text) for r in d.results] == [(NORMAL, b"a"), (ERROR, b"out of luck")]
-    assert d.asked("silent") == b"a"
+    assert d.generate("silent") == b"a"
     assert d.states == [NORMAL]
     assert d.run("status") == 3
 
@@ -108,14 +108,14 @@ def test_answers_are_chosen_by_run_and_by_prompt(driver: DriverFactory) -> None:
         answer
           say "else \{run}:\{prompt}"
     """)
-    said = [d.asked(prompt) for prompt in ("hi", "two words", "two words", "hi")]
+    said = [d.generate(prompt) for prompt in ("hi", "two words", "two words", "hi")]
     assert said == [b"else 1:hi", b"second", b"both", b"else 4:hi"]
 
 
 def test_token_ids_match_as_numbers(driver: DriverFactory) -> None:
     d = driver('answer when="7 8"\n  say "seven"\nanswer\n  say "\\{prompt}"\n')
-    assert d.asked([6, 7, 8]) == b"seven"
-    assert d.asked([1, 2]) == b"1 2"
+    assert d.generate([6, 7, 8]) == b"seven"
+    assert d.generate([1, 2]) == b"1 2"
 
 
 def test_repetition_uses_the_number_in_the_prompt(driver: DriverFactory) -> None:
@@ -126,8 +126,8 @@ def test_repetition_uses_the_number_in_the_prompt(driver: DriverFactory) -> None
           say "a" "b" times=2
           say "c" times=0
     """)
-    assert d.asked() == b"abab"
-    assert d.asked("count 3 to 12.") == b"0 1 2 3 4 5 6 7 8 9 10 11 "
+    assert d.generate() == b"abab"
+    assert d.generate("count 3 to 12.") == b"0 1 2 3 4 5 6 7 8 9 10 11 "
 
 
 def test_a_hundred_thousand_tokens(driver: DriverFactory) -> None:
@@ -138,7 +138,7 @@ def test_a_hundred_thousand_tokens(driver: DriverFactory) -> None:
         said.append(result.contents.text)
         return 0
 
-    d.listen(on_result)
+    d.replace_callback(on_result)
     begin = time.monotonic()
     assert d.run() == 0
     assert time.monotonic() - begin < 30 * PATIENCE
@@ -175,7 +175,7 @@ def test_threads_of_the_callbacks(driver: DriverFactory) -> None:
     """)
     threads = {}
     for kind in ("caller", "foreign", "alternate"):
-        d.asked(kind)
+        d.generate(kind)
         threads[kind] = [r.thread for r in d.results]
     here = threading.get_native_id()
     assert set(threads["caller"]) == {here}
@@ -220,7 +220,7 @@ def test_perf_is_correct_unless_the_script_changes_it(driver: DriverFactory) -> 
     assert 20 <= perf.prefill_time_ms < 10_000
     assert 10 <= perf.generate_time_ms < 10_000
     assert perf.memory_usage_mb > 1
-    # Before FINISH there is nonsense in it.
+    # Before FINISH it contains garbage.
     assert d.results[0].perf.generate_tokens not in range(10)
     right = perf.memory_usage_mb
     d.run("wrong")
@@ -235,14 +235,14 @@ SEEN = 'answer\n  say "\\{seen}"\n'
 
 def test_seen_placeholder_contains_the_run_input(driver: DriverFactory) -> None:
     d = driver(SEEN, top_k=7, temperature=0.25, max_new_tokens=9, max_context_len=64)
-    seen = d.seen('a "quoted"\nprompt', role="user", thinking=True)
+    seen = d.run_input('a "quoted"\nprompt', role="user", thinking=True)
     assert seen["prompt"] == 'a "quoted"\nprompt'
     assert (seen["input_type"], seen["prompt_tokens"], seen["mode"]) == ("prompt", 3, "generate")
     assert (seen["role"], seen["enable_thinking"], seen["keep_history"]) == ("user", True, False)
     assert (seen["sampling"]["top_k"], seen["sampling"]["temperature"]) == (7, 0.25)
     assert (seen["max_new_tokens"], seen["max_context_len"]) == (9, 64)
     assert (seen["chat_template"], seen["function_tools"], seen["lora"]) == (None, None, None)
-    seen = d.seen([5, 6])
+    seen = d.run_input([5, 6])
     assert (seen["input_type"], seen["prompt"], seen["prompt_tokens"]) == ("token", "5 6", 2)
 
 
@@ -250,13 +250,13 @@ def test_template_and_tools_are_kept(driver: DriverFactory) -> None:
     d = driver(SEEN)
     assert d.functions.set_chat_template(d.handle, b"", b"<u>", b"</u>") == 0
     assert d.functions.set_function_tools(d.handle, b"sys", b"[]", b"tool_response") == 0
-    seen = d.seen()
+    seen = d.run_input()
     assert seen["chat_template"] == {"system": "", "prefix": "<u>", "postfix": "</u>"}
     assert seen["function_tools"]["tool_response"] == "tool_response"
 
 
 def sampling(driver: Driver, **values: Any) -> dict[str, Any]:
-    """Fields for a run with sampling of its own."""
+    """Return the fields of a run with its own sampling parameters."""
     assert driver.abi.sampling is not None
     names = (field[0] for field in driver.abi.sampling._fields_)
     defaults = {name: getattr(driver.param, name) for name in names}
@@ -267,20 +267,20 @@ def test_sampling_per_run_where_supported(driver: DriverFactory, abi: Abi) -> No
     d = driver(SEEN, top_k=7)
     if abi.sampling_per_run:
         own = sampling(d, top_k=1, top_p=0.5)
-        seen = d.seen(max_new_tokens=4, **own)
+        seen = d.run_input(max_new_tokens=4, **own)
         assert (seen["sampling"]["top_k"], seen["sampling"]["top_p"]) == (1, 0.5)
         assert seen["max_new_tokens"] == 4
-    assert d.seen()["sampling"]["top_k"] == 7
-    assert d.seen()["max_new_tokens"] == -1
+    assert d.run_input()["sampling"]["top_k"] == 7
+    assert d.run_input()["max_new_tokens"] == -1
 
 
 def test_max_new_tokens_ends_the_answer(driver: DriverFactory, abi: Abi) -> None:
     d = driver('answer\n  say "a" times=10\n  crash\n', max_new_tokens=5)
-    assert d.asked() == b"aaaaa"
+    assert d.generate() == b"aaaaa"
     assert d.results[-1].perf.generate_tokens == 5
     if abi.sampling_per_run:
-        assert d.asked(max_new_tokens=3) == b"aaa"
-        assert d.asked(max_new_tokens=7) == b"aaaaaaa"
+        assert d.generate(max_new_tokens=3) == b"aaa"
+        assert d.generate(max_new_tokens=7) == b"aaaaaaa"
 
 
 def test_history_is_kept_on_request(driver: DriverFactory) -> None:
@@ -288,14 +288,14 @@ def test_history_is_kept_on_request(driver: DriverFactory) -> None:
     sizes = (ctypes.c_int * 1)()
     d.run("how are you", keep_history=1)
     d.run("and now", keep_history=1)
-    seen = d.seen("seen", keep_history=1)
+    seen = d.run_input("seen", keep_history=1)
     assert seen["history"] == "how are you\nfine\nand now\nfine\n"
     assert seen["history_tokens"] == 3 + 1 + 2 + 1
     assert d.functions.get_kv_cache_size(d.handle, sizes) == 0
     assert sizes[0] == 7 + 1 + 1
     assert d.functions.clear_kv_cache(d.handle, 0, None, None) == 0
-    assert d.seen("seen", keep_history=1)["history"] == ""
-    assert d.seen("seen")["history_tokens"] == 0
+    assert d.run_input("seen", keep_history=1)["history"] == ""
+    assert d.run_input("seen")["history_tokens"] == 0
 
 
 def size_of(d: Driver) -> int:
@@ -309,7 +309,7 @@ def test_cache_content_follows_the_script(
     driver: DriverFactory, call_log: Path, cached: str, beyond: int
 ) -> None:
     d = driver(f'answer\n  spell "abc"\n  cache {cached}\n')
-    assert d.asked([7, 8], keep_history=1) == b"abc"
+    assert d.generate([7, 8], keep_history=1) == b"abc"
     assert [result.token_id for result in d.results[:3]] == [id_of(letter) for letter in "abc"]
     assert size_of(d) == 5 + beyond
     d.run([9], keep_history=1)
@@ -322,7 +322,7 @@ def test_cache_content_follows_the_script(
 def test_every_byte_is_spelled_with_the_tokenizers_id(driver: DriverFactory) -> None:
     text = "".join(map(chr, range(1, 0x180)))
     d = driver(f"answer\n  spell {quoted(text)}\n")
-    assert d.asked() == text.encode()
+    assert d.generate() == text.encode()
     ids = [result.token_id for result in d.results if result.state == NORMAL]
     assert ids == tokenizer().encode(text, add_special_tokens=False).ids
 
@@ -348,16 +348,16 @@ def test_prompt_too_long(driver: DriverFactory, how: str) -> None:
     d = driver(f'overflow {how}\nanswer\n  say "a"\n', max_context_len=4)
     assert d.run("one two three four five") == -1
     assert d.states == ([ERROR] if how == "error" else [])
-    assert d.asked("one two three four") == b"a"
+    assert d.generate("one two three four") == b"a"
     d.run("one two three", keep_history=1)
     assert d.run("four", keep_history=1) == -1
 
 
 def test_answer_beyond_the_context(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a" times=10\n', max_context_len=4)
-    assert d.asked() == b"a" * 10
+    assert d.generate() == b"a" * 10
     d = driver('window ends\nanswer\n  say "a" times=10\n', max_context_len=4)
-    assert d.asked() == b"aaa"
+    assert d.generate() == b"aaa"
     assert d.states[-1] == FINISH
 
 
@@ -385,7 +385,7 @@ def test_userdata_comes_back(driver: DriverFactory, abi: Abi) -> None:
     del d.results[:]
     d.run(userdata=7)
     d.run()
-    # R: a run's own, if it is not NULL, goes before the one of init.
+    # R: a run's own userdata, if it is not NULL, has priority over that of init.
     assert [r.userdata for r in d.results] == [7, 7, 5, 5]
 
 
@@ -394,7 +394,7 @@ def test_asynchronous_runs_return_at_once(driver: DriverFactory, abi: Abi, is_as
     d = driver('answer\n  say "a"\n  hang\n  abort ms=0\n', is_async=is_async)
     call = d.functions.run if is_async else d.functions.run_async
     assert call(d.handle, d.input("hi"), d.abi.infer_param(), 3) == 0
-    # As the two headers have it.
+    # As documented in the two headers.
     running, idle = (1, 0) if abi is ABI_13 else (0, 1)
     assert d.functions.is_running(d.handle) == running
     assert d.first.wait(20)
@@ -407,12 +407,12 @@ def test_asynchronous_runs_return_at_once(driver: DriverFactory, abi: Abi, is_as
 def test_paused_run_is_resumed_by_the_next(driver: DriverFactory) -> None:
     d = driver('answer\n  say "a" "b" "c"\n')
     d.answer = CallbackAnswer.PAUSE
-    assert d.asked() == b"a"
+    assert d.generate() == b"a"
     assert d.states == [NORMAL]
     assert d.functions.clear_kv_cache(d.handle, 0, (ctypes.c_int * 1)(), (ctypes.c_int * 1)(1)) == 0
     d.answer = CallbackAnswer.GO_ON
-    assert d.asked() == b"bc"
-    assert d.asked() == b"abc"
+    assert d.generate() == b"bc"
+    assert d.generate() == b"abc"
 
 
 def test_hidden_states_and_logits(driver: DriverFactory, abi: Abi) -> None:
@@ -435,7 +435,7 @@ def test_lora_is_loaded_once_and_chosen_per_run(driver: DriverFactory, tmp_path:
     weights.touch()
     assert d.functions.load_lora(d.handle, adapter) == 0
     chosen = ctypes.pointer(RKLLMLoraParam(b"tiny"))
-    assert d.seen(lora_params=chosen)["lora"] == "tiny"
+    assert d.run_input(lora_params=chosen)["lora"] == "tiny"
     assert d.run(lora_params=ctypes.pointer(RKLLMLoraParam(b"other"))) == -1
 
 
@@ -443,11 +443,11 @@ def test_prompt_cache_is_saved_loaded_and_released(driver: DriverFactory, tmp_pa
     d = driver(SEEN)
     path = str(tmp_path / "prompt.cache").encode()
     assert d.functions.load_prompt_cache(d.handle, path) == -1
-    assert d.seen(prompt_cache_params=ctypes.pointer(RKLLMPromptCacheParam(1, path)))[
+    assert d.run_input(prompt_cache_params=ctypes.pointer(RKLLMPromptCacheParam(1, path)))[
         "saves_prompt_cache"
     ]
     assert [d.functions.load_prompt_cache(d.handle, path) for _ in range(2)] == [0, -1]
-    assert d.seen()["prompt_cache"] is True
+    assert d.run_input()["prompt_cache"] is True
     assert [d.functions.release_prompt_cache(d.handle) for _ in range(2)] == [0, -1]
 
 
@@ -456,9 +456,9 @@ def test_cross_attention_is_set_and_reset(driver: DriverFactory) -> None:
     numbers, places = (ctypes.c_float * 4)(), (ctypes.c_int32 * 4)()
     param = RKLLMCrossAttnParam(numbers, numbers, numbers, places, 4)
     assert d.functions.set_cross_attn_params(d.handle, param) == 0
-    assert d.seen()["cross_attention"] is True
+    assert d.run_input()["cross_attention"] is True
     assert d.functions.set_cross_attn_params(d.handle, None) == 0
-    assert d.seen()["cross_attention"] is False
+    assert d.run_input()["cross_attention"] is False
 
 
 @pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
@@ -482,7 +482,7 @@ def test_callers_tokenizer_and_embeddings_are_used(driver: DriverFactory) -> Non
     d.callback.embed_callback = LLMGetEmbedCallback(embed)
     d.callback.embed_userdata = 2
     assert d.init() == 0
-    assert d.seen("a b c")["prompt_tokens"] == 2
+    assert d.run_input("a b c")["prompt_tokens"] == 2
     assert given == [(1, b"a b c", 5, 32), (2, [11, 12], 32)]
 
 

@@ -1,4 +1,4 @@
-"""RKLLM_MODE=logits held to schemas and grammars, with both ABIs.
+"""RKLLM_MODE=logits with schemas and grammars, with both ABIs.
 
 The stand-in's model says what its random logits make of it, so nothing but the constraint keeps an
 answer in shape.
@@ -59,7 +59,7 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COL
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path) -> Path:
-    """The tokenizer files beside every model that this test writes; one token a byte."""
+    """Write tokenizer files for every model of this test, with one token per byte."""
     return write_tokenizer(tmp_path)
 
 
@@ -87,7 +87,7 @@ async def test_answer_fits_the_schema(engine: Engine) -> None:
     for seed in range(5):
         text, finish = await ask(engine, json_schema=COLOUR, seed=seed)
         jsonschema_rs.validate(COLOUR, json.loads(text))
-        # A token a byte: each is counted, also those the model was not asked for.
+        # One token per byte: forced tokens, which were not sampled, count too.
         assert finish.usage.completion_tokens == len(text.encode())
         assert finish.reason is FinishReason.STOP
 
@@ -102,7 +102,7 @@ async def test_answer_is_of_the_grammar(engine: Engine) -> None:
 
 @only_processes
 async def test_clients_answers_match_their_schemas(service: OpenAIService) -> None:
-    # R39: whole and streamed, without a look afterwards.
+    # R39: complete and streamed, without a later validation.
     whole = await service.complete(service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1)))
     assert "warnings" not in whole
     content = whole["choices"][0]["message"]["content"]
@@ -136,11 +136,11 @@ async def test_function_is_called_with_arguments_that_parse(service: OpenAIServi
 async def test_forced_tokens_cost_no_run(engine: Engine, call_log: Path) -> None:
     text, finish = await ask(engine, json_schema=COLOUR, seed=1)
     fed = [int(call.values["tokens"]) for call in runs(call_log)]
-    # The prompt, then what was said, each token once, but for what it ends with.
+    # The prompt, then each generated token once, except for the last ones.
     said = finish.usage.completion_tokens
     assert said - len('x"}') <= sum(fed[1:]) < said
     assert len(fed) < len(text) / 2
-    # Told of one by one, each was asked for.
+    # With log-probabilities every token was computed.
     async with await engine.generate(
         request(json_schema=COLOUR, seed=1, logprobs=1, max_tokens=300)
     ) as stream:
@@ -153,7 +153,7 @@ async def test_forced_tokens_cost_no_run(engine: Engine, call_log: Path) -> None
 
 @only_threads
 async def test_limits_and_stops_are_exact(engine: Engine, call_log: Path) -> None:
-    # R8, R11: also among the tokens that can only follow.
+    # R8, R11: also within forced tokens.
     text, finish = await ask(engine, json_schema=COLOUR, seed=1, max_tokens=5)
     assert (text, finish.reason) == ('{"col', FinishReason.LENGTH)
     assert finish.usage.completion_tokens == 5
@@ -217,7 +217,7 @@ THINKS = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n"
 @only_threads
 async def test_schema_applies_after_the_reasoning(rkllm_of: RkllmMaker, files: Path) -> None:
     write_tokenizer(files, THINKS)
-    # A token of its own, as models that think have one.
+    # A separate token, as in reasoning models.
     known: Any = Tokenizer.from_file(str(files / "tokenizer.json"))
     known.add_tokens([AddedToken("</think>", special=False)])
     known.save(str(files / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""Vectors from the runtime's last layer, with both ABIs: pooled, counted, beside generations.
+"""Embeddings from the runtime's last layer, with both ABIs: pooling, counts, and generations.
 
 The stand-in's row of the token r is r, r + 0.01, r + 0.02 and so on to 8 numbers, so that a row
 tells which token it is of.
@@ -62,7 +62,7 @@ async def embed(engine: Engine, *texts: RenderedPrompt) -> list[tuple[Sequence[f
 
 
 async def abandon_an_embedding(engine: Engine, log: Path) -> None:
-    """Ask for one and leave as soon as it runs: it keeps its slot, for it is still computed."""
+    """Request an embedding and cancel it once it runs; it keeps its slot until it is computed."""
     await engine.ready()
     left = asyncio.create_task(embed(engine, (1, 2, 3)))
     await wait_until(lambda: log.read_text().count(" rkllm_run ") == 1)
@@ -72,7 +72,7 @@ async def abandon_an_embedding(engine: Engine, log: Path) -> None:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """The files beside every model that this test writes; one token a byte, and one before all."""
+    """Write tokenizer files for every model of this test: one token per byte, after a first one."""
     return write_tokenizer(tmp_path)
 
 
@@ -87,7 +87,7 @@ async def test_embedding_is_that_of_the_last_token(
     assert (tokens, fewer) == (6, 3)
     assert vector == pytest.approx(normalised(row_of(5)), abs=1e-6)
     assert other == pytest.approx(normalised(row_of(2)), abs=1e-6)
-    # What generates goes on as before, and nothing of it is kept in between.
+    # Generation works as before, and no history is kept in between.
     assert (await ask(engine))[0] == "0 1 2 "
     assert [call.name for call in read_log(call_log)].count("rkllm_run") == 3
 
@@ -132,7 +132,7 @@ async def test_embeddings_need_a_tokenizer(rkllm_of: RkllmMaker) -> None:
 async def test_embeddings_and_generations_never_overlap(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
-    # A second run on a handle ends the process; a vector that nobody waits for any more is one.
+    # A second run on a handle ends the process, and an abandoned embedding is a run too.
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300\n{COUNT}')
     await abandon_an_embedding(engine, call_log)
     assert (await ask(engine))[0] == "0 1 2 "
@@ -163,7 +163,7 @@ async def test_abort_of_a_waiting_run_does_not_affect_an_embedding(
 async def test_slot_is_held_until_the_embedding_is_done(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
-    # Who came next would wait for it on a clock of its own.
+    # The next request would otherwise wait for it with its own timeout.
     engine = rkllm_of(f'answer when="1 2 3"\n  prefill_ms 300 hears\n{COUNT}')
     await abandon_an_embedding(engine, call_log)
     assert (engine.running, ended(call_log)) == (1, [])

@@ -1,4 +1,4 @@
-"""What the RKLLM backend answers, through the whole engine, with both ABIs."""
+"""The RKLLM backend in the complete engine, with both ABIs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
 SEEN = 'answer\n  say "\\{seen}"\n'
 COUNT = 'answer\n  say "\\{i} " times=asked\n'
 EMOJI = "Grüße 👩‍🚀, 漢!"
-# What a job asks for that says nothing (R49), and what the load of 1.2 is set to.
+# The defaults of a job (R49), with which 1.2 is loaded.
 DEFAULTS: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
 
 
 async def seen(engine: Engine, prompt: Prompt = "hi", **sampling: Any) -> dict[str, Any]:
-    """What the runtime was given, if the script says so."""
+    """Return the runtime's input, from a script that answers with `\\{seen}`."""
     report: dict[str, Any] = json.loads((await ask(engine, prompt, **sampling))[0])
     return report
 
@@ -56,7 +56,7 @@ def calls(log: Path, *names: str) -> list[Call]:
 
 
 def assert_runs_do_not_overlap(log: Path) -> None:
-    """A run begins only when the one before has returned, on one thread."""
+    """Assert that each run starts after the previous one has returned, on the same thread."""
     runs = calls(log, "rkllm_run", "run_end")
     assert [call.name for call in runs] == ["rkllm_run", "run_end"] * (len(runs) // 2)
     assert len({call.thread for call in calls(log, "rkllm_run")}) == 1
@@ -68,7 +68,7 @@ def chat(*turns: tuple[str, str], **template_kwargs: Any) -> Chat:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """The files beside every model that this test writes."""
+    """Write tokenizer files for every model of this test."""
     return write_tokenizer(tmp_path)
 
 
@@ -87,7 +87,7 @@ async def test_capabilities(rkllm_of: RkllmMaker, abi: Abi) -> None:
 
 
 async def test_every_token_is_a_delta(rkllm_of: RkllmMaker) -> None:
-    # R4, R29: sent as they come, none lost, none merged.
+    # R4, R29: sent immediately, none lost, none merged.
     engine = rkllm_of(COUNT)
     async with await engine.generate(request("to 300")) as stream:
         texts = [delta.text for delta in await read(stream)]
@@ -99,7 +99,7 @@ async def test_every_token_is_a_delta(rkllm_of: RkllmMaker) -> None:
 
 @only_threads
 async def test_prompt_is_counted_by_the_runtime(rkllm_of: RkllmMaker) -> None:
-    # R4: without a tokenizer here, only the runtime knows how many tokens a text is.
+    # R4: without a tokenizer, only the runtime knows the number of tokens of a text.
     _, finish = await ask(rkllm_of(COUNT), "these are five words: 7")
     assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (5, 7)
     assert finish.usage.total_tokens == 12
@@ -116,7 +116,7 @@ async def test_token_ids_are_sent_as_they_are(rkllm_of: RkllmMaker) -> None:
 @only_processes
 @pytest.mark.parametrize("bad", [(), (-5,), (2**20,), (2**31,), (2**40,), (1, 2**32 + 1)])
 async def test_impossible_token_ids_are_refused(rkllm_of: RkllmMaker, bad: tuple[int, ...]) -> None:
-    # Handed on, they would be read from memory that is not the model's.
+    # The runtime would read beyond the model's embedding table.
     engine = rkllm_of(COUNT)
     with pytest.raises(RequestRejected, match="prompt: "):
         await ask(engine, bad)
@@ -139,7 +139,7 @@ async def test_max_tokens_is_exact(
         assert finish.stop_reason is None
     ends = calls(call_log, "run_end")
     if abi is ABI_13:
-        # Told to the runtime, which ends by itself and says how much it was.
+        # The runtime receives the limit, ends there itself and reports its counts.
         assert [end.values["said"] for end in ends] == ["5", "1", "2"]
         assert not calls(call_log, "rkllm_abort")
     elif how == "slow":
@@ -148,7 +148,7 @@ async def test_max_tokens_is_exact(
 
 
 async def test_answer_that_ends_at_its_limit(rkllm_of: RkllmMaker) -> None:
-    # R8: no more was to come, but that is not known when the fifth token is there.
+    # R8: no more tokens would follow, but that is unknown at the fifth token.
     text, finish = await ask(rkllm_of(COUNT), "5", max_tokens=5)
     assert (text, finish.reason) == ("0 1 2 3 4 ", FinishReason.LENGTH)
     assert finish.usage.completion_tokens == 5
@@ -157,7 +157,7 @@ async def test_answer_that_ends_at_its_limit(rkllm_of: RkllmMaker) -> None:
 @only_processes
 @pytest.mark.parametrize("limit", [2**31 - 1, 2**31, 2**32 - 1])
 async def test_limit_beyond_the_runtimes_numbers_is_none(rkllm_of: RkllmMaker, limit: int) -> None:
-    # R8 has limits of 32 bits, the runtime has 31.
+    # R8 allows limits of 32 bits, the runtime only 31.
     engine = rkllm_of(COUNT)
     text, finish = await ask(engine, "3", max_tokens=limit)
     assert (text, finish.reason) == ("0 1 2 ", FinishReason.STOP)
@@ -183,13 +183,13 @@ async def test_stop_string_ends_at_the_right_character(
     assert stream.result is not None
     finish = stream.result
     assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, "stop")
-    # The token in which the stop string ends is the last that counts.
+    # The token in which the stop string ends is the last one that is counted.
     assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (2, 4)
     # R12
     assert (await ask(engine, stop=("stop",), include_stop_str_in_output=True))[0] == "one two stop"
     first, second = calls(call_log, "run_end")
     assert (first.values["end"], second.values["end"]) == ("aborted", "aborted")
-    # It went on for as long as an abort takes, and nobody was let in meanwhile.
+    # The run continued until the abort took effect, and no other run started meanwhile.
     assert int(first.values["said"]) > 4
     assert_runs_do_not_overlap(call_log)
 
@@ -203,7 +203,7 @@ async def test_stop_token_ends_the_answer_before_its_text(rkllm_of: RkllmMaker) 
 
 
 async def test_answer_is_complete_however_its_abort_ends(rkllm_of: RkllmMaker) -> None:
-    # The text is there; that the runtime reports an abort as a failure takes nothing from it.
+    # The text is complete, even if the runtime reports the abort as a failure.
     engine = rkllm_of(
         r"""
         answer when="status"
@@ -252,7 +252,7 @@ async def test_character_may_be_split_anywhere(rkllm_of: RkllmMaker) -> None:
 
 
 async def test_waiting_null_and_empty_texts_are_tokens_without_text(rkllm_of: RkllmMaker) -> None:
-    # R4: they count, and what a WAITING has of a character comes again with the whole of it.
+    # R4: they count, and the bytes of a WAITING callback are repeated with the complete character.
     engine = rkllm_of(
         r"""
         answer when="limited"
@@ -276,7 +276,7 @@ async def test_waiting_null_and_empty_texts_are_tokens_without_text(rkllm_of: Rk
 
 @only_threads
 async def test_wrong_statistics_do_not_change_our_counts(rkllm_of: RkllmMaker) -> None:
-    # R4; one less is how a board counts.
+    # R4; a board counts one token less.
     engine = rkllm_of(
         r"""
         answer when="board"
@@ -349,7 +349,7 @@ async def test_single_turn_is_put_into_the_runtimes_template(rkllm_of: RkllmMake
 
 @only_threads
 async def test_several_turns_become_one_complete_turn(rkllm_of: RkllmMaker) -> None:
-    # R38: with a warning.
+    # R38: and causes a warning.
     engine = rkllm_of(SEEN)
     several = chat(
         ("developer", "Be brief."),
@@ -409,7 +409,7 @@ async def test_render_and_tokenize_need_a_tokenizer(rkllm_of: RkllmMaker) -> Non
 async def test_failure_names_the_context_as_a_possible_reason(
     rkllm_of: RkllmMaker, how: str
 ) -> None:
-    # R54: without a tokenizer only the runtime can count, and it gives no reason.
+    # R54: without a tokenizer only the runtime can count tokens, and its errors have no reason.
     engine = rkllm_of(f"overflow {how}\n{COUNT}", context_length=32)
     with pytest.raises(BackendFailed, match="does not fit the context of 32 tokens"):
         await ask(engine, "word " * 40)
@@ -418,14 +418,14 @@ async def test_failure_names_the_context_as_a_possible_reason(
 
 
 async def test_answer_ends_at_the_end_of_the_context(rkllm_of: RkllmMaker) -> None:
-    # R8: the runtime would shift its window and go on for ever.
+    # R8: the runtime would shift its window and continue forever.
     engine = rkllm_of('answer\n  say "\\{i} " us=200 times=100000\n', context_length=64)
     text, finish = await ask(engine, tuple(range(10)))
     assert text == "".join(f"{i} " for i in range(54))
     assert finish.reason is FinishReason.LENGTH
     assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (10, 54)
     assert (await ask(engine, tuple(range(63))))[1].usage.completion_tokens == 1
-    # Of a text nobody but the runtime knows the length before the end.
+    # Before the end only the runtime knows the length of a text.
     _, finish = await ask(engine, "a b c")
     assert finish.reason is FinishReason.LENGTH
     assert finish.usage.completion_tokens <= 64
@@ -435,7 +435,7 @@ async def test_answer_ends_at_the_end_of_the_context(rkllm_of: RkllmMaker) -> No
 async def test_token_prompt_beyond_the_context_is_refused_before_the_run(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
-    # R54: naming both lengths.
+    # R54: the error contains both lengths.
     engine = rkllm_of(COUNT, context_length=32)
     with pytest.raises(PromptTooLong, match="32 tokens do not fit the context of 32") as caught:
         await ask(engine, (1,) * 32)
@@ -448,7 +448,7 @@ async def test_token_prompt_beyond_the_context_is_refused_before_the_run(
 
 @pytest.mark.usefixtures("tokenizer")
 async def test_chat_is_rendered_by_the_models_template(rkllm_of: RkllmMaker) -> None:
-    # R38: exactly, special tokens included, and nothing in front.
+    # R38: exactly, with special tokens and without a prefix.
     engine = rkllm_of(SEEN)
     several = chat(("system", "Be brief."), ("user", "Hé 😀?"), ("assistant", "A."), ("user", "B?"))
     given = await seen(engine, several, **DEFAULTS)
@@ -462,7 +462,7 @@ async def test_chat_is_rendered_by_the_models_template(rkllm_of: RkllmMaker) -> 
     assert ids.count(id_of("<|im_start|>")) == 5
     assert id_of("<s>") not in ids
     assert await warnings_of(engine, several, **DEFAULTS) == ()
-    # R4: the whole rendered prompt is counted.
+    # R4: the complete rendered prompt is counted.
     assert (await ask(engine, several))[1].usage.prompt_tokens == len(ids)
     assert text_of(ids) == await engine.render(several)
 
@@ -501,7 +501,7 @@ async def test_template_may_refuse_a_chat(rkllm_of: RkllmMaker, tmp_path: Path) 
     engine = rkllm_of(SEEN)
     with pytest.raises(RequestRejected, match=r"messages: .* cannot take them: begin as user"):
         await ask(engine, chat(("system", "x")))
-    # A template that makes nothing of a chat: no tokens are no prompt.
+    # A template that renders a chat to an empty prompt.
     with pytest.raises(RequestRejected, match="at least one token"):
         await ask(engine, chat(("user", "x")))
     assert (await seen(engine, chat(("user", "x"), ("user", "y"))))["prompt_tokens"] == 1
@@ -612,7 +612,7 @@ async def test_sampling_of_a_run_is_its_own(rkllm_of: RkllmMaker) -> None:
 async def test_top_k_of_all_tokens_is_a_number_the_runtime_accepts(
     rkllm_of: RkllmMaker, top_k: int
 ) -> None:
-    # R9: up to 32 bits are taken at the door.
+    # R9: requests may contain up to 32 bits.
     engine = rkllm_of(SEEN)
     assert (await seen(engine, top_k=top_k))["sampling"]["top_k"] == 1_000_000
 
@@ -640,7 +640,7 @@ async def test_no_seed_min_p_and_logprobs(rkllm_of: RkllmMaker) -> None:
 
 @only_12
 async def test_fixed_sampling_is_warned_about(rkllm_of: RkllmMaker, call_log: Path) -> None:
-    # R9, R16: never silently different.
+    # R9, R16: parameters are never ignored silently.
     engine = rkllm_of(SEEN)
     given = await seen(engine, **DEFAULTS)
     assert {name: given["sampling"][name] for name in DEFAULTS} == pytest.approx(DEFAULTS)
@@ -663,7 +663,7 @@ async def test_fixed_sampling_is_warned_about(rkllm_of: RkllmMaker, call_log: Pa
 async def test_reload_changes_the_sampling_between_runs(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
-    # R9: and says so in the timings.
+    # R9: and the timings report it.
     engine = rkllm_of(f"init ms=30\n{SEEN}", sampling="reload")
     plain, finish = await ask(engine, **DEFAULTS)
     assert finish.timings.reload_ms == 0
@@ -708,7 +708,7 @@ async def test_end_of_sequence_is_ignored_by_a_reload(rkllm_of: RkllmMaker, call
     assert finish.timings.reload_ms > 0
     assert (await seen(engine))["ignore_eos_token"] is False
     assert await warnings_of(engine, (1,), ignore_eos=True) == ()
-    # For nothing else: all other sampling goes with the run.
+    # Only for this: all other parameters are set per run.
     assert len(calls(call_log, "rkllm_init")) == 4
 
 
@@ -795,7 +795,7 @@ async def test_bad_model_is_named(
 async def test_unreadable_model_error_gives_the_reason(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
-    # As in a folder that may not be entered, which for root there is not.
+    # As in an inaccessible folder, which does not exist for root.
     error = await load_error(rkllm_of(tmp_path / f"{'a' * 300}.rkllm"))
     assert error.message.startswith("MODEL_PATH: ")
     assert error.message.endswith(" cannot be read: File name too long")
@@ -829,7 +829,7 @@ async def test_failed_init_lists_possible_causes(rkllm_of: RkllmMaker) -> None:
 async def test_wrong_abi_is_refused_before_any_call(
     rkllm_of: RkllmMaker, call_log: Path, abi: Abi
 ) -> None:
-    # rknn-llm#509: called by the other's, it segfaults.
+    # rknn-llm#509: called with the other ABI, it segfaults.
     wrong = "1.3" if abi is ABI_12 else "1.2"
     error = await load_error(rkllm_of(COUNT, abi=wrong))
     assert error.message.startswith(f"RKLLM_ABI is {wrong}, and the library is {abi.name}: ")

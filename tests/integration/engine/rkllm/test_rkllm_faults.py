@@ -1,4 +1,4 @@
-"""Whatever the runtime does wrong costs one request: bounded, clearly told, and the next is fine.
+"""Every fault of the runtime fails one request, in bounded time and with a clear error.
 
 Under thread isolation that holds for all that neither kills nor wedges the process.
 """
@@ -58,7 +58,7 @@ answer when="next"
 """
 NEXT_TEXT = "".join(f"{i} " for i in range(200))
 FOREVER = 'answer\n  say "on " us=1000 times=10000000\n'
-# Far above what anything here takes, for machines that have other things to do.
+# Far above the real durations, for busy machines.
 BOUND_S = 15
 
 
@@ -137,7 +137,7 @@ async def test_init_that_hangs_ends_dead(rkllm_of: RkllmMaker) -> None:
 async def test_failed_second_init_that_crashes(
     rkllm_of: RkllmMaker, call_log: Path, abi: Abi
 ) -> None:
-    # rknn-llm#522: the request that needed it is lost, nobody else.
+    # rknn-llm#522: only the request that needed the reload fails.
     engine = rkllm_of(f"second_init crashes\n{NEXT}", sampling="reload")
     usual: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
     other = {"temperature": 1.5} if abi is ABI_12 else {"ignore_eos": True}
@@ -164,7 +164,7 @@ async def test_host_killed_in_the_middle(rkllm_of: RkllmMaker) -> None:
     assert is_gone(pid)
 
 
-# ---- silence and aborts ----
+# ---- hangs and aborts ----
 
 
 async def test_hang_is_detected_and_aborted(rkllm_of: RkllmMaker) -> None:
@@ -211,7 +211,7 @@ async def test_hang_in_prefill_kills_the_host(rkllm_of: RkllmMaker) -> None:
 @only_processes
 @only_13
 async def test_endless_template_kills_the_host(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
-    # The sandbox bounds a range, not what is done with many of them.
+    # The sandbox limits the size of a range, but not nested ranges.
     loop = "{% for i in range(99999) %}"
     write_tokenizer(tmp_path, loop * 3 + "{% endfor %}" * 3)
     engine = rkllm_of(
@@ -258,7 +258,7 @@ async def test_ignored_abort_of_a_client_that_left(rkllm_of: RkllmMaker) -> None
 async def test_ignored_abort_of_a_run_that_ends_in_time(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
-    # A stop string is there, and the runtime goes on to its own end: nobody is let in before.
+    # After a stop string the runtime continues to its own end; no other run starts before that.
     engine = rkllm_of(
         f"""{NEXT}
         answer
@@ -288,7 +288,7 @@ async def test_slow_abort_delays_the_next_request(rkllm_of: RkllmMaker, call_log
 
 
 async def test_abort_before_the_run_has_started(rkllm_of: RkllmMaker) -> None:
-    # What comes before the runtime is ready for it must not be lost.
+    # An abort that arrives before the runtime is ready must not be lost.
     engine = rkllm_of(NEXT + FOREVER, abort_grace_s=5)
     async with asyncio.timeout(3 * BOUND_S):
         for turns in range(30):
@@ -304,14 +304,14 @@ async def test_abort_before_the_run_has_started(rkllm_of: RkllmMaker) -> None:
 async def test_cancelled_prefill_is_waited_out_without_a_reload(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
-    # It cannot be interrupted, and gigabytes would have to be read again.
+    # Prefill cannot be interrupted, and a reload would read gigabytes again.
     engine = rkllm_of(
         f'{NEXT}\nanswer\n  prefill_ms 900\n  say "a"\n', prefill_timeout_s=30, abort_grace_s=0.2
     )
     async with await engine.generate(request("go")) as stream:
         await wait_until(lambda: call_log.exists() and calls(call_log, "rkllm_run"))
         stream.abort()
-        # Whoever left is free at once.
+        # The cancelled request returns immediately.
         with pytest.raises(GenerationCancelled):
             await anext(stream)
     assert not calls(call_log, "run_end")
@@ -345,7 +345,7 @@ async def test_cancelling_during_a_reload(rkllm_of: RkllmMaker, call_log: Path) 
         await stream.wait_ended()
     await assert_next_request_succeeds(engine)
     assert engine.restarts == 0
-    # The run that nobody waits for was never begun.
+    # The cancelled run was never started.
     assert len(calls(call_log, "rkllm_run")) == 1
 
 
@@ -353,7 +353,7 @@ def destroyed(log: Path) -> bool:
     return bool(calls(log, "rkllm_destroy"))
 
 
-# ---- errors, ends without an end, threads ----
+# ---- errors, missing FINISH, threads ----
 
 
 async def test_error_state(rkllm_of: RkllmMaker) -> None:
@@ -378,7 +378,7 @@ async def test_no_finish_at_the_end(rkllm_of: RkllmMaker) -> None:
 
 
 async def test_missing_finish_at_a_limit_known_to_the_library(rkllm_of: RkllmMaker) -> None:
-    # All is there that was wanted, whatever is left out behind it.
+    # The answer is complete, although FINISH is missing.
     engine = rkllm_of(f'{NEXT}\nanswer\n  say "x" times=100\n  finish none\n')
     text, end = await ask(engine, "go", max_tokens=5)
     assert (text, end.reason, end.usage.completion_tokens) == ("xxxxx", FinishReason.LENGTH, 5)
@@ -440,7 +440,7 @@ SLOW_TEXT = "".join(f"{i} " for i in range(250))
 async def test_late_callbacks_are_ignored(
     rkllm_of: RkllmMaker, call_log: Path, before: str
 ) -> None:
-    # R31: after a return, an error and an abort, while the next answer is on its way.
+    # R31: after a return, an error and an abort, during the next answer.
     engine = rkllm_of(LATE)
     async with await engine.generate(request(before)) as stream:
         try:
@@ -450,26 +450,26 @@ async def test_late_callbacks_are_ignored(
     text, finish = await ask(engine, "slow")
     assert text == SLOW_TEXT
     assert (finish.reason, finish.usage.completion_tokens) == ("stop", 250)
-    # They did come, and in the middle of it.
+    # The late callbacks did arrive during the answer.
     runs = calls(call_log, "rkllm_run", "run_end", "late")
     assert [call.name for call in runs][:3] == ["rkllm_run", "run_end", "rkllm_run"]
     await wait_until(lambda: calls(call_log, "late"))
     assert engine.restarts == 0
 
 
-# ---- no process left over, no handle freed twice ----
+# ---- no orphaned process, no handle freed twice ----
 
 
 def is_gone(pid: int) -> bool:
     try:
-        # A process that has ended but was not waited for has no command line.
+        # A zombie process has no command line.
         return not Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
 def looking_at(library: Path) -> list[int]:
-    """The processes that find out what a library is."""
+    """Return the processes that inspect a library."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -500,7 +500,7 @@ Starter = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Starter]:
-    """Starts little programs with an engine, each in a process group of its own."""
+    """Return a function that starts small programs with an engine in separate process groups."""
     started = []
 
     def begin(model: Path, library: Path, isolation: str = "process") -> subprocess.Popen[bytes]:
@@ -510,7 +510,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
-            # Whoever is killed leaves its scratch folder behind.
+            # A killed process leaves its scratch folder behind.
             env={**os.environ, "TMPDIR": str(tmp_path)},
             start_new_session=True,
         )
@@ -559,7 +559,7 @@ async def test_sigterm_frees_the_handle_once(
     call_log: Path,
     isolation: str,
 ) -> None:
-    # Rockchip's own server does it twice, which ends in a double free.
+    # Rockchip's own server destroys it twice, which causes a double free.
     environment = {
         "ENGINE": "rkllm",
         "ENGINE_ISOLATION": isolation,

@@ -1,4 +1,4 @@
-"""Of a chat's next turn only what is new is read, and no chat sees another's."""
+"""Only the new tokens of a chat's next turn are computed, and chats are isolated."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SPEAKS = 'answer\n  spell "Word number \\{run}, and no more."\n'
 
 
 def ids_of(text: str) -> str:
-    """The tokens of a text as the script sees them."""
+    """Return the tokens of a text as in the script."""
     return " ".join(map(str, tokenizer().encode(text, add_special_tokens=False).ids))
 
 
 def contexts(log: Path) -> list[Call]:
-    """What each run was about, with how much of it was in the cache."""
+    """Return each run's context, and how many of its tokens were in the cache."""
     return [call for call in read_log(log) if call.name == "context"]
 
 
@@ -45,13 +45,13 @@ def held(log: Path) -> list[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The tokenizer's files, beside every model that this test writes."""
+    """Write tokenizer files for every model of this test."""
     return write_tokenizer(tmp_path)
 
 
 @pytest.fixture
 def whole(folder: Path) -> Callable[[list[Message]], str]:
-    """What a chat is when it is sent from its beginning, as the log has it."""
+    """Return the complete context of a chat, as in the log."""
     chats = ChatTokenizer(folder)
 
     def encoded(turns: list[Message]) -> str:
@@ -64,7 +64,7 @@ def whole(folder: Path) -> Callable[[list[Message]], str]:
 async def turn(
     engine: Engine, turns: list[Message], asked: str, **sampling: Any
 ) -> tuple[int, int]:
-    """Ask a chat's next question and keep the answer; tokens of the prompt, and those reused."""
+    """Send a chat's next question, keep the answer; return prompt tokens and reused tokens."""
     turns.append(Message("user", asked))
     text, finish = await ask(engine, Chat(tuple(turns)), **sampling)
     turns.append(Message("assistant", text))
@@ -86,7 +86,7 @@ async def test_each_of_ten_turns_computes_only_new_tokens(
         assert said["ids"] == whole(turns[:-1])
         assert (int(said["held"]), int(said["new"])) == (reused, prompt - reused)
         in_cache = prompt + len(turns[-1].content)
-    # Since an answer's end, and the two marks around a question, are all that was new.
+    # Only the end of the answer, the question and its two markers are new.
     news = [int(call.values["new"]) for call in contexts(call_log)[1:]]
     assert max(news) - min(news) <= 1
 
@@ -120,7 +120,7 @@ async def test_edited_history_is_computed_completely(
     edited = await turn(engine, turns, "And what of York?")
     assert edited[1] == 0
     assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
-    # What was taken back leaves the cache longer than the prompt.
+    # The removed turns leave the cache longer than the prompt.
     del turns[-2:]
     assert (await turn(engine, turns, "And York?"))[1] == 0
     del turns[-1]
@@ -144,7 +144,7 @@ async def test_interleaved_chats_are_isolated(
     assert len(clears) == 6
 
 
-# A "qqq" fails after a few tokens, a "zzz" is said to have failed by what run returns.
+# "qqq" fails after a few tokens; for "zzz" run returns an error.
 RANDOM = f"""
 answer when="{ids_of("qqq")}"
   spell "Half"
@@ -164,7 +164,7 @@ answer
 
 
 class Caller:
-    """Drives a backend of its own, without an engine around it."""
+    """Drives a backend without an engine."""
 
     def __init__(self, model: Path, library: Path) -> None:
         self.backend = RkllmBackend(str(model), "fake", 2048, lib_path=str(library))
@@ -174,7 +174,7 @@ class Caller:
     def ask(
         self, turns: list[Message], limit: int | None = None, enough: int = 0
     ) -> tuple[str, RunResult]:
-        """Ask; the answer is cut at so many tokens, by the caller or by the limit."""
+        """Send a chat; the answer is cut after some tokens, by the caller or by the limit."""
         self._runs += 1
         said: list[bytes] = []
 
@@ -215,7 +215,7 @@ def test_random_turns_of_several_chats(
             at = dice.randrange(len(turns))
             turns[at] = Message(turns[at].role, turns[at].content[:-1] + "?")
         if len(turns) > 2 and dice.random() < 0.1:
-            # The same question once more, or the one before it.
+            # Repeat the question, or the previous one.
             del turns[-1]
             while turns and turns[-1].role != "assistant":
                 del turns[-1]
@@ -256,9 +256,9 @@ async def test_cut_answer_is_reused_up_to_the_known_cache(
     if abi is ABI_13:
         assert reused == {"told": prompt + 9, "less": prompt + 8, "more": 0}[cached]
     else:
-        # The limit takes an abort there, and another token may come before it is heard.
+        # The limit needs an abort here, and one more token may arrive before it takes effect.
         assert reused in {prompt + 9, prompt + 8, 0}
-    # A stop string is in the cache and in no chat.
+    # A stop string is in the cache but not in the chat.
     assert (await turn(engine, turns, "And what of York?"))[1] == 0
     assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
 
@@ -280,7 +280,7 @@ async def test_end_token_in_the_cache_is_reused_if_it_was_reported(
 async def test_answer_that_tokenises_differently_is_computed_again(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path
 ) -> None:
-    # The same text in other tokens: what the model has read is not what it would be given.
+    # The same text in other tokens: the cache differs from the new prompt.
     engine = rkllm_of('answer\n  say "Ba" "th" id=300\n')
     turns = [SYSTEM]
     await turn(engine, turns, "Which town?")
@@ -357,7 +357,7 @@ async def test_nothing_is_reused_after_a_crash(
 
 @only_threads
 async def test_text_prompt_never_reuses_tokens(rkllm_of: RkllmMaker, call_log: Path) -> None:
-    # Without a tokenizer a prompt is tokens only where the client sends tokens.
+    # Without a tokenizer a prompt has tokens only if the client sends token ids.
     engine = rkllm_of(f'answer when="hi"\n  say "\\{{seen}}"\n{SPEAKS}')
     prompt = tuple(range(20))
     await ask(engine, prompt)
@@ -406,14 +406,14 @@ async def test_reuse_can_be_turned_off(rkllm_of: RkllmMaker, folder: Path, call_
     assert not any("kv_cache" in call.name for call in read_log(call_log))
 
 
-# ---- adapters and vectors on the same handle ----
+# ---- adapters and embeddings on the same handle ----
 
 
 @only_threads
 async def test_adapters_never_reuse_each_others_cache(
     rkllm_of: RkllmMaker, whole: Callable[[list[Message]], str], call_log: Path, tmp_path: Path
 ) -> None:
-    # The stand-in ends the process that does.
+    # The fake library ends the process otherwise.
     (tmp_path / "one.lora").touch()
     engine = rkllm_of(SPEAKS, lora=f"one={tmp_path}/one.lora,two={tmp_path}/one.lora")
     turns = [SYSTEM]
@@ -438,7 +438,7 @@ async def test_embedding_between_two_turns_changes_no_prompt(
     turns = [SYSTEM]
     await turn(engine, turns, "And what of Bath?")
     vectors = [await engine.embed(["Which town?"], Priority.INTERACTIVE)]
-    # Nothing of the chat comes before the text.
+    # The text is not preceded by the chat.
     assert contexts(call_log)[-1].values["held"] == "0"
     for again in (False, True):
         _, reused = await turn(engine, turns, "And what of Ely?")

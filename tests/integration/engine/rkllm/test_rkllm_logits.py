@@ -1,4 +1,4 @@
-"""RKLLM_MODE=logits with both ABIs: what is chosen here, of a model whose every number is known.
+"""RKLLM_MODE=logits with both ABIs: sampling from a model whose logits are known.
 
 The stand-in's logits depend on each token before them, so an answer shows whether the runtime was
 given the prompt whole, each token once and in order, and nothing of another request.
@@ -45,7 +45,7 @@ GREEDY: dict[str, Any] = {"temperature": 0.0}
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path) -> Path:
-    """The tokenizer files beside every model that this test writes; one token a byte."""
+    """Write tokenizer files for every model of this test, with one token per byte."""
     return write_tokenizer(tmp_path)
 
 
@@ -56,7 +56,7 @@ def logits_engine(rkllm_of: RkllmMaker, script: str = MODEL, **options: Any) -> 
 def expected(
     prompt: RenderedPrompt, *, lora: str = "", context: int = 4096, **sampling: Any
 ) -> list[int]:
-    """The tokens of an answer, each from a look at all that comes before it."""
+    """Return the expected tokens of an answer, each computed from all tokens before it."""
     tokens = list(prompt) if isinstance(prompt, tuple) else tokenizer().encode(prompt).ids
     params = SamplingParams(**sampling)
     chooses = Sampler(params, tokens, SIZE)
@@ -70,7 +70,7 @@ def expected(
 
 
 def said(tokens: Sequence[int]) -> str:
-    """The text of tokens, as it comes in a stream."""
+    """Return the text of tokens as in a stream."""
     decode = tokenizer().decoder.decode
     plain = [tokenizer().id_to_token(token) for token in tokens if token < 256]
     return str(decode([piece for piece in plain if piece is not None]))
@@ -82,7 +82,7 @@ def calls(log: Path, name: str) -> list[Call]:
 
 async def answer(engine: Engine, prompt: RenderedPrompt = "hi", **sampling: Any) -> str:
     text, _ = await ask(engine, prompt, **sampling)
-    # A stream leaves out what is cut off at its end, a decoder of whole texts does not.
+    # A stream omits an incomplete character at its end; decoding the complete text does not.
     return text.rstrip("\N{REPLACEMENT CHARACTER}")
 
 
@@ -106,7 +106,7 @@ async def test_answer_follows_the_models_logits_step_by_step(
     engine = logits_engine(rkllm_of)
     prompt = "x" * (2 * PREFILL_CHUNK_TOKENS + 44)
     assert await agrees(engine, prompt, **GREEDY, max_tokens=30)
-    # Its beginning in parts, then one token at a time, and nothing left of it.
+    # The prompt in chunks, then one token at a time, and the cache cleared afterwards.
     fed = [int(call.values["tokens"]) for call in calls(call_log, "rkllm_run")]
     assert fed[:3] == [PREFILL_CHUNK_TOKENS, PREFILL_CHUNK_TOKENS, 45]
     assert set(fed[3:]) <= {1}
@@ -124,7 +124,7 @@ SAMPLINGS: list[dict[str, Any]] = [
 
 @only_threads
 async def test_sampling_is_honoured(rkllm_of: RkllmMaker) -> None:
-    # R9, R10: and the same seed says the same again.
+    # R9, R10: and the same seed gives the same answer.
     engine = logits_engine(rkllm_of)
     for sampling in SAMPLINGS:
         async with await engine.generate(request("hi", **sampling, max_tokens=40)) as stream:
@@ -161,7 +161,7 @@ async def test_logprobs_are_the_models(rkllm_of: RkllmMaker) -> None:
 
 @only_threads
 async def test_end_of_sequence_ends_the_answer(rkllm_of: RkllmMaker) -> None:
-    # R4, R10: it is no token of the answer, unless it is to be ignored.
+    # R4, R10: it is not a token of the answer, unless it is ignored.
     engine = logits_engine(rkllm_of)
     text, finish = await ask(engine, logit_bias={END: 100.0})
     assert (text, finish.reason, finish.usage.completion_tokens) == ("", FinishReason.STOP, 0)
@@ -184,7 +184,7 @@ async def test_limits_and_stops_are_exact(rkllm_of: RkllmMaker, call_log: Path) 
     assert finish.usage.completion_tokens == 4
     with pytest.raises(PromptTooLong):
         await ask(engine, "x" * 64)
-    # Not a token is computed that nobody gets.
+    # No token is computed that is not delivered.
     fed = sum(int(call.values["tokens"]) for call in calls(call_log, "rkllm_run"))
     assert fed == (51 + 12) + (3 + 4) + (3 + 3)
 
@@ -197,7 +197,7 @@ async def test_answers_do_not_share_a_context(rkllm_of: RkllmMaker, call_log: Pa
     found = await asyncio.gather(*(answer(engine, prompt, **sampling) for prompt in [*alone] * 3))
     for prompt, text in zip([*alone] * 3, found, strict=True):
         assert text == alone[prompt].rstrip("\N{REPLACEMENT CHARACTER}")
-    # Nor of one that was left in the middle, or refused.
+    # Also after a cancelled and a refused request.
     forever: dict[str, Any] = {"logit_bias": {id_of("a"): 100.0}, "ignore_eos": True}
     async with await engine.generate(request("left", **forever)) as stream:
         await first_text(stream)
@@ -282,7 +282,7 @@ async def test_missing_dependency_is_named_in_logits_mode(
 async def test_chat_is_computed_completely_and_prompt_cache_causes_a_warning(
     rkllm_of: RkllmMaker, call_log: Path, tmp_path: Path
 ) -> None:
-    # R16: what is kept from step to step is the answer's own.
+    # R16: the cache between steps belongs to the answer alone.
     engine = logits_engine(rkllm_of, prompt_caches=str(tmp_path / "caches"))
     assert not (await engine.ready()).prompt_caches
     prompt = tuple(range(10))

@@ -1,4 +1,4 @@
-"""LoRA adapters by name, with both ABIs: each run has the one it names, and no other's."""
+"""LoRA adapters by name, with both ABIs: each run uses exactly the adapter that it names."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ NAMES = ("french", "legal")
 
 @pytest.fixture
 def lora(tmp_path: Path) -> str:
-    """Two adapters' files, as the setting names them."""
+    """Write two adapter files; return their RKLLM_LORA setting."""
     for name in NAMES:
         (tmp_path / f"{name}.lora").write_text("weights")
     return ",".join(f"{name}={tmp_path / name}.lora" for name in NAMES)
 
 
 async def seen(engine: Engine, **sampling: Any) -> str | None:
-    """The adapter that a run was given."""
+    """Return the adapter of a run."""
     adapter: str | None = json.loads((await ask(engine, **sampling))[0])["lora"]
     return adapter
 
@@ -103,7 +103,7 @@ async def test_adapters_are_loaded_again_with_the_model(
 async def test_adapter_that_does_not_load_is_named(
     rkllm_of: RkllmMaker, tmp_path: Path, call_log: Path
 ) -> None:
-    # As many as this library takes, and one more.
+    # One more than the fake library supports.
     path = tmp_path / "one.lora"
     path.write_text("weights")
     engine = rkllm_of(SEEN, lora=",".join(f"n{number}={path}" for number in range(17)))
@@ -112,7 +112,7 @@ async def test_adapter_that_does_not_load_is_named(
     assert caught.value.message.startswith(
         "RKLLM_LORA: n16 was not loaded: rkllm_load_lora failed with -1"
     )
-    # Nor is the bare model left to answer in its place.
+    # And the base model does not answer instead.
     assert read_log(call_log)[-1].name == "rkllm_destroy"
     with pytest.raises(ModelLoadFailed, match="RKLLM_LORA: there is no file"):
         await rkllm_of(SEEN, lora="one=/nowhere/one.lora").ready()

@@ -1,4 +1,4 @@
-"""RKLLM_N_BATCH, with both ABIs: requests that share a run, each with an answer of its own."""
+"""RKLLM_N_BATCH with both ABIs: requests that share a run, each with its own answer."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ pytestmark = [pytest.mark.usefixtures("examined_once", "tokenizer")]
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 
-# Every token says which prompt it is of; the last number of a prompt is how many there are.
+# Every token contains its prompt; the last number of a prompt is its number of tokens.
 COUNT = 'answer\n  say "\\{i}/\\{prompt} " times=asked\n'
 SLOW = 'answer\n  say "\\{i}/\\{prompt} " us=2000 times=asked\n'
-# For what has to be let go on.
+# For answers that must be stopped by the test.
 ENDLESS = 'answer\n  say "\\{i}/\\{prompt} " us=1000 times=1000000\n'
 
 
 @pytest.fixture(autouse=True)
 def tokenizer(tmp_path: Path) -> Path:
-    """The files beside every model that this test writes."""
+    """Write tokenizer files for every model of this test."""
     return write_tokenizer(tmp_path)
 
 
 @pytest.fixture
 def full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has a batch wait for more to come for as long as a busy machine may take."""
+    """Gather requests long enough for a busy machine."""
     monkeypatch.setattr(scheduler, "GATHER_WINDOW_S", 0.5 * PATIENCE)
 
 
-def said(prompt: tuple[int, ...], tokens: int) -> str:
+def expected_text(prompt: tuple[int, ...], tokens: int) -> str:
     name = " ".join(map(str, prompt))
     return "".join(f"{i}/{name} " for i in range(tokens))
 
@@ -65,7 +65,7 @@ def calls(log: Path, name: str) -> list[Call]:
 
 
 def runs_of(log: Path) -> list[list[str]]:
-    """The ids of each place, run by run."""
+    """Return the token ids of each sequence, run by run."""
     found: dict[str, list[str]] = {}
     for call in calls(log, "context"):
         run = found.setdefault(call.values["run"], [])
@@ -82,7 +82,7 @@ async def test_requests_share_one_run(rkllm_of: RkllmMaker, call_log: Path) -> N
     prompts = [(7, 5), (8, 9, 1), (10, 30), (11, 11, 11, 2)]
     answers = await asyncio.gather(*(ask(engine, prompt) for prompt in prompts))
     for prompt, (text, finish) in zip(prompts, answers, strict=True):
-        assert text == said(prompt, prompt[-1])
+        assert text == expected_text(prompt, prompt[-1])
         assert finish.reason is FinishReason.STOP
         assert finish.usage.prompt_tokens == len(prompt)
         assert finish.usage.completion_tokens == prompt[-1]
@@ -90,7 +90,7 @@ async def test_requests_share_one_run(rkllm_of: RkllmMaker, call_log: Path) -> N
     assert [call.values["places"] for call in calls(call_log, "rkllm_run")] == ["4"]
     ids = [",".join(map(str, prompt)) for prompt in prompts]
     assert sorted(runs_of(call_log)[0]) == sorted(ids)
-    # All had ended, so the run did by itself.
+    # All had ended, so the run ended itself.
     assert not calls(call_log, "rkllm_abort")
 
 
@@ -106,7 +106,7 @@ async def test_requests_waiting_for_a_run_share_the_next_one(
         others = [asyncio.create_task(ask(engine, (n, 20))) for n in (50, 60, 70)]
         await wait_until(lambda: engine.running == 4)
     for number, task in zip((50, 60, 70), others, strict=True):
-        assert (await task)[0] == said((number, 20), 20)
+        assert (await task)[0] == expected_text((number, 20), 20)
     runs = runs_of(call_log)
     assert [len(run) for run in runs] == [4, 4]
     assert sorted(runs[1][:3]) == ["50,20", "60,20", "70,20"]
@@ -120,7 +120,7 @@ async def test_single_request_is_padded_with_minimal_prompts(
     text, finish = await ask(engine, (99, 3))
     assert (text, finish.usage.completion_tokens) == ("0 1 2 ", 3)
     assert runs_of(call_log) == [["99,3", "99", "99"]]
-    # Those go on for nobody.
+    # The padding sequences belong to no request.
     assert calls(call_log, "rkllm_abort")
     assert (await ask(engine, (99, 3)))[0] == text
 
@@ -130,7 +130,7 @@ async def test_runs_have_one_input_without_n_batch(rkllm_of: RkllmMaker, call_lo
     engine = rkllm_of(COUNT)
     assert (await engine.ready()).slots == 1
     answers = await asyncio.gather(*(ask(engine, (number, 3)) for number in (5, 6)))
-    assert [text for text, _ in answers] == [said((5, 3), 3), said((6, 3), 3)]
+    assert [text for text, _ in answers] == [expected_text((5, 3), 3), expected_text((6, 3), 3)]
     assert calls(call_log, "rkllm_init")[0].values["n_batch"] == "1"
     assert [len(run) for run in runs_of(call_log)] == [1, 1]
 
@@ -146,11 +146,11 @@ async def test_each_request_has_its_own_stop_string_and_limit(
         ask(engine, (6, 40), max_tokens=9),
         ask(engine, (7, 40)),
     )
-    assert stopped[0] == said((5, 40), 7)
+    assert stopped[0] == expected_text((5, 40), 7)
     assert (stopped[1].stop_reason, stopped[1].usage.completion_tokens) == ("7/", 8)
-    assert cut[0] == said((6, 40), 9)
+    assert cut[0] == expected_text((6, 40), 9)
     assert (cut[1].reason, cut[1].usage.completion_tokens) == (FinishReason.LENGTH, 9)
-    assert (whole[0], whole[1].reason) == (said((7, 40), 40), FinishReason.STOP)
+    assert (whole[0], whole[1].reason) == (expected_text((7, 40), 40), FinishReason.STOP)
     assert len(runs_of(call_log)) == 1
 
 
@@ -162,17 +162,17 @@ async def test_answer_ends_at_a_full_context(rkllm_of: RkllmMaker) -> None:
     for prompt, (text, finish) in zip(
         prompts, await asyncio.gather(*(ask(engine, each) for each in prompts)), strict=True
     ):
-        assert text == said(prompt, 32 - len(prompt))
+        assert text == expected_text(prompt, 32 - len(prompt))
         assert (finish.reason, finish.usage.total_tokens) == (FinishReason.LENGTH, 32)
 
 
-async def goes_on(stream: TokenStream, prompt: tuple[int, ...], got: str) -> None:
-    """Read some more of an answer that has no end of its own."""
+async def wait_for_more(stream: TokenStream, prompt: tuple[int, ...], received: str) -> None:
+    """Read more of an endless answer."""
     assert stream.result is None
-    wanted = len(got) + 1000
-    while len(got) < wanted:
-        got += await first_text(stream)
-    assert said(prompt, len(got)).startswith(got)
+    wanted = len(received) + 1000
+    while len(received) < wanted:
+        received += await first_text(stream)
+    assert expected_text(prompt, len(received)).startswith(received)
 
 
 async def test_aborted_request_returns_at_once_and_the_others_continue(
@@ -181,12 +181,12 @@ async def test_aborted_request_returns_at_once_and_the_others_continue(
     engine = rkllm_of(ENDLESS, n_batch=2)
     await engine.ready()
     async with await engine.generate(request((5, 1))) as staying:
-        got = await first_text(staying)
-        # Whether it shares that run or waits for the next one, its slot is free.
+        received = await first_text(staying)
+        # Its slot is free, whether it shares that run or waits for the next one.
         async with await engine.generate(request((6, 1))):
             assert engine.running == 2
         await wait_until(lambda: engine.running == 1)
-        await goes_on(staying, (5, 1), got)
+        await wait_for_more(staying, (5, 1), received)
 
 
 @pytest.mark.usefixtures("full_batches")
@@ -199,11 +199,11 @@ async def test_aborted_request_does_not_affect_the_others(
         await engine.generate(request((5, 1))) as staying,
         await engine.generate(request((6, 1))) as leaving,
     ):
-        got = await first_text(staying)
+        received = await first_text(staying)
         await first_text(leaving)
         leaving.abort()
         await wait_until(lambda: engine.running == 1)
-        await goes_on(staying, (5, 1), got)
+        await wait_for_more(staying, (5, 1), received)
         assert not calls(call_log, "rkllm_abort")
     assert len(runs_of(call_log)) == 1
 
@@ -213,10 +213,10 @@ async def test_aborted_request_does_not_affect_the_others(
 async def test_run_without_active_requests_is_aborted(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = rkllm_of(f'answer when="7 7"\n  say "\\{{i}} " times=3\n{ENDLESS}', n_batch=2)
     async with (
-        await engine.generate(request((5, 1))) as one,
+        await engine.generate(request((5, 1))) as first_stream,
         await engine.generate(request((6, 1))) as other,
     ):
-        await first_text(one)
+        await first_text(first_stream)
         await first_text(other)
     await wait_until(lambda: not engine.running)
     assert calls(call_log, "rkllm_abort")
@@ -233,8 +233,8 @@ async def test_different_sampling_shares_no_run_with_sampling_per_run(
     answers = await asyncio.gather(
         *(ask(engine, (index, 1), **sampling) for index, sampling in enumerate(asked))
     )
-    seen = [json.loads(text)["sampling"]["top_k"] for text, _ in answers]
-    assert seen == ([3, 4, 3, 4] if abi.sampling_per_run else [50] * 4)
+    top_k_values = [json.loads(text)["sampling"]["top_k"] for text, _ in answers]
+    assert top_k_values == ([3, 4, 3, 4] if abi.sampling_per_run else [50] * 4)
     assert len(runs_of(call_log)) == (2 if abi.sampling_per_run else 1)
 
 
@@ -254,7 +254,7 @@ async def test_requests_of_a_run_share_load_time_parameters(
     assert took[1] == took[3] > 0
     names = [call.name for call in read_log(call_log)]
     assert names.count("rkllm_run") == 2
-    # Who came first, the threads decide.
+    # The order of arrival depends on the threads.
     assert names.count("rkllm_init") == 2 + (took[0] > 0)
 
 
@@ -284,12 +284,12 @@ async def test_failure_ends_all_active_requests(rkllm_of: RkllmMaker) -> None:
         ask(engine, (66, 2)), ask(engine, (66, 1)), ask(engine, (5, 200)), return_exceptions=True
     )
     assert not isinstance(whole, BaseException)
-    assert whole[0] == said((66, 2), 2)
+    assert whole[0] == expected_text((66, 2), 2)
     for error in (failed, beside):
         assert isinstance(error, BackendFailed)
         assert "failed and gave no reason (rkllm_run answered -1)" in error.message
     both = await asyncio.gather(ask(engine, (5, 4)), ask(engine, (6, 4)))
-    assert [text for text, _ in both] == [said((5, 4), 4), said((6, 4), 4)]
+    assert [text for text, _ in both] == [expected_text((5, 4), 4), expected_text((6, 4), 4)]
 
 
 @only_processes
@@ -303,7 +303,7 @@ async def test_crash_affects_only_its_batch(rkllm_of: RkllmMaker) -> None:
     )
     assert [type(each) for each in lost] == [EngineCrashed] * 2
     answers = await asyncio.gather(*(ask(engine, (number, 9)) for number in (5, 6)))
-    assert [text for text, _ in answers] == [said((5, 9), 9), said((6, 9), 9)]
+    assert [text for text, _ in answers] == [expected_text((5, 9), 9), expected_text((6, 9), 9)]
 
 
 @only_processes
@@ -317,11 +317,11 @@ async def test_runtime_that_ignores_an_abort_is_detected(rkllm_of: RkllmMaker) -
     lost = await asyncio.gather(
         *(ask(engine, (66, number)) for number in (1, 2)), return_exceptions=True
     )
-    # One that had come too late for that run is lost with the process.
+    # A request that waited for the next run fails with the process.
     kinds = {type(each) for each in lost}
     assert EngineStalled in kinds <= {EngineStalled, EngineCrashed}
     await wait_until(lambda: engine.restarts == 1)
-    assert (await ask(engine, (5, 9)))[0] == said((5, 9), 9)
+    assert (await ask(engine, (5, 9)))[0] == expected_text((5, 9), 9)
 
 
 @only_threads
@@ -334,7 +334,7 @@ async def test_incomplete_character_of_one_does_not_delay_the_others(rkllm_of: R
     )
     euro, other = await asyncio.gather(ask(engine, (5, 1)), ask(engine, (6, 60)))
     assert (euro[0], euro[1].usage.completion_tokens) == ("€", 41)
-    assert other[0] == said((6, 60), 60)
+    assert other[0] == expected_text((6, 60), 60)
 
 
 @only_threads
@@ -351,9 +351,9 @@ async def test_embeddings_run_between_batches(rkllm_of: RkllmMaker, call_log: Pa
         rows, text, longer, (other, _) = await asyncio.gather(
             vector((5, 6, 7)), ask(engine, (8, 9)), vector((1,) * 9), ask(engine, (9, 8))
         )
-        # The stand-in's row tells its number.
+        # The fake library's rows contain their numbers.
         assert (rows, longer) == (2, 8)
-        assert (text[0], other) == (said((8, 9), 9), said((9, 8), 8))
+        assert (text[0], other) == (expected_text((8, 9), 9), expected_text((9, 8), 8))
 
 
 @only_threads
@@ -406,7 +406,7 @@ async def test_arrays_of_prompts_are_packed(
     answer = await service.complete(service.parse_call("/v1/completions", body))
     prompts = body["prompt"] if "n" not in body else [body["prompt"]] * 4
     assert [choice["text"] for choice in answer["choices"]] == [
-        said(tuple(prompt), 9) for prompt in prompts
+        expected_text(tuple(prompt), 9) for prompt in prompts
     ]
     assert answer["usage"]["completion_tokens"] == 36
     assert [len(run) for run in runs_of(call_log)] == [4]
@@ -431,7 +431,7 @@ def test_doctor_uses_the_batch_settings(
     found = {(step, name): value for step, name, value in doctor.examine()}
     assert not [each for each in found.items() if each[0][1] == FAILED]
     assert found["loading", "slots"] == 3
-    # No run's own thread calls the library.
+    # The threads of requests never call the library.
     assert found["first run", "callbacks on the calling thread"] is None
     assert found["limit of 5 tokens", "text"] == "ababa"
     assert found["next turn", "tokens reused"] == 0
@@ -439,70 +439,70 @@ def test_doctor_uses_the_batch_settings(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One of many: what it asks for, and when it leaves, in tokens, if it does."""
+class ExpectedRequest:
+    """One of many requests: its limit, and after how many tokens it is cancelled, if at all."""
 
     prompt: tuple[int, ...]
     sampling: dict[str, Any]
-    leaves_at: int | None
+    abort_after: int | None
 
     @classmethod
-    def by(cls, dice: random.Random, number: int) -> Asked:
-        tokens = dice.choice([0, 1, 2, dice.randrange(60), dice.randrange(250)])
+    def create_random(cls, rng: random.Random, number: int) -> ExpectedRequest:
+        tokens = rng.choice([0, 1, 2, rng.randrange(60), rng.randrange(250)])
         sampling: dict[str, Any] = {}
-        if dice.random() < 0.4:
-            sampling["max_tokens"] = dice.randint(1, 80)
-        if dice.random() < 0.3:
-            sampling["stop"] = (f"{dice.randrange(60)}/",)
-        if dice.random() < 0.2:
+        if rng.random() < 0.4:
+            sampling["max_tokens"] = rng.randint(1, 80)
+        if rng.random() < 0.3:
+            sampling["stop"] = (f"{rng.randrange(60)}/",)
+        if rng.random() < 0.2:
             sampling["top_k"] = 9
-        words = tuple(dice.randrange(256) for _ in range(dice.randrange(5)))
-        leaves = dice.randrange(tokens + 1) if dice.random() < 0.3 else None
-        return cls((*words, number % 256, number // 256, tokens), sampling, leaves)
+        words = tuple(rng.randrange(256) for _ in range(rng.randrange(5)))
+        abort_after = rng.randrange(tokens + 1) if rng.random() < 0.3 else None
+        return cls((*words, number % 256, number // 256, tokens), sampling, abort_after)
 
     @property
-    def end(self) -> tuple[str, FinishReason, int]:
+    def expected_result(self) -> tuple[str, FinishReason, int]:
         tokens = self.prompt[-1]
         limit = self.sampling.get("max_tokens", 10_000)
         (stop,) = self.sampling.get("stop", ("10000/",))
-        at = int(stop[:-1])
-        # A longer number that ends like it comes later.
-        if at < min(tokens, limit):
-            return said(self.prompt, at), FinishReason.STOP, at + 1
+        stop_index = int(stop[:-1])
+        # A longer number with the same ending occurs later.
+        if stop_index < min(tokens, limit):
+            return expected_text(self.prompt, stop_index), FinishReason.STOP, stop_index + 1
         if limit <= tokens:
-            return said(self.prompt, limit), FinishReason.LENGTH, limit
-        return said(self.prompt, tokens), FinishReason.STOP, tokens
+            return expected_text(self.prompt, limit), FinishReason.LENGTH, limit
+        return expected_text(self.prompt, tokens), FinishReason.STOP, tokens
 
 
-async def serve(engine: Engine, one: Asked) -> None:
-    text, reason, tokens = one.end
-    got: list[str] = []
-    async with await engine.generate(request(one.prompt, **one.sampling)) as stream:
+async def check_request(engine: Engine, expected: ExpectedRequest) -> None:
+    text, reason, tokens = expected.expected_result
+    received: list[str] = []
+    async with await engine.generate(request(expected.prompt, **expected.sampling)) as stream:
         async for batch in stream:
-            got += [delta.text for delta in batch]
-            if one.leaves_at is not None and len(got) >= one.leaves_at:
+            received += [delta.text for delta in batch]
+            if expected.abort_after is not None and len(received) >= expected.abort_after:
                 break
-    if one.leaves_at is not None and stream.result is None:
-        assert text.startswith("".join(got))
+    if expected.abort_after is not None and stream.result is None:
+        assert text.startswith("".join(received))
         return
     assert stream.result is not None
     usage = stream.result.usage
-    assert ("".join(got), stream.result.reason) == (text, reason)
-    assert (usage.prompt_tokens, usage.completion_tokens) == (len(one.prompt), tokens)
+    assert ("".join(received), stream.result.reason) == (text, reason)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(expected.prompt), tokens)
 
 
 async def test_concurrent_clients_get_their_own_answers(rkllm_of: RkllmMaker, scale: int) -> None:
     engine = rkllm_of(COUNT, n_batch=4)
-    dice = random.Random(11)
-    waiting = [Asked.by(dice, number) for number in range(200 * scale)][::-1]
+    rng = random.Random(11)
+    pending = [ExpectedRequest.create_random(rng, number) for number in range(200 * scale)][::-1]
 
     async def client() -> None:
-        while waiting:
-            one = waiting.pop()
+        while pending:
+            expected = pending.pop()
             try:
-                await serve(engine, one)
+                await check_request(engine, expected)
             except (AssertionError, EngineError) as error:
-                error.add_note(str(one))
+                error.add_note(str(expected))
                 raise
 
     async with asyncio.timeout(120 * PATIENCE):

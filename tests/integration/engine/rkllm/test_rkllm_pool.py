@@ -1,4 +1,4 @@
-"""Two copies of a model and two models over the stand-in, each in a process of its own."""
+"""Two copies of a model and two models on the fake library, each in its own process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.engine.support import ask, first_text, read, request
 from tests.waiting import wait_until
 
-# Every answer tells what the runtime was initialised with; "on" has no end of its own.
+# Every answer contains the init parameters; the answer to "on" is endless.
 SCRIPT = r"""
 answer when="on"
   say "\{ns} " us=1000 times=10000000
@@ -53,7 +53,7 @@ async def pair(
 
 
 def pids(log: Path, call: str) -> list[int]:
-    """Return the processes that have made a call into the runtime, in order."""
+    """Return the processes that have called the runtime, in order."""
     return [each.pid for each in read_log(log) if each.name == call]
 
 
@@ -68,7 +68,7 @@ async def test_copies_run_in_parallel_in_separate_domains(pair: Engine, call_log
     async with await pair.generate(request("on and on")) as stream:
         await first_text(stream)
         assert [instance.running for instance in pair.instances] == [1, 0]
-        # The first is busy, so it is the other's turn.
+        # The first copy is busy, so the other one is used.
         assert await domain_of(pair) == 4
     await wait_until(lambda: pair.running == 0)
     assert await domain_of(pair) == 3
@@ -105,7 +105,7 @@ async def test_killed_copy_fails_only_its_own_request(pair: Engine, call_log: Pa
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineCrashed):
         await read(first)
-    # Nobody is let in for the slot that is gone.
+    # No request is admitted for the lost slot.
     assert (pair.state, pair.slots) == (EngineState.READY, 1)
     assert [instance.state for instance in pair.instances] == ["restarting", "ready"]
     await first_text(second)
@@ -116,7 +116,7 @@ async def test_killed_copy_fails_only_its_own_request(pair: Engine, call_log: Pa
 
 
 def pool_of(library: Path, **models: Path) -> EnginePool:
-    """Return models with a domain each, in order from 0."""
+    """Return models with separate domains, numbered from 0."""
     return EnginePool(
         {
             name: EngineConfig(backend=backend(path, library, domain))

@@ -1,4 +1,4 @@
-"""Prompts that are saved by name: what of the next one is read, and what becomes of bad files."""
+"""Named prompt caches: what they save of later prompts, and invalid files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def reused(engine: Engine, system: str, question: str, name: str | None) -
 
 
 def calls(log: Path) -> list[str]:
-    """What was loaded and released, and how much of each prompt was there."""
+    """Return the loads and releases, and how many tokens of each prompt were cached."""
     told = {"rkllm_load_prompt_cache": "load", "rkllm_release_prompt_cache": "release"}
     return [
         told.get(call.name) or f"held {call.values['held']}"
@@ -44,13 +44,13 @@ def calls(log: Path) -> list[str]:
 
 
 def files(folder: str) -> list[Path]:
-    """Where the caches named "bot" are."""
+    """Return the paths of the caches named "bot"."""
     return list(Path(folder).glob("*/bot.bin"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """Of the caches; the tokenizer's files are beside every model that this test writes."""
+    """Return the folder for caches; write tokenizer files for every model of this test."""
     write_tokenizer(tmp_path)
     return str(tmp_path / "caches")
 
@@ -64,10 +64,10 @@ async def test_first_prompt_is_saved_and_later_ones_reuse_it(
     assert await reused(engine, BOT, "Are they fresh?", "bot") == 0
     assert await reused(engine, BOT, "How much is a pound?", "bot") == same
     assert await reused(engine, BOT, "Is one ripe?", "bot") == same
-    # The very same prompt is read to its last token, for the answer begins there.
+    # Of an identical prompt the last token is computed, because the answer starts from it.
     prompt = (await ask(engine, (1, 2, 3), prompt_cache="ids"))[1].usage.prompt_tokens
     assert (await ask(engine, (1, 2, 3), prompt_cache="ids"))[1].usage.cached_tokens == prompt - 1
-    # It is there after a restart, too.
+    # It also exists after a restart.
     await engine.close()
     (model,) = Path(folder).parent.glob("*.rkllm")
     engine = rkllm_of(model, prompt_caches=folder)
@@ -114,7 +114,7 @@ async def test_only_chats_without_a_cache_name_reuse_the_kv_cache(
 async def test_another_models_file_is_never_loaded(
     rkllm_of: RkllmMaker, folder: str, call_log: Path
 ) -> None:
-    # The stand-in ends the process that loads one.
+    # The fake library ends the process that loads another model's cache.
     for script in (SPEAKS, SPEAKS + "  # another\n"):
         engine = rkllm_of(script, prompt_caches=folder)
         assert await reused(engine, BOT, "Well?", "bot") == 0
@@ -133,7 +133,7 @@ async def test_damaged_file_is_named(rkllm_of: RkllmMaker, folder: str) -> None:
     with pytest.raises(RequestRejected, match=f"did not load {path}; once it is deleted"):
         await reused(engine, BOT, "Again?", "bot")
     path.unlink()
-    # What is only half there counts as not there.
+    # An incomplete cache counts as missing.
     assert await reused(engine, BOT, "Again?", "bot") == 0
     path.with_suffix(".json").write_text("{")
     assert await reused(engine, BOT, "Again?", "bot") == 0
@@ -175,7 +175,7 @@ async def test_prompt_of_a_cut_answer_is_saved(rkllm_of: RkllmMaker, folder: str
 @only_13
 @only_threads
 async def test_text_prompt_reuses_a_file(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
-    # Without a tokenizer only the runtime knows how much of it is the same.
+    # Without a tokenizer only the runtime knows the length of the common prefix.
     engine = rkllm_of('answer\n  say "\\{seen}"\n', prompt_caches=str(tmp_path / "caches"))
     texts = [(await ask(engine, "hi there", prompt_cache="bot"))[0] for _ in range(2)]
     assert '"saves_prompt_cache":true,"prompt_cache":false' in texts[0]
@@ -197,7 +197,7 @@ async def test_name_without_a_folder_causes_a_warning(rkllm_of: RkllmMaker, call
 async def test_adapter_has_its_own_prompt_caches(
     rkllm_of: RkllmMaker, folder: str, tmp_path: Path
 ) -> None:
-    # The stand-in ends the process that begins with another adapter's.
+    # The fake library ends the process that uses another adapter's cache.
     (tmp_path / "one.lora").touch()
     engine = rkllm_of(SPEAKS, prompt_caches=folder, lora=f"one={tmp_path}/one.lora")
     for reuses in (False, True):

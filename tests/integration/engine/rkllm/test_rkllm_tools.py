@@ -1,4 +1,4 @@
-"""Functions and thoughts through the RKLLM engine, with both ABIs: told, called, taken apart.
+"""Tools and reasoning with the RKLLM engine and both ABIs: prompts, calls and parsing.
 
 In each way a prompt can come about: by the model's template, by one without a place for functions,
 and by the runtime's own, where everything is one turn.
@@ -30,13 +30,13 @@ pytestmark = [
 ]
 
 ROUTE = "/v1/chat/completions"
-# As Qwen's begins.
+# The beginning of Qwen's template.
 WITH_TOOLS = (
     "{% if tools %}<|im_start|>system\n<tools>{% for tool in tools %}\n{{ tool | tojson }}"
     "{% endfor %}\n</tools><|im_end|>\n{% endif %}" + CHATML
 )
 OPENS = CHATML.replace("assistant\n{%", "assistant\n<think>\n{%")
-# Qwen3's, with its default the other way round.
+# Qwen3's template, with the opposite default.
 MAY_OPEN = CHATML.replace(
     "assistant\n{%", "assistant\n{% if enable_thinking %}<think>\n{% endif %}{%"
 )
@@ -58,24 +58,24 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Lays what a way needs beside the model."""
+    """Write the files that this variant needs next to the model."""
     WAYS[request.param](tmp_path)
     return str(request.param)
 
 
 @pytest.fixture
 def template(tmp_path: Path) -> None:
-    """Lays a template with a place for functions beside the model."""
+    """Write a template with tool support next to the model."""
     WAYS["template"](tmp_path)
 
 
 def says(*texts: str) -> str:
-    """A script that says these tokens, whatever it is asked."""
+    """Return a script that answers every prompt with these tokens."""
     return f"answer\n  say {' '.join(map(quoted, texts))}\n"
 
 
 def in_turn(*answers: list[str]) -> str:
-    """A script that gives one answer to each run."""
+    """Return a script with one answer per run."""
     return "".join(
         says(*texts).replace("answer", f"answer run={number}", 1)
         for number, texts in enumerate(answers, 1)
@@ -109,7 +109,7 @@ async def deltas(service: OpenAIService, body: dict[str, Any]) -> list[dict[str,
 
 
 async def streamed(service: OpenAIService, body: dict[str, Any]) -> tuple[str, str]:
-    """Return the thoughts and the answer of a stream."""
+    """Return the reasoning and the answer of a stream."""
     told = [each["delta"] for each in await deltas(service, body)]
     thoughts, answer = (
         "".join(each.get(name, "") for each in told) for name in ("reasoning_content", "content")
@@ -118,7 +118,7 @@ async def streamed(service: OpenAIService, body: dict[str, Any]) -> tuple[str, s
 
 
 async def prompt_of(service: OpenAIService, body: dict[str, Any]) -> str:
-    """What the runtime was given, as text."""
+    """Return the runtime's input as text."""
     given = json.loads((await message(service, body))["content"])
     if given["input_type"] == "token":
         return text_of([int(word) for word in given["prompt"].split()])
@@ -130,7 +130,7 @@ async def test_prompt_describes_the_functions(rkllm_of: RkllmMaker, way: str) ->
     told = await prompt_of(service, BODY)
     assert '"weather"' in told
     assert '"city"' in told
-    # Where the template has a place, in its words and not in ours.
+    # If the template supports tools, in its own format instead of ours.
     assert ("You may call functions" in told) is (way != "template")
     assert "weather" not in await prompt_of(service, BODY | {"tool_choice": "none"})
 
@@ -144,7 +144,7 @@ async def test_one_turn_with_functions_causes_a_warning(rkllm_of: RkllmMaker, wa
 
 @pytest.mark.usefixtures("template")
 async def test_tool_call_is_returned_complete_and_streamed(rkllm_of: RkllmMaker) -> None:
-    # R39: cut wherever the tokens cut it, here between any two characters.
+    # R39: split at token boundaries, here between any two characters.
     at_once, bit_by_bit = ["Let me see. ", CALL], ["Let me see. ", *CALL]
     service = service_of(rkllm_of(in_turn(at_once, at_once, bit_by_bit, bit_by_bit)))
     for _ in range(2):
@@ -182,7 +182,7 @@ async def test_tool_result_is_sent_to_the_model(rkllm_of: RkllmMaker, way: str) 
 
 @pytest.mark.usefixtures("template")
 async def test_required_tool_call_is_validated(rkllm_of: RkllmMaker) -> None:
-    # R39: it cannot be held to one, so the answer is compared, and a second one tried.
+    # R39: the answer cannot be constrained, so it is validated and retried once.
     body = BODY | {"tool_choice": "required"}
     refuses, calls = ["I will not."], ['{"name": "weather", "arguments": {}}']
     service = service_of(rkllm_of(in_turn(refuses, refuses, calls)))
@@ -208,7 +208,7 @@ async def test_reasoning_is_returned_separately(rkllm_of: RkllmMaker) -> None:
 async def test_template_that_starts_in_reasoning_is_detected(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
-    # As DeepSeek-R1's: the first mark is in the prompt, and only the second one is said.
+    # As in DeepSeek-R1: the opening marker is in the prompt, only the closing one is generated.
     write_tokenizer(tmp_path, OPENS)
     service = service_of(rkllm_of(says("Hm.", "</th", "ink>", "Yes")))
     body = {"messages": BODY["messages"]}

@@ -1,4 +1,4 @@
-"""The header of a GGUF, well formed and not."""
+"""Valid and damaged GGUF headers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_pooling_is_found_at_any_position(gguf: Path, vocabulary: str) -> None:
     parts = [CONTEXT, POOLING]
     parts.insert({"before": 0, "between": 1, "after": 2}[vocabulary], TOKENS)
     gguf.write_bytes(header(NAME, *parts))
-    # It is said with the model's other numbers, before the vocabulary, which takes long to read.
+    # It is among the model's properties, before the vocabulary, which is slow to parse.
     assert read_header(gguf) == GgufHeader(8192, 0 if vocabulary == "between" else 3)
 
 
@@ -123,6 +123,6 @@ def test_chat_template_is_found_by_its_key_and_type(tmp_path: Path, has_template
     path = tmp_path / "model.gguf"
     key = b"tokenizer.chat_template"
     entry = struct.pack("<Q", len(key)) + key + struct.pack("<I", 8)
-    # The bare name, as in a description of the model, is no entry.
+    # The bare name, for example in a description, is not an entry.
     path.write_bytes(b"GGUF" + key + (entry if has_template else b"") + b"\0" * 100)
     assert has_chat_template(path) is has_template

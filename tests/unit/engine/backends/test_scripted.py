@@ -1,4 +1,4 @@
-"""Each feature of the script format, without an engine around it."""
+"""Each feature of the script format, without an engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conftest import ScriptFactory
 
 
 class Loaded:
-    """A loaded backend and a place for its pieces."""
+    """A loaded backend that records its pieces."""
 
     def __init__(self, path: Path | None) -> None:
         self.backend = ScriptedBackend(None if path is None else str(path))

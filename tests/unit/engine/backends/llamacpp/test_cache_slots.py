@@ -1,4 +1,4 @@
-"""Where in the cache a prompt goes: to what is left of it, at the least loss to others."""
+"""The choice of a cache slot: most reuse at the least loss for other chats."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SYSTEM = "You are helpful. "
 
 
 def used(slots: CacheSlots, prompt: RenderedPrompt, answer: str = "") -> int:
-    """Use a slot for a prompt that is answered so, and return which one."""
+    """Use a slot for a prompt and its answer; return the slot's number."""
     with slots.acquire(prompt) as slot:
         slot.record(prompt, answer)
     return slot.number
 
 
 def turns(name: str, count: int) -> str:
-    """A chat's prompt at some turn; each answer is `yes`."""
+    """Return a chat's prompt after some turns; each answer is `yes`."""
     asked = [f"{name}{turn} asks a question. " for turn in range(count)]
     return SYSTEM + "yes ".join(asked)
 
@@ -62,7 +62,7 @@ def test_long_common_prefix_outweighs_a_short_eviction() -> None:
     long = "Read this: " + "word " * 1000
     first = used(slots, long + "What is it?", "A lot.")
     assert used(slots, long + "Who wrote it?") == first
-    # But not worth a long one, which somebody may come back for.
+    # But it does not outweigh a long one, whose chat may continue.
     assert used(slots, long + "Well, " + "more " * 1000) == first
     assert used(slots, long + "Where?") != first
 

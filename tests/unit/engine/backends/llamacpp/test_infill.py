@@ -1,4 +1,4 @@
-"""The prompt for a gap, put together from llama.cpp's own."""
+"""The fill-in-the-middle template, read from llama.cpp's own prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.errors import BackendFailed, UnsupportedParameter
 
 
 class Server:
-    """Answers what llama.cpp's would, of a model that begins each text with `<s>` or does not."""
+    """A fake llama.cpp server for a model that starts each text with `<s>`, or does not."""
 
     def __init__(self, prompt: str | None, *, begins: bool) -> None:
         self.prompt = prompt
@@ -26,7 +26,7 @@ class Server:
         if path == "/detokenize":
             assert body == {"tokens": [1]}
             return {"content": "<s>"}
-        # One for each mark; the first is there twice where the prompt has it already.
+        # One token per marker; `<s>` occurs twice if the prompt already contains it.
         first = [1, 1] if self.begins else [7, 8]
         return {"tokens": [*first, 9]}
 

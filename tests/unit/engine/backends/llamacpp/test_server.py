@@ -1,4 +1,4 @@
-"""What a server is loaded with."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_batches_are_small_for_fast_aborts() -> None:
 
 
 def test_drafted_tokens_of_all_slots_fit_one_batch() -> None:
-    # R17: llama.cpp ends the process where they do not.
+    # R17: otherwise llama.cpp ends the process.
     drafted = replace(PLAN, draft_path=Path("d"))
     assert drafted.batch == 64
     assert replace(drafted, draft=DraftConfig(64, 0.0)).batch == 4 * 65

@@ -1,4 +1,4 @@
-"""The stand-in for librkllmrt.so, compiled once."""
+"""The fake librkllmrt.so, compiled once."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tests.fake_rkllm import build
 
 @pytest.fixture(scope="session")
 def fake_library(fake_rkllm_folder: Path) -> Callable[[str], Path]:
-    """Builds the stand-in for a version."""
+    """Return a function that builds the fake library of a version."""
     return lambda abi: build(abi, fake_rkllm_folder)

@@ -1,4 +1,4 @@
-"""Every struct, enum, callback and function of both ABIs against what a C compiler makes of them.
+"""Compare every struct, enum, callback and function of both ABIs with those of a C compiler.
 
 The headers are read here as text for the names and types there are, and compiled for their sizes
 and offsets: what is missing or misplaced on either side is a difference.
@@ -42,7 +42,7 @@ SCALARS = {
 
 @dataclass
 class Header:
-    """The declarations of a header, types as they are spelt there."""
+    """The declarations of a header, with types as written there."""
 
     text: str
     structs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def header(abi: Abi) -> Header:
 
 
 def named(abi: Abi) -> dict[str, Any]:
-    """All of an ABI under its C names."""
+    """Return all types of an ABI by their C names."""
     both = {**vars(structs), **vars(SPECIFIC[abi.name])}
     return {name: it for name, it in both.items() if name.startswith(("RKLLM", "LLM"))}
 
@@ -118,7 +118,7 @@ def classes(abi: Abi) -> dict[str, type[ctypes.Structure]]:
 
 
 def members(struct: Any, prefix: str = "", base: int = 0) -> Iterator[tuple[str, int, Any]]:
-    """Every field with its place and type, those of nested structs behind a dot."""
+    """Yield every field with its offset and type; fields of nested structs follow a dot."""
     for name, type_ in struct._fields_:
         offset = base + getattr(struct, name).offset
         if name in getattr(struct, "_anonymous_", ()):
@@ -130,7 +130,7 @@ def members(struct: Any, prefix: str = "", base: int = 0) -> Iterator[tuple[str,
 
 
 def as_ctypes(text: str, abi: Abi) -> Any:
-    """What a C type is in Python."""
+    """Return the ctypes type of a C type."""
     text = text.removeprefix("const ")
     if array := re.fullmatch(r"(.*)\[(\d+)]", text):
         return as_ctypes(array[1], abi) * int(array[2])
@@ -277,6 +277,6 @@ def test_library_without_the_symbols_is_refused_by_their_names(abi: Abi) -> None
 
 
 def test_importing_needs_no_library() -> None:
-    # Whoever reads settings or tests prompts imports this on machines that have none.
+    # The settings and tests import this on machines without the library.
     program = "import ctypes; ctypes.CDLL.__init__ = None; import engine.backends.rkllm.abi"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30, cwd=SOURCES.parents[1])

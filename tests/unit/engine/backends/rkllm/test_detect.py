@@ -1,4 +1,4 @@
-"""Which ABI a library has: what is seen of it, and what is made of that."""
+"""Detection of a library's ABI: the evidence and the choice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refusal(path: Path, asked: str = "auto") -> str:
     return caught.value.message
 
 
-# ---- the versions there are ----
+# ---- known versions ----
 
 
 @pytest.mark.parametrize(("abi", "version"), [(ABI_12, "1.2.3"), (ABI_13, "1.3.0")])
@@ -48,7 +48,7 @@ def test_known_versions_are_detected(fake_library: Builder, abi: Any, version: s
 
 @pytest.mark.parametrize("version", ["1.2.1", "1.2.2", "1.3.1", None])
 def test_other_versions_of_a_layout_are_detected(tmp_path: Path, version: str | None) -> None:
-    # 1.3.1 is what the one board that was reported runs.
+    # 1.3.1 is the version on the only board that was reported.
     abi = ABI_12 if version is not None and version.startswith("1.2") else ABI_13
     defines = [] if version is None else [f'VERSION="{version}"']
     path = build_odd(tmp_path, "AT_12" if abi is ABI_12 else "AT_13", *defines)
@@ -66,13 +66,13 @@ def test_other_versions_of_a_layout_are_detected(tmp_path: Path, version: str | 
 def test_older_versions_are_refused_by_their_symbols(
     fake_library: Builder, version: str, missing: str, asked: str
 ) -> None:
-    # Whatever was asked for: what they lack is called.
+    # With any setting: the functions that they lack are called.
     path = fake_library(version)
     message = refusal(path, asked)
     assert message == f"{path} is older than 1.2.1, it has no {missing}: {UPGRADE}"
 
 
-# ---- what was asked for ----
+# ---- the RKLLM_ABI setting ----
 
 
 @pytest.mark.parametrize("name", ["1.2", "1.3"])
@@ -97,7 +97,7 @@ def test_contradicting_version_string_is_refused(tmp_path: Path, name: str, said
     message = refusal(path)
     assert message.startswith(f"{path} contradicts itself: default parameters fit {name}; ")
     assert f"version string {said}. Set RKLLM_ABI to {name} or {said[:3]} if you" in message
-    # The fields go before the string once somebody has said so.
+    # The setting overrides the version string.
     assert choose_abi(inspect_library(path), name).name == name
     assert refusal(path, said[:3]).startswith(f"RKLLM_ABI is {said[:3]}, and the library is {name}")
 
@@ -108,7 +108,7 @@ def test_unknown_version_string_is_no_contradiction(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("at", "abi"), [("AT_12", ABI_12), ("AT_13", ABI_13)])
 def test_empty_cpu_mask_is_valid(tmp_path: Path, at: str, abi: Abi) -> None:
-    # No board has told yet what the library's own default is.
+    # The library's own default is not known from any board.
     assert choose_abi(inspect_library(build_odd(tmp_path, at, "NO_MASK"))) is abi
 
 
@@ -121,7 +121,7 @@ def test_library_without_matching_layout_is_refused(tmp_path: Path) -> None:
     assert "not 1.2 (" in message
     assert "not 1.3 (" in message
     assert f". {UPGRADE}, or set RKLLM_ABI to one of 1.2, 1.3 if you know it" in message
-    # Nothing speaks for another one.
+    # There is no evidence for another ABI.
     assert choose_abi(inspect_library(path), "1.3") is ABI_13
 
 
@@ -148,12 +148,12 @@ def test_abi_is_chosen_without_loading_the_library() -> None:
     )
 
 
-# ---- libraries that do as they like ----
+# ---- libraries that misbehave ----
 
 
 @pytest.mark.parametrize("what", ["PRINTS", "PRINTS_AT_END", "DIES_AT_END"])
 def test_library_that_prints_or_crashes_at_exit(tmp_path: Path, what: str) -> None:
-    # It knows nothing of our report, and its own output comes out when it pleases.
+    # Its own output may precede, follow or interrupt our report.
     assert choose_abi(inspect_library(build_odd(tmp_path, "AT_13", what))) is ABI_13
 
 
@@ -183,7 +183,7 @@ def test_library_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_unrelated_library_is_refused(tmp_path: Path) -> None:
-    # librknnrt.so lies beside it on every board.
+    # Every board also has librknnrt.so in the same folder.
     source, path = tmp_path / "other.c", tmp_path / "librknnrt.so"
     source.write_text("int rknn_init(void);\nint rknn_init(void) { return 0; }\n")
     run("-shared", "-fPIC", str(source), "-o", str(path))

@@ -1,4 +1,4 @@
-"""What a machine says of its NPU, read from made-up roots."""
+"""The NPU driver's state, read from fake root folders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_old_driver_is_reported(tmp_path: Path, version: str, old: bool) -> None
     told = driver.describe_driver(root)
     assert told.startswith(f"the NPU driver is {version}")
     assert told.endswith(", 0.9.8 or newer is recommended") == old
-    # No reason not to try.
+    # The load is attempted anyway.
     driver.check_driver(root)
 
 
@@ -78,7 +78,7 @@ def test_invalid_driver_version(tmp_path: Path) -> None:
 
 
 def test_board_without_a_driver_is_refused(tmp_path: Path) -> None:
-    # rkllama#27: the runtime would only wait.
+    # rkllama#27: the runtime would wait forever.
     root = root_of(tmp_path, BOARD)
     with pytest.raises(ModelLoadFailed) as caught:
         driver.check_driver(root)
@@ -97,7 +97,7 @@ def test_board_without_a_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compatible", [None, "raspberrypi,5-model-b\0brcm,bcm2712\0"])
 def test_another_machine_is_not_refused(tmp_path: Path, compatible: str | None) -> None:
-    # A library for it would be some stand-in, which is the user's business.
+    # The library may be a fake one there, which is allowed.
     if compatible is not None:
         root_of(tmp_path, {"proc/device-tree/compatible": compatible})
     assert driver.read_driver(tmp_path) == Driver(None, None, False)

@@ -1,4 +1,4 @@
-"""Pooling of hidden states, beside the same done one number at a time."""
+"""Pooling of hidden states, compared with a simple implementation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = [[1.0, -2.0, 0.5], [0.0, 4.0, -0.25], [3.0, 3.0, 8.0], [-1.0, 0.125, 2.0]
 
 
 def copy_all(states: HiddenStates, rows: list[list[float]]) -> None:
-    """One callback, whose memory is spoiled when it is over."""
+    """Make one callback, whose memory is overwritten afterwards."""
     numbers = [number for row in rows for number in row]
     memory = (ctypes.c_float * len(numbers))(*numbers)
     layer = RKLLMResultLastHiddenLayer(
@@ -37,7 +37,7 @@ def expected(pooling: Pooling) -> list[float]:
 @pytest.mark.parametrize("cut", [0, 1, 3])
 @pytest.mark.parametrize("pooling", ["last", "mean", "cls"])
 def test_embedding_is_pooled_and_normalised(pooling: Pooling, cut: int) -> None:
-    # However many callbacks a long text comes in.
+    # A long text may arrive in any number of callbacks.
     states = HiddenStates(pooling)
     for part in (ROWS[:cut], ROWS[cut:]):
         if part:

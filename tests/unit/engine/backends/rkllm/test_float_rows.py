@@ -1,4 +1,4 @@
-"""Rows of floats, copied out of memory that is somebody else's."""
+"""Copying rows of floats from memory of the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtime is fed where there is no tokenizer."""
+"""The runtime's input without a tokenizer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from engine.request import Chat, Message
     ],
 )
 def test_conversation_is_joined_to_one_turn(turns: list[tuple[str, str]], text: str) -> None:
-    # R38: nothing is dropped.
+    # R38: no turn is dropped.
     assert join_turns(Chat(tuple(Message(*turn) for turn in turns))) == text
 
 
 def test_tool_calls_and_results_are_joined_as_text() -> None:
-    # R38: nothing is dropped.
+    # R38: no turn is dropped.
     call = {"id": "1", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
     chat = Chat(
         (

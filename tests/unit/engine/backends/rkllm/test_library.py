@@ -1,4 +1,4 @@
-"""Where librkllmrt.so is looked for, and what is wrong with one before it is loaded."""
+"""The search for librkllmrt.so, and the checks before it is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = {"x86_64": 0x3E, "aarch64": 0xB7}
 
 
 def elf(machine: int | None = None, *, big_endian: bool = False) -> bytes:
-    """The beginning of a shared library for a machine, ours without a number."""
+    """Return the header of a shared library for a machine, by default this one."""
     number = NUMBERS[platform.machine()] if machine is None else machine
     order: Literal["big", "little"] = "big" if big_endian else "little"
     ident = b"\x7fELF\x02" + (b"\x02" if big_endian else b"\x01") + b"\x01" + bytes(9)
@@ -35,7 +35,7 @@ def put(folder: Path, content: bytes | None = None) -> Path:
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without the library: where it may be is below this folder."""
+    """Move all search folders below a temporary folder, which has no library."""
     monkeypatch.setattr(
         library, "_USUAL_FOLDERS", tuple(str(tmp_path / name) for name in ("lib", "opt"))
     )
@@ -58,7 +58,7 @@ def refusal(path: Path | str | None) -> str:
     return caught.value.message
 
 
-# ---- where ----
+# ---- the search ----
 
 
 def test_configured_path_has_priority(
@@ -104,7 +104,7 @@ def test_link_is_followed(places: Path) -> None:
 
 
 def test_path_below_the_working_folder(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The loader would look for a bare name elsewhere.
+    # The loader would search for a bare name in other folders.
     given = put(places / "here")
     monkeypatch.chdir(given.parent)
     assert library.find_library(NAME) == given
@@ -123,7 +123,7 @@ def test_usual_folders_are_absolute() -> None:
     assert all(os.path.isabs(place) for place in library._USUAL_FOLDERS)
 
 
-# As a folder that may not be entered, which for root there is not: it cannot even be looked at.
+# Like an inaccessible folder, which does not exist for root: `stat` fails.
 UNREADABLE = "a" * 300
 
 
@@ -147,7 +147,7 @@ def test_missing_configured_path_is_not_searched_for(places: Path) -> None:
         assert "github.com/airockchip/rknn-llm" in message
 
 
-# ---- what ----
+# ---- the checks ----
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"!<arch>\n" * 10, b"#!/bin/sh\n" * 9])
@@ -205,7 +205,7 @@ def test_missing_dependency_is_named(tmp_path: Path) -> None:
     gone = tmp_path / "libgone.so"
     run("-shared", "-fPIC", str(needed), "-o", str(gone))
     path = tmp_path / NAME
-    # Not left out though nothing of it is used yet.
+    # The linker must not drop the dependency although nothing of it is used.
     run("-shared", "-fPIC", str(source), "-Wl,--no-as-needed", str(gone), "-o", str(path))
     gone.unlink()
     message = load_error(path)
@@ -214,7 +214,7 @@ def test_missing_dependency_is_named(tmp_path: Path) -> None:
 
 
 def test_too_old_system_is_named(tmp_path: Path) -> None:
-    # A version of the C library that nobody has yet.
+    # A version of the C library that does not exist yet.
     (tmp_path / "map").write_text("GLIBC_9.99 { global: *; };\n")
     newer = tmp_path / "libnewer.c"
     newer.write_text("int newer(void);\nint newer(void) { return 1; }\n")

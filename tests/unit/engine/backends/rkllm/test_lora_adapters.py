@@ -1,4 +1,4 @@
-"""RKLLM_LORA: what is an adapter, and what is said of the rest."""
+"""RKLLM_LORA: valid adapters, and errors for invalid ones."""
 
 from __future__ import annotations
 

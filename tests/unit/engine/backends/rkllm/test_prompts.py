@@ -1,4 +1,4 @@
-"""Chats rendered with the model's own files, and what may be wrong with those."""
+"""Rendering chats with the model's own files, and damaged files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HI = chat(("user", "hi"))
 
 @pytest.fixture
 def rendered(tmp_path: Path) -> Callable[..., str]:
-    """Renders a chat with a template; keywords are of tokenizer_config.json."""
+    """Return a function that renders a chat; keywords are fields of tokenizer_config.json."""
 
     def render(template: Any, given: Chat = HI, **config: Any) -> str:
         return ChatTokenizer(write_tokenizer(tmp_path, template, **config)).render(given)
@@ -34,7 +34,7 @@ def rendered(tmp_path: Path) -> Callable[..., str]:
     return render
 
 
-# ---- where they are ----
+# ---- the folder ----
 
 
 def test_tokenizer_folder_is_found_next_to_the_model(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_tokenizer_folder_is_found_next_to_the_model(tmp_path: Path) -> None:
     assert find_tokenizer_folder(model, None) is None
     write_tokenizer(tmp_path)
     assert find_tokenizer_folder(model, None) == tmp_path
-    # Several models may lie in one folder.
+    # Several models may share a folder.
     write_tokenizer(tmp_path / "tiny")
     assert find_tokenizer_folder(model, None) == tmp_path / "tiny"
 
@@ -138,14 +138,14 @@ def test_template_receives_messages_and_special_tokens(rendered: Callable[..., s
         "{% for m in messages %}{{ m.role }},{{ m['content'] }},{{ m.name }};{% endfor %}|"
         "{{ add_generation_prompt }}"
     )
-    # Nothing is escaped, and tokens are texts or objects around one.
+    # Nothing is escaped, and special tokens are strings or objects.
     assert rendered(template, given, unk_token={"content": "<unk>", "lstrip": False}) == (
         "<s></s><unk>|user,<a> & 'b',Ann;tool,{},;|True"
     )
 
 
 def test_tools_and_documents_are_defined_as_none(rendered: Callable[..., str]) -> None:
-    # As they are for the caller that templates are written for.
+    # As transformers defines them.
     assert rendered("{{ tools is not none }} {{ documents is defined }}") == "False True"
 
 
@@ -174,7 +174,7 @@ def test_template_kwargs_cannot_override_messages(rendered: Callable[..., str], 
 
 
 def test_template_extensions_are_available(rendered: Callable[..., str]) -> None:
-    # Whitespace around blocks, loop controls, JSON that is not for HTML, today's date.
+    # Whitespace around blocks, loop controls, JSON without HTML escapes, the date.
     assert rendered("  {% if true %}\na\n  {% endif %}\nb") == "a\nb"
     loop = "{% for i in range(9) %}{% if i > 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
     assert rendered(loop) == "012"
@@ -254,7 +254,7 @@ def spoilt(**fields: Any) -> str:
         "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         spoilt(model={"type": "BPE", "vocab": {"a": 0}, "merges": [["b", "c"]]}),
         spoilt(pre_tokenizer={"type": "None of ours"}),
-        # Nothing is wrong with it until it is used; then the library panics.
+        # The damage shows only in use; then the library panics.
         spoilt(
             post_processor={
                 "type": "TemplateProcessing",

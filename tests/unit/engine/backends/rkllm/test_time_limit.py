@@ -1,4 +1,4 @@
-"""What came with a model and does not end."""
+"""The time limit for code that may never end."""
 
 from __future__ import annotations
 

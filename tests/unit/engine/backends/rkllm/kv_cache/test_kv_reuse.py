@@ -1,4 +1,4 @@
-"""Which part of a prompt is sent, by what the runtime says of its cache."""
+"""Which part of a prompt is sent, depending on the cache size that the runtime reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTEXT = 100
 
 
 class Cache:
-    """Stands in for the runtime: a cache of some size, which clearing makes 0 if it works."""
+    """A fake runtime: a cache of some size, which clearing sets to 0 if it works."""
 
     def __init__(self, *, clears: bool = True) -> None:
         self.size: int | None = 0
@@ -49,7 +49,7 @@ def ran(ids: list[int], **fields: Any) -> Run:
 
 
 def after(history: KvReuse, cache: Cache, ids: list[int], size: int, **fields: Any) -> None:
-    """Run [1, 2, 3], with these tokens as its answer and so many in the cache afterwards."""
+    """Run [1, 2, 3] with these tokens as the answer and this cache size afterwards."""
     assert prepare(history, cache, [1, 2, 3]) == PromptPart([1, 2, 3], keep_history=True)
     history.record_run([1, 2, 3], None, ran(ids, **fields), CONTEXT)
     cache.size = size
@@ -66,7 +66,7 @@ def test_first_prompt_is_sent_completely_to_a_cleared_cache() -> None:
     [(None, 0), (0, 0), (2, 0), (3, 3), (4, 4), (5, 5), (6, 0), (7, 0)],
 )
 def test_reuse_depends_on_the_reported_cache_size(size: Any, reused: int) -> None:
-    # [1, 2, 3] and the answer 4, 5: less than the prompt is as strange as more than was told.
+    # [1, 2, 3] and the answer 4, 5: a size below the prompt or above all tokens is implausible.
     history, cache = history_of(), Cache()
     after(history, cache, [4, 5], size)
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -106,14 +106,14 @@ def test_aborted_run_is_reused() -> None:
 @pytest.mark.parametrize(
     ("size", "fields", "reused"),
     [
-        # With its end token in the cache, or not, or one that is not what the chat has there.
+        # With the end token in the cache, without it, or with one that the chat does not contain.
         (6, {"end_id": 6}, 6),
         (5, {"end_id": 6}, 5),
         (4, {"end_id": 6}, 4),
         (7, {"end_id": 6}, 0),
         (6, {"end_id": 8}, 0),
         (6, {"end_id": -1}, 0),
-        # Cut off, it has none.
+        # An answer that was cut off has none.
         (6, {"end_id": 6, "stopped": True}, 0),
     ],
 )
@@ -133,7 +133,7 @@ def test_repeated_last_token_is_not_an_end_token() -> None:
 
 
 def test_cache_content_is_used_once() -> None:
-    # A run that raises tells nothing of its end.
+    # A run that raises does not record its end.
     history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
     prepare(history, cache, [1, 2, 3, 4, 5])
@@ -193,7 +193,7 @@ def test_adapters_do_not_reuse_each_others_cache(
 
 
 def test_embedding_in_between_is_isolated_and_clears_the_cache() -> None:
-    # Even if the cache is as long afterwards as it was before.
+    # Even if the cache has the same size afterwards.
     history, cache = history_of(), Cache()
     after(history, cache, [4], 4)
     assert prepare(history, cache, [7, 8], isolated=True) == PromptPart([7, 8])
@@ -206,7 +206,7 @@ def test_embedding_in_between_is_isolated_and_clears_the_cache() -> None:
 
 
 def test_prompt_cache_is_committed_after_the_first_token(tmp_path: Path) -> None:
-    # Cut off before its first token, it may have been read in part.
+    # If the run was aborted before its first token, the prompt may have been computed partly.
     model = tmp_path / "model.rkllm"
     model.touch()
     caches = PromptCaches(str(tmp_path), model)

@@ -1,4 +1,4 @@
-"""Files of prompts by name: whose they are, how many there may be, what half of one counts as."""
+"""Prompt cache files: their owner, their number, and incomplete files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.errors import RequestRejected
 
 
 class Handle:
-    """Stands in for the runtime: writes down what is loaded and released."""
+    """A fake runtime that records which caches are loaded and released."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -55,7 +55,7 @@ def caches_of(model: Path, abi: str = "1.3", adapters: Sequence[LoraAdapter] = (
 def load_or_prepare(
     caches: PromptCaches, handle: Handle, name: str, tokens: list[int], lora: str | None = None
 ) -> tuple[int, bool]:
-    """Run a prompt: how much is reused, and whether it is saved, which is done then."""
+    """Run a prompt; return how many tokens are reused, and whether it is saved (and save it)."""
     runtime = cast("Runtime", handle)
     path = caches.cache_path(name, lora)
     assert path is not None
@@ -83,7 +83,7 @@ def test_common_prefix_is_reused(
     assert load_or_prepare(caches, handle, "bot", tokens) == (reused, False)
     assert load_or_prepare(caches, handle, "bot", tokens) == (reused, False)
     assert handle.calls == ["bot"]
-    # What is there already was not to be saved.
+    # An existing cache is not saved again.
     assert caplog.records == []
 
 
@@ -97,7 +97,7 @@ def test_caches_are_private_with_any_umask(model: Path, handle: Handle, umask: i
     (folder,) = (model.parent / "caches").iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600] * 2
-    # As an earlier version may have left it.
+    # An earlier version may have left it like this.
     folder.chmod(0o755)
     assert load_or_prepare(caches_of(model), handle, "bot", [1, 2, 3]) == (2, False)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -145,7 +145,7 @@ def test_each_adapter_has_its_own_files(model: Path, handle: Handle, change: str
     assert load_or_prepare(caches, handle, "bot", [1, 2], "french") == (1, False)
     assert load_or_prepare(caches, handle, "bot", [1, 2]) == (1, False)
     assert handle.calls == ["bot", "release", "bot"]
-    # Under the same name, another one.
+    # Another file under the same name.
     if change == "file":
         path.write_text("Weights")
     else:
@@ -231,7 +231,7 @@ def test_failed_commit_does_not_fail_the_answer(
         load_or_prepare(caches, handle, "bot", [1, 2, 3])
     assert "prompt cache bot was not saved: No space left on device" in caplog.text
     assert [path.name for path in (model.parent / "caches").rglob("bot*")] == []
-    # The next one saves it.
+    # The next request saves it.
     assert load_or_prepare(caches, handle, "bot", [1, 2, 3]) == (0, True)
     assert load_or_prepare(caches, handle, "bot", [1, 2, 4]) == (2, False)
 

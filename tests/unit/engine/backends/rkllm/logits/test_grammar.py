@@ -1,4 +1,4 @@
-"""Which tokens may come next: by a schema or a grammar, in both ways that vocabularies are."""
+"""The tokens that a schema or a grammar allows, with byte-level and SentencePiece vocabularies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PERSON: dict[str, Any] = {
 
 
 class ConstraintTester:
-    """A model that says what it is told to, where that is allowed."""
+    """Feeds texts to constraints and checks that their tokens are allowed."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer = ChatTokenizer(folder)
@@ -56,7 +56,7 @@ class ConstraintTester:
         return b"".join(map(self.vocabulary.piece, tokens)).decode()
 
     def feed(self, constraint: Constraint, text: str, *, fast_forward: bool = False) -> list[str]:
-        """Say a text; return what followed from each token of it, which is no more said then."""
+        """Feed a text; return the texts forced after its tokens, which are then skipped."""
         tokens = self.tokenizer.encode(text, special=False)
         followed = []
         while tokens:
@@ -71,13 +71,13 @@ class ConstraintTester:
 
 @pytest.fixture(scope="module")
 def tester(tmp_path_factory: pytest.TempPathFactory) -> ConstraintTester:
-    """One token a byte."""
+    """A vocabulary with one token per byte."""
     return ConstraintTester(write_tokenizer(tmp_path_factory.mktemp("bytes")))
 
 
 @pytest.fixture(scope="module")
 def piece_tester(tmp_path_factory: pytest.TempPathFactory) -> ConstraintTester:
-    """Words in SentencePiece's manner, which begins each text with a space."""
+    """A SentencePiece vocabulary of words, which starts each text with a space."""
     bytes_of_others = [f"<0x{byte:02X}>" for byte in range(256)]
     return with_pieces(tmp_path_factory.mktemp("pieces"), bytes_of_others)
 
@@ -153,7 +153,7 @@ def test_every_end_token_may_end_the_answer(tmp_path: Path) -> None:
 def test_forced_tokens_are_returned(tester: ConstraintTester) -> None:
     constraint = tester.constraint(json_schema=PERSON)
     followed = tester.feed(constraint, '{"name": "Al", "tags": ["red"]}', fast_forward=True)
-    # With the bracket there is still a choice; after the first letter of a tag there is none.
+    # After the bracket there is still a choice; after the first letter of a tag there is none.
     assert followed == ['"name": "', "", "", ', "tags": [', "", 'ed"', "}"]
     assert constraint.is_complete
 
@@ -174,12 +174,12 @@ def test_constraint_handles_tokens_with_spaces(piece_tester: ConstraintTester) -
 
 
 def test_forced_tokens_equal_the_text(piece_tester: ConstraintTester) -> None:
-    # Alone a text of these would begin with a space.
+    # On its own, such a text would start with a space.
     constraint = piece_tester.constraint(json_schema={"enum": ["red"]})
     [first] = constraint.allowed_tokens().nonzero()[0]
     forced = constraint.advance(int(first), fast_forward=True)
     assert piece_tester.text([int(first), *forced]) == '"red"'
-    # As the model knows it: no letter after the other.
+    # As the model's tokenizer writes it, not letter by letter.
     assert [piece_tester.text([token]) for token in forced] == ["red", '"']
 
 
@@ -203,7 +203,7 @@ def test_text_without_tokens_is_refused_where_it_starts(tmp_path: Path) -> None:
 
 
 def test_special_token_does_not_match_text(tester: ConstraintTester) -> None:
-    # It is said as letters or not at all: a schema's words make no turn end.
+    # It can only be spelled in letters: the texts of a schema must not end a turn.
     constraint = tester.constraint(json_schema={"const": f"a{END}b"})
     text = []
     while not constraint.is_complete:
@@ -244,7 +244,7 @@ def test_unsupported_grammar_or_schema_is_refused(
 
 
 def test_schema_that_is_too_large_is_refused(tester: ConstraintTester) -> None:
-    # Before it is made, which nothing could abort.
+    # Refused before it is built, because building cannot be aborted.
     fields: dict[str, Any] = {f"field {number}": {} for number in range(6000)}
     with pytest.raises(
         RequestRejected,
@@ -265,7 +265,7 @@ def test_grammar_with_too_many_alternatives_ends_the_answer(tester: ConstraintTe
         RequestRejected, match="grammar: it could not be followed any further: "
     ) as told:
         constraint.advance(int(bracket), fast_forward=False)
-    # Logs have it too, and they have no texts.
+    # The message is logged too, and logs contain no content.
     assert "[" not in str(told.value)
 
 
@@ -291,7 +291,7 @@ def test_grammar_that_is_too_large_is_refused(tester: ConstraintTester) -> None:
     message = f"^grammar: it must have at most {MAX_GRAMMAR_CHARS} characters, got {len(text)}$"
     with pytest.raises(RequestRejected, match=message):
         tester.constraint(grammar=text)
-    # Short enough as a text.
+    # The text itself is short enough.
     text = "root ::= " + "x* " * MAX_SYMBOLS + '\nx ::= "a"'
     assert len(text) < MAX_GRAMMAR_CHARS
     with pytest.raises(RequestRejected, match=r"grammar: it cannot be followed: .*grammar size"):
@@ -299,7 +299,7 @@ def test_grammar_that_is_too_large_is_refused(tester: ConstraintTester) -> None:
 
 
 def test_any_alternative_of_a_schema_is_allowed(tester: ConstraintTester) -> None:
-    # As pydantic writes a union, whether or not a field tells its shapes apart.
+    # As pydantic writes a union, with and without a discriminator.
     shapes = [
         {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
         for kind in ("cat", "dog")

@@ -1,4 +1,4 @@
-"""Generation step by step, over a runtime that is written here: what it is asked and refused."""
+"""The token loop over a fake runtime that records its calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORDS = cast(
 
 
 class FakeGrammar:
-    """A grammar of words: after the first of one come the others; an empty one is any token."""
+    """A fake grammar: the first token of a text forces the others; an empty one allows all."""
 
     def __init__(self, *words: list[int]) -> None:
         self._forced_texts = list(words)
@@ -65,7 +65,7 @@ class FakeGrammar:
 
 
 def result(rows: list[list[float]]) -> RKLLMResult:
-    """A callback's result; its memory lives as long as it does."""
+    """Return a callback's result, which keeps its memory alive."""
     numbers = [number for row in rows for number in row]
     memory = (ctypes.c_float * len(numbers))(*numbers)
     pointer = ctypes.cast(memory, ctypes.POINTER(ctypes.c_float))
@@ -73,7 +73,7 @@ def result(rows: list[list[float]]) -> RKLLMResult:
 
 
 class FakeRuntime:
-    """A runtime whose logits are the next of these rows; it says what was asked of it."""
+    """A fake runtime that returns these rows of logits in order and records its calls."""
 
     def __init__(self, *rows: list[float]) -> None:
         self._rows = list(rows)
@@ -180,10 +180,10 @@ def test_run_fails_if_the_cache_cannot_be_cleared() -> None:
 
 
 def test_forced_tokens_are_computed_in_one_run() -> None:
-    # Against the model's wish, which is the end.
+    # Although the model prefers the end token.
     runtime = FakeRuntime([0, 0, 5], [0, 0, 5])
     assert run(runtime, grammar=FakeGrammar([0, 1, 1], [1, 0])) == [b"a", b"b", b"b", b"b", b"a"]
-    # And of the last word nothing, for there is no choice after it.
+    # The last forced text is not computed, because no choice follows it.
     assert runtime.calls == ["forget", [0, 1], [0, 1, 1], "forget"]
 
 
@@ -222,7 +222,7 @@ def test_forced_tokens_end_at_the_context(
 
 
 def test_penalties_count_forced_tokens() -> None:
-    # Twice said, the first is less likely than the second.
+    # After two occurrences the first token is less likely than the second.
     rows: tuple[list[float], ...] = ([5, 0, 0], [5, 4.5, 0])
     grammar = FakeGrammar([1, 0, 0], [])
     assert run(FakeRuntime(*rows), grammar=grammar) == [b"b", b"a", b"a", b"a"]
@@ -251,7 +251,7 @@ def test_prompt_ending_in_reasoning_is_detected(text: str) -> None:
     )
     steps.run(prompt, GREEDY, lambda *_: False, threading.Event())
     assert not grammar.thinking
-    # A token a letter, as the least there can be.
+    # One token per letter, the smallest tokens possible.
     letters.text = lambda token: text[token - 3] if token >= 3 else "a"
     steps = TokenLoop(
         cast("Runtime", FakeRuntime([0, 0, 5])),
@@ -272,7 +272,7 @@ def test_last_row_is_fitted_to_the_vocabulary() -> None:
     last = LastLogits()
     last.copy_result(result([[1, 2, 3], [4, 5, 6]]))
     assert last.logits(2, 3).tolist() == [4, 5, 6]
-    # Columns that are only there to make it a round number; tokens that the model has no column of.
+    # Padding columns, and tokens for which the model has no column.
     assert last.logits(2, 2).tolist() == [4, 5]
     assert last.logits(2, 4).tolist() == [4, 5, 6, -math.inf]
 

@@ -1,4 +1,4 @@
-"""The bytes of tokens: joined they are the text, in the ways that vocabularies are written."""
+"""The bytes of tokens, which joined equal the text, for all kinds of vocabularies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def vocabulary_of(folder: Path) -> tuple[ChatTokenizer, Vocabulary]:
 
 
 def sentence_pieces(folder: Path, decoder: Any) -> Path:
-    """A tokenizer in SentencePiece's manner: words with a mark for the space, and bytes."""
+    """A SentencePiece tokenizer: words with a mark for the space, and byte tokens."""
     pieces = ["<unk>", "</s>", "▁", "▁Good", "day", "▁day", *"abcdefgory"]
     pieces += [f"<0x{byte:02X}>" for byte in range(256)]
     made: Any = Tokenizer(
@@ -70,7 +70,7 @@ def test_special_tokens_have_text_but_no_bytes(tmp_path: Path) -> None:
     end = id_of("<|im_end|>")
     assert (vocabulary.piece(end), vocabulary.text(end)) == (b"", "<|im_end|>")
     assert vocabulary.text(id_of("a")) == "a"
-    # Half a character has none.
+    # An incomplete character has no text.
     assert vocabulary.text(id_of("Ã")) == "\N{REPLACEMENT CHARACTER}"
     assert vocabulary.size == 260
     assert vocabulary.piece(260) == vocabulary.piece(10**6) == b""
