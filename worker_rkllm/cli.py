@@ -25,7 +25,7 @@ class Command:
     arguments: tuple[str, ...] = ()
 
 
-# Modules are named, not imported, so that `--help` does not wait for them.
+# Modules are imported on use, so that `--help` is fast.
 COMMANDS = {
     "run": Command("run one local job, or take jobs from RunPod", "handler.__main__"),
     "serve": Command("serve the local RunPod and the OpenAI API", "emulator.__main__"),
@@ -38,8 +38,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand that the arguments name and return its exit code.
 
-    Everything after the subcommand's name is passed on to it as it stands, `--help` included.
-    A missing optional package is one sentence that names the extra, and exit code 2.
+    All arguments after the subcommand's name are passed to it unchanged, including `--help`. If an
+    optional package is missing, the error message names the extra and the exit code is 2.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = _parser().parse_args(arguments[:1]).command
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments[:1] = command.arguments
     put_own_packages_first()
     prog = f"{_DISTRIBUTION} {name}"
-    # RunPod's SDK parses sys.argv by itself.
+    # RunPod's SDK parses sys.argv.
     sys.argv = [prog, *arguments]
     try:
         return _load(command.module)(arguments, prog=prog)
@@ -91,5 +91,5 @@ def _version() -> str:
     try:
         return version(_DISTRIBUTION)
     except PackageNotFoundError:
-        # A clone that is run in place.
+        # A source checkout.
         return "(not installed)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The module that an import names, and the extra that brings it.
+# Imported modules, and the extras that install them.
 _EXTRA_OF_MODULE = {
     "aws_lambda_powertools": "lambda",
     "boto3": "s3",
@@ -25,10 +25,10 @@ _EXTRA_OF_MODULE = {
 
 
 def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
-    """Return one sentence that names the extra which installs the missing package.
+    """Return an error message that names the extra for a missing package.
 
-    Return None for a module of no extra: its absence is a fault of the installation or the code,
-    and a traceback shows where.
+    Return None if no extra has the module: then the installation or the code is broken, and the
+    traceback is needed.
     """
     module = (error.name or "").partition(".")[0]
     extra = _EXTRA_OF_MODULE.get(module)

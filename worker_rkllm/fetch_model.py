@@ -1,4 +1,4 @@
-"""`worker-rkllm fetch-model`: downloads the default model to where the engine looks for it."""
+"""`worker-rkllm fetch-model`: downloads the default model to the folder that the engine reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine import default_model
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "worker-rkllm fetch-model") -> int:
-    """Download the model if it is not there yet; return 0 once it is there."""
+    """Download the model unless it exists, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=f"Download the default model, {default_model.DEFAULT_MODEL_NAME} (93 MB), from "

@@ -1,7 +1,7 @@
-"""Imports of this package's own modules in a folder that has modules of the same names.
+"""Fixes the import path when the user's folder has modules with the names of this package's.
 
-RunPod users have a `handler.py` in their folder, and some an `engine.py` or a `jobs.py`. Where such
-a folder comes first on `sys.path`, `import handler` finds the wrong module.
+RunPod users have a `handler.py` in their folder, and some an `engine.py` or a `jobs.py`. If
+such a folder is first on `sys.path`, `import handler` imports the wrong module.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def put_own_packages_first(path: MutableSequence[str] = sys.path, root: Path = ROOT) -> None:
     """Put `root` first on `path` if a module elsewhere hides one of the packages in `root`.
 
-    The path stays as it is otherwise, since modules in `root` would then hide the standard
-    library's modules of the same names without any need.
+    Otherwise the path is unchanged, because modules in `root` could needlessly hide modules of the
+    standard library with the same names.
     """
     if any(_is_hidden(name, path, root) for name in PACKAGES):
         path.insert(0, str(root))
