@@ -27,14 +27,14 @@ _TELL_ABORTS = "--tell-aborts="
 
 
 async def event_per_token(
-    codec: OpenAICall, running: ActiveGeneration, interval_s: float = 0.0
+    call: OpenAICall, running: ActiveGeneration, interval_s: float = 0.0
 ) -> AsyncGenerator[bytes, None]:
     """Yield what `handler.openai.events.stream_events` yields, with one event per token."""
-    opening = codec.encode_opening(running.created)
+    opening = call.encode_opening(running.created)
     async for batch in running.batches(interval_s):
-        yield opening + b"".join([codec.encode_delta([delta]) for delta in batch])
+        yield opening + b"".join([call.encode_delta([delta]) for delta in batch])
         opening = b""
-    yield opening + codec.encode_closing(await running.build_answer()) + DONE
+    yield opening + call.encode_closing(await running.build_answer()) + DONE
 
 
 def tell_aborts(path: Path) -> None:

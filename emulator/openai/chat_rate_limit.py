@@ -15,7 +15,7 @@ from handler.errors import ErrorInfo, ErrorMapping
 
 RouteHandler = Callable[[Request], Coroutine[Any, Any, Any]]
 
-_TOO_MANY = ErrorMapping(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
+_RATE_LIMITED = ErrorMapping(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
 
 
 class ChatRateLimiter:
@@ -53,7 +53,7 @@ class ChatRateLimiter:
             else:
                 wait_s = max(1, math.ceil(stats.reset_time - time.time()))
                 message = f"Rate limit exceeded. Try again in {wait_s} seconds."
-                error = ErrorInfo(message, _TOO_MANY, retry_after_s=wait_s)
+                error = ErrorInfo(message, _RATE_LIMITED, retry_after_s=wait_s)
                 response = error_response(error, named=True)
             response.headers.update(
                 {

@@ -89,7 +89,7 @@ class OpenAICall:
                 *format_warnings(body),
                 *option_warnings,
             ),
-            tells_logprobs=self.parameters.logprobs is not None,
+            returns_logprobs=self.parameters.logprobs is not None,
         )
         self._priority = priority
         # Timeout of each generation; None for the engine's own.

@@ -133,19 +133,19 @@ async def test_streamed_call_is_whole_in_the_end(
         "max_tokens": MAX_TOKENS,
         **manner,
     }
-    codec = service.parse_call(ROUTE, body)
+    call = service.parse_call(ROUTE, body)
     name, arguments = "", ""
     reasons: set[str | None] = set()
-    async with asyncio.timeout(50), await service.open_stream(codec) as running:
-        async for block in stream_events(codec, running):
+    async with asyncio.timeout(50), await service.open_stream(call) as running:
+        async for block in stream_events(call, running):
             for line in block.decode().splitlines():
                 if not line.startswith("data: {"):
                     continue
                 for choice in json.loads(line.removeprefix("data: "))["choices"]:
                     reasons.add(choice["finish_reason"])
-                    for call in choice["delta"].get("tool_calls", ()):
-                        name += call["function"].get("name") or ""
-                        arguments += call["function"].get("arguments") or ""
+                    for tool_call in choice["delta"].get("tool_calls", ()):
+                        name += tool_call["function"].get("name") or ""
+                        arguments += tool_call["function"].get("arguments") or ""
     [reason] = reasons - {None}
     if finished(reason, "tool_calls", manner):
         assert name == "weather"

@@ -14,8 +14,8 @@ from engine import BackendConfig, Engine, EngineConfig
 from handler.job import JobHandler
 from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
-from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, tell_streamed, tell_whole
-from tests.unit.handler.openai.reading import Choice, Told
+from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, complete, complete_streamed
+from tests.unit.handler.openai.reading import Choice, ReadResponse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,12 +41,12 @@ async def pipeline(model_path: Path) -> AsyncIterator[Pipeline]:
     await engine.close()
 
 
-async def both(pipeline: Pipeline, route: str, body: dict[str, Any]) -> Told:
+async def both(pipeline: Pipeline, route: str, body: dict[str, Any]) -> ReadResponse:
     """The whole answer, after it was found to be the streamed one as well."""
     service = OpenAIService(pipeline, stream_multi_prompt=True)
     async with asyncio.timeout(50):
-        whole = await tell_whole(service, route, body)
-        streamed = await tell_streamed(service, route, body)
+        whole = await complete(service, route, body)
+        streamed = await complete_streamed(service, route, body)
     assert streamed.choices == whole.choices
     assert streamed.usage == whole.usage
     return whole

@@ -20,7 +20,7 @@ from tests.fake_rkllm import build, write_script
 from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.emulator.serving import serving
 from tests.unit.handler.openai import reading
-from tests.unit.handler.openai.reading import Told
+from tests.unit.handler.openai.reading import ReadResponse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -66,20 +66,20 @@ class Asking:
         self.max_tokens = max_tokens
 
     async def whole(self, route: str, body: dict[str, Any]) -> list[Said]:
-        return _said(reading.whole(await self._post(route, body)))
+        return _said(reading.read_response(await self._post(route, body)))
 
     async def streamed(self, route: str, body: dict[str, Any]) -> list[Said]:
         response = await self._client.post(route, json={**body, "stream": True})
         assert response.status_code == 200
-        return _said(reading.streamed([response.content]))
+        return _said(reading.read_stream([response.content]))
 
     async def bridged(self, route: str, body: dict[str, Any]) -> list[Said]:
         """As RunPod's own OpenAI routes hand a call to a worker."""
-        return _said(reading.whole(await self._job(openai_route=route, openai_input=body)))
+        return _said(reading.read_response(await self._job(openai_route=route, openai_input=body)))
 
     async def bridged_stream(self, route: str, body: dict[str, Any]) -> list[Said]:
         events = await self._job(openai_route=route, openai_input={**body, "stream": True})
-        return _said(reading.streamed([events.encode()]))
+        return _said(reading.read_stream([events.encode()]))
 
     async def job(self, body: dict[str, Any], *, stream: bool = True, **params: Any) -> Said:
         """As RunPod's clients ask for text."""
@@ -106,7 +106,7 @@ class Asking:
         return response.json()
 
 
-def _said(told: Told) -> list[Said]:
+def _said(told: ReadResponse) -> list[Said]:
     assert told.usage is not None
     # Of one choice alone it is known how many of the tokens are its own.
     tokens = told.usage["completion_tokens"] if len(told.choices) == 1 else None

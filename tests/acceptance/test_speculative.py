@@ -14,7 +14,7 @@ from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from handler.settings import Settings
 from tests.conftest import EngineFactory
-from tests.unit.handler.openai.calls import COMPLETIONS, tell_streamed, tell_whole
+from tests.unit.handler.openai.calls import COMPLETIONS, complete, complete_streamed
 
 PROMPTS = ["The capital of France is", "def fibonacci(n):"]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -53,8 +53,8 @@ async def test_model_that_drafts_for_itself_says_what_it_says_alone(
     for manner in MANNERS:
         for prompt in PROMPTS:
             body = {"prompt": prompt, **manner}
-            expected = await tell_whole(alone, COMPLETIONS, body)
-            told = await tell_streamed(drafted, COMPLETIONS, body)
+            expected = await complete(alone, COMPLETIONS, body)
+            told = await complete_streamed(drafted, COMPLETIONS, body)
             assert told.choices == expected.choices, body
             assert told.usage == expected.usage, body
 
@@ -78,8 +78,8 @@ async def test_length_and_threshold_are_those_of_the_request(
         {"num_assistant_tokens": 64},
     ):
         body = {"model": "tiny", "prompt": "Once", "max_tokens": 4, "temperature": 0, **asked}
-        codec = service.parse_call(COMPLETIONS, body, OVMS)
-        answer = await service._models.default.run(codec.request)
+        call = service.parse_call(COMPLETIONS, body, OVMS)
+        answer = await service._models.default.run(call.request)
         assert answer.finish.usage.completion_tokens == 4
         assert answer.warnings == ()
         reloads.append(answer.finish.timings.reload_ms > 100)
@@ -93,7 +93,7 @@ async def test_tokens_that_were_drafted_have_no_logprobs_and_it_is_said(
     # R16
     service = service_of(engine_factory, settings(model_path, draft_model_path=model_path))
     body = {"prompt": "Once", "max_tokens": 2, "logprobs": 1}
-    told = await tell_whole(service, COMPLETIONS, body)
+    told = await complete(service, COMPLETIONS, body)
     assert told.warnings == ["logprobs is not supported by the llamacpp engine and was ignored"]
 
 

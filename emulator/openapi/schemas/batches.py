@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from emulator.batches.batch import WINDOW, BatchStatus
-from emulator.batches.batch_request import NewBatchInput
-from emulator.batches.expiry import ANCHOR, LEAST_S, MOST_S
-from emulator.batches.file import INPUT, OUTPUT
 from emulator.batches.input_validation import ENDPOINTS
+from emulator.batches.models import COMPLETION_WINDOW, INPUT_PURPOSE, OUTPUT_PURPOSE, BatchStatus
+from emulator.batches.parameters import EXPIRY_ANCHOR, MAX_EXPIRY_S, MIN_EXPIRY_S, NewBatchInput
 from emulator.openapi.schemas.common import (
     COUNT,
     TEXT,
@@ -19,7 +17,7 @@ from emulator.openapi.schemas.common import (
 )
 
 _TIMESTAMP: Schema = {"type": "integer", "description": "Unix time in seconds."}
-_SECONDS: Schema = {"type": "integer", "minimum": LEAST_S, "maximum": MOST_S}
+_SECONDS: Schema = {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S}
 _TIMESTAMP_NAMES = (
     "in_progress_at",
     "finalizing_at",
@@ -38,12 +36,12 @@ def batch_schemas() -> dict[str, Schema]:
     return {
         "NewFile": object_of(
             {
-                "purpose": {"const": INPUT},
+                "purpose": {"const": INPUT_PURPOSE},
                 "file": TEXT
                 | {"format": "binary", "description": "JSON Lines: one request per line."},
             },
             {
-                "expires_after[anchor]": {"const": ANCHOR},
+                "expires_after[anchor]": {"const": EXPIRY_ANCHOR},
                 "expires_after[seconds]": _SECONDS,
             },
         ),
@@ -54,7 +52,7 @@ def batch_schemas() -> dict[str, Schema]:
                 "bytes": COUNT,
                 "created_at": _TIMESTAMP,
                 "filename": TEXT,
-                "purpose": {"enum": [INPUT, OUTPUT]},
+                "purpose": {"enum": [INPUT_PURPOSE, OUTPUT_PURPOSE]},
                 "status": {"const": "processed"},
                 "expires_at": or_null(_TIMESTAMP),
             }
@@ -73,7 +71,7 @@ def batch_schemas() -> dict[str, Schema]:
             {
                 "metadata": fields["metadata"],
                 "output_expires_after": or_null(
-                    object_of({"anchor": {"const": ANCHOR}, "seconds": _SECONDS})
+                    object_of({"anchor": {"const": EXPIRY_ANCHOR}, "seconds": _SECONDS})
                 ),
             },
         ),
@@ -84,7 +82,7 @@ def batch_schemas() -> dict[str, Schema]:
                 "endpoint": {"enum": list(ENDPOINTS)},
                 "model": TEXT,
                 "input_file_id": TEXT,
-                "completion_window": {"const": WINDOW},
+                "completion_window": {"const": COMPLETION_WINDOW},
                 "status": {"enum": [each.value for each in BatchStatus]},
                 "created_at": _TIMESTAMP,
                 "expires_at": _TIMESTAMP,

@@ -47,9 +47,9 @@ def open_with(script: ScriptFactory, engine_factory: EngineFactory) -> Open:
     return build
 
 
-async def run(doors: Services, prompt: str = "hi", **given: Any) -> dict[str, Any]:
+async def run(doors: Services, prompt: str = "hi", **fields: Any) -> dict[str, Any]:
     """The output of a job."""
-    output = await doors.jobs.run({"id": "j", "input": {"prompt": prompt, **given}})
+    output = await doors.jobs.run({"id": "j", "input": {"prompt": prompt, **fields}})
     assert isinstance(output, dict)
     assert "error" not in output, output
     return output
@@ -57,8 +57,8 @@ async def run(doors: Services, prompt: str = "hi", **given: Any) -> dict[str, An
 
 async def call(doors: Services, prompt: str = "hi", **body: Any) -> dict[str, Any]:
     """The body of an OpenAI call."""
-    codec = doors.openai.parse_call("/v1/completions", {"prompt": prompt, **body})
-    return await doors.openai.complete(codec)
+    parsed = doors.openai.parse_call("/v1/completions", {"prompt": prompt, **body})
+    return await doors.openai.complete(parsed)
 
 
 def rules(output: dict[str, Any]) -> list[str]:
@@ -109,7 +109,7 @@ async def test_model_of_the_language_is_there_before_the_first_answer() -> None:
     assert language._load_model.cache_info().currsize == 1
 
 
-async def test_no_model_is_loaded_where_no_language_is_asked_for() -> None:
+async def test_language_model_is_not_loaded_without_the_language_check() -> None:
     language._load_model.cache_clear()
     build_validation(Settings())
     assert language._load_model.cache_info().currsize == 0
@@ -156,10 +156,10 @@ async def test_regenerate(
 ) -> None:
     # There is not a word in the answer.
     doors, engine = open_with(regenerate=regenerate)
-    tries = RecordingGenerate(engine)
-    monkeypatch.setattr(engine, "generate", tries)
+    recorder = RecordingGenerate(engine)
+    monkeypatch.setattr(engine, "generate", recorder)
     output = await run(doors)
-    assert len(tries.requests) == count
+    assert len(recorder.requests) == count
     assert ("regenerated" in output) is regenerate
 
 
@@ -176,7 +176,7 @@ async def test_openai_calls_are_validated_only_if_they_ask(open_with: Open) -> N
     assert (await call(doors, enable_validation=True))["validation"]["valid"] is True
 
 
-async def test_nothing_is_looked_at_by_default(open_with: Open) -> None:
+async def test_no_checks_by_default(open_with: Open) -> None:
     # R56
     text = "4111 1111 1111 1111, bob@example.com, an attack plan"
     doors, _ = open_with(text)
@@ -189,9 +189,9 @@ async def test_nothing_is_looked_at_by_default(open_with: Open) -> None:
 # -- settings that cannot be used -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "value", "said"), BAD_SETTINGS, ids=BAD_IDS)
-def test_bad_setting_is_told_in_one_line(
-    name: str, value: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "value", "expected"), BAD_SETTINGS, ids=BAD_IDS)
+def test_invalid_setting_is_reported_in_one_line(
+    name: str, value: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -199,7 +199,7 @@ def test_bad_setting_is_told_in_one_line(
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingError) as raised:
         build_validation(Settings())
-    assert str(raised.value).startswith(said)
+    assert str(raised.value).startswith(expected)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 400
 
@@ -240,11 +240,11 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, package, None)
 
 
-SCHEMA_SAID = (
+SCHEMA_WARNING = (
     "json_schema was not checked. Checking answers against a JSON schema needs the package "
     "jsonschema-rs, which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
 )
-LANGUAGE_SAID = (
+LANGUAGE_WARNING = (
     "language was not checked. Checking the language of answers needs the package py3langid, "
     "which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
 )
@@ -255,19 +255,19 @@ def test_missing_packages_are_logged_at_the_start(
     schema: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build_validation(Settings(validation_schema=schema, validation_language="en"))
-    found = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert found == [("WARNING", SCHEMA_SAID), ("WARNING", LANGUAGE_SAID)]
+    result = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert result == [("WARNING", SCHEMA_WARNING), ("WARNING", LANGUAGE_WARNING)]
 
 
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("given", [{}, {"validation": {"redact_pii": True}}])
+@pytest.mark.parametrize("fields", [{}, {"validation": {"redact_pii": True}}])
 async def test_every_answer_carries_the_warning(
-    open_with: Open, schema: Path, given: dict[str, Any]
+    open_with: Open, schema: Path, fields: dict[str, Any]
 ) -> None:
     # R16
     doors, _ = open_with("yes", validation_schema=schema, validation_language="en")
-    for output in (await run(doors, **given), await call(doors, **given)):
-        assert output["warnings"] == [SCHEMA_SAID, LANGUAGE_SAID]
+    for output in (await run(doors, **fields), await call(doors, **fields)):
+        assert output["warnings"] == [SCHEMA_WARNING, LANGUAGE_WARNING]
 
 
 @pytest.mark.usefixtures("bare")
@@ -282,7 +282,7 @@ async def test_all_else_works_without_them(open_with: Open, schema: Path) -> Non
 
 
 @pytest.mark.usefixtures("bare")
-async def test_packages_that_nobody_needs_are_not_missed(
+async def test_packages_that_are_not_needed_cause_no_warning(
     open_with: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     doors, _ = open_with("yes")
@@ -290,7 +290,7 @@ async def test_packages_that_nobody_needs_are_not_missed(
     assert caplog.records == []
 
 
-def test_draft_model_of_no_use_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_draft_model_without_llamacpp_causes_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     # R17
     build_validation(Settings(engine="llamacpp", draft_model_path=Path("draft.gguf")))
     assert caplog.messages == []

@@ -29,7 +29,7 @@ def named(pipeline_of: PipelineFactory, name: str, **script: Any) -> Pipeline:
     return Pipeline(made.engine, name)
 
 
-async def told(service: OpenAIService, **body: Any) -> tuple[str, str]:
+async def expected(service: OpenAIService, **body: Any) -> tuple[str, str]:
     answer = await service.complete(service.parse_call(COMPLETIONS, {"prompt": "who?", **body}))
     return answer["model"], answer["choices"][0]["text"]
 
@@ -37,15 +37,15 @@ async def told(service: OpenAIService, **body: Any) -> tuple[str, str]:
 async def test_openai_calls_go_to_the_model_they_name(models: ModelRegistry) -> None:
     # R7
     service = OpenAIService(models)
-    assert await told(service) == ("big", "I am big.")
-    assert await told(service, model="small") == ("small", "I am small.")
-    assert await told(service, model="big") == ("big", "I am big.")
+    assert await expected(service) == ("big", "I am big.")
+    assert await expected(service, model="small") == ("small", "I am small.")
+    assert await expected(service, model="big") == ("big", "I am big.")
 
 
 async def test_streams_and_several_answers_go_there_too(models: ModelRegistry) -> None:
     service = OpenAIService(models)
-    codec = service.parse_call(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
-    async with await service.open_stream(codec) as running:
+    call = service.parse_call(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
+    async with await service.open_stream(call) as running:
         assert isinstance(running, ActiveGeneration)
         texts = [delta.text async for batch in running.batches() for delta in batch]
     assert "".join(texts) == "I am small."
@@ -55,7 +55,9 @@ async def test_streams_and_several_answers_go_there_too(models: ModelRegistry) -
 
 
 @pytest.mark.parametrize("route", [COMPLETIONS, EMBEDDINGS])
-def test_an_unknown_model_is_told_which_there_are(models: ModelRegistry, route: str) -> None:
+def test_error_of_an_unknown_model_lists_the_served_models(
+    models: ModelRegistry, route: str
+) -> None:
     # R7
     service = OpenAIService(models)
     with pytest.raises(ModelNotFound, match="does not exist, there is: big, small") as caught:
@@ -80,30 +82,30 @@ async def test_all_are_listed_the_default_first(models: ModelRegistry) -> None:
 
 async def test_jobs_go_to_the_model_they_name(models: ModelRegistry) -> None:
     jobs = JobHandler(models)
-    for given, name in (({}, "big"), ({"model": "small"}, "small")):
-        output = await jobs.run({"id": "j", "input": {"prompt": "who?", **given}})
+    for fields, name in (({}, "big"), ({"model": "small"}, "small")):
+        output = await jobs.run({"id": "j", "input": {"prompt": "who?", **fields}})
         assert (output["model"], output["choices"][0]["text"]) == (name, f"I am {name}.")
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "expected"),
     [
         ("gpt", 'the model "gpt" does not exist, there is: big, small'),
         (5, "input.model must be a string, got 5"),
     ],
 )
-async def test_a_job_for_no_model_fails_and_says_so(
-    models: ModelRegistry, model: object, said: str
+async def test_job_for_an_unknown_model_fails_with_the_reason(
+    models: ModelRegistry, model: object, expected: str
 ) -> None:
     jobs = JobHandler(models)
     job = {"id": "j", "input": {"prompt": "who?", "model": model}}
-    assert said in (await jobs.run(job))["error"]
-    with pytest.raises((ModelNotFound, InvalidRequest), match=said) as caught:
+    assert expected in (await jobs.run(job))["error"]
+    with pytest.raises((ModelNotFound, InvalidRequest), match=expected) as caught:
         jobs.check(job)
     assert caught.value.param == "input.model"
 
 
-async def test_where_there_is_one_model_a_jobs_is_not_looked_at(
+async def test_model_of_a_job_is_ignored_with_one_model(
     pipeline_of: PipelineFactory,
 ) -> None:
     jobs = JobHandler(named(pipeline_of, "big"))
@@ -111,7 +113,7 @@ async def test_where_there_is_one_model_a_jobs_is_not_looked_at(
     assert output["model"] == "big"
 
 
-async def test_one_that_is_dead_stops_no_other(pipeline_of: PipelineFactory) -> None:
+async def test_dead_model_does_not_stop_others(pipeline_of: PipelineFactory) -> None:
     # R54
     models = ModelRegistry(
         named(pipeline_of, "dead", load_error="no memory"), named(pipeline_of, "alive")
@@ -131,7 +133,7 @@ def test_models_need_names_of_their_own(models: ModelRegistry) -> None:
             ModelRegistry(*pipelines)
 
 
-def test_an_adapter_finds_the_model_it_is_for(pipeline_of: PipelineFactory) -> None:
+def test_adapter_name_finds_its_model(pipeline_of: PipelineFactory) -> None:
     pipeline = pipeline_of()
     adapted = Pipeline(pipeline.engine, "one", adapters=("french",))
     models = ModelRegistry(adapted)

@@ -78,14 +78,14 @@ def openai(pipeline: Pipeline) -> OpenAIService:
     return OpenAIService(pipeline, OptionsReader(OptionsInput()))
 
 
-def job(*, stream: bool = False, **given: Any) -> dict[str, Any]:
-    return {"id": "j", "input": {"prompt": "hi", "stream": stream, **given}}
+def job(*, stream: bool = False, **job_input: Any) -> dict[str, Any]:
+    return {"id": "j", "input": {"prompt": "hi", "stream": stream, **job_input}}
 
 
 def call(route: str, **body: Any) -> dict[str, Any]:
     turns = [{"role": "user", "content": "hi"}]
-    asked = {"prompt": "hi"} if route == ROUTES[0] else {"messages": turns}
-    return {"id": "j", "input": {"openai_route": route, "openai_input": {**asked, **body}}}
+    requests = {"prompt": "hi"} if route == ROUTES[0] else {"messages": turns}
+    return {"id": "j", "input": {"openai_route": route, "openai_input": {**requests, **body}}}
 
 
 def ask(prompt: str | Chat = "hi", **fields: Any) -> TextRequest:
@@ -94,16 +94,16 @@ def ask(prompt: str | Chat = "hi", **fields: Any) -> TextRequest:
     return TextRequest(generation=generation, validation=True, options=options)
 
 
-async def outputs(jobs: JobHandler, given: dict[str, Any]) -> list[Any]:
-    async with aclosing(jobs.stream(given)) as stream:
+async def outputs(jobs: JobHandler, job_input: dict[str, Any]) -> list[Any]:
+    async with aclosing(jobs.stream(job_input)) as stream:
         return [output async for output in stream]
 
 
 def check_clean(*sent: Any) -> None:
     """Neither in the bytes of anything that was sent, nor in them one after the other."""
     for each in (*sent, "".join(map(str, sent))):
-        said = json.dumps(each, ensure_ascii=False)
-        assert not [datum for datum in PERSONAL if datum in said]
+        expected = json.dumps(each, ensure_ascii=False)
+        assert not [datum for datum in PERSONAL if datum in expected]
 
 
 def chunks(text: str) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def chunks(text: str) -> list[dict[str, Any]]:
     return [json.loads(block.removeprefix("data: ")) for block in blocks]
 
 
-def said(chunk: dict[str, Any]) -> str:
+def expected(chunk: dict[str, Any]) -> str:
     choice = chunk["choices"][0]
     return str(choice["text"] if "text" in choice else choice["delta"].get("content", ""))
 
@@ -164,22 +164,22 @@ async def test_request_cannot_lift_it(jobs_of: JobsFactory) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_it_is_done_where_no_validation_is(jobs_of: JobsFactory, stream: bool) -> None:
+async def test_redaction_runs_without_validation(jobs_of: JobsFactory, stream: bool) -> None:
     jobs = jobs_of(*PIECES, redact_pii=True)
-    given = job(stream=stream, enable_validation=False)
-    sent = [await jobs.run(given), *await outputs(jobs, given)]
+    job_input = job(stream=stream, enable_validation=False)
+    sent = [await jobs.run(job_input), *await outputs(jobs, job_input)]
     check_clean(*sent)
     assert sent[-1]["redacted"] == COUNTS
     assert "validation" not in sent[-1]
 
 
-async def test_answer_with_nothing_personal_in_it(jobs_of: JobsFactory) -> None:
+async def test_answer_without_personal_data_is_unchanged(jobs_of: JobsFactory) -> None:
     output = await jobs_of("All", " well", redact_pii=True).run(job(stream=True))
     assert output["choices"][0]["deltas"] == ["All", " well"]
     assert "redacted" not in output
 
 
-async def test_answer_of_nothing_else(jobs_of: JobsFactory) -> None:
+async def test_answer_that_is_only_personal_data(jobs_of: JobsFactory) -> None:
     output = await jobs_of("bob@", "example.com", redact_pii=True).run(job(stream=True))
     assert output["choices"][0]["deltas"] == ["[email]"]
 
@@ -219,22 +219,22 @@ async def test_both_modes_end_with_the_same_json(jobs_of: JobsFactory) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_openai_stream_says_no_datum(jobs_of: JobsFactory, route: str) -> None:
+async def test_openai_stream_contains_no_personal_data(jobs_of: JobsFactory, route: str) -> None:
     # R24
     jobs = jobs_of(*PIECES, redact_pii=True)
-    given = call(route, stream=True)
-    blocks = await outputs(jobs, given)
-    whole = await jobs.run(given)
+    job_input = call(route, stream=True)
+    blocks = await outputs(jobs, job_input)
+    whole = await jobs.run(job_input)
     check_clean(*blocks, whole)
     for text in ("".join(blocks), whole):
-        found = chunks(text)
-        check_clean(*map(said, found))
-        assert "".join(map(said, found)) == TEXT
-        assert found[-1]["redacted"] == COUNTS
+        result = chunks(text)
+        check_clean(*map(expected, result))
+        assert "".join(map(expected, result)) == TEXT
+        assert result[-1]["redacted"] == COUNTS
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_openai_call_says_no_datum(jobs_of: JobsFactory, route: str) -> None:
+async def test_openai_call_contains_no_personal_data(jobs_of: JobsFactory, route: str) -> None:
     body = await jobs_of(*PIECES, redact_pii=True).run(call(route))
     check_clean(body)
     choice = body["choices"][0]
@@ -242,7 +242,7 @@ async def test_openai_call_says_no_datum(jobs_of: JobsFactory, route: str) -> No
     assert body["redacted"] == COUNTS
 
 
-async def test_stream_comes_whole_at_the_end(pipeline_of: PipelineFactory) -> None:
+async def test_redacted_stream_is_one_piece_at_the_end(pipeline_of: PipelineFactory) -> None:
     # What a half datum would become is not known before.
     ended = Ended()
     pieces = ["one ", {"text": "two ", "delay_ms": 20}, {"text": "three", "delay_ms": 20}]
@@ -267,9 +267,9 @@ async def test_error_in_mid_stream_lets_no_half_datum_out(
     pieces = ["Write to bob@example", {"error": "out of luck", "delay_ms": 20}]
     options = OptionsReader(OptionsInput(redact_pii=True))
     service = OpenAIService(pipeline_of({"pieces": pieces}), options)
-    codec = service.parse_call(route, call(route, stream=True)["input"]["openai_input"])
-    async with await service.open_stream(codec) as running:
-        sent = b"".join([block async for block in stream_events(codec, running)]).decode()
+    parsed = service.parse_call(route, call(route, stream=True)["input"]["openai_input"])
+    async with await service.open_stream(parsed) as running:
+        sent = b"".join([block async for block in stream_events(parsed, running)]).decode()
     assert chunks(sent)[-1]["error"]["message"] == "out of luck"
     assert "bob" not in sent
 
@@ -315,12 +315,12 @@ async def test_log_probabilities_of_what_is_harmless_are_told(
     streaming: bool, pipeline_of: PipelineFactory
 ) -> None:
     # R24: a stream that comes at its end tells of its tokens as a whole body does.
-    tell = complete_streamed if streaming else complete
+    collect = complete_streamed if streaming else complete
     body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
-    told = await tell(openai(pipeline_of({"pieces": ["All", " well"]})), ROUTES[0], body)
-    assert told.choices[0].logprobs is not None
-    assert told.choices[0].logprobs["tokens"] == ["All", " well"]
-    assert told.warnings == []
+    expected = await collect(openai(pipeline_of({"pieces": ["All", " well"]})), ROUTES[0], body)
+    assert expected.choices[0].logprobs is not None
+    assert expected.choices[0].logprobs["tokens"] == ["All", " well"]
+    assert expected.warnings == []
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
@@ -328,12 +328,12 @@ async def test_log_probabilities_that_are_left_out_are_warned_of(
     streaming: bool, pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     # R16, R55
-    tell = complete_streamed if streaming else complete
+    collect = complete_streamed if streaming else complete
     body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
-    told = await tell(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
-    assert (told.choices[0].text, told.choices[0].logprobs) == (TEXT, None)
+    expected = await collect(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
+    assert (expected.choices[0].text, expected.choices[0].logprobs) == (TEXT, None)
     warning = "logprobs were left out, for they would tell what was redacted"
-    assert told.warnings == [warning]
+    assert expected.warnings == [warning]
     (record,) = caplog.records
     assert record.getMessage().endswith(warning)
 
@@ -343,8 +343,8 @@ async def test_log_probabilities_nobody_asked_for_are_not_warned_of(
 ) -> None:
     # R15: they are the candidates' rank.
     body = {"prompt": "hi", "best_of": 2, "validation": {"redact_pii": True}}
-    told = await complete(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
-    assert (told.choices[0].text, told.warnings) == (TEXT, [])
+    expected = await complete(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
+    assert (expected.choices[0].text, expected.warnings) == (TEXT, [])
 
 
 async def test_validator_sees_redacted_texts_alone(pipeline_of: PipelineFactory) -> None:

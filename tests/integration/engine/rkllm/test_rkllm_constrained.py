@@ -108,10 +108,10 @@ async def test_clients_answers_match_their_schemas(service: OpenAIService) -> No
     content = whole["choices"][0]["message"]["content"]
     jsonschema_rs.validate(COLOUR, json.loads(content))
 
-    codec = service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1, stream=True))
+    call = service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1, stream=True))
     streamed = ""
-    async with await service.open_stream(codec) as running:
-        async for block in stream_events(codec, running):
+    async with await service.open_stream(call) as running:
+        async for block in stream_events(call, running):
             for line in block.decode().splitlines():
                 if line.startswith("data: {"):
                     for choice in json.loads(line.removeprefix("data: "))["choices"]:

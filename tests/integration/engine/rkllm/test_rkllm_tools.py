@@ -101,9 +101,9 @@ async def message(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any
 
 
 async def deltas(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
-    codec = service.parse_call(ROUTE, body | {"stream": True})
-    async with await service.open_stream(codec) as running:
-        said = b"".join([block async for block in stream_events(codec, running)])
+    call = service.parse_call(ROUTE, body | {"stream": True})
+    async with await service.open_stream(call) as running:
+        said = b"".join([block async for block in stream_events(call, running)])
     lines = [line.removeprefix("data: ") for line in said.decode().split("\n\n") if line]
     return [json.loads(line)["choices"][0] for line in lines[:-1]]
 

@@ -13,39 +13,39 @@ from handler.openai.parallel import ParallelGenerations
 from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.unit.handler.openai import reading
-from tests.unit.handler.openai.reading import Told
+from tests.unit.handler.openai.reading import ReadResponse
 from tests.waiting import wait_until
 
-Tell = Callable[[OpenAIService, str, dict[str, Any]], Coroutine[Any, Any, Told]]
+Complete = Callable[[OpenAIService, str, dict[str, Any]], Coroutine[Any, Any, ReadResponse]]
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
 
-async def tell_whole(
+async def complete(
     service: OpenAIService, route: str, body: dict[str, Any], dialect: Dialect = OPENAI
-) -> Told:
-    return reading.whole(await service.complete(service.parse_call(route, body, dialect)))
+) -> ReadResponse:
+    return reading.read_response(await service.complete(service.parse_call(route, body, dialect)))
 
 
-async def tell_streamed(
+async def complete_streamed(
     service: OpenAIService, route: str, body: dict[str, Any], dialect: Dialect = OPENAI
-) -> Told:
-    return reading.streamed(
-        await blocks_of(service, service.parse_call(route, streamed(body), dialect))
+) -> ReadResponse:
+    return reading.read_stream(
+        await stream_blocks(service, service.parse_call(route, with_stream(body), dialect))
     )
 
 
-async def blocks_of(service: OpenAIService, codec: OpenAICall) -> list[bytes]:
-    async with await service.open_stream(codec) as running:
-        return [block async for block in stream_events(codec, running)]
+async def stream_blocks(service: OpenAIService, call: OpenAICall) -> list[bytes]:
+    async with await service.open_stream(call) as running:
+        return [block async for block in stream_events(call, running)]
 
 
-def streamed(body: dict[str, Any]) -> dict[str, Any]:
+def with_stream(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "stream": True}
 
 
-async def idle(pipeline: Pipeline) -> None:
+async def wait_until_idle(pipeline: Pipeline) -> None:
     """Wait until every slot is free and nobody waits for one, and no task is left but this."""
     engine = pipeline.engine
     await wait_until(
@@ -53,7 +53,7 @@ async def idle(pipeline: Pipeline) -> None:
     )
 
 
-async def open_several(service: OpenAIService, body: dict[str, Any]) -> ParallelGenerations:
-    running = await service.open_stream(service.parse_call(COMPLETIONS, streamed(body)))
+async def open_parallel_stream(service: OpenAIService, body: dict[str, Any]) -> ParallelGenerations:
+    running = await service.open_stream(service.parse_call(COMPLETIONS, with_stream(body)))
     assert isinstance(running, ParallelGenerations)
     return running

@@ -23,7 +23,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Told:
+class ReadResponse:
     """A whole answer; `sent` are the chunks it came in, none for one that was not streamed."""
 
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -32,54 +32,56 @@ class Told:
     sent: list[dict[str, Any]] = field(default_factory=list)
 
 
-def whole(body: dict[str, Any]) -> Told:
+def read_response(body: dict[str, Any]) -> ReadResponse:
     """Read a body; its choices must come by index, each of them finished."""
     if body["object"] == "chat.completion":
         ChatCompletion.model_validate(body, strict=True)
     else:
-        Completion.model_validate({**body, "choices": _known(body["choices"])}, strict=True)
-    told = Told(usage=body["usage"], warnings=body.get("warnings", []))
+        Completion.model_validate(
+            {**body, "choices": _without_openai_nulls(body["choices"])}, strict=True
+        )
+    response = ReadResponse(usage=body["usage"], warnings=body.get("warnings", []))
     for index, choice in enumerate(body["choices"]):
         assert choice["index"] == index
         text = choice["text"] if "text" in choice else choice["message"]["content"]
-        told.choices[index] = Choice(
+        response.choices[index] = Choice(
             text, choice["logprobs"], choice["finish_reason"], choice.get("stop_reason")
         )
-    return told
+    return response
 
 
-def streamed(blocks: Iterable[bytes]) -> Told:
+def read_stream(blocks: Iterable[bytes]) -> ReadResponse:
     """Join the blocks of a stream that ended well; R19-R22 hold for every chunk of it."""
-    chunks = chunks_of(blocks)
-    told = Told(sent=chunks)
+    chunks = read_chunks(blocks)
+    response = ReadResponse(sent=chunks)
     first = chunks[0]
     for chunk in chunks:
         check_chunk(chunk)
         for key in ("id", "object", "created", "model"):
             assert chunk[key] == first[key]
-        told.warnings += chunk.get("warnings", [])
+        response.warnings += chunk.get("warnings", [])
         if chunk.get("usage") is not None:
-            assert told.usage is None
+            assert response.usage is None
             assert chunk is chunks[-1]
-            told.usage = chunk["usage"]
+            response.usage = chunk["usage"]
         if chunk["choices"]:
-            _join(told, chunk)
+            _join(response, chunk)
         else:
             assert chunk is chunks[-1]
-    assert all(choice.finish_reason for choice in told.choices.values())
-    return told
+    assert all(choice.finish_reason for choice in response.choices.values())
+    return response
 
 
-def _join(told: Told, chunk: dict[str, Any]) -> None:
+def _join(response: ReadResponse, chunk: dict[str, Any]) -> None:
     (part,) = chunk["choices"]
     index = part["index"]
-    if chunk["object"] == "chat.completion.chunk" and index not in told.choices:
+    if chunk["object"] == "chat.completion.chunk" and index not in response.choices:
         assert part["delta"] == {"role": "assistant", "content": ""}
-    choice = told.choices.setdefault(index, Choice())
+    choice = response.choices.setdefault(index, Choice())
     assert choice.finish_reason is None
     text = text_of(part)
     choice.text += text
-    choice.logprobs = joined(choice.logprobs, part["logprobs"])
+    choice.logprobs = join_logprobs(choice.logprobs, part["logprobs"])
     choice.finish_reason = part["finish_reason"]
     choice.stop_reason = part.get("stop_reason")
     if choice.finish_reason is not None:
@@ -87,7 +89,9 @@ def _join(told: Told, chunk: dict[str, Any]) -> None:
         assert part["logprobs"] is None
 
 
-def joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+def join_logprobs(
+    one: dict[str, Any] | None, other: dict[str, Any] | None
+) -> dict[str, Any] | None:
     """Join logprobs key by key."""
     if one is None or other is None:
         return one or other
@@ -95,7 +99,7 @@ def joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str
     return {key: one[key] if one[key] is None else [*one[key], *other[key]] for key in one}
 
 
-def chunks_of(blocks: Iterable[bytes]) -> list[dict[str, Any]]:
+def read_chunks(blocks: Iterable[bytes]) -> list[dict[str, Any]]:
     """Decode each block alone, as the client's own decoder reads it (R29)."""
     found: list[str] = []
     for block in blocks:
@@ -117,10 +121,12 @@ def check_chunk(chunk: dict[str, Any]) -> None:
     if chunk["object"] == "chat.completion.chunk":
         ChatCompletionChunk.model_validate(chunk, strict=True)
     else:
-        Completion.model_validate({**chunk, "choices": _known(chunk["choices"])}, strict=True)
+        Completion.model_validate(
+            {**chunk, "choices": _without_openai_nulls(chunk["choices"])}, strict=True
+        )
 
 
-def _known(choices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_openai_nulls(choices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put something in the place of OpenAI's own nulls, of which its model does not know.
 
     They are the finish reason of a chunk that is not the last, and the log-probability of a token

@@ -12,8 +12,13 @@ from engine.errors import BackendFailed, EngineError, GenerationCancelled
 from handler.completed_answer import CompletedAnswer
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
-from tests.unit.handler.openai.calls import COMPLETIONS, blocks_of, idle, open_several
-from tests.unit.handler.openai.reading import chunks_of, text_of
+from tests.unit.handler.openai.calls import (
+    COMPLETIONS,
+    open_parallel_stream,
+    stream_blocks,
+    wait_until_idle,
+)
+from tests.unit.handler.openai.reading import read_chunks, text_of
 from tests.waiting import wait_until
 
 ENDLESS = {"pieces": ["x"], "repeat": -1, "delay_ms": 1}
@@ -29,7 +34,7 @@ FAULTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("bad", ["early", "late"])
 @pytest.mark.parametrize("slots", [1, 4])
-async def test_one_that_fails_ends_the_others(
+async def test_run_all_cancels_the_others_when_one_fails(
     pipeline_of: PipelineFactory, bad: str, slots: int
 ) -> None:
     # R30, R31
@@ -38,23 +43,25 @@ async def test_one_that_fails_ends_the_others(
     prompts = [bad, "endless", "hang", "endless", "endless"]
     with pytest.raises(BackendFailed, match="out of luck"):
         await service.complete(service.parse_call(COMPLETIONS, {"prompt": prompts}))
-    await idle(pipeline)
+    await wait_until_idle(pipeline)
 
 
-async def test_one_that_fails_in_mid_stream_is_the_end_of_all(pipeline_of: PipelineFactory) -> None:
+async def test_stream_ends_when_one_generation_fails(pipeline_of: PipelineFactory) -> None:
     # R30, R31
     pipeline = pipeline_of(*FAULTS)
     service = OpenAIService(pipeline, stream_multi_prompt=True)
     body = {"prompt": ["endless", "late", "hang"], "stream": True}
-    *chunks, last = chunks_of(await blocks_of(service, service.parse_call(COMPLETIONS, body)))
+    *chunks, last = read_chunks(await stream_blocks(service, service.parse_call(COMPLETIONS, body)))
     assert last["error"]["message"] == "out of luck"
     texts = [text_of(each["choices"][0]) for each in chunks if each["choices"][0]["index"] == 1]
     assert texts == ["one"]
     assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
-    await idle(pipeline)
+    await wait_until_idle(pipeline)
 
 
-async def test_one_that_fails_before_any_text_is_no_stream(pipeline_of: PipelineFactory) -> None:
+async def test_open_stream_raises_when_a_generation_fails_before_any_text(
+    pipeline_of: PipelineFactory,
+) -> None:
     # R30
     pipeline = pipeline_of(*FAULTS)
     service = OpenAIService(pipeline, stream_multi_prompt=True)
@@ -62,34 +69,34 @@ async def test_one_that_fails_before_any_text_is_no_stream(pipeline_of: Pipeline
         await service.open_stream(
             service.parse_call(COMPLETIONS, {"prompt": ["hang", "early"], "stream": True})
         )
-    await idle(pipeline)
+    await wait_until_idle(pipeline)
 
 
-async def test_call_that_is_cancelled_ends_them_all(pipeline_of: PipelineFactory) -> None:
+async def test_cancelled_call_cancels_all_generations(pipeline_of: PipelineFactory) -> None:
     # R31: a client that leaves before there is an answer, or any text.
     pipeline = pipeline_of(*FAULTS)
     service = OpenAIService(pipeline, stream_multi_prompt=True)
     for body in ({"prompt": ["endless"] * 6}, {"prompt": ["hang"] * 6, "stream": True}):
-        codec = service.parse_call(COMPLETIONS, body)
+        parsed = service.parse_call(COMPLETIONS, body)
         call = asyncio.create_task(
-            service.open_stream(codec) if codec.streaming else service.complete(codec)
+            service.open_stream(parsed) if parsed.streaming else service.complete(parsed)
         )
         await wait_until(lambda: pipeline.engine.running == 4)
         call.cancel()
         with suppress(asyncio.CancelledError):
             await call
-        await idle(pipeline)
+        await wait_until_idle(pipeline)
 
 
 @pytest.mark.parametrize("read", [0, 1, 20])
 @pytest.mark.parametrize("how", ["abort", "leave", "abort and leave"])
-async def test_stream_that_is_left_ends_them_all(
+async def test_leaving_the_stream_cancels_all_generations(
     pipeline_of: PipelineFactory, how: str, read: int
 ) -> None:
     # R31: never read, hardly, or so slowly that every stream of it waits for its reader.
     pipeline = pipeline_of(ENDLESS)
     service = OpenAIService(pipeline)
-    running = await open_several(service, {"prompt": "hi", "n": 6})
+    running = await open_parallel_stream(service, {"prompt": "hi", "n": 6})
     batches = running.batches()
     for _ in range(read):
         await anext(batches)
@@ -100,14 +107,16 @@ async def test_stream_that_is_left_ends_them_all(
     if "leave" in how:
         async with running:
             pass
-    await idle(pipeline)
+    await wait_until_idle(pipeline)
 
 
-async def test_reader_is_told_of_an_abort(pipeline_of: PipelineFactory) -> None:
+async def test_abort_raises_generation_cancelled_in_the_reader(
+    pipeline_of: PipelineFactory,
+) -> None:
     # As of one stream's: it would wait for ever.
     pipeline = pipeline_of(ENDLESS)
     service = OpenAIService(pipeline)
-    several = await open_several(service, {"prompt": "hi", "n": 2})
+    several = await open_parallel_stream(service, {"prompt": "hi", "n": 2})
     async with asyncio.timeout(5), several as running:
 
         async def read() -> None:
@@ -119,23 +128,23 @@ async def test_reader_is_told_of_an_abort(pipeline_of: PipelineFactory) -> None:
         running.abort()
         with pytest.raises(GenerationCancelled):
             await reading
-    await idle(pipeline)
+    await wait_until_idle(pipeline)
 
 
-async def test_abort_of_what_is_over_changes_nothing(pipeline_of: PipelineFactory) -> None:
+async def test_abort_after_the_end_has_no_effect(pipeline_of: PipelineFactory) -> None:
     pipeline = pipeline_of({"pieces": ["x"]})
     service = OpenAIService(pipeline)
-    async with await open_several(service, {"prompt": "hi", "n": 2}) as running:
+    async with await open_parallel_stream(service, {"prompt": "hi", "n": 2}) as running:
         found = [part async for parts in running.batches() for part in parts]
         running.abort()
     assert sum(isinstance(part, CompletedAnswer) for _, part in found) == 2
-    await idle(pipeline)
+    await wait_until_idle(pipeline)
 
 
-async def test_engine_that_closes_is_told_to_the_reader(pipeline_of: PipelineFactory) -> None:
+async def test_engine_close_raises_in_the_reader(pipeline_of: PipelineFactory) -> None:
     pipeline = pipeline_of(ENDLESS)
     service = OpenAIService(pipeline)
-    several = await open_several(service, {"prompt": "hi", "n": 6})
+    several = await open_parallel_stream(service, {"prompt": "hi", "n": 6})
     async with asyncio.timeout(5), several as running:
         await pipeline.engine.close()
         with pytest.raises(EngineError, match="shutting down"):
@@ -143,12 +152,12 @@ async def test_engine_that_closes_is_told_to_the_reader(pipeline_of: PipelineFac
                 pass
 
 
-async def test_slow_reader_finds_longer_parts_and_not_more_of_them(
+async def test_slow_reader_gets_longer_parts_instead_of_more(
     pipeline_of: PipelineFactory,
 ) -> None:
     # R29: what comes meanwhile gathers in each stream's own channel, which has a bound.
     service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 150, "delay_ms": 1}))
-    async with await open_several(service, {"prompt": "hi", "n": 2}) as running:
+    async with await open_parallel_stream(service, {"prompt": "hi", "n": 2}) as running:
         await asyncio.sleep(0.5)
         parts = [part async for parts in running.batches() for part in parts]
     texts = ["", ""]

@@ -14,7 +14,7 @@ from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory, Quiet, RecordingGenerate
-from tests.unit.handler.openai.calls import COMPLETIONS, tell_whole
+from tests.unit.handler.openai.calls import COMPLETIONS, complete
 from tests.usage import usage
 
 # By mean: two, one, three. By sum: three, one, two.
@@ -46,12 +46,12 @@ def service_of(pipeline_of: PipelineFactory, *answers: dict[str, Any]) -> OpenAI
     ],
     ids=str,
 )
-async def test_the_likeliest_first(
+async def test_select_best_returns_the_likeliest_first(
     pipeline_of: PipelineFactory, penalty: dict[str, Any], order: list[str]
 ) -> None:
     for n in (1, 2, 3):
         body = {"prompt": "hi", "n": n, "best_of": 3, **penalty}
-        told = await tell_whole(service_of(pipeline_of), COMPLETIONS, body)
+        told = await complete(service_of(pipeline_of), COMPLETIONS, body)
         if n == 3:
             # There is nothing to choose from.
             assert [each.text for each in told.choices.values()] == ["one", "two!!!", "three"]
@@ -64,28 +64,28 @@ async def test_the_likeliest_first(
         assert told.warnings == []
 
 
-async def test_logprobs_that_were_asked_for_are_those_of_the_best(
+async def test_logprobs_are_those_of_the_best_candidate(
     pipeline_of: PipelineFactory,
 ) -> None:
     body = {"prompt": "hi", "best_of": 3, "logprobs": 1}
-    (choice,) = (await tell_whole(service_of(pipeline_of), COMPLETIONS, body)).choices.values()
+    (choice,) = (await complete(service_of(pipeline_of), COMPLETIONS, body)).choices.values()
     assert choice.logprobs is not None
     assert choice.logprobs["tokens"] == [*"two!!", "!"]
     assert choice.logprobs["token_logprobs"] == [-0.5] * 6
 
 
-async def test_each_prompt_has_a_best_of_its_own(pipeline_of: PipelineFactory) -> None:
+async def test_best_candidate_is_selected_per_prompt(pipeline_of: PipelineFactory) -> None:
     answers = [
         {"when": f"try {number}$", "pieces": [{"text": f"{number}", "logprob": logprob}]}
         for number, logprob in enumerate([-2.0, -1.0, -0.5, -3.0, 0.0, -0.1], 1)
     ]
     body = {"prompt": ["a", "b"], "best_of": 3, "n": 2, "echo": True}
-    told = await tell_whole(service_of(pipeline_of, *answers), COMPLETIONS, body)
+    told = await complete(service_of(pipeline_of, *answers), COMPLETIONS, body)
     assert [each.text for each in told.choices.values()] == ["a3", "a2", "b5", "b6"]
     assert told.usage == usage(6, 6)
 
 
-async def test_verdict_is_that_of_the_best(pipeline_of: PipelineFactory) -> None:
+async def test_verdict_is_that_of_the_best_candidate(pipeline_of: PipelineFactory) -> None:
     # R47
     service = service_of(pipeline_of)
     body = {"prompt": "hi", "best_of": 3, "enable_validation": True}
@@ -114,40 +114,40 @@ def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> Compl
 
 
 def best(*answers: CompletedAnswer, **body: Any) -> dict[str, Any]:
-    codec = OpenAICall(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny", None)
-    return codec.encode_response(*answers)
+    call = OpenAICall(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny", None)
+    return call.encode_response(*answers)
 
 
-def test_candidate_without_a_token_comes_last_and_a_certain_one_first() -> None:
+def test_candidate_without_tokens_ranks_last_and_a_certain_one_first() -> None:
     told = best(answer(""), answer("likely", -0.001), answer("certain", 0.0, 0.0), n=2)
     assert [choice["text"] for choice in told["choices"]] == ["certain", "likely"]
 
 
-async def test_engine_that_tells_no_logprobs_is_warned_about_once(
+async def test_engine_without_logprobs_causes_one_warning(
     pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     # R16: of what was asked for alone, which is a rank, and not to be told of tokens.
     service = OpenAIService(pipeline_of({"pieces": ["x"]}, capabilities={"max_logprobs": 0}))
     ranked = "best_of was not ranked, because the engine returns no logprobs"
-    told = await tell_whole(service, COMPLETIONS, {"prompt": "hi", "best_of": 2})
+    told = await complete(service, COMPLETIONS, {"prompt": "hi", "best_of": 2})
     assert (told.choices[0].text, told.warnings) == ("x", [ranked])
     assert all(record.getMessage().endswith(ranked) for record in caplog.records)
     assert caplog.records
 
-    both = await tell_whole(service, COMPLETIONS, {"prompt": "hi", "best_of": 2, "logprobs": 1})
+    both = await complete(service, COMPLETIONS, {"prompt": "hi", "best_of": 2, "logprobs": 1})
     unknown = "logprobs is not supported by the scripted engine and was ignored"
     assert both.warnings == [ranked, unknown]
-    assert (await tell_whole(service, COMPLETIONS, {"prompt": "hi", "n": 2})).warnings == []
+    assert (await complete(service, COMPLETIONS, {"prompt": "hi", "n": 2})).warnings == []
 
 
-def test_warnings_of_all_candidates_are_told_once() -> None:
+def test_warnings_of_all_candidates_are_returned_once() -> None:
     # R16
     told = best(answer("a", warnings=("one",)), answer("b", warnings=("one", "two")))
     assert told["warnings"] == ["one", "two"]
     assert "warnings" not in best(answer("a"), answer("b"), n=2)
 
 
-def test_redacted_candidate_is_ranked_by_the_tokens_that_are_not_told() -> None:
+def test_redacted_candidate_is_ranked_by_its_hidden_logprobs() -> None:
     hidden = replace(answer("redacted"), hidden_logprobs=(-0.1, -0.1))
     told = best(answer("likely", -0.2), hidden, answer("unlikely", -3.0))
     assert told["choices"][0]["text"] == "redacted"

@@ -34,30 +34,34 @@ FINISH = Finish(reason=FinishReason.STOP, usage=Usage(7, 3))
 USAGE = usage(7, 3)
 
 
-def codec(shape: EndpointSpec, body: dict[str, Any], max_tokens: int | None = None) -> OpenAICall:
+def create_call(
+    shape: EndpointSpec, body: dict[str, Any], max_tokens: int | None = None
+) -> OpenAICall:
     return OpenAICall(shape, body, "tiny", max_tokens)
 
 
-def answer(of: OpenAICall, *deltas: str, finish: Finish = FINISH, **fields: Any) -> CompletedAnswer:
+def answer(
+    call: OpenAICall, *deltas: str, finish: Finish = FINISH, **fields: Any
+) -> CompletedAnswer:
     return CompletedAnswer(
-        id=of.request.generation.request_id,
+        id=call.request.generation.request_id,
         model="tiny",
         created=1_700_000_000,
         text="".join(deltas),
         deltas=deltas,
         finish=finish,
-        streaming=of.request.streaming,
+        streaming=call.request.streaming,
         **fields,
     )
 
 
-def stream(of: OpenAICall, *batches: Sequence[str], **fields: Any) -> list[dict[str, Any]]:
+def stream(call: OpenAICall, *batches: Sequence[str], **fields: Any) -> list[dict[str, Any]]:
     """All chunks of a streamed answer; each method must have returned whole events."""
     deltas = [text for batch in batches for text in batch]
     blocks = [
-        of.encode_opening(1_700_000_000),
-        *[of.encode_delta([Delta(text) for text in batch]) for batch in batches],
-        of.encode_closing(answer(of, *deltas, **fields)),
+        call.encode_opening(1_700_000_000),
+        *[call.encode_delta([Delta(text) for text in batch]) for batch in batches],
+        call.encode_closing(answer(call, *deltas, **fields)),
     ]
     chunks = []
     for block in filter(None, blocks):
@@ -72,12 +76,12 @@ def stream(of: OpenAICall, *batches: Sequence[str], **fields: Any) -> list[dict[
 # -- whole --------------------------------------------------------------------------------------
 
 
-def test_whole_completion() -> None:
+def test_encode_response_of_a_completion() -> None:
     # R1-R3
-    of = codec(COMPLETIONS, TEXT_BODY)
-    body = of.encode_response(answer(of, "Hello", " world"))
+    call = create_call(COMPLETIONS, TEXT_BODY)
+    body = call.encode_response(answer(call, "Hello", " world"))
     assert body == {
-        "id": of.request.generation.request_id,
+        "id": call.request.generation.request_id,
         "object": "text_completion",
         "created": 1_700_000_000,
         "model": "tiny",
@@ -88,12 +92,12 @@ def test_whole_completion() -> None:
     Completion.model_validate(body, strict=True)
 
 
-def test_whole_chat() -> None:
+def test_encode_response_of_a_chat() -> None:
     # R35
-    of = codec(CHAT, CHAT_BODY)
-    body = of.encode_response(answer(of, "Hello", " world"))
+    call = create_call(CHAT, CHAT_BODY)
+    body = call.encode_response(answer(call, "Hello", " world"))
     assert body == {
-        "id": of.request.generation.request_id,
+        "id": call.request.generation.request_id,
         "object": "chat.completion",
         "created": 1_700_000_000,
         "model": "tiny",
@@ -112,32 +116,32 @@ def test_whole_chat() -> None:
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_endings(shape: EndpointSpec, body: dict[str, Any]) -> None:
+def test_finish_reasons(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R3, R11
     length = Finish(reason=FinishReason.LENGTH, usage=Usage(1, 1))
     stopped = Finish(reason=FinishReason.STOP, usage=Usage(1, 1), stop_reason="five")
     for finish, expected in ((length, ("length", None)), (stopped, ("stop", "five"))):
-        of = codec(shape, {**body, "stream": True})
-        choice = of.encode_response(answer(of, "x", finish=finish))["choices"][0]
-        last = stream(of, ["x"], finish=finish)[-1]["choices"][0]
+        call = create_call(shape, {**body, "stream": True})
+        choice = call.encode_response(answer(call, "x", finish=finish))["choices"][0]
+        last = stream(call, ["x"], finish=finish)[-1]["choices"][0]
         for each in (choice, last):
             assert (each["finish_reason"], each.get("stop_reason")) == expected
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_warnings_are_in_the_answer(shape: EndpointSpec, body: dict[str, Any]) -> None:
+def test_warnings_are_in_the_response(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R16
-    of = codec(shape, {**body, "stream": True})
-    assert of.encode_response(answer(of, "x", warnings=("one",)))["warnings"] == ["one"]
-    assert "warnings" not in of.encode_response(answer(of, "x"))
-    chunks = stream(of, ["x"], warnings=("one",))
+    call = create_call(shape, {**body, "stream": True})
+    assert call.encode_response(answer(call, "x", warnings=("one",)))["warnings"] == ["one"]
+    assert "warnings" not in call.encode_response(answer(call, "x"))
+    chunks = stream(call, ["x"], warnings=("one",))
     assert [chunk.get("warnings") for chunk in chunks if "warnings" in chunk] == [["one"]]
-    assert all("warnings" not in chunk for chunk in stream(of, ["x"]))
+    assert all("warnings" not in chunk for chunk in stream(call, ["x"]))
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_each_call_has_an_id_of_its_own(shape: EndpointSpec, body: dict[str, Any]) -> None:
-    ids = {codec(shape, body).request.generation.request_id for _ in range(50)}
+def test_call_ids_are_unique(shape: EndpointSpec, body: dict[str, Any]) -> None:
+    ids = {create_call(shape, body).request.generation.request_id for _ in range(50)}
     assert len(ids) == 50
 
 
@@ -146,15 +150,15 @@ def test_each_call_has_an_id_of_its_own(shape: EndpointSpec, body: dict[str, Any
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 @pytest.mark.parametrize("options", [None, {"include_usage": True}, {"include_usage": False}, {}])
-def test_every_chunk_is_one_of_openai(
+def test_every_chunk_is_valid_for_openai(
     shape: EndpointSpec, body: dict[str, Any], options: dict[str, Any] | None
 ) -> None:
     # R20, R36
-    of = codec(shape, {**body, "stream": True, "stream_options": options})
-    chunks = stream(of, ["He"], ["llo", " wor"], ["ld"])
+    call = create_call(shape, {**body, "stream": True, "stream_options": options})
+    chunks = stream(call, ["He"], ["llo", " wor"], ["ld"])
     for chunk in chunks:
         check_chunk(chunk)
-        assert chunk["id"] == of.request.generation.request_id
+        assert chunk["id"] == call.request.generation.request_id
         assert chunk["object"] == shape.chunk_object
         assert chunk["created"] == 1_700_000_000
         assert chunk["model"] == "tiny"
@@ -172,8 +176,8 @@ def test_exactly_one_chunk_finishes_and_it_has_no_text(
     shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # R21
-    of = codec(shape, {**body, "stream": True})
-    *others, last = stream(of, ["Hello"], [" world"])
+    call = create_call(shape, {**body, "stream": True})
+    *others, last = stream(call, ["Hello"], [" world"])
     assert last["choices"][0]["finish_reason"] == "stop"
     assert text_of(last["choices"][0]) == ""
     assert [chunk["choices"][0]["finish_reason"] for chunk in others] == [None] * len(others)
@@ -181,8 +185,8 @@ def test_exactly_one_chunk_finishes_and_it_has_no_text(
 
 def test_chat_begins_with_the_role_and_ends_with_an_empty_delta() -> None:
     # R36
-    of = codec(CHAT, {**CHAT_BODY, "stream": True})
-    deltas = [chunk["choices"][0]["delta"] for chunk in stream(of, ["Hello"], [" world"])]
+    call = create_call(CHAT, {**CHAT_BODY, "stream": True})
+    deltas = [chunk["choices"][0]["delta"] for chunk in stream(call, ["Hello"], [" world"])]
     assert deltas == [
         {"role": "assistant", "content": ""},
         {"content": "Hello"},
@@ -193,29 +197,27 @@ def test_chat_begins_with_the_role_and_ends_with_an_empty_delta() -> None:
 
 def test_completion_begins_with_its_text() -> None:
     # R20
-    of = codec(COMPLETIONS, {**TEXT_BODY, "stream": True})
-    texts = [chunk["choices"][0]["text"] for chunk in stream(of, ["Hello"], [" world"])]
+    call = create_call(COMPLETIONS, {**TEXT_BODY, "stream": True})
+    texts = [chunk["choices"][0]["text"] for chunk in stream(call, ["Hello"], [" world"])]
     assert texts == ["Hello", " world", ""]
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_usage_is_on_the_finish_chunk_where_nothing_is_said(
-    shape: EndpointSpec, body: dict[str, Any]
-) -> None:
+def test_usage_is_on_the_finish_chunk_by_default(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R22
-    chunks = stream(codec(shape, {**body, "stream": True}), ["Hello"])
+    chunks = stream(create_call(shape, {**body, "stream": True}), ["Hello"])
     assert chunks[-1]["usage"] == USAGE
     assert chunks[-1]["choices"]
     assert all("usage" not in chunk for chunk in chunks[:-1])
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_usage_has_a_chunk_of_its_own_where_it_is_asked_for(
+def test_usage_has_its_own_chunk_with_include_usage(
     shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # R22
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    *others, last = stream(codec(shape, body | options), ["Hello"])
+    *others, last = stream(create_call(shape, body | options), ["Hello"])
     assert last["choices"] == []
     assert last["usage"] == USAGE
     assert others[-1]["choices"][0]["finish_reason"] == "stop"
@@ -226,24 +228,24 @@ def test_usage_has_a_chunk_of_its_own_where_it_is_asked_for(
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 @pytest.mark.parametrize("options", [{}, {"include_usage": False}])
-def test_usage_is_nowhere_where_it_is_not_wanted(
+def test_usage_is_absent_with_include_usage_false(
     shape: EndpointSpec, body: dict[str, Any], options: dict[str, Any]
 ) -> None:
     # R22
-    of = codec(shape, {**body, "stream": True, "stream_options": options})
-    for chunk in stream(of, ["Hello"]):
+    call = create_call(shape, {**body, "stream": True, "stream_options": options})
+    for chunk in stream(call, ["Hello"]):
         assert "usage" not in chunk
         assert chunk["choices"]
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 @given(batches=st.lists(st.lists(st.text(min_size=1), min_size=1)))
-def test_joined_text_is_the_whole_text(
+def test_joined_deltas_equal_the_full_text(
     shape: EndpointSpec, body: dict[str, Any], batches: list[list[str]]
 ) -> None:
     # R24; quotes, line ends and control characters included.
-    of = codec(shape, {**body, "stream": True})
-    chunks = stream(of, *batches)
+    call = create_call(shape, {**body, "stream": True})
+    chunks = stream(call, *batches)
     assert "".join(text_of(chunk["choices"][0]) for chunk in chunks) == "".join(
         text for batch in batches for text in batch
     )
@@ -264,16 +266,16 @@ def test_joined_text_is_the_whole_text(
 )
 def test_prompt_formats(prompt: Any, becomes: Any) -> None:
     # R5
-    assert codec(COMPLETIONS, {"prompt": prompt}).request.generation.prompt == becomes
+    assert create_call(COMPLETIONS, {"prompt": prompt}).request.generation.prompt == becomes
 
 
 def test_messages_and_template_arguments_become_a_chat() -> None:
     # R34, R39
-    of = codec(CHAT, {**CHAT_BODY, "chat_template_kwargs": {"enable_thinking": False}})
-    assert of.request.generation.prompt == Chat(
+    call = create_call(CHAT, {**CHAT_BODY, "chat_template_kwargs": {"enable_thinking": False}})
+    assert call.request.generation.prompt == Chat(
         (Message("user", "hi"),), {"enable_thinking": False}
     )
-    unset = codec(CHAT, {**CHAT_BODY, "chat_template_kwargs": None})
+    unset = create_call(CHAT, {**CHAT_BODY, "chat_template_kwargs": None})
     assert unset.request.generation.prompt == Chat((Message("user", "hi"),), {})
 
 
@@ -287,9 +289,9 @@ def deep() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "value", [5, "x", [], False, "", {"a": 10**30}, {"a": "\ud800"}, {"\ud800": 1}, deep()], ids=str
 )
-def test_template_arguments_that_cannot_reach_the_engine_are_refused(value: Any) -> None:
+def test_template_arguments_that_cannot_be_encoded_are_refused(value: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"^chat_template_kwargs must be an object") as raised:
-        codec(CHAT, {**CHAT_BODY, "chat_template_kwargs": value})
+        create_call(CHAT, {**CHAT_BODY, "chat_template_kwargs": value})
     assert raised.value.param == "chat_template_kwargs"
 
 
@@ -297,36 +299,36 @@ def test_template_arguments_that_cannot_reach_the_engine_are_refused(value: Any)
 @pytest.mark.parametrize("model", [None, "tiny"])
 def test_model_is_optional(shape: EndpointSpec, body: dict[str, Any], model: str | None) -> None:
     # R7
-    of = codec(shape, {**body, "model": model})
-    assert of.encode_response(answer(of, "x"))["model"] == "tiny"
+    call = create_call(shape, {**body, "model": model})
+    assert call.encode_response(answer(call, "x"))["model"] == "tiny"
 
 
-def test_call_goes_first_and_has_the_defaults_of_openai() -> None:
+def test_call_has_interactive_priority_and_openai_defaults() -> None:
     # R9
-    generation = codec(COMPLETIONS, TEXT_BODY).request.generation
+    generation = create_call(COMPLETIONS, TEXT_BODY).request.generation
     assert generation.priority is Priority.INTERACTIVE
     sampling = generation.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, -1)
     assert sampling.max_tokens is None
-    assert not codec(COMPLETIONS, TEXT_BODY).request.streaming
+    assert not create_call(COMPLETIONS, TEXT_BODY).request.streaming
 
 
 @pytest.mark.parametrize(
     ("asked", "limit"),
     [({}, 9), ({"max_tokens": 5}, 5), ({"max_completion_tokens": 6, "max_tokens": 5}, 6)],
 )
-def test_max_tokens_or_the_default(asked: dict[str, int], limit: int) -> None:
+def test_max_tokens_falls_back_to_the_default(asked: dict[str, int], limit: int) -> None:
     # R8
-    of = codec(CHAT, CHAT_BODY | asked, max_tokens=9)
-    assert of.request.generation.sampling.max_tokens == limit
+    call = create_call(CHAT, CHAT_BODY | asked, max_tokens=9)
+    assert call.request.generation.sampling.max_tokens == limit
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_validation_is_asked_for_or_not_done(shape: EndpointSpec, body: dict[str, Any]) -> None:
+def test_validation_is_off_unless_requested(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R47: OpenAI's clients know nothing of it.
-    assert codec(shape, body).request.validation is False
-    assert codec(shape, {**body, "enable_validation": None}).request.validation is False
-    assert codec(shape, {**body, "enable_validation": True}).request.validation is True
+    assert create_call(shape, body).request.validation is False
+    assert create_call(shape, {**body, "enable_validation": None}).request.validation is False
+    assert create_call(shape, {**body, "enable_validation": True}).request.validation is True
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
@@ -336,10 +338,10 @@ def test_verdict_is_on_the_body_and_on_the_chunk_that_finishes(
     # R21, R22
     verdict = Verdict(text="x", intent="general")
     for options in (None, {"include_usage": True}):
-        of = codec(shape, {**body, "stream": True, "stream_options": options})
+        call = create_call(shape, {**body, "stream": True, "stream_options": options})
         told: dict[str, Any] = {"verdict": verdict, "redacted": {"card": 1}}
-        whole = of.encode_response(answer(of, "x", **told))
-        chunks = stream(of, ["x"], **told)
+        whole = call.encode_response(answer(call, "x", **told))
+        chunks = stream(call, ["x"], **told)
         (last,) = [
             chunk
             for chunk in chunks
@@ -353,8 +355,8 @@ def test_verdict_is_on_the_body_and_on_the_chunk_that_finishes(
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
-def test_wrong_option_is_refused_by_its_path(shape: EndpointSpec, body: dict[str, Any]) -> None:
+def test_wrong_option_error_names_its_path(shape: EndpointSpec, body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        codec(shape, {**body, "validation": {"language": 5}})
+        create_call(shape, {**body, "validation": {"language": 5}})
     assert raised.value.param == "validation.language"
     assert raised.value.message == "validation.language must be an ISO 639-1 code such as en, got 5"

@@ -97,11 +97,11 @@ def test_streamed_is_whole(
     else:
         echo = Echo()
         body |= {"messages": TURNS, "logprobs": asked is not None, "top_logprobs": asked}
-    codec = OpenAICall(shape, body, "tiny", None)
-    codec.echoes = [echo]
-    deltas, finish = said(pieces, codec.parameters.sampling)
+    call = OpenAICall(shape, body, "tiny", None)
+    call.echoes = [echo]
+    deltas, finish = said(pieces, call.parameters.sampling)
     answer = CompletedAnswer(
-        id=codec.id,
+        id=call.id,
         model="tiny",
         created=1_700_000_000,
         text="".join(delta.text for delta in deltas),
@@ -111,13 +111,13 @@ def test_streamed_is_whole(
         logprobs=tuple(delta.logprob for delta in deltas if delta.logprob is not None),
     )
 
-    blocks = [codec.encode_opening(answer.created)]
+    blocks = [call.encode_opening(answer.created)]
     places = sorted(min(place, len(deltas)) for place in batches)
     for one, other in pairwise([0, *places, len(deltas)]):
-        blocks += [codec.encode_delta(part) for part in split_deltas(deltas[one:other], most)]
-    blocks += [codec.encode_closing(answer), DONE]
-    streamed = reading.streamed([block for block in blocks if block])
-    whole = reading.whole(codec.encode_response(answer))
+        blocks += [call.encode_delta(part) for part in split_deltas(deltas[one:other], most)]
+    blocks += [call.encode_closing(answer), DONE]
+    streamed = reading.read_stream([block for block in blocks if block])
+    whole = reading.read_response(call.encode_response(answer))
     if whole.choices[0].logprobs is not None and not any(whole.choices[0].logprobs.values()):
         # Nothing was said, so no event was there to say that of it.
         whole.choices[0].logprobs = None

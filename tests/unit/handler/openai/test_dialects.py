@@ -11,7 +11,7 @@ from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
-from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, tell_streamed, tell_whole
+from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, complete, complete_streamed
 from tests.usage import usage
 
 BODIES: list[Any] = [
@@ -29,7 +29,7 @@ async def test_usage_of_a_stream(
 ) -> None:
     # R22
     service = OpenAIService(pipeline_of({"pieces": ["a", " b"]}))
-    whole = await tell_whole(service, route, body | MODEL, dialect)
+    whole = await complete(service, route, body | MODEL, dialect)
     assert whole.usage is not None
     for options, expected in (
         (None, whole.usage if dialect is OPENAI else None),
@@ -38,7 +38,7 @@ async def test_usage_of_a_stream(
         ({"include_usage": True}, whole.usage),
     ):
         asked = {**body, **MODEL, "stream_options": options}
-        told = await tell_streamed(service, route, asked, dialect)
+        told = await complete_streamed(service, route, asked, dialect)
         assert told.choices == whole.choices
         assert told.usage == expected
         asked_for = options == {"include_usage": True}
@@ -57,7 +57,7 @@ async def test_role_of_a_stream(pipeline_of: PipelineFactory, dialect: Dialect, 
     service = OpenAIService(pipeline_of({"pieces": pieces}))
     body = {"messages": [{"role": "user", "content": "hi"}], "n": n}
     # An n of its own would need a best_of, which chats have not.
-    told = await tell_streamed(service, CHAT, body | MODEL, dialect)
+    told = await complete_streamed(service, CHAT, body | MODEL, dialect)
     role = {"role": "assistant"} if dialect is ORACLE else {}
     for index in range(n):
         choices = [each for chunk in told.sent for each in chunk["choices"]]
@@ -82,22 +82,22 @@ async def test_stop_string(
     # R12, R25
     service = OpenAIService(pipeline_of({"pieces": ["one fi", "ve", " six"]}))
     asked = {**body, **MODEL, "stop": "five", "include_stop_str_in_output": include}
-    whole = await tell_whole(service, route, asked, dialect)
+    whole = await complete(service, route, asked, dialect)
     assert whole.choices[0].text == ("one five" if include else "one ")
     if dialect is OVMS and include is False:
         return
-    told = await tell_streamed(service, route, asked, dialect)
+    told = await complete_streamed(service, route, asked, dialect)
     assert told.choices[0].text == ("one five" if include or dialect is OVMS else "one ")
     for choice in (whole.choices[0], told.choices[0]):
         assert (choice.finish_reason, choice.stop_reason) == ("stop", "five")
 
 
 def limit(dialect: Dialect, default: int | None = None, **body: Any) -> int | None:
-    codec = OpenAICall(SHAPE, {"prompt": "hi"} | MODEL | body, "scripted", default, dialect=dialect)
-    return codec.request.generation.sampling.max_tokens
+    call = OpenAICall(SHAPE, {"prompt": "hi"} | MODEL | body, "scripted", default, dialect=dialect)
+    return call.request.generation.sampling.max_tokens
 
 
-def test_most_tokens_without_an_end() -> None:
+def test_max_tokens_with_ignore_eos() -> None:
     # R8, R10
     for dialect in (OPENAI, ORACLE):
         assert limit(dialect, ignore_eos=True) is None
@@ -116,11 +116,13 @@ def test_most_tokens_without_an_end() -> None:
 
 
 @DIALECTS
-async def test_logprobs_and_several(pipeline_of: PipelineFactory, dialect: Dialect) -> None:
+async def test_logprobs_with_several_choices(
+    pipeline_of: PipelineFactory, dialect: Dialect
+) -> None:
     # R13, R15: what is allowed everywhere looks the same everywhere.
     service = OpenAIService(pipeline_of({"pieces": ["a", " b"]}))
     body = {"prompt": ["x", "y"], "logprobs": 1, "n": 2, "best_of": 3, "echo": True}
-    told = await tell_whole(service, COMPLETIONS, body | MODEL, dialect)
+    told = await complete(service, COMPLETIONS, body | MODEL, dialect)
     assert [choice.text for choice in told.choices.values()] == ["xa b", "xa b", "ya b", "ya b"]
     assert told.usage == usage(2, 12)
     for choice in told.choices.values():

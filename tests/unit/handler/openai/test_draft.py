@@ -10,7 +10,13 @@ from handler.errors import InvalidRequest, error_info
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
-from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, streamed, tell_streamed, tell_whole
+from tests.unit.handler.openai.calls import (
+    CHAT,
+    COMPLETIONS,
+    complete,
+    complete_streamed,
+    with_stream,
+)
 
 BODIES: list[Any] = [
     pytest.param(COMPLETIONS, {"model": "scripted", "prompt": "hi"}, id="completions"),
@@ -24,16 +30,16 @@ SAID = {"pieces": ["yes"]}
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("route", "body"), BODIES)
-async def test_model_server_refuses_them_without_one(
+async def test_ovms_refuses_draft_parameters_without_a_draft_model(
     pipeline_of: PipelineFactory, route: str, body: dict[str, Any], name: str
 ) -> None:
     service = OpenAIService(pipeline_of(SAID))
-    codec = service.parse_call(route, {**body, name: NAMES[name]}, OVMS)
+    call = service.parse_call(route, {**body, name: NAMES[name]}, OVMS)
     with pytest.raises(InvalidRequest) as whole:
-        await service.complete(codec)
+        await service.complete(call)
     with pytest.raises(InvalidRequest) as opened:
         await service.open_stream(
-            service.parse_call(route, streamed({**body, name: NAMES[name]}), OVMS)
+            service.parse_call(route, with_stream({**body, name: NAMES[name]}), OVMS)
         )
     for raised in (whole, opened):
         assert error_info(raised.value).openai_error()["error"] == {
@@ -47,25 +53,25 @@ async def test_model_server_refuses_them_without_one(
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dialect", [OPENAI, ORACLE], ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize(("route", "body"), BODIES)
-async def test_others_are_told_that_they_were_ignored(
+async def test_other_dialects_warn_about_draft_parameters(
     pipeline_of: PipelineFactory, route: str, body: dict[str, Any], dialect: Dialect, name: str
 ) -> None:
     # R16
     service = OpenAIService(pipeline_of(SAID))
-    for tell in (tell_whole, tell_streamed):
-        told = await tell(service, route, {**body, name: NAMES[name]}, dialect)
+    for complete_call in (complete, complete_streamed):
+        told = await complete_call(service, route, {**body, name: NAMES[name]}, dialect)
         assert told.warnings == [f"{name} is not supported by the scripted engine and was ignored"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dialect", [OPENAI, ORACLE, OVMS], ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize(("route", "body"), BODIES)
-async def test_with_one_they_are_passed_on(
+async def test_draft_parameters_are_passed_to_a_draft_model(
     pipeline_of: PipelineFactory, route: str, body: dict[str, Any], dialect: Dialect, name: str
 ) -> None:
     service = OpenAIService(pipeline_of(SAID, capabilities={"draft": True}))
-    for tell in (tell_whole, tell_streamed):
-        told = await tell(service, route, {**body, name: NAMES[name]}, dialect)
+    for complete_call in (complete, complete_streamed):
+        told = await complete_call(service, route, {**body, name: NAMES[name]}, dialect)
         assert told.warnings == []
     sampling = service.parse_call(route, {**body, name: NAMES[name]}, dialect).parameters.sampling
     asked = {

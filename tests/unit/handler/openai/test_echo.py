@@ -9,46 +9,46 @@ import pytest
 from engine import Priority
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
-from tests.unit.handler.openai.calls import COMPLETIONS, Tell, tell_streamed, tell_whole
+from tests.unit.handler.openai.calls import COMPLETIONS, Complete, complete, complete_streamed
 from tests.usage import usage
 
-WAYS = [pytest.param(tell_whole, id="whole"), pytest.param(tell_streamed, id="streamed")]
+WAYS = [pytest.param(complete, id="whole"), pytest.param(complete_streamed, id="streamed")]
 
 
-@pytest.mark.parametrize("tell", WAYS)
+@pytest.mark.parametrize("complete_call", WAYS)
 @pytest.mark.parametrize(
     ("prompt", "text"), [("😀 é\n", "😀 é\n"), ([5, 6], "5 6"), ([[5, 6]], "5 6")], ids=str
 )
-async def test_echo_comes_first(
-    pipeline_of: PipelineFactory, tell: Tell, prompt: Any, text: str
+async def test_echo_precedes_the_answer(
+    pipeline_of: PipelineFactory, complete_call: Complete, prompt: Any, text: str
 ) -> None:
     service = OpenAIService(pipeline_of({"pieces": [" said"]}))
     for echo, expected in ((True, f"{text} said"), (False, " said"), (None, " said")):
-        told = await tell(service, COMPLETIONS, {"prompt": prompt, "echo": echo})
+        told = await complete_call(service, COMPLETIONS, {"prompt": prompt, "echo": echo})
         assert told.choices[0].text == expected
         # R4: it was not generated.
         assert told.usage is not None
         assert told.usage["completion_tokens"] == 1
 
 
-@pytest.mark.parametrize("tell", WAYS)
-async def test_stop_string_in_the_prompt_stops_nothing(
-    pipeline_of: PipelineFactory, tell: Tell
+@pytest.mark.parametrize("complete_call", WAYS)
+async def test_stop_string_in_the_echo_is_ignored(
+    pipeline_of: PipelineFactory, complete_call: Complete
 ) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["p one", " stop two"]}))
     body = {"prompt": "stop sto", "echo": True, "stop": ["stop"]}
-    (choice,) = (await tell(service, COMPLETIONS, body)).choices.values()
+    (choice,) = (await complete_call(service, COMPLETIONS, body)).choices.values()
     assert choice.text == "stop stop one "
     assert choice.stop_reason == "stop"
 
 
-@pytest.mark.parametrize("tell", WAYS)
-async def test_answer_without_a_word_is_the_prompt(
-    pipeline_of: PipelineFactory, tell: Tell
+@pytest.mark.parametrize("complete_call", WAYS)
+async def test_empty_answer_is_only_the_prompt(
+    pipeline_of: PipelineFactory, complete_call: Complete
 ) -> None:
     service = OpenAIService(pipeline_of({"pieces": []}))
     body = {"prompt": "é b", "echo": True, "logprobs": 1}
-    (choice,) = (await tell(service, COMPLETIONS, body)).choices.values()
+    (choice,) = (await complete_call(service, COMPLETIONS, body)).choices.values()
     assert (choice.text, choice.finish_reason) == ("é b", "stop")
     assert choice.logprobs == {
         "tokens": ["é", " b"],
@@ -58,11 +58,11 @@ async def test_answer_without_a_word_is_the_prompt(
     }
 
 
-@pytest.mark.parametrize("tell", WAYS)
+@pytest.mark.parametrize("complete_call", WAYS)
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("logprobs", [None, 1])
-async def test_prompt_alone(
-    pipeline_of: PipelineFactory, tell: Tell, n: int, logprobs: int | None
+async def test_max_tokens_0_returns_only_the_prompt(
+    pipeline_of: PipelineFactory, complete_call: Complete, n: int, logprobs: int | None
 ) -> None:
     # R8: no token is generated, and no slot waited for.
     pipeline = pipeline_of({"pieces": [{"error": "was asked"}]}, slots=1)
@@ -71,7 +71,7 @@ async def test_prompt_alone(
     prompts = ["one two", "é three 😀"]
     body = {"prompt": prompts, "echo": True, "max_tokens": 0, "n": n, "logprobs": logprobs}
     body |= {"suffix": "x"}
-    told = await tell(service, COMPLETIONS, body)
+    told = await complete_call(service, COMPLETIONS, body)
     slot.release()
     assert [choice.text for choice in told.choices.values()] == [
         prompt for prompt in prompts for _ in range(n)
@@ -85,17 +85,17 @@ async def test_prompt_alone(
             assert "".join(choice.logprobs["tokens"]) == choice.text
 
 
-async def test_prompt_alone_by_its_tokens(pipeline_of: PipelineFactory) -> None:
+async def test_max_tokens_0_returns_the_prompts_tokens(pipeline_of: PipelineFactory) -> None:
     # R5, R8
     service = OpenAIService(pipeline_of())
-    told = await tell_whole(
+    told = await complete(
         service, COMPLETIONS, {"prompt": [7, 8, 9], "echo": True, "max_tokens": 0}
     )
     assert told.choices[0].text == "7 8 9"
     assert told.usage == usage(3, 0)
 
 
-async def test_tokens_that_are_not_the_prompt_are_told_as_one(
+async def test_inexact_token_texts_are_replaced_by_the_prompt(
     pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Halves of characters, or a mark that the engine puts first: offsets would be wrong.
@@ -106,7 +106,7 @@ async def test_tokens_that_are_not_the_prompt_are_told_as_one(
 
     monkeypatch.setattr(pipeline.engine, "pieces", pieces)
     body = {"prompt": "é b", "echo": True, "logprobs": 0}
-    told = await tell_whole(OpenAIService(pipeline), COMPLETIONS, body)
+    told = await complete(OpenAIService(pipeline), COMPLETIONS, body)
     assert told.choices[0].logprobs is not None
     assert told.choices[0].logprobs["tokens"] == ["é b", "x"]
     assert told.choices[0].logprobs["text_offset"] == [0, 3]

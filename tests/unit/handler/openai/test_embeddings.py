@@ -51,7 +51,7 @@ def vectors(answer: dict[str, Any]) -> list[list[float]]:
     ],
     ids=["text", "texts", "tokens", "arrays of tokens"],
 )
-async def test_each_form_of_input_is_told_in_order_and_counted(
+async def test_each_input_form_is_answered_in_order_and_counted(
     pipeline_of: PipelineFactory, given: Any, tokens: list[int]
 ) -> None:
     # R4
@@ -66,7 +66,7 @@ async def test_each_form_of_input_is_told_in_order_and_counted(
         assert math.isclose(math.hypot(*each["embedding"]), 1)
 
 
-async def test_text_has_the_same_vector_alone_and_among_others(
+async def test_vector_does_not_depend_on_the_other_inputs(
     pipeline_of: PipelineFactory,
 ) -> None:
     service = OpenAIService(pipeline_of())
@@ -84,7 +84,7 @@ async def test_base64_is_the_same_numbers_in_32_bits(pipeline_of: PipelineFactor
     assert list(struct.unpack(f"<{SIZE}f", raw)) == pytest.approx(plain, abs=1e-7)
 
 
-async def test_what_may_stand_there(pipeline_of: PipelineFactory) -> None:
+async def test_allowed_parameters(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of())
     body = {"model": "scripted", "user": "me", "dimensions": SIZE, "encoding_format": None}
     assert len(vectors(await asked(service, ["a"] * MAX_INPUTS, **body, what=5))) == MAX_INPUTS
@@ -116,7 +116,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "message"), REFUSED)
-async def test_refused(pipeline_of: PipelineFactory, body: dict[str, Any], message: str) -> None:
+async def test_invalid_body_is_refused(
+    pipeline_of: PipelineFactory, body: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidRequest) as raised:
         await OpenAIService(pipeline_of()).create_embeddings(body)
     told = error_info(raised.value).openai_error()["error"]
@@ -124,12 +126,12 @@ async def test_refused(pipeline_of: PipelineFactory, body: dict[str, Any], messa
     assert (told["code"], told["param"]) == (400, message.split(" ")[0])
 
 
-async def test_half_a_character_is_named_by_its_place(pipeline_of: PipelineFactory) -> None:
+async def test_invalid_unicode_error_names_the_input(pipeline_of: PipelineFactory) -> None:
     with pytest.raises(InvalidRequest, match=r"^input\[1\] must be Unicode text"):
         await OpenAIService(pipeline_of()).create_embeddings({"input": ["a", "\ud800"]})
 
 
-async def test_models(pipeline_of: PipelineFactory) -> None:
+async def test_embeddings_check_the_model_name(pipeline_of: PipelineFactory) -> None:
     # R7
     service = OpenAIService(pipeline_of())
     with pytest.raises(NotFound, match="there is: scripted"):
@@ -152,13 +154,13 @@ async def test_long_text_is_refused_by_name(pipeline_of: PipelineFactory) -> Non
     assert (error["code"], error["param"]) == (400, "input")
 
 
-async def test_model_without_vectors_is_named(pipeline_of: PipelineFactory) -> None:
+async def test_model_without_embeddings_is_refused(pipeline_of: PipelineFactory) -> None:
     error = await told(OpenAIService(pipeline_of(capabilities={"embeddings": False})), "a")
     assert error["message"] == "input: the scripted engine has no embeddings"
     assert (error["code"], error["param"]) == (400, "input")
 
 
-async def test_engine_that_did_not_load_is_not_available(pipeline_of: PipelineFactory) -> None:
+async def test_engine_that_failed_to_load_is_unavailable(pipeline_of: PipelineFactory) -> None:
     # R54
     error = await told(OpenAIService(pipeline_of(load_error="no memory")), "a")
     assert error["code"] == 503
@@ -167,7 +169,7 @@ async def test_engine_that_did_not_load_is_not_available(pipeline_of: PipelineFa
 BUSY = {"pieces": ["x"], "repeat": -1, "delay_ms": 1}
 
 
-async def test_they_wait_for_a_slot_like_any_other_and_give_it_back(
+async def test_embeddings_wait_for_a_slot_and_release_it(
     pipeline_of: PipelineFactory,
 ) -> None:
     # R54
@@ -186,7 +188,7 @@ async def test_they_wait_for_a_slot_like_any_other_and_give_it_back(
     assert (engine.running, engine.waiting) == (0, 0)
 
 
-async def test_client_that_leaves_gives_its_place_back(pipeline_of: PipelineFactory) -> None:
+async def test_cancelled_call_leaves_the_queue(pipeline_of: PipelineFactory) -> None:
     # R31
     pipeline = pipeline_of(BUSY, slots=1)
     engine, service = pipeline.engine, OpenAIService(pipeline)
@@ -202,7 +204,7 @@ async def test_client_that_leaves_gives_its_place_back(pipeline_of: PipelineFact
     assert len(vectors(await asked(service, "a"))) == 1
 
 
-async def test_time_limit_is_theirs_too(pipeline_of: PipelineFactory) -> None:
+async def test_request_timeout_applies_to_embeddings(pipeline_of: PipelineFactory) -> None:
     # R30
     pipeline = pipeline_of(BUSY, slots=1, request_timeout_s=0.2)
     service = OpenAIService(pipeline)
@@ -213,7 +215,7 @@ async def test_time_limit_is_theirs_too(pipeline_of: PipelineFactory) -> None:
     held.release()
 
 
-async def test_slot_that_was_reserved_is_used(pipeline_of: PipelineFactory) -> None:
+async def test_reserved_slot_is_used(pipeline_of: PipelineFactory) -> None:
     pipeline = pipeline_of(slots=1)
     slot: Slot = await pipeline.engine.reserve(Priority.JOB)
     async with asyncio.timeout(10):
@@ -226,7 +228,7 @@ async def test_slot_that_was_reserved_is_used(pipeline_of: PipelineFactory) -> N
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_job_has_them_as_its_output(
+async def test_job_output_is_the_embeddings_response(
     job_handler_of: JobHandlerFactory, streamed: bool
 ) -> None:
     # R44
@@ -240,7 +242,7 @@ async def test_job_has_them_as_its_output(
     assert len(vectors(output)) == 2
 
 
-async def test_bad_job_is_found_before_it_runs(job_handler_of: JobHandlerFactory) -> None:
+async def test_invalid_job_is_refused_before_it_runs(job_handler_of: JobHandlerFactory) -> None:
     # R50
     jobs = job_handler_of()
     job = {"id": "1", "input": {"openai_route": EMBEDDINGS, "openai_input": {}}}

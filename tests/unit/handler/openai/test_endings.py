@@ -22,7 +22,7 @@ TOTAL = usage(110, 15, cached=36)
 OPTIONS: list[dict[str, Any] | None] = [None, {"include_usage": True}, {"include_usage": False}]
 
 
-def codec(options: dict[str, Any] | None = None) -> OpenAICall:
+def create_call(options: dict[str, Any] | None = None) -> OpenAICall:
     body = {"prompt": ["a", "b"], "n": 2, "stream": True, "stream_options": options}
     return OpenAICall(COMPLETIONS, body, "tiny", None, stream_multi_prompt=True)
 
@@ -40,28 +40,28 @@ def answer(index: int, *warnings: str) -> CompletedAnswer:
     )
 
 
-def ended(of: OpenAICall, *answers: tuple[int, CompletedAnswer]) -> reading.Told:
-    blocks = [of.encode_opening(0, index) for index in range(4)]
-    blocks += [of.encode_closing(each, index) for index, each in answers]
-    return reading.streamed([block for block in [*blocks, DONE] if block])
+def ended(call: OpenAICall, *answers: tuple[int, CompletedAnswer]) -> reading.ReadResponse:
+    blocks = [call.encode_opening(0, index) for index in range(4)]
+    blocks += [call.encode_closing(each, index) for index, each in answers]
+    return reading.read_stream([block for block in [*blocks, DONE] if block])
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_usage_is_the_same_whatever_the_order(options: dict[str, Any] | None) -> None:
+def test_usage_does_not_depend_on_the_order_of_endings(options: dict[str, Any] | None) -> None:
     for order in permutations(range(4)):
-        told = ended(codec(options), *((index, answer(index)) for index in order))
+        told = ended(create_call(options), *((index, answer(index)) for index in order))
         assert list(told.choices) == list(order)
         assert told.usage == (TOTAL if options != {"include_usage": False} else None)
         assert len(told.sent) == 4 + (options == {"include_usage": True})
-    assert codec().encode_response(*map(answer, range(4)))["usage"] == TOTAL
+    assert create_call().encode_response(*map(answer, range(4)))["usage"] == TOTAL
     told_by_client = CompletionUsage.model_validate(TOTAL, strict=True).prompt_tokens_details
     assert told_by_client is not None
     assert told_by_client.cached_tokens == 36
 
 
-def test_each_warning_is_told_once() -> None:
+def test_each_warning_is_sent_once() -> None:
     told = ended(
-        codec(),
+        create_call(),
         (1, answer(1, "one")),
         (0, answer(0, "one", "two")),
         (3, answer(3, "two", "one")),

@@ -37,12 +37,12 @@ class Ready(CompletedGenerations):
 async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
     # R5, R29: however many choices there are in it, and however much there is to tell of tokens.
     body = {"prompt": "hi", "n": 3, "stream": True, "logprobs": 5}
-    codec = OpenAICall(COMPLETIONS, body, "tiny", None)
+    call = OpenAICall(COMPLETIONS, body, "tiny", None)
     said = [Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)]
     told = [*said[::2], *said[1::2]]
     answers = [
         CompletedAnswer(
-            id=codec.id,
+            id=call.id,
             model="tiny",
             created=1,
             text=text * len(told),
@@ -51,19 +51,19 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
             streaming=True,
         )
     ] * 3
-    blocks = [block async for block in stream_events(codec, Ready(answers, [said] * 3))]
+    blocks = [block async for block in stream_events(call, Ready(answers, [said] * 3))]
     assert len(blocks) > 1
     for block in blocks:
-        assert limits.wire_size({"output": block.decode()}) <= limits.STREAM_CHUNK_BYTES
-    streamed = reading.streamed(blocks)
+        assert limits.sdk_size_bytes({"output": block.decode()}) <= limits.STREAM_CHUNK_BYTES
+    streamed = reading.read_stream(blocks)
     assert [choice.text for choice in streamed.choices.values()] == [text * len(told)] * 3
 
 
-async def test_batches_of_a_choice_are_one_event() -> None:
+async def test_deltas_of_a_choice_are_merged_into_one_event() -> None:
     # R29
-    codec = OpenAICall(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True}, "tiny", None)
+    call = OpenAICall(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True}, "tiny", None)
     answer = CompletedAnswer(
-        id=codec.id,
+        id=call.id,
         model="tiny",
         created=1,
         text="ab",
@@ -72,18 +72,18 @@ async def test_batches_of_a_choice_are_one_event() -> None:
         streaming=True,
     )
     said = [Delta("a"), Delta("b")]
-    blocks = [block async for block in stream_events(codec, Ready([answer] * 2, [said] * 2))]
+    blocks = [block async for block in stream_events(call, Ready([answer] * 2, [said] * 2))]
     assert len(blocks) == 1
-    texts = [chunk["choices"][0]["text"] for chunk in reading.chunks_of(blocks)]
+    texts = [chunk["choices"][0]["text"] for chunk in reading.read_chunks(blocks)]
     assert texts == ["ab", "ab", "", ""]
 
 
-async def test_an_event_is_one_line_however_lines_are_told_apart() -> None:
+async def test_unicode_line_ends_are_escaped() -> None:
     # R29: httpx, for one, splits text as `str.splitlines` does.
     said = 'a\u2028data: {"made": "up"}\u2029b\u0085c\nd\x1ce'
-    codec = OpenAICall(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny", None)
+    call = OpenAICall(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny", None)
     answer = CompletedAnswer(
-        id=codec.id,
+        id=call.id,
         model="tiny",
         created=1,
         text=said,
@@ -91,8 +91,8 @@ async def test_an_event_is_one_line_however_lines_are_told_apart() -> None:
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 1)),
         streaming=True,
     )
-    blocks = [block async for block in stream_events(codec, Ready([answer], [[Delta(said)]]))]
+    blocks = [block async for block in stream_events(call, Ready([answer], [[Delta(said)]]))]
     lines = b"".join(blocks).decode().splitlines()
     assert all(line.startswith("data: ") for line in lines if line)
     assert len([line for line in lines if line]) == b"".join(blocks).count(b"\n\n")
-    assert reading.streamed(blocks).choices[0].text == said
+    assert reading.read_stream(blocks).choices[0].text == said

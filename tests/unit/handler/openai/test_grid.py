@@ -9,8 +9,8 @@ import pytest
 
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
-from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, tell_streamed, tell_whole
-from tests.unit.handler.openai.reading import Choice, Told
+from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, complete, complete_streamed
+from tests.unit.handler.openai.reading import Choice, ReadResponse
 from tests.usage import usage
 
 STOP = "five six"
@@ -62,7 +62,9 @@ PROMPTS: dict[str, tuple[Any, Prompts]] = {
 USAGE: list[dict[str, Any] | None] = [None, {"include_usage": True}, {"include_usage": False}]
 
 
-def check_usage(streamed: Told, whole: Told, options: dict[str, Any] | None) -> None:
+def check_usage(
+    streamed: ReadResponse, whole: ReadResponse, options: dict[str, Any] | None
+) -> None:
     """R22: on the last chunk, in one of its own, or nowhere."""
     if options == {"include_usage": True}:
         assert streamed.sent[-1]["choices"] == []
@@ -124,14 +126,16 @@ async def test_completions(
     sent, prompts = PROMPTS[prompt]
     service = OpenAIService(pipeline_of(*SCRIPT), stream_multi_prompt=True)
     body = {"prompt": sent, "echo": echo, "logprobs": logprobs, "n": n, "stop": [STOP, "x"]}
-    whole = await tell_whole(service, COMPLETIONS, body)
+    whole = await complete(service, COMPLETIONS, body)
     assert len(whole.choices) == len(prompts) * n
     assert whole.usage == usage_of(prompts, n)
     assert whole.warnings == []
     for index, choice in whole.choices.items():
         check_legacy(choice, prompts[index // n], logprobs, bool(echo))
     for options in USAGE:
-        streamed = await tell_streamed(service, COMPLETIONS, {**body, "stream_options": options})
+        streamed = await complete_streamed(
+            service, COMPLETIONS, {**body, "stream_options": options}
+        )
         assert streamed.choices == whole.choices
         check_usage(streamed, whole, options)
 
@@ -176,12 +180,12 @@ async def test_chat(
         "n": n,
         "stop": STOP,
     }
-    whole = await tell_whole(service, CHAT, body)
+    whole = await complete(service, CHAT, body)
     assert list(whole.choices) == list(range(n))
     assert whole.usage == usage(4, 7 * n)
     for choice in whole.choices.values():
         check_chat(choice, (top or 0) if logprobs else None)
     for options in USAGE:
-        streamed = await tell_streamed(service, CHAT, {**body, "stream_options": options})
+        streamed = await complete_streamed(service, CHAT, {**body, "stream_options": options})
         assert streamed.choices == whole.choices
         check_usage(streamed, whole, options)

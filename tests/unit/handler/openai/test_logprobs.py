@@ -49,20 +49,20 @@ def likely(token: str, logprob: float, offset: int = 0, raw: bytes | None = None
         (5, dict(TOP)),
     ],
 )
-def test_legacy_tells_the_sampled_token_beside_the_likeliest(
+def test_completion_logprobs_include_the_sampled_token(
     alternatives: int, tops: dict[str, float]
 ) -> None:
     found = encode_completion_logprobs([likely("b", -1.0)], alternatives, 0)
     assert found["top_logprobs"] == [tops]
 
 
-def test_legacy_tells_the_likelier_of_two_that_look_alike() -> None:
+def test_completion_logprobs_keep_the_likelier_of_equal_texts() -> None:
     top = (("\ufffd", -0.5), ("\ufffd", -1.5), ("a", -2.0))
     found = encode_completion_logprobs([TokenLogprob("\ufffd", -1.5, top)], 3, 0)
     assert found["top_logprobs"] == [{"\ufffd": -0.5, "a": -2.0}]
 
 
-def test_legacy_arrays() -> None:
+def test_completion_logprobs_are_four_arrays() -> None:
     found = encode_completion_logprobs(
         [likely("x", -1.0), likely("yz", -2.0, 1)], 0, 4, ("hi", " 😀")
     )
@@ -95,7 +95,7 @@ def test_chat_content() -> None:
     assert encode_chat_logprobs((), 0) == {"content": [], "refusal": None}
 
 
-def test_tokens_of_a_text() -> None:
+def test_logprobs_within_returns_the_tokens_that_start_in_the_text() -> None:
     tokens = [likely("a", -1.0, 0), likely("", -1.0, 1), likely("b", -1.0, 1), likely("c", -1.0, 2)]
     for chars, count in ((0, 0), (1, 1), (2, 3), (3, 4)):
         assert logprobs_within(tokens, chars) == tokens[:count]
@@ -104,13 +104,13 @@ def test_tokens_of_a_text() -> None:
 # -- streamed -----------------------------------------------------------------------------------
 
 
-def parts_of(codec: OpenAICall, *batches: list[Delta]) -> list[list[str]]:
+def parts_of(call: OpenAICall, *batches: list[Delta]) -> list[list[str]]:
     """The tokens each event tells of; its text is what it has beside them."""
-    codec.encode_opening(0)
+    call.encode_opening(0)
     found: list[list[str]] = []
     for batch in batches:
-        if block := codec.encode_delta(batch):
-            (chunk,) = reading.chunks_of([block + DONE])
+        if block := call.encode_delta(batch):
+            (chunk,) = reading.read_chunks([block + DONE])
             logprobs = chunk["choices"][0]["logprobs"]
             if logprobs is None:
                 found.append([])
@@ -122,13 +122,13 @@ def parts_of(codec: OpenAICall, *batches: list[Delta]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-def test_token_is_told_of_with_its_text_and_not_before(
+def test_token_is_sent_with_its_text_and_not_before(
     shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # R26: what is held back as a possible stop string must not be told by its tokens.
-    codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
+    call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     told = parts_of(
-        codec,
+        call,
         [Delta("one ", likely("one ", -1.0, 0))],
         [Delta("", likely("fi", -1.0, 4))],
         [Delta("", likely("v", -1.0, 6))],
@@ -140,27 +140,27 @@ def test_token_is_told_of_with_its_text_and_not_before(
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-def test_text_without_tokens_is_told_with_null(shape: EndpointSpec, body: dict[str, Any]) -> None:
+def test_text_without_tokens_has_null_logprobs(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # What is left at the end of what was held back has no token of its own.
-    codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
-    told = parts_of(codec, [Delta("a", likely("abc", -1.0, 0))], [Delta("bc")])
+    call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
+    told = parts_of(call, [Delta("a", likely("abc", -1.0, 0))], [Delta("bc")])
     assert told == [["abc"], []]
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-def test_more_tokens_than_an_event_holds_are_told_in_several(
+def test_tokens_that_exceed_an_event_are_sent_in_several(
     shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # White space is held back until it is clear what follows; so are the tokens it is made of.
-    codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
+    call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     tops = tuple((f"{number}", -1.0) for number in range(20))
     found = [TokenLogprob("\n", -1.0, tops, b"\n", at) for at in range(1000)]
-    blocks = [codec.encode_opening(0), codec.encode_delta([Delta("\n", each) for each in found])]
+    blocks = [call.encode_opening(0), call.encode_delta([Delta("\n", each) for each in found])]
     blocks += [
-        codec.encode_delta([Delta("x", likely("x", -1.0, 1000))]),
-        codec.encode_closing(ended(codec)),
+        call.encode_delta([Delta("x", likely("x", -1.0, 1000))]),
+        call.encode_closing(ended(call)),
     ]
-    told = reading.streamed([*filter(None, blocks), DONE])
+    told = reading.read_stream([*filter(None, blocks), DONE])
     assert told.choices[0].text == "\n" * 1000 + "x"
     logprobs = told.choices[0].logprobs or {}
     tokens = logprobs.get("tokens") or [each["token"] for each in logprobs["content"]]
@@ -169,24 +169,24 @@ def test_more_tokens_than_an_event_holds_are_told_in_several(
 
 
 @pytest.mark.parametrize("pieces", [True, False], ids=["by token", "as text"])
-def test_long_echo_is_told_in_several_events(pieces: bool) -> None:
+def test_long_echo_is_sent_in_several_events(pieces: bool) -> None:
     # R14
-    codec = OpenAICall(
+    call = OpenAICall(
         COMPLETIONS, {"prompt": "hi", "echo": True, "logprobs": 1, "stream": True}, "t", 1
     )
     words = tuple(f" {number}" for number in range(20_000))
-    codec.echoes = [Echo("".join(words), words if pieces else ())]
-    blocks = [codec.encode_opening(0), codec.encode_closing(ended(codec)), DONE]
-    (choice,) = reading.streamed(blocks).choices.values()
+    call.echoes = [Echo("".join(words), words if pieces else ())]
+    blocks = [call.encode_opening(0), call.encode_closing(ended(call)), DONE]
+    (choice,) = reading.read_stream(blocks).choices.values()
     assert choice.text == "".join(words)
     if pieces:
         assert choice.logprobs == encode_completion_logprobs((), 1, len(choice.text), words)
     assert max(map(len, b"".join(blocks).split(b"\n\n"))) < BLOCK_BYTES
 
 
-def ended(codec: OpenAICall) -> CompletedAnswer:
+def ended(call: OpenAICall) -> CompletedAnswer:
     return CompletedAnswer(
-        id=codec.id,
+        id=call.id,
         model="tiny",
         created=0,
         text="",
@@ -200,13 +200,11 @@ def ended(codec: OpenAICall) -> CompletedAnswer:
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-def test_engine_without_logprobs_is_told_with_null(
-    shape: EndpointSpec, body: dict[str, Any]
-) -> None:
+def test_engine_without_logprobs_sends_null(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R13, R16: empty arrays would say that there were no tokens.
-    codec = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
+    call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     answer = CompletedAnswer(
-        id=codec.id,
+        id=call.id,
         model="tiny",
         created=0,
         text="text",
@@ -215,33 +213,35 @@ def test_engine_without_logprobs_is_told_with_null(
         streaming=True,
         warnings=("logprobs are not known",),
     )
-    whole = reading.whole(codec.encode_response(answer))
+    whole = reading.read_response(call.encode_response(answer))
     blocks = [
-        codec.encode_opening(0),
-        codec.encode_delta([Delta("text")]),
-        codec.encode_closing(answer),
+        call.encode_opening(0),
+        call.encode_delta([Delta("text")]),
+        call.encode_closing(answer),
         DONE,
     ]
-    streamed = reading.streamed([block for block in blocks if block])
+    streamed = reading.read_stream([block for block in blocks if block])
     assert whole.choices[0].logprobs is None
     assert streamed.choices == whole.choices
     assert streamed.warnings == whole.warnings == ["logprobs are not known"]
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-async def test_engine_says_that_it_has_none(
+async def test_engine_without_logprobs_causes_a_warning(
     shape: EndpointSpec, body: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     # R16
     route = calls.COMPLETIONS if shape is COMPLETIONS else calls.CHAT
     service = OpenAIService(pipeline_of(capabilities={"max_logprobs": 0}))
     warning = "logprobs is not supported by the scripted engine and was ignored"
-    for tell in (calls.tell_whole, calls.tell_streamed):
-        assert (await tell(service, route, body | {"n": 2})).warnings == [warning]
+    for complete_call in (calls.complete, calls.complete_streamed):
+        assert (await complete_call(service, route, body | {"n": 2})).warnings == [warning]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-async def test_engine_says_that_it_has_fewer(most: int, pipeline_of: PipelineFactory) -> None:
+async def test_engine_with_fewer_alternatives_causes_a_warning(
+    most: int, pipeline_of: PipelineFactory
+) -> None:
     # R16
     service = OpenAIService(pipeline_of(capabilities={"max_logprobs": most}))
     warning = (
@@ -252,21 +252,23 @@ async def test_engine_says_that_it_has_fewer(most: int, pipeline_of: PipelineFac
         "logprobs": True,
         "top_logprobs": 2,
     }
-    for tell in (calls.tell_whole, calls.tell_streamed):
+    for complete_call in (calls.complete, calls.complete_streamed):
         for route, body in (
             (calls.COMPLETIONS, {"prompt": "hi", "logprobs": 2}),
             (calls.CHAT, chat),
         ):
-            assert (await tell(service, route, body)).warnings == ([warning] if most < 2 else [])
+            assert (await complete_call(service, route, body)).warnings == (
+                [warning] if most < 2 else []
+            )
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
-async def test_nothing_said_is_no_token(
+async def test_empty_answer_has_no_tokens(
     shape: EndpointSpec, body: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     route = calls.COMPLETIONS if shape is COMPLETIONS else calls.CHAT
     service = OpenAIService(pipeline_of({"pieces": []}))
-    whole = await calls.tell_whole(service, route, body)
+    whole = await calls.complete(service, route, body)
     found = whole.choices[0].logprobs
     assert found in (encode_completion_logprobs((), 0, 0), encode_chat_logprobs((), 0))
-    assert (await calls.tell_streamed(service, route, body)).choices[0].logprobs is None
+    assert (await calls.complete_streamed(service, route, body)).choices[0].logprobs is None

@@ -29,7 +29,7 @@ DIALECTS = (OPENAI, ORACLE, OVMS)
 UNABLE = Capabilities(backend="tiny", model="tiny", context_length=10)
 
 
-def codec(
+def create_call(
     dialect: Dialect, shape: str, body: dict[str, Any], default: int | None = None
 ) -> OpenAICall:
     of, least = SHAPES[shape]
@@ -37,17 +37,17 @@ def codec(
     return OpenAICall(of, sent, "tiny", default, dialect=dialect)
 
 
-def test_requirements_have_their_refusals() -> None:
+def test_every_requirement_has_a_refusal() -> None:
     # All that says "→ 400"; what else is refused is beside it.
     asked = {f"R{number}" for number in (*range(6, 14), 15, 17, 23, 25, 28, 34)}
     assert asked <= REFUSALS.keys()
 
 
 @pytest.mark.parametrize("refusal", [*refusals()], ids=str)
-def test_refused(refusal: Refusal) -> None:
+def test_invalid_parameter_is_refused(refusal: Refusal) -> None:
     # R6-R17, R19, R23, R25, R28, R34: the name of each case begins with its own.
     with pytest.raises(InvalidRequest) as raised:
-        codec(refusal.dialect, refusal.route, refusal.body).adapt_to(UNABLE)
+        create_call(refusal.dialect, refusal.route, refusal.body).adapt_to(UNABLE)
     told = error_info(raised.value)
     message, param = refusal.message, refusal.param
     assert told.openai_error() == {
@@ -71,7 +71,7 @@ def test_refused(refusal: Refusal) -> None:
 def test_unknown_model_is_not_found(dialect: Dialect, shape: str, model: str, shown: str) -> None:
     # R7
     with pytest.raises(NotFound) as raised:
-        codec(dialect, shape, {"model": model})
+        create_call(dialect, shape, {"model": model})
     assert error_info(raised.value).openai_error()["error"] == {
         "message": f"the model {shown} does not exist, there is: tiny",
         "type": "not_found_error",
@@ -81,10 +81,10 @@ def test_unknown_model_is_not_found(dialect: Dialect, shape: str, model: str, sh
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_model_may_be_left_out_where_none_is_required(shape: str) -> None:
+def test_model_is_optional_unless_the_dialect_requires_it(shape: str) -> None:
     # R7
     for dialect in (OPENAI, ORACLE):
-        assert codec(dialect, shape, {"model": None}).parameters.n == 1
+        assert create_call(dialect, shape, {"model": None}).parameters.n == 1
 
 
 # The largest and the least of each: R8-R13, R15.
@@ -118,13 +118,13 @@ ALLOWED: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_allowed(dialect: Dialect, shape: str) -> None:
+def test_allowed_parameters(dialect: Dialect, shape: str) -> None:
     for body in ALLOWED["both"] + ALLOWED[shape]:
-        assert codec(dialect, shape, body).parameters.warnings == ()
+        assert create_call(dialect, shape, body).parameters.warnings == ()
 
 
-def test_as_many_answers_as_one_call_may_have() -> None:
-    assert len(codec(OPENAI, "completions", {"prompt": ["x"] * 16, "n": 128}).requests) == (
+def test_generation_count_of_a_call_is_limited() -> None:
+    assert len(create_call(OPENAI, "completions", {"prompt": ["x"] * 16, "n": 128}).requests) == (
         MAX_GENERATIONS
     )
 
@@ -150,13 +150,13 @@ IGNORED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_ignored_with_a_warning_each(dialect: Dialect, shape: str) -> None:
+def test_each_ignored_parameter_causes_a_warning(dialect: Dialect, shape: str) -> None:
     # R16
     body = IGNORED["both"] | IGNORED[shape]
-    assert codec(dialect, shape, body).request.warnings == tuple(
+    assert create_call(dialect, shape, body).request.warnings == tuple(
         f"{name} is not supported and was ignored" for name in body
     )
-    assert codec(dialect, shape, dict.fromkeys(body)).request.warnings == ()
+    assert create_call(dialect, shape, dict.fromkeys(body)).request.warnings == ()
 
 
 # Of these false is a wish as well, for vLLM does them unless it is told not to.
@@ -170,16 +170,16 @@ def test_ignored_with_a_warning_each(dialect: Dialect, shape: str) -> None:
         "spaces_between_special_tokens",
     ],
 )
-def test_false_is_no_silent_wish(name: str) -> None:
+def test_false_of_an_unsupported_parameter_causes_a_warning(name: str) -> None:
     # R16
     for shape in SHAPES:
         for value, warns in ((False, True), (True, True), (None, False)):
-            warnings = codec(OPENAI, shape, {name: value}).request.warnings
+            warnings = create_call(OPENAI, shape, {name: value}).request.warnings
             assert warnings == ((f"{name} is not supported and was ignored",) if warns else ())
-    assert codec(OPENAI, "chat", {"use_beam_search": False}).request.warnings == ()
+    assert create_call(OPENAI, "chat", {"use_beam_search": False}).request.warnings == ()
 
 
-def test_what_is_for_chats_is_no_silent_wish_of_a_prompt() -> None:
+def test_chat_only_parameters_of_a_completion_cause_warnings() -> None:
     # R16
     body = {
         "chat_template_kwargs": {"a": 1},
@@ -188,24 +188,24 @@ def test_what_is_for_chats_is_no_silent_wish_of_a_prompt() -> None:
         "tool_choice": "auto",
         "tools": [{}],
     }
-    assert codec(OPENAI, "completions", body).request.warnings == tuple(
+    assert create_call(OPENAI, "completions", body).request.warnings == tuple(
         f"{name} is only for chats and was ignored" for name in body
     )
     for unset in (None, False):
-        assert codec(OPENAI, "completions", dict.fromkeys(body, unset)).request.warnings == ()
+        assert create_call(OPENAI, "completions", dict.fromkeys(body, unset)).request.warnings == ()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_draft_model_is_only_warned_of_where_nothing_says_otherwise(shape: str) -> None:
+def test_draft_parameters_cause_warnings_unless_the_dialect_refuses(shape: str) -> None:
     # R17
     body = {"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.4}
     able = replace(UNABLE, chat_template=True)
     for dialect in (OPENAI, ORACLE):
-        call = codec(dialect, shape, body)
+        call = create_call(dialect, shape, body)
         call.adapt_to(able)
         asked = call.request.generation
         assert able.check(asked.prompt, asked.sampling) == tuple(
             f"{name} is not supported by the tiny engine and was ignored" for name in body
         )
-    codec(OVMS, shape, dict.fromkeys(body)).adapt_to(able)
-    codec(OVMS, shape, {"num_assistant_tokens": 5}).adapt_to(replace(able, draft=True))
+    create_call(OVMS, shape, dict.fromkeys(body)).adapt_to(able)
+    create_call(OVMS, shape, {"num_assistant_tokens": 5}).adapt_to(replace(able, draft=True))

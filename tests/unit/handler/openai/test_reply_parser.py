@@ -62,7 +62,7 @@ def test_plain_text_is_content() -> None:
         ),
     ],
 )
-def test_calls_are_told_of(text: str, content: str | None, calls: list[dict[str, Any]]) -> None:
+def test_calls_are_parsed(text: str, content: str | None, calls: list[dict[str, Any]]) -> None:
     message = read(text)
     assert (message["content"], message["tool_calls"]) == (content, calls)
 
@@ -78,38 +78,38 @@ def test_calls_are_told_of(text: str, content: str | None, calls: list[dict[str,
         "[TOOL_CALLS] nothing",
     ],
 )
-def test_what_is_no_call_is_said(text: str) -> None:
+def test_text_that_is_not_a_call_is_content(text: str) -> None:
     message = read(text)
     assert message["content"] == text
     assert "tool_calls" not in message
 
 
-def test_without_tools_nothing_is_a_call() -> None:
+def test_calls_are_content_without_tools() -> None:
     assert read(CALL, tools=Tools())["content"] == CALL
 
 
-def test_one_call_where_parallel_ones_are_not_wanted() -> None:
+def test_only_one_call_without_parallel_tool_calls() -> None:
     tools = read_tools({"tools": [WEATHER, TIME], "parallel_tool_calls": False})
     message = read(f"{CALL}{TIME_CALL}", tools=tools)
     assert message["tool_calls"] == [call("weather", city="Köln")]
 
 
-def test_thoughts_are_apart() -> None:
+def test_reasoning_is_separated_from_content() -> None:
     message = read("<think>\nHm, <b>\n</think>\n\nYes.")
     assert (message["reasoning_content"], message["content"]) == ("Hm, <b>\n", "Yes.")
 
 
-def test_thoughts_that_the_template_has_opened() -> None:
+def test_reasoning_opened_by_the_template() -> None:
     message = read("Hm.</think>Yes.", starts_in_reasoning=True)
     assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
 
 
-def test_thoughts_that_never_end() -> None:
+def test_reasoning_without_an_end() -> None:
     message = read("<think>Hm.")
     assert (message["reasoning_content"], message["content"]) == ("Hm.", "")
 
 
-def test_text_goes_out_as_it_comes() -> None:
+def test_text_is_returned_immediately() -> None:
     reply = ReplyParser(TOOLS)
     assert reply.push("Hello") == [{"content": "Hello"}]
     assert reply.push(" there <tool") == [{"content": " there"}]
@@ -121,7 +121,7 @@ _PARTS += ['{"name": "time", "arguments": {}}', "{", "}", "é😀"]
 
 
 @given(st.lists(st.sampled_from(_PARTS), max_size=12).map("".join), st.data())
-def test_parts_do_not_depend_on_the_cut(text: str, data: st.DataObject) -> None:
+def test_result_does_not_depend_on_the_split(text: str, data: st.DataObject) -> None:
     # R11, R24
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]

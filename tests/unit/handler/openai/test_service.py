@@ -26,9 +26,9 @@ CALLS = [
 async def blocks_of(
     service: OpenAIService, route: str, body: dict[str, Any], interval_s: float = 0.0
 ) -> list[bytes]:
-    codec = service.parse_call(route, {**body, "stream": True})
-    async with await service.open_stream(codec) as running:
-        return [block async for block in stream_events(codec, running, interval_s)]
+    call = service.parse_call(route, {**body, "stream": True})
+    async with await service.open_stream(call) as running:
+        return [block async for block in stream_events(call, running, interval_s)]
 
 
 def chunks_of(blocks: list[bytes]) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def text_of(chunk: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("route", "body"), CALLS)
-async def test_joined_text_equals_the_whole_text(
+async def test_joined_deltas_equal_the_full_text(
     route: str, body: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     # R24, R29
@@ -88,7 +88,7 @@ async def test_stop_string_streamed_and_whole(
         assert (ending["finish_reason"], ending["stop_reason"]) == ("stop", "five")
 
 
-async def test_role_is_told_once(pipeline_of: PipelineFactory) -> None:
+async def test_role_is_sent_once(pipeline_of: PipelineFactory) -> None:
     # R36
     pieces = [{"text": text, "delay_ms": 10} for text in ("one", "two", "three")]
     service = OpenAIService(pipeline_of({"pieces": pieces}))
@@ -100,7 +100,7 @@ async def test_role_is_told_once(pipeline_of: PipelineFactory) -> None:
 
 
 @pytest.mark.parametrize(("route", "body"), CALLS)
-async def test_answer_without_a_word_is_a_whole_stream(
+async def test_empty_answer_is_a_complete_stream(
     route: str, body: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     service = OpenAIService(pipeline_of({"pieces": []}))
@@ -136,7 +136,7 @@ async def test_error_after_text_is_an_event_and_then_the_end(
 
 
 @pytest.mark.parametrize(("route", "body"), CALLS)
-async def test_lagging_reader_gets_fewer_and_longer_events(
+async def test_slow_reader_gets_fewer_and_longer_events(
     route: str, body: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     # R29
@@ -147,12 +147,12 @@ async def test_lagging_reader_gets_fewer_and_longer_events(
     assert 3 <= len(chunks) < 30
 
 
-async def test_long_text_goes_out_in_bounded_events(pipeline_of: PipelineFactory) -> None:
+async def test_long_text_is_sent_in_bounded_events(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["\0" * 150_000]}))
     blocks = await blocks_of(service, "/v1/completions", {"prompt": "hi"})
     assert len(blocks) >= 3
     for block in blocks:
-        assert limits.wire_size({"output": block.decode()}) <= limits.STREAM_CHUNK_BYTES
+        assert limits.sdk_size_bytes({"output": block.decode()}) <= limits.STREAM_CHUNK_BYTES
     assert "".join(map(text_of, chunks_of(blocks))) == "\0" * 150_000
 
 
@@ -170,7 +170,7 @@ def test_unknown_route(route: str, pipeline_of: PipelineFactory) -> None:
         OpenAIService(pipeline_of()).parse_call(route, {})
 
 
-def test_absurd_route_is_told_briefly(pipeline_of: PipelineFactory) -> None:
+def test_long_route_is_shortened_in_the_error(pipeline_of: PipelineFactory) -> None:
     for route in ("x" * 100_000, "\ud800"):
         with pytest.raises(NotFound) as raised:
             OpenAIService(pipeline_of()).parse_call(route, {})
@@ -185,7 +185,7 @@ def test_route_reads_the_body_of_its_kind(pipeline_of: PipelineFactory) -> None:
         service.parse_call("/v1/chat/completions", {"prompt": "hi"})
 
 
-async def test_fault_of_our_own_in_mid_stream_is_told_too(
+async def test_internal_error_in_a_stream_is_sent_as_an_event(
     pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R30: a stream that just ends would pass for a whole answer.

@@ -65,8 +65,8 @@ async def test_answer_is_checked_without_a_grammar(
 
 async def test_engine_with_a_grammar_gets_the_schema(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["{}"]}, capabilities={"json_schema": True}))
-    codec = service.parse_call("/v1/completions", {"prompt": "hi", **of(SCHEMA)})
-    whole = await service.complete(codec)
-    assert codec.request.generation.sampling.json_schema == SCHEMA
+    call = service.parse_call("/v1/completions", {"prompt": "hi", **of(SCHEMA)})
+    whole = await service.complete(call)
+    assert call.request.generation.sampling.json_schema == SCHEMA
     assert "validation" not in whole
     assert "warnings" not in whole

@@ -74,9 +74,9 @@ def test_required_tool_is_a_schema() -> None:
 
 
 async def chunks_of(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
-    codec = service.parse_call(ROUTE, body | {"stream": True})
-    async with await service.open_stream(codec) as running:
-        said = b"".join([block async for block in stream_events(codec, running)])
+    call = service.parse_call(ROUTE, body | {"stream": True})
+    async with await service.open_stream(call) as running:
+        said = b"".join([block async for block in stream_events(call, running)])
     lines = [line.removeprefix("data: ") for line in said.decode().split("\n\n") if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]

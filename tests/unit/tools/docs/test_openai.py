@@ -14,15 +14,15 @@ from tools.docs.openai import CAPABILITY_LABELS, CLIENT_PROGRAMS, ERROR_DESCRIPT
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_the_page_is_what_the_code_says() -> None:
+def test_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "openai.md").read_text() == page(), "run `make docs`"
 
 
-def test_every_place_in_the_text_is_filled() -> None:
+def test_every_placeholder_is_replaced() -> None:
     assert not re.findall(r"(?<!`)\{[a-z_]+\}(?!/)", re.sub(r"`[^`]*`", "", page()))
 
 
-def test_every_route_and_failure_is_told() -> None:
+def test_every_route_and_error_is_listed() -> None:
     made = page()
     for path, operation in OPERATIONS.items():
         assert (f"| `{path}` |" in made) == (operation.tag in OPENAI_TAGS)
@@ -30,7 +30,7 @@ def test_every_route_and_failure_is_told() -> None:
     assert list(ERROR_DESCRIPTIONS) == sorted(ERROR_DESCRIPTIONS)
 
 
-def test_everything_an_engine_can_do_is_told() -> None:
+def test_every_capability_is_listed() -> None:
     # What has a row among the parameters, and what is about the model that is loaded.
     parameters = {
         *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "token_prompts"),
@@ -45,7 +45,7 @@ def test_everything_an_engine_can_do_is_told() -> None:
     assert not told & (parameters | of_model)
 
 
-def test_an_engines_ways_are_told_where_they_differ() -> None:
+def test_configurations_are_listed_where_they_differ() -> None:
     lines = page().splitlines()
     [slots] = [line for line in lines if line.startswith("| parallel generations (slots) |")]
     assert slots.endswith(
@@ -56,7 +56,7 @@ def test_an_engines_ways_are_told_where_they_differ() -> None:
     assert "| yes |" in held
 
 
-def test_every_program_of_the_documents_is_told() -> None:
+def test_every_client_program_is_linked() -> None:
     folder = ROOT / "tests" / "acceptance" / "programs"
     told = sorted(name for names in CLIENT_PROGRAMS.values() for name in names)
     assert told == sorted(each.name for each in folder.iterdir() if each.is_file())

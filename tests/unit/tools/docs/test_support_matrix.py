@@ -20,21 +20,21 @@ ROUTES = pytest.mark.parametrize("route", BOTH)
 OF = [(probe, route) for probe in PROBES for route in probe.routes]
 
 
-def state(codec: OpenAICall) -> list[Any]:
+def state(call: OpenAICall) -> list[Any]:
     """All that a body decides, and a name that is made up is not."""
-    request = codec.request
+    request = call.request
     return [
-        codec.prompts,
-        codec.response_mode,
-        codec.parameters,
-        codec.streaming,
-        codec._include_usage,
+        call.prompts,
+        call.response_mode,
+        call.parameters,
+        call.streaming,
+        call._include_usage,
         (request.validation, request.options, request.warnings),
     ]
 
 
 @ROUTES
-def test_every_parameter_is_asked_about(route: str) -> None:
+def test_every_parameter_has_a_probe(route: str) -> None:
     # R16
     spec, _ = ENDPOINTS[route]
     asked = {probe.name for probe in PROBES if route in probe.routes}
@@ -58,7 +58,7 @@ NAMED = """
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_every_parameter_that_is_named_is_honoured_or_warned_of(name: str) -> None:
+def test_every_documented_parameter_has_a_probe_or_is_ignored(name: str) -> None:
     # R16
     assert name in {probe.name for probe in PROBES} | IGNORED
 
@@ -66,7 +66,7 @@ def test_every_parameter_that_is_named_is_honoured_or_warned_of(name: str) -> No
 @pytest.mark.parametrize(
     ("probe", "route"), OF, ids=[f"{route}-{probe.name}{probe.kind}" for probe, route in OF]
 )
-def test_no_parameter_is_dropped_without_a_word(probe: Probe, route: str) -> None:
+def test_no_parameter_is_ignored_without_a_warning(probe: Probe, route: str) -> None:
     # R16: it changes what is asked of the engine, or what is told of the answer, or it warns.
     if probe.name == "model":
         return
@@ -84,7 +84,7 @@ def cells(table: str, name: str) -> list[str]:
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
-def test_cell_says_what_the_engine_says() -> None:
+def test_engine_cell_has_the_engines_warning() -> None:
     ways = {"": able(seed=False, max_logprobs=5), "set up otherwise": able(max_logprobs=2)}
     matrix = Matrix({"tiny": ways, "other": {"": able(max_logprobs=5)}})
     table = matrix.table(COMPLETIONS)
@@ -99,7 +99,7 @@ def test_cell_says_what_the_engine_says() -> None:
     assert cells(table, "max_tokens")[-2:] == ["yes", "yes"]
 
 
-def test_cell_says_what_the_dialect_says() -> None:
+def test_dialect_cell_has_the_dialects_error() -> None:
     matrix = Matrix({"tiny": {"": able()}})
     table = matrix.table(CHAT)
     _, takes, unset, openai, oracle, ovms, _ = cells(table, "top_p")
@@ -133,13 +133,13 @@ def test_cell_says_what_the_dialect_says() -> None:
         ("rkllm 1.2", "stop", "yes"),
     ],
 )
-def test_engines(engine: str, name: str, cell: str) -> None:
+def test_engine_cell(engine: str, name: str, cell: str) -> None:
     matrix = Matrix({engine: engines()[engine]})
     found = cells(matrix.table(COMPLETIONS), name)[-1]
     assert re.sub(r"\(\d+\)", "(N)", found) == cell
 
 
-def test_every_difference_of_the_dialects_is_told() -> None:
+def test_every_dialect_field_is_listed() -> None:
     assert DIALECT_LABELS.keys() == {field.name for field in fields(Dialect)} - {"name"}
     table = dialect_table(DIALECT_LABELS)
     assert cells(table.replace("maximum number of `stop` strings", "`x`"), "x")[1:] == [

@@ -26,11 +26,11 @@ def with_example(about: str, example: Example) -> Rules:
     return Rules(intents=intents, sanitizer={"role_label": rule}, checks={})
 
 
-def test_the_page_is_what_the_rules_say() -> None:
+def test_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "validation.md").read_text() == page(RULES), "run `make docs`"
 
 
-def test_every_rule_has_its_heading_and_its_examples() -> None:
+def test_every_rule_has_a_heading_and_examples() -> None:
     made = page(RULES)
     for name in (*RULES.sanitizer, *RULES.checks, *option_rules()):
         assert f"\n### `{name}`\n" in made
@@ -61,13 +61,13 @@ def test_every_rule_has_its_heading_and_its_examples() -> None:
         "# heading\n\n| a | b |\n|---|---|",
     ],
 )
-def test_a_text_is_shown_to_the_letter(text: str) -> None:
+def test_text_is_shown_unchanged(text: str) -> None:
     made = page(with_example("-", Example(catches=text, leaves="-")))
     assert fences(made)[:3] == [EXAMPLE_PROMPT, text, "-"]
     assert all(line.isprintable() for line in made.split("\n"))
 
 
-def test_prose_is_no_markup() -> None:
+def test_prose_is_escaped() -> None:
     about = "a < b, <b>, *star*, _line_, [link](x), # one | $2 & ~3~ ` \\"
     made = page(with_example(about, Example(catches="a", leaves="b")))
     paragraph = next(
