@@ -161,8 +161,8 @@ class Hub:
             detail = (str(cause).strip().splitlines() or [""])[0]
             endpoint = _import_library().constants.ENDPOINT
             reason = (
-                f"it is not in {self._describe_searched(reference)}, and fetching it from {endpoint} failed"
-                f" ({type(cause).__name__}: {detail})"
+                f"it is not in {self._describe_searched(reference)}, and fetching it from"
+                f" {endpoint} failed ({type(cause).__name__}: {detail})"
             )
         return HubError(f"{reference}: {reason}")
 

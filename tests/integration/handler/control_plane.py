@@ -117,9 +117,9 @@ class ControlPlane:
         self._thread.join(WAIT_S)
         self._sock.close()
 
-    def submit(self, given: Any, *, hold: bool = False, job_id: str = "") -> Job:
+    def submit(self, job_input: Any, *, hold: bool = False, job_id: str = "") -> Job:
         """Put a job in the queue."""
-        job = Job(job_id or f"job-{next(self._numbers)}-u1", given)
+        job = Job(job_id or f"job-{next(self._numbers)}-u1", job_input)
         self.jobs[job.id] = job
         if hold:
             job.held.set()

@@ -26,9 +26,9 @@ CASES = [each for each in BAD_SETTINGS if each[1] in VALUES]
 
 
 @pytest.mark.parametrize("program", ["handler", "emulator"])
-@pytest.mark.parametrize(("name", "value", "said"), CASES, ids=[name for name, _, _ in CASES])
+@pytest.mark.parametrize(("name", "value", "expected"), CASES, ids=[name for name, _, _ in CASES])
 def test_bad_setting_ends_it_with_one_line(
-    name: str, value: str, said: str, program: str, tmp_path: Path
+    name: str, value: str, expected: str, program: str, tmp_path: Path
 ) -> None:
     write_files(tmp_path)
     settings = {"ENGINE": "scripted", "PORT": "0", "VALIDATION_RULES": str(SMALL_RULES)}
@@ -44,7 +44,7 @@ def test_bad_setting_ends_it_with_one_line(
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith(said)
+    assert done.stderr.startswith(expected)
     assert done.stderr.endswith("\n")
     assert done.stderr.count("\n") == 1
 

@@ -129,7 +129,7 @@ def test_a_report_without_runpod(doctor: Doctor, script: ScriptFactory, tmp_path
 
 
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
-def test_a_runtime_that_does_what_is_assumed(rkllm: Callable[..., Reported], abi: str) -> None:
+def test_runtime_that_meets_all_assumptions(rkllm: Callable[..., Reported], abi: str) -> None:
     done = rkllm(abi, AS_ASSUMED)
     assert done.code == 0, done.page
     assert f"- ABI: `{abi} " in done.section("Library")
@@ -142,7 +142,7 @@ def test_a_runtime_that_does_what_is_assumed(rkllm: Callable[..., Reported], abi
 
 
 @pytest.mark.parametrize(("abi", "beyond"), [("1.2", True), ("1.3", False)])
-def test_a_runtime_that_does_otherwise(
+def test_runtime_that_contradicts_assumptions(
     rkllm: Callable[..., Reported], abi: str, beyond: bool
 ) -> None:
     done = rkllm(abi, OTHERWISE)
@@ -213,7 +213,7 @@ def test_a_terminal_shows_the_steps_and_ctrl_c_gets_a_report(
     command: list[Any] = [sys.executable, "-m", "handler", "doctor"]
     environment = clean_environment(tmp_path, {"MODEL_PATH": str(path), "TERM": "xterm"})
     with (
-        os.fdopen(terminal, "rb", buffering=0) as shown,
+        os.fdopen(terminal, "rb", buffering=0) as expected,
         subprocess.Popen(
             command,
             env=environment,
@@ -226,9 +226,9 @@ def test_a_terminal_shows_the_steps_and_ctrl_c_gets_a_report(
         ) as process,
     ):
         os.close(theirs)
-        seen = b""
-        while b"first run" not in seen:
-            seen += shown.read(4096)
+        recorded = b""
+        while b"first run" not in recorded:
+            recorded += expected.read(4096)
         process.send_signal(signal.SIGINT)
         page, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
@@ -249,13 +249,13 @@ def test_nothing_is_left_when_it_is_killed(script: ScriptFactory, tmp_path: Path
 
 
 def examiners(parent: int) -> list[int]:
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             arguments = entry.read_bytes().rstrip(b"\0").split(b"\0")
             if arguments[-2:] == [b"engine.doctor", str(parent).encode()]:
-                found.append(int(entry.parent.name))
-    return found
+                result.append(int(entry.parent.name))
+    return result
 
 
 def test_clock_without_an_end(doctor: Doctor, script: ScriptFactory) -> None:

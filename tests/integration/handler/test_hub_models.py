@@ -220,7 +220,7 @@ def test_unreachable_hub_error_names_the_folders(
     assert "\n" not in message
 
 
-def test_cache_that_cannot_be_written_is_one_sentence(server: HubServer, tmp_path: Path) -> None:
+def test_unwritable_cache_is_reported_in_one_sentence(server: HubServer, tmp_path: Path) -> None:
     server.add("org/repo", {"a.gguf": b"one"})
     (tmp_path / "file").touch()
     with pytest.raises(ModelSourceError, match=r"Not a directory \(.*/file/") as refused:
@@ -246,13 +246,13 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
     )
     resolved = resolve_models(several, hub)
     assert resolved.served_models == ("a", "b", "tiny")
-    found = build_engine_configs(resolved)
-    assert {name: each.backend.backend for name, each in found.items()} == {
+    result = build_engine_configs(resolved)
+    assert {name: each.backend.backend for name, each in result.items()} == {
         "a": "llamacpp",
         "tiny": "rkllm",
     }
-    assert str(found["tiny"].backend.options["tokenizer"]).endswith(MAIN)
-    assert [each.options["base_domain_id"] for each in found["tiny"].copies] == [1]
+    assert str(result["tiny"].backend.options["tokenizer"]).endswith(MAIN)
+    assert [each.options["base_domain_id"] for each in result["tiny"].copies] == [1]
 
 
 @pytest.mark.parametrize(
@@ -321,14 +321,14 @@ def test_progress_is_a_bar_on_a_terminal(
     server: HubServer, tmp_path: Path, model_path: Path
 ) -> None:
     server.add("org/repo", {"a.gguf": model_path})
-    code, shown = run_on_terminal(
+    code, printed = run_on_terminal(
         [sys.executable, "-c", RESOLVE],
         cwd=ROOT,
         environment=environment(server, tmp_path, MODEL_PATH="hf:org/repo", TERM="xterm"),
     )
     assert code == 0
-    assert "a.gguf: 100%" in shown
-    assert "98.4M/98.4M" in shown
+    assert "a.gguf: 100%" in printed
+    assert "98.4M/98.4M" in printed
 
 
 RESOLVE = """

@@ -63,7 +63,7 @@ def test_partial_outputs_arrive_while_it_runs(generator_worker: Worker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("job_input", "message"),
     [
         ({"prompt": ""}, 'input.prompt must be a non-empty string, got ""'),
         (
@@ -79,9 +79,9 @@ def test_partial_outputs_arrive_while_it_runs(generator_worker: Worker) -> None:
     ],
     ids=["empty", "nan", "surrogate", "string"],
 )
-def test_bad_job_fails_and_the_next_is_served(worker: Worker, given: Any, message: str) -> None:
+def test_bad_job_fails_and_the_next_is_served(worker: Worker, job_input: Any, message: str) -> None:
     # R50
-    bad = worker.plane.submit(given)
+    bad = worker.plane.submit(job_input)
     assert bad.error().startswith(message)
     assert set(bad.done[0]) == {"error"}
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
@@ -152,7 +152,7 @@ def test_jobs_stopped_while_a_post_is_under_way_free_their_slots(generator_worke
     assert [job.done for job in jobs] == [[]] * SLOTS
 
 
-def test_job_runs_again_after_a_kill_of_the_engine(
+def test_job_is_rerun_after_the_engine_is_killed(
     worker: Worker, hosts_of: Callable[[int], list[int]]
 ) -> None:
     # R50
@@ -166,7 +166,7 @@ def test_job_runs_again_after_a_kill_of_the_engine(
     assert worker.process.poll() is None
 
 
-def test_stream_that_has_begun_fails_at_a_kill_of_the_engine(
+def test_started_stream_fails_when_the_engine_is_killed(
     generator_worker: Worker, hosts_of: Callable[[int], list[int]]
 ) -> None:
     worker = generator_worker
@@ -180,7 +180,7 @@ def test_stream_that_has_begun_fails_at_a_kill_of_the_engine(
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
 
 
-def test_job_that_ran_at_three_crashes_fails_and_its_neighbours_do_not(worker: Worker) -> None:
+def test_job_that_ran_during_three_crashes_fails_and_others_do_not(worker: Worker) -> None:
     poison = worker.plane.submit({"prompt": "crash"})
     neighbours = [worker.plane.submit({"prompt": "long"}) for _ in range(SLOTS - 1)]
     assert poison.error() == (
@@ -213,8 +213,10 @@ def test_openai_stream(worker: Worker, route: str) -> None:
     *chunks, done = events(output)
     assert done == "[DONE]"
     choices = [json.loads(chunk)["choices"][0] for chunk in chunks]
-    said = [choice.get("text") or choice.get("delta", {}).get("content", "") for choice in choices]
-    assert "".join(map(str, said)) == "Hello world"
+    expected = [
+        choice.get("text") or choice.get("delta", {}).get("content", "") for choice in choices
+    ]
+    assert "".join(map(str, expected)) == "Hello world"
 
 
 def test_openai_call_and_models(worker: Worker) -> None:
@@ -243,9 +245,9 @@ def test_no_text_and_no_key_is_logged_and_a_job_has_its_id(worker: Worker) -> No
     assert mark in text(job)
     assert worker.plane.submit({"prompt": f"fail {mark}"}).error() == "out of luck"
     assert mark in worker.plane.submit({"prompt": "x", "enable_validation": mark}).error()
-    for said in (worker.stdout, worker.stderr):
-        assert mark not in said
-        assert API_KEY not in said
+    for expected in (worker.stdout, worker.stderr):
+        assert mark not in expected
+        assert API_KEY not in expected
     warned = [line for line in map(json.loads, worker.stderr.splitlines()) if "job_id" in line]
     assert {line["job_id"] for line in warned if "logit_bias" in line["event"]} >= {job.id}
 

@@ -12,7 +12,7 @@ from handler.errors import InvalidRequest
 from handler.outbound_targets import OutboundPolicy
 
 SECRET = "Zm9v/s3cr3t+Zm9v"
-GIVEN = {
+S3_CONFIG = {
     "accessId": "AKIDEXAMPLE",
     "accessSecret": SECRET,
     "bucketName": "my-results",
@@ -24,22 +24,24 @@ NO_URL = (
 )
 
 
-def test_all_that_runpod_names_is_taken() -> None:
-    assert read_s3_config(GIVEN) == Bucket(
+def test_all_fields_of_runpods_s3_config_are_read() -> None:
+    assert read_s3_config(S3_CONFIG) == Bucket(
         name="my-results",
         endpoint_url="https://s3.eu-central-1.amazonaws.com",
         access_id="AKIDEXAMPLE",
         access_secret=SECRET,
         targets=OutboundPolicy(),
     )
-    bucket = read_s3_config(GIVEN | {"objectPath": "/a/b c/", "endpointUrl": "http://[::1]:9000/"})
+    bucket = read_s3_config(
+        S3_CONFIG | {"objectPath": "/a/b c/", "endpointUrl": "http://[::1]:9000/"}
+    )
     assert (bucket.endpoint_url, bucket.folder) == ("http://[::1]:9000", "a/b c")
     assert bucket.key("x.json") == "a/b c/x.json"
-    assert read_s3_config(GIVEN | {"objectPath": None, "region": 1}).key("x.json") == "x.json"
-    assert read_s3_config(GIVEN | {"objectPath": ""}).key("x.json") == "x.json"
+    assert read_s3_config(S3_CONFIG | {"objectPath": None, "region": 1}).key("x.json") == "x.json"
+    assert read_s3_config(S3_CONFIG | {"objectPath": ""}).key("x.json") == "x.json"
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", S3_CONFIG)
 @pytest.mark.parametrize(
     ("value", "got"),
     [
@@ -53,16 +55,19 @@ def test_all_that_runpod_names_is_taken() -> None:
 )
 def test_field_that_is_missing_or_no_text_is_named(name: str, value: Any, got: str) -> None:
     message = f"s3Config.{name} must be a non-empty string, got {got}"
-    for given in [GIVEN | {name: value}, {key: GIVEN[key] for key in GIVEN if key != name}]:
+    for s3_config in [
+        S3_CONFIG | {name: value},
+        {key: S3_CONFIG[key] for key in S3_CONFIG if key != name},
+    ]:
         with pytest.raises(InvalidRequest) as refused:
-            read_s3_config(given)
+            read_s3_config(s3_config)
         assert refused.value.param == f"s3Config.{name}"
-        if name in given:
+        if name in s3_config:
             assert refused.value.message == message
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "expected"),
     [
         ("accessId", "two words", "s3Config.accessId must be up to 1000 ASCII characters without"),
         ("accessSecret", f"{SECRET}\n", "s3Config.accessSecret must be up to 1000 ASCII"),
@@ -86,32 +91,32 @@ def test_field_that_is_missing_or_no_text_is_named(name: str, value: Any, got: s
         ("objectPath", "x" * 501, "s3Config.objectPath must be a folder's path"),
     ],
 )
-def test_value_that_cannot_be_is_named_with_what_can(name: str, value: Any, said: str) -> None:
+def test_value_that_cannot_be_is_named_with_what_can(name: str, value: Any, expected: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        read_s3_config(GIVEN | {name: value})
+        read_s3_config(S3_CONFIG | {name: value})
     message = refused.value.message
-    assert message.startswith(said)
+    assert message.startswith(expected)
     assert refused.value.param == f"s3Config.{name}"
     assert len(message) < 250
     assert SECRET[:3] not in message
 
 
 @pytest.mark.parametrize(
-    ("given", "got"), [("s3://x", "a string"), ([1], "an array"), (7, "a number")]
+    ("s3_config", "got"), [("s3://x", "a string"), ([1], "an array"), (7, "a number")]
 )
-def test_config_that_is_no_object(given: Any, got: str) -> None:
+def test_config_that_is_no_object(s3_config: Any, got: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        read_s3_config(given)
+        read_s3_config(s3_config)
     fields = "accessId, accessSecret, bucketName, endpointUrl"
     assert refused.value.message == f"s3Config must be an object with {fields}, got {got}"
 
 
 def test_keys_are_not_in_its_text() -> None:
-    bucket = read_s3_config(GIVEN)
+    bucket = read_s3_config(S3_CONFIG)
     assert SECRET not in repr(bucket)
     assert "AKID" not in repr(bucket)
-    said = bucket.without_secrets(f"bad header AKIDEXAMPLE/{SECRET}/x")
-    assert said == "bad header ***/***/x"
+    expected = bucket.without_secrets(f"bad header AKIDEXAMPLE/{SECRET}/x")
+    assert expected == "bad header ***/***/x"
     assert Bucket(name="a").without_secrets("a") == "a"
 
 
@@ -131,7 +136,7 @@ def test_keys_are_not_in_its_text() -> None:
         ("http://s3:9000", None),
     ],
 )
-def test_region_is_that_in_the_servers_name(url: str, region: str | None) -> None:
+def test_region_is_read_from_the_servers_name(url: str, region: str | None) -> None:
     assert find_region(url) == region
 
 
@@ -148,7 +153,7 @@ def test_region_is_that_in_the_servers_name(url: str, region: str | None) -> Non
     ],
 )
 def test_address_of_a_result(url: str, at: str) -> None:
-    link = open_bucket(read_s3_config(GIVEN | {"endpointUrl": url})).link("k", 60)
+    link = open_bucket(read_s3_config(S3_CONFIG | {"endpointUrl": url})).link("k", 60)
     assert link.startswith(at)
     assert "X-Amz-Credential=AKIDEXAMPLE" in link
     assert SECRET not in link

@@ -94,7 +94,7 @@ async def test_without_any_there_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "expected"),
     [
         (
             {"BUCKET_ENDPOINT_URL": URL, "BUCKET_ACCESS_KEY_ID": "AKIDEXAMPLE"},
@@ -117,12 +117,12 @@ async def test_without_any_there_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
     ],
 )
-def test_what_is_missing_or_wrong_is_told(
-    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+def test_build_result_uploader_names_missing_or_invalid_settings(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SettingError) as refused:
         built(monkeypatch, variables)
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(expected)
     assert SECRET not in str(refused.value)
 
 

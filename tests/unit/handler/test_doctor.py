@@ -70,7 +70,7 @@ def test_settings_steps_and_the_end_have_sections() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "expected"),
     [
         (True, "yes"),
         (False, "no"),
@@ -85,8 +85,8 @@ def test_settings_steps_and_the_end_have_sections() -> None:
         ({"top_p": 0.9, "top_k": 50}, "`top_p 0.9, top_k 50`"),
     ],
 )
-def test_values(value: Any, shown: str) -> None:
-    assert section(page([("step", "name", value)]), "Step") == f"- name: {shown}"
+def test_values(value: Any, expected: str) -> None:
+    assert section(page([("step", "name", value)]), "Step") == f"- name: {expected}"
 
 
 def test_what_is_as_assumed_has_no_mark() -> None:
@@ -99,7 +99,7 @@ def test_what_is_as_assumed_has_no_mark() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in OTHERWISE.items() for value in values]
 )
-def test_what_is_not_as_assumed_is_marked(name: str, value: Any) -> None:
+def test_finding_that_contradicts_an_assumption_is_marked(name: str, value: Any) -> None:
     made = page(assumed(**{name: value}))
     (marked,) = [line for line in made.splitlines() if MARK in line]
     assert marked.startswith(f"- {name}: ")
@@ -112,7 +112,7 @@ def test_every_assumption_has_a_value_that_breaks_it() -> None:
     assert {each.name for each in ASSUMPTIONS} == set(AS_ASSUMED) == set(OTHERWISE)
 
 
-def test_what_was_not_seen_is_neither() -> None:
+def test_assumption_without_a_finding_is_neither_true_nor_false() -> None:
     made = page(assumed(**dict.fromkeys(AS_ASSUMED)))
     assert MARK not in made
     table = section(made, "What is assumed of RKLLM")
@@ -120,7 +120,7 @@ def test_what_was_not_seen_is_neither() -> None:
     assert table.count("not seen") == len(ASSUMPTIONS)
 
 
-def test_nothing_is_assumed_of_other_engines() -> None:
+def test_report_of_other_engines_has_no_assumptions() -> None:
     changed = {name: values[0] for name, values in OTHERWISE.items()}
     made = page(assumed(**changed), backend=BackendConfig("scripted"))
     assert MARK not in made
@@ -155,20 +155,20 @@ def test_an_end_before_any_step() -> None:
     assert section(page(ended="it was killed"), "What failed") == "- start: it was killed"
 
 
-def test_what_was_printed_is_there_without_a_failure() -> None:
+def test_report_has_the_printed_lines_without_a_failure() -> None:
     made = page(printed=["\x1b[32mI rkllm: version\x1b[0m"])
     assert section(made, "What was printed") == "```text\nI rkllm: version\n```"
     assert section(made, "What failed") == "Nothing: every step was done."
 
 
-def test_whole_or_not() -> None:
+def test_examination_succeeds_without_failures() -> None:
     assert Examination([("closing", BEGINS, True)]).succeeded
     assert not Examination([("closing", FAILED, "x")]).succeeded
     assert not Examination(ended="it was killed").succeeded
 
 
 @pytest.mark.parametrize(
-    ("home", "text", "shown"),
+    ("home", "text", "expected"),
     [
         ("/people/me", "/people/me/models/q.rkllm", "~/models/q.rkllm"),
         ("/people/me", "/people/mean/q.rkllm", "/people/mean/q.rkllm"),
@@ -178,12 +178,12 @@ def test_whole_or_not() -> None:
     ],
 )
 def test_homes_are_not_shown(
-    home: str, text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+    home: str, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", home)
     made = page([("step", "name", text)], printed=[text])
-    assert section(made, "Step") == f"- name: `{shown}`"
-    assert section(made, "What was printed") == f"```text\n{shown}\n```"
+    assert section(made, "Step") == f"- name: `{expected}`"
+    assert section(made, "What was printed") == f"```text\n{expected}\n```"
 
 
 def test_a_home_behind_a_link_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_home_behind_a_link_is_not_shown(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         (0, ""),
         (3, "the process exited with code 3"),
@@ -204,12 +204,12 @@ def test_a_home_behind_a_link_is_not_shown(tmp_path: Path, monkeypatch: pytest.M
         (-99, "the process was killed by signal 99"),
     ],
 )
-def test_deaths(code: int, told: str) -> None:
-    assert _describe_exit(code) == told
+def test_deaths(code: int, expected: str) -> None:
+    assert _describe_exit(code) == expected
 
 
 @pytest.mark.parametrize("width", [1, 100, 100_000])
-def test_of_much_that_was_printed_both_ends_are_kept(width: int) -> None:
+def test_first_and_last_lines_of_long_output_are_kept(width: int) -> None:
     lines = [f"{number} {'x' * width}" for number in range(100)]
     kept = _first_and_last_lines(BytesIO("\n\n".join(lines).encode()))
     assert len(kept) <= 41
@@ -225,15 +225,15 @@ def test_of_little_all_is_kept() -> None:
     assert _first_and_last_lines(BytesIO()) == []
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("succeeds", [True, False])
 def test_every_copy_of_every_model_has_a_report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], whole: bool
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], succeeds: bool
 ) -> None:
-    asked: list[object] = []
+    domains: list[object] = []
 
     def examine(backend: BackendConfig, *rest: object) -> Examination:
-        asked.append(backend.options["base_domain_id"])
-        return Examination(ended="" if whole or len(asked) != 2 else "it was interrupted")
+        domains.append(backend.options["base_domain_id"])
+        return Examination(ended="" if succeeds or len(domains) != 2 else "it was interrupted")
 
     monkeypatch.setattr(doctor, "examine", examine)
     first, second, other = (
@@ -241,6 +241,6 @@ def test_every_copy_of_every_model_has_a_report(
         for domain, path in enumerate(["/m/a.rkllm", "/m/a.rkllm", "/m/b.rkllm"])
     )
     code = doctor.main([EngineConfig(backend=first, copies=(second,)), EngineConfig(backend=other)])
-    assert (asked, code) == ([0, 1, 2], 0 if whole else 1)
+    assert (domains, code) == ([0, 1, 2], 0 if succeeds else 1)
     out = capsys.readouterr().out
     assert (out.count("a.rkllm"), out.count("b.rkllm")) == (2, 1)

@@ -72,7 +72,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("cls", ERROR_MAPPING, ids=lambda cls: cls.__name__)
-def test_row_is_told_in_every_dialect(cls: type[Exception]) -> None:
+def test_error_is_encoded_in_every_dialect(cls: type[Exception]) -> None:
     # R53
     status = STATUSES[cls.__name__]
     failure = error_info(cls("it went wrong"))
@@ -113,7 +113,7 @@ def test_one_type_a_status(status: int, kind: str) -> None:
     assert {row.type for row in ERROR_MAPPING.values() if row.status == status} == {kind}
 
 
-def test_what_can_be_retried_is_what_may_go_better_next_time() -> None:
+def test_temporary_errors_are_retryable() -> None:
     retryable = {cls.__name__ for cls, row in ERROR_MAPPING.items() if row.retryable}
     assert retryable == {
         "QueueFull",
@@ -159,7 +159,7 @@ def test_oracles_clients_find_how_long_to_wait() -> None:
     )
 
 
-def test_subclass_without_a_row_is_told_as_its_base() -> None:
+def test_subclass_without_a_mapping_uses_its_base() -> None:
     class Newer(engine.QueueFull):
         pass
 
@@ -191,9 +191,9 @@ def test_unknown_exception_is_anonymous_and_logged(
         failure = error_info(raised)
     assert failure == ErrorInfo(INTERNAL_MESSAGE, errors.INTERNAL_ERROR)
     assert failure.mapping.status == 500
-    told = failure.job_error() + failure.openai_job_error()
-    assert "secret" not in told
-    assert "Traceback" not in told
+    expected = failure.job_error() + failure.openai_job_error()
+    assert "secret" not in expected
+    assert "Traceback" not in expected
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None

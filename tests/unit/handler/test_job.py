@@ -129,12 +129,12 @@ async def test_validation_in_the_output(stream: bool, job_handler_of: JobHandler
     assert output["choices"][0]["tokens"] == (["Hello", "!"] if stream else ["Hello"])
 
 
-async def test_validation_only_where_it_is_wanted(job_handler_of: JobHandlerFactory) -> None:
+async def test_validation_only_if_enabled(job_handler_of: JobHandlerFactory) -> None:
     # R47
     jobs = job_handler_of({"pieces": ["Hello!"]}, validator=Quiet(), validation=False)
     assert "validation" not in await run(jobs, job({"prompt": "hi"}))
-    asked = await run(jobs, job({"prompt": "hi", "enable_validation": True}))
-    assert asked["validation"]["sanitized"] is True
+    requests = await run(jobs, job({"prompt": "hi", "enable_validation": True}))
+    assert requests["validation"]["sanitized"] is True
     on = job_handler_of({"pieces": ["Hello!"]}, validator=Quiet())
     assert "validation" in await run(on, job({"prompt": "hi"}))
     assert "validation" not in await run(on, job({"prompt": "hi", "enable_validation": False}))
@@ -201,14 +201,14 @@ async def test_openai_stream_is_one_text_of_events(job_handler_of: JobHandlerFac
     text = await run(jobs, openai("/v1/chat/completions", stream=True, **CHAT))
     assert isinstance(text, str)
     chunks = events(text)
-    said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
-    assert said == "Hello world"
+    expected = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    assert expected == "Hello world"
 
 
 # -- STREAM_MODE=generator ----------------------------------------------------------------------
 
 
-async def test_partial_outputs_then_the_whole(job_handler_of: JobHandlerFactory) -> None:
+async def test_partial_outputs_precede_the_final_output(job_handler_of: JobHandlerFactory) -> None:
     # R45, R46
     answer = {"pieces": [{"text": text, "delay_ms": 10} for text in ("He", "llo", " world")]}
     *partials, final = await outputs(job_handler_of(answer, interval_s=0.0), prompt(stream=True))
@@ -225,10 +225,10 @@ async def test_both_modes_end_with_the_same_json(job_handler_of: JobHandlerFacto
     # R45
     jobs = job_handler_of(HELLO, validator=Quiet())
     for stream in (True, False):
-        whole = await run(jobs, prompt(stream=stream))
+        complete = await run(jobs, prompt(stream=stream))
         final = (await outputs(jobs, prompt(stream=stream)))[-1]
-        assert {**whole, "timings": 0} == {**final, "timings": 0}
-        assert whole["timings"].keys() == final["timings"].keys()
+        assert {**complete, "timings": 0} == {**final, "timings": 0}
+        assert complete["timings"].keys() == final["timings"].keys()
 
 
 async def test_answer_that_is_not_streamed_is_one_output(
@@ -274,16 +274,16 @@ BAD = [
 
 
 @pytest.mark.parametrize(("given", "message"), BAD)
-async def test_bad_job_fails_with_one_sentence_and_the_next_is_served(
+async def test_invalid_job_fails_with_one_sentence_and_the_next_is_served(
     given: dict[str, Any], message: str, job_handler_of: JobHandlerFactory
 ) -> None:
     # R50
     jobs = job_handler_of()
-    whole = await run(jobs, given)
-    assert list(whole) == ["error"]
-    assert type(whole["error"]) is str
-    assert whole["error"].startswith(message)
-    assert await outputs(jobs, given) == [whole]
+    complete = await run(jobs, given)
+    assert list(complete) == ["error"]
+    assert type(complete["error"]) is str
+    assert complete["error"].startswith(message)
+    assert await outputs(jobs, given) == [complete]
     assert (await run(jobs, prompt("fine")))["choices"][0]["text"] == "fine"
 
 
@@ -331,13 +331,13 @@ async def test_bad_openai_call_fails_with_the_error_object_as_a_string(
 ) -> None:
     # R53, R54
     jobs = job_handler_of()
-    whole = await run(jobs, openai(route, stream=stream, **body))
-    assert list(whole) == ["error"]
-    assert type(whole["error"]) is str
-    assert json.loads(whole["error"]) == {
+    complete = await run(jobs, openai(route, stream=stream, **body))
+    assert list(complete) == ["error"]
+    assert type(complete["error"]) is str
+    assert json.loads(complete["error"]) == {
         "error": {"message": message, "type": kind, "param": param, "code": code}
     }
-    assert await outputs(jobs, openai(route, stream=stream, **body)) == [whole]
+    assert await outputs(jobs, openai(route, stream=stream, **body)) == [complete]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -380,7 +380,7 @@ async def test_dead_engine_asks_for_a_new_worker(job_handler_of: JobHandlerFacto
     assert json.loads(call["error"])["error"]["message"] == UNAVAILABLE
 
 
-async def test_bug_is_told_without_its_traceback(
+async def test_bug_is_reported_without_its_traceback(
     pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     # R53
@@ -502,9 +502,9 @@ async def test_every_output_fits_whatever_json_escapes(
     many = {"pieces": ["a ", {"text": char, "delay_ms": 50}, *[char] * count]}
     for jobs in (long, job_handler_of(many, interval_s=0.5, **BIG)):
         *partials, final = await outputs(jobs, big(prompt(stream=True)))
-        said = "".join(each["choices"][0]["text"] for each in partials)
-        assert said.count(char) >= count
-        assert said == final["choices"][0]["text"]
+        expected = "".join(each["choices"][0]["text"] for each in partials)
+        assert expected.count(char) >= count
+        assert expected == final["choices"][0]["text"]
     text = "".join(await outputs(long, openai("/v1/completions", prompt="hi", stream=True)))
     assert "".join(event["choices"][0]["text"] for event in events(text)) == char * count
 

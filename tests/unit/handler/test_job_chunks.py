@@ -30,8 +30,8 @@ S3_CONFIG = {
 }
 
 
-def prompt(**given: Any) -> dict[str, Any]:
-    return {"prompt": "hi", "stream": True, **given}
+def prompt(**job_input: Any) -> dict[str, Any]:
+    return {"prompt": "hi", "stream": True, **job_input}
 
 
 async def streamed(
@@ -71,8 +71,8 @@ async def test_chunks_come_before_the_whole_json_which_is_the_output(
     assert [each["streaming"] for each in partial] == [True] * 3
     assert "".join(map(text_of, partial)) == text_of(output) == "one two three"
     assert last == output
-    whole = await jobs.run({"id": "j", "input": prompt()})
-    assert without_times(output) == without_times(whole)
+    complete = await jobs.run({"id": "j", "input": prompt()})
+    assert without_times(output) == without_times(complete)
 
 
 @pytest.mark.parametrize("job_input", [prompt(), CALL], ids=["text", "openai"])
@@ -132,7 +132,7 @@ async def test_failure_after_some_chunks_fails_the_job(job_handler_of: JobHandle
     assert [text_of(orjson.loads(chunk)) for chunk in chunks] == ["one ", "two"]
 
 
-async def test_blocked_request_streams_its_whole_json_alone(pipeline_of: PipelineFactory) -> None:
+async def test_blocked_request_streams_only_its_final_json(pipeline_of: PipelineFactory) -> None:
     # R56
     validator = RulesValidator.from_file(SMALL_RULES)
     options = OptionsReader(OptionsInput(blocked_terms=["attack plan"]), validator.intents)
@@ -152,7 +152,7 @@ async def test_redacted_answer_is_streamed_at_its_end(pipeline_of: PipelineFacto
     assert output["redacted"] == {"email": 1}
 
 
-async def test_answer_that_may_be_generated_again_is_streamed_when_it_is_chosen(
+async def test_regenerated_answer_is_streamed_after_it_is_chosen(
     pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [
@@ -258,9 +258,9 @@ async def test_result_in_a_bucket_is_streamed_before_the_pointer_to_it(
     results = ResultUploader(open_bucket=lambda bucket: FileBlobs(tmp_path / bucket.name))
     jobs = JobHandler(pipeline_of(SLOW), interval_s=0.0, results=results)
     chunks, output = await streamed(jobs, prompt(), s3Config=S3_CONFIG)
-    *partial, whole, pointer = chunks
+    *partial, complete, pointer = chunks
     assert pointer == output
     assert output["result"]["bucket"] == "theirs"
     stored = orjson.loads((tmp_path / "theirs" / output["result"]["key"]).read_bytes())
-    assert stored == whole
-    assert "".join(map(text_of, partial)) == text_of(whole)
+    assert stored == complete
+    assert "".join(map(text_of, partial)) == text_of(complete)

@@ -52,13 +52,13 @@ def timeless(output: Any) -> Any:
     return output if not isinstance(output, str) or "data: " not in output else output.count("data")
 
 
-@pytest.mark.parametrize("given", JOBS, ids=str)
-async def test_whole_output_is_that_of_the_sdk(
-    engine_factory: EngineFactory, script: ScriptFactory, given: Any
+@pytest.mark.parametrize("job_input", JOBS, ids=str)
+async def test_encoded_output_equals_the_sdk_output(
+    engine_factory: EngineFactory, script: ScriptFactory, job_input: Any
 ) -> None:
     # One piece: how several are cut into events depends on the moment.
     jobs = handler(engine_factory, script(FAIL, {"pieces": ["yes sir ü"]}))
-    job = {"id": "j", "input": given}
+    job = {"id": "j", "input": job_input}
     output, result = await jobs.run(job), await jobs.run_encoded(job)
     if isinstance(output, dict) and isinstance(output.get("error"), str):
         assert (result.output, result.error) == (None, output["error"])
@@ -67,12 +67,12 @@ async def test_whole_output_is_that_of_the_sdk(
         assert timeless(orjson.loads(result.output or b"")) == timeless(output)
 
 
-@pytest.mark.parametrize("given", JOBS, ids=str)
+@pytest.mark.parametrize("job_input", JOBS, ids=str)
 async def test_streamed_outputs_are_those_of_the_sdk(
-    engine_factory: EngineFactory, script: ScriptFactory, given: Any
+    engine_factory: EngineFactory, script: ScriptFactory, job_input: Any
 ) -> None:
     jobs = handler(engine_factory, script(FAIL, {"pieces": ["yes", {"text": "!", "delay_ms": 20}]}))
-    job = {"id": "j", "input": given}
+    job = {"id": "j", "input": job_input}
     outputs = [each async for each in jobs.stream(job)]
     chunks: list[bytes] = []
 
@@ -105,16 +105,16 @@ async def test_result_that_is_too_large_is_an_error(
     assert (await jobs.run_encoded(job | {"id": "sync-j"})).error is None
 
 
-async def test_what_put_raises_ends_the_job_and_its_run(
+async def test_error_of_send_chunk_ends_the_job_and_its_generation(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     jobs = handler(engine_factory, script({"pieces": ["a"], "repeat": -1, "delay_ms": 5}))
-    told: list[bytes] = []
+    sent: list[bytes] = []
 
     async def send_chunk(chunk: bytes) -> None:
-        told.append(chunk)
+        sent.append(chunk)
         raise ResultTooLarge("no more room")
 
     job = {"id": "j", "input": {"prompt": "x", "stream": True}}
     result = await jobs.run_encoded(job, send_chunk=send_chunk, as_list=True)
-    assert (result.error, len(told)) == ("no more room", 1)
+    assert (result.error, len(sent)) == ("no more room", 1)

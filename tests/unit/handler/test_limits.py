@@ -20,7 +20,7 @@ from handler.response import encode_partial
 
 
 @given(st.lists(st.text(max_size=30).map(Delta)), st.integers(1, 10))
-def test_split_loses_nothing_and_keeps_its_bound(batch: list[Delta], bound: int) -> None:
+def test_split_deltas_is_lossless_and_bounded(batch: list[Delta], bound: int) -> None:
     parts = list(limits.split_deltas(batch, bound))
     joined = "".join(delta.text for part in parts for delta in part)
     assert joined == "".join(delta.text for delta in batch)
@@ -35,7 +35,7 @@ def test_batch_that_fits_is_one_part() -> None:
     assert list(limits.split_deltas([], 3)) == []
 
 
-def test_long_delta_is_cut_and_its_logprob_kept_once() -> None:
+def test_long_delta_is_cut_and_keeps_one_logprob() -> None:
     logprob = TokenLogprob("abcde", -0.5)
     parts = list(limits.split_deltas([Delta("x"), Delta("abcde", logprob), Delta("y")], 2))
     assert [[delta.text for delta in part] for part in parts] == [["x"], ["ab"], ["cd"], ["e", "y"]]
@@ -61,18 +61,18 @@ TOPS = tuple((f'"\\{number}', -1.23456789) for number in range(20))
 
 @pytest.mark.parametrize("char", ["a", '"', "\\", "\0", "\x1f", "é", "\u2028", "😀"])
 @pytest.mark.parametrize("shape", [COMPLETIONS, CHAT], ids=["completions", "chat"])
-def test_each_event_fits_a_chunk_whatever_there_is_to_tell(shape: EndpointSpec, char: str) -> None:
+def test_each_event_with_logprobs_fits_a_chunk(shape: EndpointSpec, char: str) -> None:
     # Of twenty alternatives, in text that is text inside of JSON once more.
     text = char * 5
-    told = [
+    expected = [
         TokenLogprob(text, -12.345678901234567, TOPS, text.encode(), 5 * at) for at in range(2000)
     ]
-    asked = {"logprobs": 5} if shape is COMPLETIONS else {"logprobs": True, "top_logprobs": 20}
+    requests = {"logprobs": 5} if shape is COMPLETIONS else {"logprobs": True, "top_logprobs": 20}
     given = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "stream": True}
-    codec = OpenAICall(shape, given | asked, "tiny", None)
+    codec = OpenAICall(shape, given | requests, "tiny", None)
     codec.encode_opening(0)
-    parts = list(limits.split_deltas([Delta(text, each) for each in told]))
-    assert [delta.logprob for part in parts for delta in part] == told
+    parts = list(limits.split_deltas([Delta(text, each) for each in expected]))
+    assert [delta.logprob for part in parts for delta in part] == expected
     for part in parts:
         for block in limits.split_events(codec.encode_delta(part)):
             size = limits.sdk_size_bytes({"output": block.decode()})
@@ -81,8 +81,8 @@ def test_each_event_fits_a_chunk_whatever_there_is_to_tell(shape: EndpointSpec, 
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1), st.integers(1, 100))
-def test_events_are_never_cut(said: list[bytes], bound: int) -> None:
-    events = [b"data: " + each.replace(b"\n", b"") + b"\n\n" for each in said]
+def test_events_are_never_cut(expected: list[bytes], bound: int) -> None:
+    events = [b"data: " + each.replace(b"\n", b"") + b"\n\n" for each in expected]
     with patch.object(limits, "BLOCK_BYTES", bound):
         blocks = list(limits.split_events(b"".join(events)))
     assert b"".join(blocks) == b"".join(events)
@@ -92,7 +92,7 @@ def test_events_are_never_cut(said: list[bytes], bound: int) -> None:
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 100))
-def test_what_is_told_is_split_without_a_loss(sizes: list[int], bound: int) -> None:
+def test_token_entries_are_split_without_loss(sizes: list[int], bound: int) -> None:
     with patch.object(limits, "EVENT_LOGPROB_BYTES", bound):
         parts = list(limits.split_token_entries(sizes, lambda size: size))
     assert [size for part in parts for size in part] == sizes
@@ -110,7 +110,7 @@ def test_what_is_told_is_split_without_a_loss(sizes: list[int], bound: int) -> N
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_size_is_what_the_sdk_posts(output: object) -> None:
+def test_sdk_size_bytes_equals_the_posted_size(output: object) -> None:
     assert limits.sdk_size_bytes(output) == len(json.dumps(output, ensure_ascii=False).encode())
 
 
@@ -150,7 +150,7 @@ def test_chunk_limit() -> None:
         limits.PayloadLimits().check_chunk(1_000_001)
 
 
-def test_sizes_of_a_server_are_its_own_and_said_to_be() -> None:
+def test_limits_of_a_server_are_named_in_errors() -> None:
     sizes = limits.PayloadLimits(
         run_bytes=2_000, runsync_bytes=3_000, chunk_bytes=500, platform="this server"
     )

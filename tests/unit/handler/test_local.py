@@ -114,7 +114,7 @@ def test_run_local_of_a_failed_job_prints_its_error_and_exits_1(
     assert json.loads(capfdbinary.readouterr().out) == {"error": "no NPU"}
 
 
-def test_read_job_keeps_an_id_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_job_keeps_the_jobs_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["handler", '--test_input={"id": "mine", "input": {}}'])
     assert read_job() == {"id": "mine", "input": {}}
 

@@ -23,7 +23,7 @@ def formatted(text: str, level: int = logging.INFO, *, colours: bool = False, **
     return ConsoleFormatter(colours=colours).format(record)
 
 
-def test_line_is_time_of_day_and_text_alone() -> None:
+def test_info_line_is_time_of_day_and_text() -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d  hello", formatted("hello"))
 
 
@@ -59,12 +59,10 @@ def test_lines_of_jobs_align_whatever_their_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"), [(logging.INFO, False), (logging.WARNING, True), (logging.ERROR, True)]
+    ("level", "printed"), [(logging.INFO, False), (logging.WARNING, True), (logging.ERROR, True)]
 )
-def test_request_id_is_shown_where_somebody_may_look_for_the_request(
-    level: int, shown: bool
-) -> None:
-    assert ("r-1" in formatted("GET /x 500", level, request_id="r-1")) is shown
+def test_request_id_is_shown_above_level_info(level: int, printed: bool) -> None:
+    assert ("r-1" in formatted("GET /x 500", level, request_id="r-1")) is printed
 
 
 def test_id_is_not_repeated_when_the_text_has_it() -> None:

@@ -37,7 +37,8 @@ def test_message_is_one_line_of_bounded_length() -> None:
 
 def test_what_follows_a_quoted_value_is_kept() -> None:
     assert (
-        sanitize_for_log('a is wrong, got "x y": see the docs') == "a is wrong, got a string: see the docs"
+        sanitize_for_log('a is wrong, got "x y": see the docs')
+        == "a is wrong, got a string: see the docs"
     )
 
 
@@ -65,7 +66,7 @@ def test_sdk_error_is_its_type_and_message() -> None:
     assert extract_error_message(json.dumps(error)) == "ValueError: no luck"
 
 
-def test_reason_of_a_503_is_told_in_place_of_its_fixed_message() -> None:
+def test_reason_of_a_503_replaces_its_fixed_message() -> None:
     body = {
         "error": {
             "message": "Completion service temporarily unavailable",

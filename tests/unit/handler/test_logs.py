@@ -85,21 +85,21 @@ def test_traceback_without_local_variables(
 
 
 @pytest.mark.parametrize(
-    ("level", "seen"),
+    ("level", "recorded"),
     [
         ("DEBUG", ["debug", "info", "warning", "error"]),
         ("WARNING", ["warning", "error"]),
         ("ERROR", ["error"]),
     ],
 )
-def test_level_is_the_least_that_is_written(
-    level: str, seen: list[str], capsys: pytest.CaptureFixture[str]
+def test_level_is_the_lowest_severity_that_is_logged(
+    level: str, recorded: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure_logging(level, "json")
     for name in ("debug", "info", "warning", "error"):
         getattr(logger, name)("x")
     lines = map(json.loads, capsys.readouterr().err.splitlines())
-    assert [line["level"] for line in lines] == seen
+    assert [line["level"] for line in lines] == recorded
 
 
 def test_auto_is_json_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +118,7 @@ def test_console_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("texts", [True, False])
-async def test_prompts_and_answers_are_written_only_where_that_is_asked_for(
+async def test_prompts_and_answers_are_logged_only_with_log_texts(
     engine_factory: EngineFactory,
     script: ScriptFactory,
     capsys: pytest.CaptureFixture[str],
@@ -134,17 +134,17 @@ async def test_prompts_and_answers_are_written_only_where_that_is_asked_for(
         assert isinstance(request, TextRequest)
         await pipeline.run(request)
     err = capsys.readouterr().err
-    found = [json.loads(line) for line in err.splitlines() if "handler.content_log" in line]
+    records = [json.loads(line) for line in err.splitlines() if "handler.content_log" in line]
     if not texts:
-        assert not found
+        assert not records
         assert "plain" not in err
         assert "answer" not in err
         return
-    assert [line["event"] for line in found] == ["asked", "answered"] * 2
-    assert {line["generation_id"] for line in found} == {"j-1"}
-    assert found[0]["prompt"] == "a plain one"
-    assert (found[2]["prompt"][0]["role"], found[2]["prompt"][0]["content"]) == ("user", "hi")
-    assert found[1]["answer"] == "the answer"
+    assert [line["event"] for line in records] == ["asked", "answered"] * 2
+    assert {line["generation_id"] for line in records} == {"j-1"}
+    assert records[0]["prompt"] == "a plain one"
+    assert (records[2]["prompt"][0]["role"], records[2]["prompt"][0]["content"]) == ("user", "hi")
+    assert records[1]["answer"] == "the answer"
 
 
 def test_ids_that_a_record_brings_are_fields_and_nothing_else_is(

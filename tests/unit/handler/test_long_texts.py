@@ -118,8 +118,8 @@ LONG_ONES: dict[str, Callable[[Look], tuple[TextRequest, str]]] = {
 
 @pytest.mark.parametrize("name", LONG_ONES)
 async def test_loop_is_free_meanwhile(name: str, look: Look, pipeline_of: PipelineFactory) -> None:
-    request, said = LONG_ONES[name](look)
-    pipeline = pipeline_of({"pieces": [said]}, validator=Looking(look))
+    request, expected = LONG_ONES[name](look)
+    pipeline = pipeline_of({"pieces": [expected]}, validator=Looking(look))
     async with asyncio.timeout(30):
         await asyncio.gather(pipeline.run(request), look.let_end())
     assert threading.main_thread().name not in look.where

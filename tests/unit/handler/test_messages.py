@@ -114,7 +114,7 @@ def test_text_parts_are_joined_in_order() -> None:
     assert read_messages(user([])) == (Message("user", ""),)
 
 
-def test_only_the_assistant_may_say_nothing() -> None:
+def test_only_the_assistant_may_have_no_content() -> None:
     turns = [{"role": "assistant", "content": None, "tool_calls": []}, *user("hi")]
     assert read_messages(turns)[0] == Message("assistant", "")
 

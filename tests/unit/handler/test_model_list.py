@@ -43,50 +43,50 @@ def test_without_a_list_there_is_the_one_model() -> None:
 def test_each_model_has_its_engine_and_the_first_is_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = configs(monkeypatch, ONE, OTHER, MAX_QUEUE="3")
-    assert list(found) == ["qwen", "small"]
-    assert options(found["small"], "model_path") == ["/models/tiny.rkllm"]
-    assert options(found["small"], "model_name") == ["small"]
-    assert {config.backend.backend for config in found.values()} == {"rkllm"}
-    assert [config.max_queue for config in found.values()] == [3, 3]
+    entries = configs(monkeypatch, ONE, OTHER, MAX_QUEUE="3")
+    assert list(entries) == ["qwen", "small"]
+    assert options(entries["small"], "model_path") == ["/models/tiny.rkllm"]
+    assert options(entries["small"], "model_name") == ["small"]
+    assert {config.backend.backend for config in entries.values()} == {"rkllm"}
+    assert [config.max_queue for config in entries.values()] == [3, 3]
     settings = read_settings(Settings)
     assert (settings.served_model, settings.served_models) == ("qwen", ("qwen", "small"))
 
 
 def test_every_copy_has_a_memory_domain_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = configs(
+    entries = configs(
         monkeypatch, ONE | {"copies": 2}, OTHER, {"path": "c.rkllm"}, RKLLM_BASE_DOMAIN_ID="4"
     )
-    taken = [options(config, "base_domain_id") for config in found.values()]
+    taken = [options(config, "base_domain_id") for config in entries.values()]
     assert taken == [[4, 5], [6], [7]]
 
 
 def test_a_model_may_choose_its_domain(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = configs(
+    entries = configs(
         monkeypatch, ONE, OTHER | {"base_domain_id": 8, "copies": 2}, {"path": "c.rkllm"}
     )
-    taken = [options(config, "base_domain_id") for config in found.values()]
+    taken = [options(config, "base_domain_id") for config in entries.values()]
     assert taken == [[0], [8, 9], [10]]
 
 
-def test_what_a_model_does_not_say_is_as_the_settings_have_it(
+def test_model_without_a_field_uses_the_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = {"context_length": 512, "tokenizer": "/t"}
-    found = configs(monkeypatch, ONE | own, OTHER, CONTEXT_LENGTH="1024", RKLLM_ABI="1.3")
-    assert [options(each, "context_length") for each in found.values()] == [[512], [1024]]
-    assert [options(each, "tokenizer") for each in found.values()] == [["/t"], [None]]
-    assert [options(each, "abi") for each in found.values()] == [["1.3"], ["1.3"]]
+    entries = configs(monkeypatch, ONE | own, OTHER, CONTEXT_LENGTH="1024", RKLLM_ABI="1.3")
+    assert [options(each, "context_length") for each in entries.values()] == [[512], [1024]]
+    assert [options(each, "tokenizer") for each in entries.values()] == [["/t"], [None]]
+    assert [options(each, "abi") for each in entries.values()] == [["1.3"], ["1.3"]]
 
 
-def test_models_of_other_engines_may_stand_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = configs(monkeypatch, ONE, {"path": "a.gguf"}, {"path": "b.json", "copies": 3})
-    assert [each.backend.backend for each in found.values()] == ["rkllm", "llamacpp", "scripted"]
-    assert [len(each.copies) for each in found.values()] == [0, 0, 2]
+def test_models_of_different_engines_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = configs(monkeypatch, ONE, {"path": "a.gguf"}, {"path": "b.json", "copies": 3})
+    assert [each.backend.backend for each in entries.values()] == ["rkllm", "llamacpp", "scripted"]
+    assert [len(each.copies) for each in entries.values()] == [0, 0, 2]
 
 
 @pytest.mark.parametrize(
-    ("written", "more", "said"),
+    ("written", "more", "expected"),
     [
         ("qwen.rkllm", {}, "MODELS: Value error, must be a JSON list: "),
         ("{}", {}, "MODELS: Value error, must be a JSON list of one or more like "),
@@ -123,7 +123,7 @@ def test_models_of_other_engines_may_stand_beside_it(monkeypatch: pytest.MonkeyP
 def test_what_is_wrong_is_one_line(
     written: str,
     more: dict[str, str],
-    said: str,
+    expected: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -133,7 +133,7 @@ def test_what_is_wrong_is_one_line(
         read_settings(Settings)
     assert leaving.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith(said)
+    assert error.startswith(expected)
     assert error.count("\n") == 1
 
 
@@ -164,7 +164,7 @@ def test_two_models_may_not_share_an_alias(
     assert capsys.readouterr().err.startswith("MODELS has two models named b: ")
 
 
-def test_folders_and_repositories_of_like_names_are_compared_once_they_are_looked_up(
+def test_names_of_folders_and_repositories_are_compared_after_resolution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MODELS", '[{"path": "one/model"}, {"path": "hf:org/model"}]')

@@ -30,7 +30,7 @@ def test_find_model_expands_the_home_folder(
 
 
 @pytest.mark.parametrize(
-    ("names", "engine", "found"),
+    ("names", "engine", "result"),
     [
         (["a.gguf", "README.md"], "auto", "a.gguf"),
         (["a.rkllm", "tokenizer.json", "config.json"], "auto", "a.rkllm"),
@@ -41,9 +41,9 @@ def test_find_model_expands_the_home_folder(
     ],
 )
 def test_find_model_returns_the_only_model_of_a_folder(
-    tmp_path: Path, names: list[str], engine: str, found: str
+    tmp_path: Path, names: list[str], engine: str, result: str
 ) -> None:
-    assert find_model(folder_with(tmp_path, *names), engine) == tmp_path / found
+    assert find_model(folder_with(tmp_path, *names), engine) == tmp_path / result
 
 
 def test_find_model_returns_the_first_part_of_a_split_model(tmp_path: Path) -> None:

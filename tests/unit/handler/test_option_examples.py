@@ -20,7 +20,7 @@ V = RulesValidator.from_file()
 READER = OptionsReader(OptionsInput(), V.intents)
 
 
-def found(rule: OptionRule, text: str) -> set[str]:
+def examples(rule: OptionRule, text: str) -> set[str]:
     """The ids of the rules that find something in a text, as prompt and as answer."""
     options, warnings = READER.read(rule.given)
     assert warnings == ()
@@ -36,8 +36,8 @@ def found(rule: OptionRule, text: str) -> set[str]:
 
 @pytest.mark.parametrize(("name", "rule", "example"), EXAMPLES)
 def test_what_it_catches_and_what_it_leaves(name: str, rule: OptionRule, example: Example) -> None:
-    assert found(rule, example.catches) == {name}
-    assert found(rule, example.leaves) == set()
+    assert examples(rule, example.catches) == {name}
+    assert examples(rule, example.leaves) == set()
 
 
 def test_every_field_has_a_rule() -> None:

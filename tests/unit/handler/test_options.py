@@ -77,7 +77,7 @@ def test_language_is_what_an_answer_must_be_in(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "left"),
+    ("requested", "left"),
     [
         (True, "[card], [iban], [email]"),
         (False, f"{CARD}, {IBAN}, {EMAIL}"),
@@ -86,8 +86,8 @@ def test_language_is_what_an_answer_must_be_in(code: str) -> None:
         (["email", "iban", "email"], f"{CARD}, [iban], [email]"),
     ],
 )
-def test_kinds_to_redact(asked: object, left: str) -> None:
-    assert redacted(read({"redact_pii": asked})) == left
+def test_kinds_to_redact(requested: object, left: str) -> None:
+    assert redacted(read({"redact_pii": requested})) == left
 
 
 def test_nothing_is_redacted_by_an_object_that_redacts_nothing() -> None:
@@ -107,15 +107,17 @@ def test_blocked_terms_are_whole_words() -> None:
     assert not blocks(options, "a bombastic plan")
 
 
-def test_blocked_intents_are_told_by_the_validator() -> None:
+def test_blocked_intents_must_be_known_to_the_validator() -> None:
     options = read({"blocked_intents": ["weather"]})
     assert blocks(options, "Will it rain?", "weather")
     assert not blocks(options, "Will it rain?", "general")
 
 
-@pytest.mark.parametrize(("asked", "wanted"), [(True, True), (1, True), (False, False), (0, False)])
-def test_regenerate(asked: object, wanted: bool) -> None:
-    assert read({"regenerate": asked}).regenerate is wanted
+@pytest.mark.parametrize(
+    ("requested", "expected"), [(True, True), (1, True), (False, False), (0, False)]
+)
+def test_regenerate(requested: object, expected: bool) -> None:
+    assert read({"regenerate": requested}).regenerate is expected
 
 
 # -- what is not ----------------------------------------------------------------------------------
@@ -215,12 +217,12 @@ def test_value_that_cannot_be_used_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"), [(5, "5"), ("on", '"on"'), ([], "[]"), (True, "true"), ([{}], "[{}]")]
+    ("given", "printed"), [(5, "5"), ("on", '"on"'), ([], "[]"), (True, "true"), ([{}], "[{}]")]
 )
-def test_anything_but_an_object_is_refused(given: Any, shown: str) -> None:
+def test_anything_but_an_object_is_refused(given: Any, printed: str) -> None:
     # R50
     error = refusal(given)
-    assert error.message == f"{PATH} must be an object, got {shown}"
+    assert error.message == f"{PATH} must be an object, got {printed}"
     assert error.param == PATH
 
 
@@ -239,7 +241,7 @@ def test_options_reader_warns_about_every_unknown_field(name: str, sentence: str
     assert warning.endswith(sentence)
 
 
-def test_error_names_the_path_that_it_was_asked_by() -> None:
+def test_error_names_the_path_of_the_field() -> None:
     # An OpenAI body has it at the top.
     with pytest.raises(InvalidRequest) as raised:
         NO_DEFAULTS.read({"language": 5})
@@ -275,7 +277,7 @@ def test_anything_at_all_raises_nothing_but_invalid_request(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [None, {}, {"language": None, "json_schema": None}])
-def test_settings_hold_where_a_request_says_nothing(given: Any) -> None:
+def test_settings_apply_without_request_options(given: Any) -> None:
     options = read(
         given,
         json_schema=SCHEMA,
@@ -305,14 +307,14 @@ def test_request_replaces_the_language() -> None:
     assert rules(options, ENGLISH) == ["language"]
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_request_replaces_regenerate(asked: bool) -> None:
-    assert read({"regenerate": asked}, regenerate=not asked).regenerate is asked
+@pytest.mark.parametrize("requested", [True, False])
+def test_request_replaces_regenerate(requested: bool) -> None:
+    assert read({"regenerate": requested}, regenerate=not requested).regenerate is requested
 
 
-@pytest.mark.parametrize("asked", [False, [], None, ["card"]])
-def test_request_cannot_lift_a_redaction(asked: object) -> None:
-    assert redacted(read({"redact_pii": asked}, redact_pii=True)) == "[card], [iban], [email]"
+@pytest.mark.parametrize("requested", [False, [], None, ["card"]])
+def test_request_cannot_lift_a_redaction(requested: object) -> None:
+    assert redacted(read({"redact_pii": requested}, redact_pii=True)) == "[card], [iban], [email]"
 
 
 def test_request_can_have_more_redacted() -> None:
@@ -320,9 +322,9 @@ def test_request_can_have_more_redacted() -> None:
     assert redacted(options) == f"[card], {IBAN}, [email]"
 
 
-@pytest.mark.parametrize("asked", [[], None, ["fuse"]])
-def test_request_cannot_lift_a_blocked_term(asked: object) -> None:
-    assert blocks(read({"blocked_terms": asked}, blocked_terms=["bomb"]), "a bomb")
+@pytest.mark.parametrize("requested", [[], None, ["fuse"]])
+def test_request_cannot_lift_a_blocked_term(requested: object) -> None:
+    assert blocks(read({"blocked_terms": requested}, blocked_terms=["bomb"]), "a bomb")
 
 
 def test_request_can_have_more_terms_blocked() -> None:
@@ -331,9 +333,9 @@ def test_request_can_have_more_terms_blocked() -> None:
     assert not blocks(options, "a match")
 
 
-@pytest.mark.parametrize("asked", [[], None, ["general"]])
-def test_request_cannot_lift_a_blocked_intent(asked: object) -> None:
-    options = read({"blocked_intents": asked}, blocked_intents=["weather"])
+@pytest.mark.parametrize("requested", [[], None, ["general"]])
+def test_request_cannot_lift_a_blocked_intent(requested: object) -> None:
+    options = read({"blocked_intents": requested}, blocked_intents=["weather"])
     assert blocks(options, "", "weather")
 
 

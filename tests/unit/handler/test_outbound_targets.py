@@ -67,7 +67,7 @@ def test_message_names_the_host_and_the_setting_but_no_address(
     assert "10.0.0.1" not in str(refused.value)
 
 
-def test_launched_worker_is_told_what_its_server_allows() -> None:
+def test_managed_worker_gets_its_servers_private_targets() -> None:
     url = "http://127.0.0.1:1"
     for allows, setting in ((True, "on"), (False, "off")):
         environment = worker_environment(url, "e", "w", None, allows_private_targets=allows)
@@ -85,7 +85,7 @@ def test_launched_worker_is_told_what_its_server_allows() -> None:
         ("http://[broken", False),
     ],
 )
-def test_worker_allows_private_targets_for_jobs_of_its_own_machine_alone(
+def test_worker_allows_private_targets_only_for_jobs_of_its_own_machine(
     platform: str, allows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUNPOD_WEBHOOK_GET_JOB", platform)

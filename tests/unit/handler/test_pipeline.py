@@ -235,7 +235,7 @@ async def test_verdict_that_changes_nothing(pipeline_of: PipelineFactory) -> Non
     assert not answer.sanitized
 
 
-async def test_no_verdict_where_none_is_asked_for(pipeline_of: PipelineFactory) -> None:
+async def test_no_verdict_without_validation(pipeline_of: PipelineFactory) -> None:
     # R47
     validator = Quiet()
     pipeline = pipeline_of({"pieces": ["Hello!"]}, validator=validator)

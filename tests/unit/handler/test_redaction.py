@@ -53,7 +53,7 @@ def test_characters_are_counted_and_not_bytes() -> None:
     assert "".join(redact_deltas(list(text), removals)) == cleaned == "Grüße 😀 an [email], ja 😀"
 
 
-def test_given_deltas_stay_as_they_are() -> None:
+def test_deltas_argument_is_not_modified() -> None:
     deltas = ["one t", "wo"]
     redact_deltas(deltas, [removal(4, 7)])
     assert deltas == ["one t", "wo"]

@@ -39,10 +39,10 @@ def serve(pipeline_of: PipelineFactory) -> Serve:
     """Job handlers whose settings block something, and what their engine is asked."""
 
     def build(**settings: Any) -> tuple[JobHandler, list[EngineEvent]]:
-        seen: list[EngineEvent] = []
+        recorded: list[EngineEvent] = []
         options = OptionsReader(OptionsInput(**settings), V.intents)
-        pipeline = pipeline_of({"pieces": ["All", " well"]}, validator=V, hooks=[seen.append])
-        return JobHandler(pipeline, options, interval_s=0.0), seen
+        pipeline = pipeline_of({"pieces": ["All", " well"]}, validator=V, hooks=[recorded.append])
+        return JobHandler(pipeline, options, interval_s=0.0), recorded
 
     return build
 
@@ -61,18 +61,18 @@ def chat(*turns: tuple[str, str]) -> Chat:
     return Chat(tuple(Message(role, content) for role, content in turns))
 
 
-def job(prompt: str = BAD, *, stream: bool = False, **given: Any) -> dict[str, Any]:
-    return {"id": "j", "input": {"prompt": prompt, "stream": stream, **given}}
+def job(prompt: str = BAD, *, stream: bool = False, **job_input: Any) -> dict[str, Any]:
+    return {"id": "j", "input": {"prompt": prompt, "stream": stream, **job_input}}
 
 
 def call(route: str, prompt: Any = BAD, **body: Any) -> dict[str, Any]:
     turns = [{"role": "user", "content": prompt}]
-    asked = {"messages": turns} if route == CHAT else {"prompt": prompt}
-    return {"id": "j", "input": {"openai_route": route, "openai_input": {**asked, **body}}}
+    requests = {"messages": turns} if route == CHAT else {"prompt": prompt}
+    return {"id": "j", "input": {"openai_route": route, "openai_input": {**requests, **body}}}
 
 
-async def outputs(jobs: JobHandler, given: dict[str, Any]) -> list[Any]:
-    async with aclosing(jobs.stream(given)) as stream:
+async def outputs(jobs: JobHandler, job_input: dict[str, Any]) -> list[Any]:
+    async with aclosing(jobs.stream(job_input)) as stream:
         return [output async for output in stream]
 
 
@@ -87,20 +87,20 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_engine_is_not_asked(serve: Serve, stream: bool) -> None:
-    jobs, seen = serve(**TERM)
+async def test_blocked_request_does_not_call_the_engine(serve: Serve, stream: bool) -> None:
+    jobs, recorded = serve(**TERM)
     await jobs.run(job(stream=stream))
     await outputs(jobs, job(stream=stream))
     for route in (TEXT, CHAT):
         await jobs.run(call(route, stream=stream))
         await outputs(jobs, call(route, stream=stream))
-    assert seen == []
+    assert recorded == []
     # And it would have been heard if it were.
     await jobs.run(job("All is well."))
-    assert [event for event in seen if isinstance(event, RequestStarted)]
+    assert [event for event in recorded if isinstance(event, RequestStarted)]
 
 
-async def test_engine_that_cannot_serve_is_not_missed(pipeline_of: PipelineFactory) -> None:
+async def test_check_needs_no_ready_engine(pipeline_of: PipelineFactory) -> None:
     broken = pipeline_of(validator=V, load_error="no NPU in this machine")
     answer = await broken.run(ask(BAD, **TERM))
     assert answer.blocked
@@ -137,7 +137,7 @@ async def test_output_of_a_job(serve: Serve, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_blocked_is_told_where_no_validation_is(serve: Serve, stream: bool) -> None:
+async def test_blocked_is_reported_without_validation(serve: Serve, stream: bool) -> None:
     # R47
     jobs, _ = serve(**TERM)
     for output in (
@@ -150,9 +150,7 @@ async def test_blocked_is_told_where_no_validation_is(serve: Serve, stream: bool
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_generator_yields_the_one_json_and_nothing_before_it(
-    serve: Serve, stream: bool
-) -> None:
+async def test_generator_yields_only_one_json_without_streaming(serve: Serve, stream: bool) -> None:
     # R45
     jobs, _ = serve(**TERM)
     assert await outputs(jobs, job(stream=stream)) == [await jobs.run(job(stream=stream))]
@@ -186,7 +184,7 @@ async def test_streamed_answer_of_an_openai_call(serve: Serve, route: str) -> No
 
 
 @pytest.mark.parametrize("route", [TEXT, CHAT])
-async def test_openai_call_that_asks_is_told_why(serve: Serve, route: str) -> None:
+async def test_openai_call_with_validation_gets_the_reason(serve: Serve, route: str) -> None:
     jobs, _ = serve(**TERM)
     body = await jobs.run(call(route, enable_validation=True))
     (last,) = events(await jobs.run(call(route, enable_validation=True, stream=True)))[-1:]
@@ -194,17 +192,17 @@ async def test_openai_call_that_asks_is_told_why(serve: Serve, route: str) -> No
         assert each["validation"]["issues"] == [TERM_SAID]
 
 
-async def test_client_is_not_told_which_word_it_was(serve: Serve) -> None:
+async def test_client_does_not_learn_the_blocked_term(serve: Serve) -> None:
     jobs, _ = serve(**TERM)
     assert "attack" not in json.dumps(await jobs.run(job())).lower()
 
 
 @pytest.mark.parametrize("more", [{"redact_pii": True}, {"regenerate": True}, {"language": "en"}])
-async def test_other_options_change_nothing(serve: Serve, more: dict[str, Any]) -> None:
-    jobs, seen = serve(**TERM, **more)
+async def test_other_options_have_no_effect(serve: Serve, more: dict[str, Any]) -> None:
+    jobs, recorded = serve(**TERM, **more)
     plain, _ = serve(**TERM)
     assert await jobs.run(job(stream=True)) == await plain.run(job(stream=True))
-    assert seen == []
+    assert recorded == []
 
 
 # -- by terms -------------------------------------------------------------------------------------
@@ -248,16 +246,16 @@ async def test_term_in_a_very_long_prompt(pipeline: Pipeline) -> None:
 
 
 async def test_request_may_block_terms_of_its_own(serve: Serve) -> None:
-    jobs, seen = serve()
-    given = job("Tell me about spiders.", validation={"blocked_terms": ["spiders"]})
-    assert (await jobs.run(given))["blocked"] is True
-    assert seen == []
+    jobs, recorded = serve()
+    job_input = job("Tell me about spiders.", validation={"blocked_terms": ["spiders"]})
+    assert (await jobs.run(job_input))["blocked"] is True
+    assert recorded == []
 
 
 async def test_openai_call_may_block_terms_of_its_own(serve: Serve) -> None:
     jobs, _ = serve()
-    given = call(CHAT, "Tell me about spiders.", validation={"blocked_terms": ["spiders"]})
-    assert (await jobs.run(given))["blocked"] is True
+    job_input = call(CHAT, "Tell me about spiders.", validation={"blocked_terms": ["spiders"]})
+    assert (await jobs.run(job_input))["blocked"] is True
 
 
 # -- by intents -----------------------------------------------------------------------------------
@@ -273,10 +271,10 @@ async def test_intent_of_a_prompt(pipeline: Pipeline) -> None:
 async def test_intent_is_in_the_verdict(serve: Serve) -> None:
     # R48
     jobs, _ = serve(**INTENT)
-    said = (await jobs.run(job("The weather for tomorrow?")))["validation"]
-    assert said["intent"] == "weather"
-    assert said["issues"] == [INTENT_SAID]
-    assert said["details"]["issues"] == [{"rule": "blocked_intent", "message": INTENT_SAID}]
+    expected = (await jobs.run(job("The weather for tomorrow?")))["validation"]
+    assert expected["intent"] == "weather"
+    assert expected["issues"] == [INTENT_SAID]
+    assert expected["details"]["issues"] == [{"rule": "blocked_intent", "message": INTENT_SAID}]
 
 
 async def test_intent_is_that_of_the_last_user_turn(pipeline: Pipeline) -> None:
@@ -309,7 +307,7 @@ async def test_token_ids_are_refused_where_something_is_blocked(
 @pytest.mark.parametrize("stream", [False, True])
 async def test_openai_call_with_token_ids_is_a_bad_request(serve: Serve, stream: bool) -> None:
     # R53
-    jobs, seen = serve(**TERM)
+    jobs, recorded = serve(**TERM)
     failed = await jobs.run(call(TEXT, [1, 2, 3], stream=stream))
     assert json.loads(failed["error"]) == {
         "error": {
@@ -319,7 +317,7 @@ async def test_openai_call_with_token_ids_is_a_bad_request(serve: Serve, stream:
             "code": 400,
         }
     }
-    assert seen == []
+    assert recorded == []
 
 
 async def test_token_ids_are_served_where_nothing_is_blocked(pipeline: Pipeline) -> None:
@@ -339,16 +337,16 @@ ENDINGS: list[Callable[[], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("given", ENDINGS)
+@pytest.mark.parametrize("job_input", ENDINGS)
 @pytest.mark.parametrize(
     "settings", [{}, {"blocked_terms": ["spiders"], "blocked_intents": ["weather"]}]
 )
 async def test_content_filter_comes_from_nothing_else(
-    serve: Serve, given: Callable[[], dict[str, Any]], settings: dict[str, Any]
+    serve: Serve, job_input: Callable[[], dict[str, Any]], settings: dict[str, Any]
 ) -> None:
     # R56
     jobs, _ = serve(**settings)
-    for output in (await jobs.run(given()), *await outputs(jobs, given())):
-        said = json.dumps(output)
-        assert "content_filter" not in said
-        assert "blocked" not in said
+    for output in (await jobs.run(job_input()), *await outputs(jobs, job_input())):
+        expected = json.dumps(output)
+        assert "content_filter" not in expected
+        assert "blocked" not in expected

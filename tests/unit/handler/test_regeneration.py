@@ -23,7 +23,7 @@ SHOUTED = {"rule": "shouting", "message": "somebody shouted"}
 
 class Bench(Protocol):
     def __call__(
-        self, *tries: list[Any], validator: Validator | None = None, **config: Any
+        self, *recorder: list[Any], validator: Validator | None = None, **config: Any
     ) -> tuple[Pipeline, RecordingGenerate]: ...
 
 
@@ -32,11 +32,11 @@ def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> Benc
     """A pipeline from the pieces of each try, and what its engine is asked."""
 
     def build(
-        *tries: list[Any], validator: Validator | None = None, **config: Any
+        *recorder: list[Any], validator: Validator | None = None, **config: Any
     ) -> tuple[Pipeline, RecordingGenerate]:
         answers = [
             {"when": f"try {number}$", "pieces": pieces}
-            for number, pieces in enumerate(tries, start=1)
+            for number, pieces in enumerate(recorder, start=1)
         ]
         pipeline = pipeline_of(*answers, validator=validator or Quiet(), **config)
         asked = RecordingGenerate(pipeline.engine)
@@ -46,10 +46,10 @@ def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> Benc
     return build
 
 
-def job(*, regenerate: bool | None = True, **given: Any) -> dict[str, Any]:
+def job(*, regenerate: bool | None = True, **job_input: Any) -> dict[str, Any]:
     return {
         "id": "j",
-        "input": {"prompt": "greet me", "validation": {"regenerate": regenerate}, **given},
+        "input": {"prompt": "greet me", "validation": {"regenerate": regenerate}, **job_input},
     }
 
 
@@ -61,8 +61,8 @@ def request(*, timeout_s: float | None = None, **sampling: Any) -> TextRequest:
     return replace(asked, generation=generation)
 
 
-async def outputs(jobs: JobHandler, given: dict[str, Any]) -> list[Any]:
-    async with aclosing(jobs.stream(given)) as stream:
+async def outputs(jobs: JobHandler, job_input: dict[str, Any]) -> list[Any]:
+    async with aclosing(jobs.stream(job_input)) as stream:
         return [output async for output in stream]
 
 
@@ -77,19 +77,19 @@ class Counting(Quiet):
 # -- whether --------------------------------------------------------------------------------------
 
 
-async def test_answer_that_asks_for_it_is_generated_again(bench: Bench) -> None:
-    pipeline, tries = bench(LOUD, QUIET)
+async def test_answer_with_a_recommended_retry_is_regenerated(bench: Bench) -> None:
+    pipeline, recorder = bench(LOUD, QUIET)
     answer = await pipeline.run(request())
-    assert len(tries.requests) == 2
+    assert len(recorder.requests) == 2
     assert answer.text == "Hello"
     assert answer.verdict is not None
     assert answer.verdict.valid
 
 
 async def test_answer_that_is_good_is_not(bench: Bench) -> None:
-    pipeline, tries = bench(QUIET, LOUD)
+    pipeline, recorder = bench(QUIET, LOUD)
     answer = await pipeline.run(request())
-    assert len(tries.requests) == 1
+    assert len(recorder.requests) == 1
     assert answer.discarded is None
 
 
@@ -99,48 +99,48 @@ async def test_answer_whose_verdict_does_not_ask_is_not(bench: Bench) -> None:
             issues = (Issue("too_long", "the answer is too long"),)
             return Verdict(text=subject.text, intent="general", issues=issues)
 
-    pipeline, tries = bench(LOUD, QUIET, validator=Resigned())
+    pipeline, recorder = bench(LOUD, QUIET, validator=Resigned())
     await pipeline.run(request())
-    assert len(tries.requests) == 1
+    assert len(recorder.requests) == 1
 
 
 @pytest.mark.parametrize("regenerate", [False, None])
-async def test_it_is_off_unless_it_is_asked_for(bench: Bench, regenerate: bool | None) -> None:
-    pipeline, tries = bench(LOUD, QUIET)
+async def test_regeneration_is_off_by_default(bench: Bench, regenerate: bool | None) -> None:
+    pipeline, recorder = bench(LOUD, QUIET)
     output = await JobHandler(pipeline).run(job(regenerate=regenerate))
-    assert len(tries.requests) == 1
+    assert len(recorder.requests) == 1
     assert "regenerated" not in output
 
 
 @pytest.mark.parametrize(("regenerate", "count"), [(None, 2), (True, 2), (False, 1)])
-async def test_setting_holds_where_a_request_says_nothing(
+async def test_setting_applies_without_a_request_option(
     bench: Bench, regenerate: bool | None, count: int
 ) -> None:
-    pipeline, tries = bench(LOUD, QUIET)
+    pipeline, recorder = bench(LOUD, QUIET)
     options = OptionsReader(OptionsInput(regenerate=True))
     await JobHandler(pipeline, options).run(job(regenerate=regenerate))
-    assert len(tries.requests) == count
+    assert len(recorder.requests) == count
 
 
-async def test_without_validation_nobody_asks_for_it(bench: Bench) -> None:
-    pipeline, tries = bench(LOUD, QUIET)
+async def test_no_regeneration_without_validation(bench: Bench) -> None:
+    pipeline, recorder = bench(LOUD, QUIET)
     await JobHandler(pipeline).run(job(enable_validation=False))
-    assert len(tries.requests) == 1
+    assert len(recorder.requests) == 1
 
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0}, {"top_p": 0}, {"top_k": 1}])
-async def test_greedy_answer_would_only_come_again(bench: Bench, greedy: dict[str, Any]) -> None:
-    pipeline, tries = bench(LOUD, QUIET)
+async def test_greedy_answer_is_not_regenerated(bench: Bench, greedy: dict[str, Any]) -> None:
+    pipeline, recorder = bench(LOUD, QUIET)
     answer = await pipeline.run(request(**greedy))
-    assert len(tries.requests) == 1
+    assert len(recorder.requests) == 1
     assert answer.discarded is None
     assert answer.warnings == ()
 
 
-async def test_it_is_done_once(bench: Bench) -> None:
-    pipeline, tries = bench(["a!!!"], ["b!!"], ["c!"], ["d"], validator=Counting())
+async def test_redaction_runs_once(bench: Bench) -> None:
+    pipeline, recorder = bench(["a!!!"], ["b!!"], ["c!"], ["d"], validator=Counting())
     answer = await pipeline.run(request())
-    assert len(tries.requests) == 2
+    assert len(recorder.requests) == 2
     assert answer.text == "b!!"
 
 
@@ -157,7 +157,9 @@ async def test_it_is_done_once(bench: Bench) -> None:
         ("a!", "b!!", "a!"),
     ],
 )
-async def test_the_better_one_is_kept(bench: Bench, first: str, second: str, kept: str) -> None:
+async def test_answer_with_fewer_issues_is_returned(
+    bench: Bench, first: str, second: str, kept: str
+) -> None:
     pipeline, _ = bench([first], [second], validator=Counting())
     answer = await pipeline.run(request())
     assert answer.text == answer.raw_text == kept
@@ -166,7 +168,7 @@ async def test_the_better_one_is_kept(bench: Bench, first: str, second: str, kep
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_output_is_of_the_one_that_is_kept(bench: Bench, stream: bool) -> None:
+async def test_output_is_that_of_the_returned_answer(bench: Bench, stream: bool) -> None:
     # R45, R46
     pipeline, _ = bench(["Hello", " to", " you!"], ["He", "llo"])
     output = await JobHandler(pipeline).run(job(stream=stream))
@@ -193,7 +195,7 @@ async def test_output_where_the_second_was_no_better(bench: Bench) -> None:
     }
 
 
-async def test_everything_wrong_with_the_discarded_one_is_told(bench: Bench) -> None:
+async def test_all_issues_of_the_discarded_answer_are_reported(bench: Bench) -> None:
     pipeline, _ = bench(["a!!"], ["b!"], validator=Counting())
     output = await JobHandler(pipeline).run(job())
     assert output["regenerated"]["discarded_issues"] == ["somebody shouted"] * 2
@@ -209,20 +211,20 @@ async def test_second_try_has_the_next_seed(
     bench: Bench, seed: int | None, second: int | None
 ) -> None:
     # R10: the same one would give the same text, and a repeated request must give both again.
-    pipeline, tries = bench(LOUD, QUIET)
+    pipeline, recorder = bench(LOUD, QUIET)
     await pipeline.run(request(seed=seed))
-    assert [asked.sampling.seed for asked in tries.requests] == [seed, second]
+    assert [asked.sampling.seed for asked in recorder.requests] == [seed, second]
 
 
 async def test_second_try_is_the_same_request_otherwise(bench: Bench) -> None:
-    pipeline, tries = bench(LOUD, QUIET)
+    pipeline, recorder = bench(LOUD, QUIET)
     await pipeline.run(request(timeout_s=60, seed=1, max_tokens=9, stop=["x"]))
-    first, second = tries.requests
+    first, second = recorder.requests
     sampling = replace(second.sampling, seed=1)
     assert replace(second, sampling=sampling, timeout_s=60) == first
 
 
-async def test_warnings_are_told_once(bench: Bench) -> None:
+async def test_warnings_are_not_repeated(bench: Bench) -> None:
     # R16
     pipeline, _ = bench(LOUD, QUIET, capabilities={"seed": False})
     output = await JobHandler(pipeline).run(job(sampling_params={"seed": 1, "best_of": 2}))
@@ -232,7 +234,7 @@ async def test_warnings_are_told_once(bench: Bench) -> None:
     ]
 
 
-async def test_redactions_are_counted_of_the_one_that_is_kept(bench: Bench) -> None:
+async def test_redactions_are_counted_for_the_returned_answer(bench: Bench) -> None:
     pipeline, _ = bench(["bob@example.com!"], ["no address"])
     jobs = JobHandler(pipeline, OptionsReader(OptionsInput(redact_pii=True)))
     output = await jobs.run(job())
@@ -245,15 +247,15 @@ async def test_redactions_are_counted_of_the_one_that_is_kept(bench: Bench) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "config"), [({"timeout_s": 30}, {}), ({}, {"request_timeout_s": 30.0})]
+    ("job_input", "config"), [({"timeout_s": 30}, {}), ({}, {"request_timeout_s": 30.0})]
 )
-async def test_second_try_has_the_time_that_is_left(
-    bench: Bench, given: dict[str, Any], config: dict[str, Any]
+async def test_regeneration_has_the_remaining_time(
+    bench: Bench, job_input: dict[str, Any], config: dict[str, Any]
 ) -> None:
     slow = [{"text": "Hello!", "delay_ms": 100}]
-    pipeline, tries = bench(slow, QUIET, **config)
-    await pipeline.run(request(**given))
-    left_s = tries.requests[1].timeout_s
+    pipeline, recorder = bench(slow, QUIET, **config)
+    await pipeline.run(request(**job_input))
+    left_s = recorder.requests[1].timeout_s
     assert left_s is not None
     assert 0 < left_s < 30 - 0.09
 
@@ -264,17 +266,17 @@ async def test_where_no_time_is_left_there_is_no_second_try(
     times = iter([0.0, 30.0])
     clock = SimpleNamespace(monotonic=lambda: next(times), time=lambda: 0.0)
     monkeypatch.setattr("handler.pipeline.time", clock)
-    pipeline, tries = bench(LOUD, QUIET)
+    pipeline, recorder = bench(LOUD, QUIET)
     answer = await pipeline.run(request(timeout_s=30))
-    assert len(tries.requests) == 1
+    assert len(recorder.requests) == 1
     assert answer.discarded is None
 
 
-async def test_second_try_that_takes_too_long_is_ended(bench: Bench) -> None:
-    pipeline, tries = bench(LOUD, ["He", {"hang_s": 3600}])
+async def test_regeneration_beyond_the_time_limit_is_stopped(bench: Bench) -> None:
+    pipeline, recorder = bench(LOUD, ["He", {"hang_s": 3600}])
     await pipeline.engine.ready()
     answer = await pipeline.run(request(timeout_s=1))
-    assert len(tries.requests) == 2
+    assert len(recorder.requests) == 2
     assert answer.text == "Hello"
     (warning,) = answer.warnings
     assert warning.startswith("the answer was not generated again: the request took longer than 0.")
@@ -285,7 +287,7 @@ async def test_second_try_that_takes_too_long_is_ended(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("pieces", [[{"error": "out of luck"}], ["He", {"error": "out of luck"}]])
-async def test_second_try_that_fails_is_a_warning(bench: Bench, pieces: list[Any]) -> None:
+async def test_failed_regeneration_is_a_warning(bench: Bench, pieces: list[Any]) -> None:
     # R50
     pipeline, _ = bench(LOUD, pieces)
     output = await JobHandler(pipeline).run(job())
@@ -295,30 +297,30 @@ async def test_second_try_that_fails_is_a_warning(bench: Bench, pieces: list[Any
     assert "regenerated" not in output
 
 
-async def test_first_try_that_fails_is_a_failure(bench: Bench) -> None:
+async def test_failed_first_generation_fails_the_job(bench: Bench) -> None:
     # R50
-    pipeline, tries = bench(["He", {"error": "out of luck"}], QUIET)
+    pipeline, recorder = bench(["He", {"error": "out of luck"}], QUIET)
     assert await JobHandler(pipeline).run(job()) == {"error": "out of luck"}
-    assert len(tries.requests) == 1
+    assert len(recorder.requests) == 1
 
 
 # -- which ways there are -------------------------------------------------------------------------
 
 
-async def test_job_whose_stream_is_live_is_not_generated_again(bench: Bench) -> None:
+async def test_job_with_a_live_stream_is_not_regenerated(bench: Bench) -> None:
     # What has been sent cannot be taken back.
-    pipeline, tries = bench(LOUD, QUIET)
+    pipeline, recorder = bench(LOUD, QUIET)
     *partials, final = await outputs(JobHandler(pipeline), job(stream=True))
-    assert len(tries.requests) == 1
+    assert len(recorder.requests) == 1
     assert "".join(each["choices"][0]["text"] for each in partials) == "Hello!"
     assert "regenerated" not in final
 
 
 async def test_job_that_is_not_streamed_is_generated_again_in_either_mode(bench: Bench) -> None:
     # R45
-    pipeline, tries = bench(LOUD, QUIET)
+    pipeline, recorder = bench(LOUD, QUIET)
     (final,) = await outputs(JobHandler(pipeline), job(stream=False))
-    assert len(tries.requests) == 2
+    assert len(recorder.requests) == 2
     assert final["choices"][0]["text"] == "Hello"
     assert final["regenerated"]["discarded_issues"] == ["somebody shouted"]
 
@@ -333,19 +335,23 @@ def call(**body: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
 async def test_openai_stream_is_not_generated_again(bench: Bench, mode: str) -> None:
-    pipeline, tries = bench(LOUD, QUIET)
-    jobs, given = JobHandler(pipeline), call(stream=True)
-    text = await jobs.run(given) if mode == "aggregate" else "".join(await outputs(jobs, given))
-    assert len(tries.requests) == 1
+    pipeline, recorder = bench(LOUD, QUIET)
+    jobs, job_input = JobHandler(pipeline), call(stream=True)
+    text = (
+        await jobs.run(job_input)
+        if mode == "aggregate"
+        else "".join(await outputs(jobs, job_input))
+    )
+    assert len(recorder.requests) == 1
     assert '"valid":false' in text
     assert "regenerated" not in text
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
 async def test_openai_call_that_asks_is_generated_again(bench: Bench, mode: str) -> None:
-    pipeline, tries = bench(LOUD, QUIET)
-    jobs, given = JobHandler(pipeline), call()
-    body = await jobs.run(given) if mode == "aggregate" else (await outputs(jobs, given))[0]
-    assert len(tries.requests) == 2
+    pipeline, recorder = bench(LOUD, QUIET)
+    jobs, job_input = JobHandler(pipeline), call()
+    body = await jobs.run(job_input) if mode == "aggregate" else (await outputs(jobs, job_input))[0]
+    assert len(recorder.requests) == 2
     assert body["choices"][0]["text"] == "Hello"
     assert body["regenerated"]["discarded_issues"] == ["somebody shouted"]

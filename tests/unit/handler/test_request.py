@@ -176,14 +176,14 @@ TURNS = [
 ]
 
 
-def test_all_that_the_user_said() -> None:
+def test_user_text_joins_all_user_turns() -> None:
     # R56: results of tools are from the user's side as well.
     assert text({"messages": TURNS}).user_text == "one\nthree\nfour\nfive"
     assert text({"prompt": "hi"}).user_text == "hi"
     assert text({"prompt": "hi", "apply_chat_template": True}).user_text == "hi"
 
 
-def test_what_the_operator_said() -> None:
+def test_system_text_joins_system_turns() -> None:
     assert text({"messages": TURNS}).system_text == "be nice\nand brief"
     assert text({"prompt": "hi"}).system_text == ""
 
@@ -217,16 +217,18 @@ def test_null_prompt_beside_messages_counts_as_unset() -> None:
     assert text({"prompt": None, "messages": turns}) == text({"messages": turns})
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("requests", [True, False])
 @pytest.mark.parametrize("default", [True, False])
-def test_validation_is_asked_for_or_the_default(asked: bool, default: bool) -> None:
+def test_enable_validation_or_the_default(requests: bool, default: bool) -> None:
     # R47
     silent = parse_job({"input": {"prompt": "x"}}, validation=default)
-    told = parse_job({"input": {"prompt": "x", "enable_validation": asked}}, validation=default)
+    expected = parse_job(
+        {"input": {"prompt": "x", "enable_validation": requests}}, validation=default
+    )
     assert isinstance(silent, TextRequest)
-    assert isinstance(told, TextRequest)
+    assert isinstance(expected, TextRequest)
     assert silent.validation is default
-    assert told.validation is asked
+    assert expected.validation is requests
 
 
 @pytest.mark.parametrize(
@@ -252,19 +254,19 @@ def test_any_job_id_names_the_request(job: dict[str, Any], name: str) -> None:
     assert request.generation.request_id == name
 
 
-def test_openai_call_is_handed_on_as_it_is() -> None:
+def test_openai_body_is_passed_on_unchanged() -> None:
     # R44
     body = {"model": "m", "messages": 5}
     job = {"input": {"openai_route": "/v1/x", "openai_input": body, "prompt": 5}}
-    told = ("input.prompt was ignored: put it in input.openai_input",)
-    assert parse_job(job) == OpenAIRequest("/v1/x", body, warnings=told)
+    expected = ("input.prompt was ignored: put it in input.openai_input",)
+    assert parse_job(job) == OpenAIRequest("/v1/x", body, warnings=expected)
 
 
 def test_openai_call_without_a_body_has_an_empty_one() -> None:
     # What RunPod's bridge sends for GET /v1/models.
     assert parse_job({"input": {"openai_route": "/v1/models"}}) == OpenAIRequest("/v1/models", {})
-    asked = {"openai_route": "/v1/models", "openai_input": None}
-    assert parse_job({"input": asked}) == OpenAIRequest("/v1/models", {})
+    requests = {"openai_route": "/v1/models", "openai_input": None}
+    assert parse_job({"input": requests}) == OpenAIRequest("/v1/models", {})
 
 
 NAMES = [
@@ -291,6 +293,6 @@ def test_arbitrary_json_raises_nothing_but_invalid_request(given: Any) -> None:
     refused.message.encode()
 
 
-def test_adapter_is_asked_of_the_engine() -> None:
+def test_adapter_is_passed_to_the_engine() -> None:
     assert text({"prompt": "a"}).generation.sampling.lora is None
     assert text({"prompt": "a", "lora": "french"}).generation.sampling.lora == "french"

@@ -79,7 +79,7 @@ def test_finish_and_stop_reason() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize(("text", "sanitized"), [("clean", True), ("raw text", False)])
-def test_validation_tells_the_verdict(streaming: bool, text: str, sanitized: bool) -> None:
+def test_validation_key_has_the_verdict(streaming: bool, text: str, sanitized: bool) -> None:
     # R45, R47: sanitized exactly when the text is not the joined deltas.
     issues = (Issue("too_short", "too short"), Issue("skills", "no skills"))
     removals = (Removal("label", 0, 4),) * 120
@@ -128,27 +128,27 @@ def test_notices_are_details_of_a_valid_answer() -> None:
     assert validation["details"]["notices"] == [{"rule": "cut_off", "message": "cut off"}]
 
 
-def test_what_did_not_happen_is_not_told() -> None:
+def test_keys_of_absent_events_are_omitted() -> None:
     verdict = Verdict(text="a", intent="general")
     assert encode_verdict(answer("a")) == {}
     assert encode_verdict(answer("a", verdict=verdict)).keys() == {"validation"}
 
 
-def test_blocked_is_told_with_and_without_a_verdict() -> None:
+def test_blocked_key_with_and_without_a_verdict() -> None:
     # R56
     finish = Finish(reason=FinishReason.CONTENT_FILTER, usage=Usage(0, 0))
     verdict = Verdict(text="", intent="general", issues=(Issue("blocked_term", "no"),))
     assert encode_verdict(answer(finish=finish)) == {"blocked": True}
-    said = encode_verdict(answer(verdict=verdict, finish=finish))
-    assert said.keys() == {"validation", "blocked"}
-    assert said["validation"]["issues"] == ["no"]
+    encoded = encode_verdict(answer(verdict=verdict, finish=finish))
+    assert encoded.keys() == {"validation", "blocked"}
+    assert encoded["validation"]["issues"] == ["no"]
 
 
 def test_redacted_is_counted_by_kind() -> None:
     assert encode_verdict(answer("[card]", redacted={"card": 1})) == {"redacted": {"card": 1}}
 
 
-def test_regenerated_tells_what_was_discarded() -> None:
+def test_regenerated_key_describes_the_discarded_answer() -> None:
     verdict = Verdict(text="b", intent="general", issues=(Issue("short", "too short"),))
     discarded = answer("b", verdict=verdict)
     assert encode_verdict(answer("a", discarded=discarded)) == {

@@ -71,13 +71,13 @@ class Handlers:
         """Return a streamed job's result; what was `streamed` is all of it."""
         self.streamed = []
         if how == "sdk":
-            told: list[bool] = []
+            included: list[bool] = []
             kept: list[Any] = []
-            async for output in self.jobs.stream(job, include_in_result=told.append):
+            async for output in self.jobs.stream(job, include_in_result=included.append):
                 self.streamed.append(output)
-                if told.pop():
+                if included.pop():
                     kept.append(output)
-                assert not told
+                assert not included
             return kept
 
         async def send_chunk(chunk: bytes) -> None:
@@ -133,7 +133,7 @@ async def test_job_with_a_bucket_gets_a_pointer(
     assert find_result_pointer(stored) is None
 
 
-async def test_without_one_nothing_changes(
+async def test_output_is_unchanged_without_a_bucket(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     run = Handlers(
@@ -161,7 +161,7 @@ async def test_large_result_goes_to_the_workers_own_bucket(
     assert output["result"]["bucket"] == "theirs"
 
 
-async def test_what_the_platform_would_not_take_goes_there_unless_told_otherwise(
+async def test_results_above_the_platforms_limit_are_uploaded_by_default(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     sizes = limits.PayloadLimits(
@@ -184,12 +184,12 @@ async def test_bucket_without_a_name_is_the_months(
     assert (await run.whole(job()))["result"]["bucket"] == "11-26"
 
 
-async def test_openai_call_is_told_of_in_its_own_keys(
+async def test_pointer_of_an_openai_call_has_openai_keys(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
-    given: dict[str, Any] = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
-    output = await run.whole({"id": "j", "input": given, "s3Config": GIVEN}, how)
+    job_input: dict[str, Any] = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
+    output = await run.whole({"id": "j", "input": job_input, "s3Config": GIVEN}, how)
     stored = folders.found()["j.json"]
     assert output["usage"] == stored["usage"]
     assert output["choices"] == [{"index": 0, "finish_reason": "stop"}]
@@ -200,13 +200,13 @@ async def test_openai_call_is_told_of_in_its_own_keys(
     assert folders.found()["k.json"].endswith("data: [DONE]\n\n")
 
 
-async def test_openai_client_is_pointed_only_to_what_it_could_not_get(
+async def test_openai_client_gets_a_pointer_only_above_the_limit(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     results = ResultUploader(OURS, 0, open_bucket=folders)
     run = Handlers(JobHandler(pipeline_of(LONG), results=results))
-    given = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
-    call = {"id": "j", "input": given}
+    job_input = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
+    call = {"id": "j", "input": job_input}
     assert (await run.whole(call, how))["choices"][0]["text"] == "x" * 6_000
     results.limits = limits.PayloadLimits(run_bytes=POINTER_BYTES + 1_000)
     assert "result" in await run.whole(call, how)
@@ -215,23 +215,23 @@ async def test_openai_client_is_pointed_only_to_what_it_could_not_get(
 # ---- streamed ----
 
 
-@pytest.mark.parametrize("given", [job()["input"], CALL], ids=["text", "openai"])
+@pytest.mark.parametrize("job_input", [job()["input"], CALL], ids=["text", "openai"])
 async def test_outputs_are_streamed_and_their_list_goes_to_the_bucket(
-    pipeline_of: PipelineFactory, folders: Folders, how: str, given: Any
+    pipeline_of: PipelineFactory, folders: Folders, how: str, job_input: Any
 ) -> None:
     run = Handlers(
         JobHandler(pipeline_of(TEXT), interval_s=0, results=ResultUploader(open_bucket=folders))
     )
-    (output,) = await run.listed({"id": "abc-u1", "input": given, "s3Config": GIVEN}, how)
+    (output,) = await run.listed({"id": "abc-u1", "input": job_input, "s3Config": GIVEN}, how)
     stored = folders.found()["abc-u1.json"]
     assert run.streamed == [*stored, output]
     assert len(stored) >= 2
-    if given is not CALL:
+    if job_input is not CALL:
         assert output["usage"] == stored[-1]["usage"]
         assert output["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_list_that_becomes_too_large_is_kept_as_far_as_it_fits(
+async def test_list_above_the_limit_is_sent_as_far_as_it_fits(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     results = ResultUploader(OURS, 5_000, open_bucket=folders)
@@ -260,21 +260,21 @@ async def test_failure_is_kept_whatever_was_before_it(
 # ---- once ----
 
 
-async def test_first_result_of_a_job_stays_and_is_the_one_told_of(
+async def test_first_result_of_a_job_stays_and_is_pointed_to(
     pipeline_of: PipelineFactory, folders: Folders, how: str
 ) -> None:
     """A worker that was thought lost and the one in its place: both have one."""
     results = ResultUploader(open_bucket=folders)
     first = Handlers(JobHandler(pipeline_of(TEXT), results=results))
     second = Handlers(JobHandler(pipeline_of({"pieces": ["three"]}), results=results))
-    told = await first.whole(job(s3Config=GIVEN), how)
-    assert await second.whole(job(s3Config=GIVEN), how) == told
+    included = await first.whole(job(s3Config=GIVEN), how)
+    assert await second.whole(job(s3Config=GIVEN), how) == included
     assert folders.found()["abc-u1.json"]["choices"][0]["text"] == "one two"
     (listed,) = await second.listed(job(s3Config=GIVEN), how)
-    assert listed == told
+    assert listed == included
 
 
-async def test_what_is_there_already_and_is_no_result_is_not_pointed_to(
+async def test_existing_object_that_is_not_a_result_is_an_error(
     pipeline_of: PipelineFactory, folders: Folders
 ) -> None:
     folders(Bucket(name="theirs")).write("abc-u1.json", b"something else")
@@ -285,7 +285,7 @@ async def test_what_is_there_already_and_is_no_result_is_not_pointed_to(
     )
 
 
-async def test_local_jobs_all_have_one_name_and_the_last_one_stays(
+async def test_local_jobs_share_one_key_and_the_last_result_stays(
     pipeline_of: PipelineFactory, folders: Folders
 ) -> None:
     results = ResultUploader(open_bucket=folders)
@@ -314,8 +314,8 @@ async def test_buckets_are_opened_once_and_not_all_kept(
 ) -> None:
     run = Handlers(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
     for number in (0, 0, *range(12), 0, 11):
-        given = GIVEN | {"bucketName": f"b{number}"}
-        await run.whole(job(job_id=f"j{number}", s3Config=given))
+        job_input = GIVEN | {"bucketName": f"b{number}"}
+        await run.whole(job(job_id=f"j{number}", s3Config=job_input))
     assert [bucket.name for bucket in folders.opened] == [*(f"b{n}" for n in range(12)), "b0"]
 
 
@@ -364,8 +364,8 @@ async def test_bucket_that_takes_nothing_fails_the_job_in_one_sentence_without_k
         "wrong"
     }
     # Of an OpenAI call it is OpenAI's error.
-    given = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
-    output = await run.whole({"id": "j", "input": given, "s3Config": GIVEN}, how)
+    job_input = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
+    output = await run.whole({"id": "j", "input": job_input, "s3Config": GIVEN}, how)
     assert orjson.loads(output["error"])["error"]["type"] == "result_not_kept_error"
 
 

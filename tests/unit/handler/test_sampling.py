@@ -134,7 +134,7 @@ def test_refused_in_one_sentence(field: str, value: Any, allowed: str, got: str,
     raised.value.message.encode()
 
 
-def test_every_field_says_what_is_allowed() -> None:
+def test_every_field_describes_allowed_values() -> None:
     tested = {field for field, *_ in REFUSED}
     for name, field in SamplingInput.model_fields.items():
         assert field.description, name
@@ -199,7 +199,7 @@ def test_null_counts_as_unset() -> None:
     assert read_sampling({"echo": None, "best_of": None}, SamplingDefaults())[2] == ()
 
 
-def test_unknown_keys_are_left_alone() -> None:
+def test_unknown_keys_are_ignored() -> None:
     # R16
     assert read_sampling({"colour": "blue", "": 1, "\ud800": []}, SamplingDefaults()) == (
         SamplingParams(),
@@ -304,14 +304,14 @@ def test_each_ignored_parameter_has_a_warning_of_its_own() -> None:
 @example(10**5000)
 @example([10**5000])
 @example(float("nan"))
-def test_any_value_can_be_shown_on_any_wire(value: Any) -> None:
+def test_describe_value_is_valid_utf8_for_any_value(value: Any) -> None:
     text = describe_value(value)
     text.encode()
     assert text
     assert len(text) <= 70
 
 
-def test_nesting_too_deep_to_encode_can_be_shown() -> None:
+def test_describe_value_handles_too_deep_nesting() -> None:
     nested: list[Any] = []
     for _ in range(5000):
         nested = [nested]
@@ -330,9 +330,9 @@ def test_read_sampling_reads_whole_numbers_as_integers() -> None:  # R66
     body = {"max_tokens": 16.0, "seed": -3.0, "top_k": 5.0, "stop_token_ids": [2.0, 3]}
     sampling, _, warnings = read_sampling(body, JOB_DEFAULTS)
     assert warnings == ()
-    found = (sampling.max_tokens, sampling.seed, sampling.top_k, *sampling.stop_token_ids)
-    assert found == (16, -3, 5, 2, 3)
-    assert all(type(each) is int for each in found)
+    result = (sampling.max_tokens, sampling.seed, sampling.top_k, *sampling.stop_token_ids)
+    assert result == (16, -3, 5, 2, 3)
+    assert all(type(each) is int for each in result)
 
 
 @pytest.mark.parametrize("seed", [2.0**53, -(2.0**63)])

@@ -35,7 +35,7 @@ def test_name(
     assert sdk_cpuinfo_patch.processor_name() == expected
 
 
-def test_sdk_is_told_and_examines_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patched_cpuinfo_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def examine() -> None:
         raise AssertionError("it examined the processor")
 
@@ -47,6 +47,6 @@ def test_sdk_is_told_and_examines_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert importlib.reload(rp_debugger).PROCESSOR == sdk_cpuinfo_patch.processor_name()
 
 
-def test_sdk_that_asks_nobody_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patch_cpuinfo_does_nothing_without_cpuinfo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cpuinfo", None)
     sdk_cpuinfo_patch.patch_cpuinfo()

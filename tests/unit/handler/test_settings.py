@@ -113,7 +113,7 @@ def test_empty_counts_as_unset(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert read(monkeypatch, **{name: ""}) == WorkerSettings.model_construct()
 
 
-def test_other_variables_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_variables_cause_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(monkeypatch, RUNPOD_POD_ID="x", MODEL="y") == WorkerSettings.model_construct()
 
 
@@ -167,7 +167,7 @@ def test_each_bad_value_has_its_line(
     assert [line.split(":")[0] for line in lines] == ["ENGINE", "THREADS"]
 
 
-def test_worker_with_a_bad_value_ends_at_once() -> None:
+def test_worker_with_an_invalid_value_exits_immediately() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "handler", "--test_input", '{"input":{"prompt":"x"}}'],
         env={**os.environ, "MAX_QUEUE": "lots", "ENGINE": "scripted"},
@@ -258,7 +258,7 @@ def test_deterministic_reuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert config.backend.options["kv_reuse"] is reuses
 
 
-def test_batch_of_requests_is_as_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rkllm_n_batch_sets_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, slots in (("off", 4), ("on", 1)):
         model = {"MODEL_PATH": "some/model.rkllm", "RKLLM_N_BATCH": "4", "MAX_CONCURRENCY": "9"}
         config = read(monkeypatch, **model, DETERMINISTIC=setting).engine_config()
@@ -268,7 +268,7 @@ def test_batch_of_requests_is_as_many_slots(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("name", "value"), [("RKLLM_MODE", "logits"), ("RKLLM_PROMPT_CACHES", "some/folder")]
 )
-def test_what_batches_cannot_have_is_refused_beside_them(
+def test_settings_that_exclude_rkllm_n_batch_are_refused(
     name: str,
     value: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -60,17 +60,17 @@ def test_text_is_printed_as_it_comes() -> None:
     assert out.getvalue() == "Hello"
 
 
-def test_text_that_was_not_streamed_is_printed_once() -> None:
+def test_text_of_a_job_without_stream_is_printed_once() -> None:
     final = output("Hello")
     assert printed(final, final)[0].startswith("Hello\n\nvalid ")
 
 
-def test_text_that_was_sanitised_is_printed_again() -> None:
+def test_sanitized_text_is_printed_after_the_stream() -> None:
     out, _ = printed(output("Hello"), partial("Assistant: Hello"))
     assert out.startswith("Assistant: Hello\n\nAfter sanitising:\nHello\n\nvalid ")
 
 
-def test_failed_job_is_the_error_sentence_alone() -> None:
+def test_failed_job_prints_only_its_error() -> None:
     assert printed({"error": "no NPU"}) == ("", "no NPU\n")
 
 
@@ -101,12 +101,12 @@ def test_layout_is_json(value: Any) -> None:
     assert json.loads(format_json(value)) == value
 
 
-def test_layout_keeps_plain_arrays_on_one_line() -> None:
+def test_format_json_keeps_plain_arrays_on_one_line() -> None:
     assert format_json({"a": {"b": ["x", 1]}}) == '{\n  "a": {\n    "b": ["x", 1]\n  }\n}'
 
 
-def test_layout_escapes_controls_that_json_does_not() -> None:
+def test_format_json_escapes_controls_that_json_does_not() -> None:
     hostile = "a\x9b2J\x7f\u202eb"
-    shown = format_json({"text": hostile})
-    assert shown == '{\n  "text": "a\\u009b2J\\u007f\\u202eb"\n}'
-    assert json.loads(shown) == {"text": hostile}
+    printed = format_json({"text": hostile})
+    assert printed == '{\n  "text": "a\\u009b2J\\u007f\\u202eb"\n}'
+    assert json.loads(printed) == {"text": hostile}

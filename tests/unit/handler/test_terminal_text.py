@@ -24,7 +24,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", ["", "plain", "naïve 日本語 ✓"])
-def test_printable_text_is_left_alone(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert escape_controls(text) == escape_lines(text) == replace_controls(text) == text
     assert escape_json(orjson.dumps(text).decode()) == orjson.dumps(text).decode()
 
@@ -39,7 +39,7 @@ def test_escape_controls_writes_codes_as_python_does() -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_escape_lines_keeps_line_feeds_and_tabs_alone(hostile: str) -> None:
+def test_escape_lines_keeps_only_line_feeds_and_tabs(hostile: str) -> None:
     escaped = escape_lines(f"one{hostile}\n\ttwo")
     first, second = escaped.split("\n")
     assert first.isprintable()

@@ -87,7 +87,7 @@ def test_warnings_count_the_unknown_keys_when_all_of_them_are_looked_at() -> Non
 
 # What the issue names, and what people wrote.
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [
         ("max_token", "max_tokens"),
         ("temprature", "temperature"),
@@ -100,28 +100,28 @@ def test_warnings_count_the_unknown_keys_when_all_of_them_are_looked_at() -> Non
         ("repitition_penality", "repetition_penalty"),
     ],
 )
-def test_every_dialect_names_a_misspelled_parameter(name: str, meant: str) -> None:
-    at = f"input.sampling_params.{meant}?"
-    for found in (
+def test_every_dialect_names_a_misspelled_parameter(name: str, suggestion: str) -> None:
+    at = f"input.sampling_params.{suggestion}?"
+    for result in (
         parsed({"prompt": "x", "sampling_params": {name: 1}}),
         parsed({"prompt": "x", name: 1}),
         parsed({"prompt": "x"}, **{name: 1}),
     ):
-        assert len(found) == 1
-        assert found[0].endswith(f"did you mean {at}")
+        assert len(result) == 1
+        assert result[0].endswith(f"did you mean {at}")
     for keys in BODY_KEYS.values():
         [warning] = keys.warnings({name: 1})
-        assert warning == f"{name} is unknown and was ignored: did you mean {meant}?"
+        assert warning == f"{name} is unknown and was ignored: did you mean {suggestion}?"
 
 
-def parsed(given: dict[str, object], **beside: object) -> tuple[str, ...]:
-    request = parse_job({"id": "1", "input": given, **beside})
+def parsed(body: dict[str, object], **beside: object) -> tuple[str, ...]:
+    request = parse_job({"id": "1", "input": body, **beside})
     assert isinstance(request, TextRequest | OpenAIRequest)
     return request.warnings
 
 
 @pytest.mark.parametrize(
-    ("given", "beside", "sentence"),
+    ("body", "beside", "sentence"),
     [
         ({"max_tokens": 1}, {}, "input.max_tokens was ignored: put it in input.sampling_params"),
         ({}, {"temperature": 1}, "temperature was ignored: put it in input.sampling_params"),
@@ -147,9 +147,9 @@ def parsed(given: dict[str, object], **beside: object) -> tuple[str, ...]:
     ],
 )
 def test_job_warns_about_a_known_key_in_the_wrong_object(
-    given: dict[str, object], beside: dict[str, object], sentence: str
+    body: dict[str, object], beside: dict[str, object], sentence: str
 ) -> None:
-    assert parsed({"prompt": "x", **given}, **beside) == (sentence,)
+    assert parsed({"prompt": "x", **body}, **beside) == (sentence,)
 
 
 CONSTRAINTS = (
@@ -174,9 +174,7 @@ def test_every_dialect_warns_about_parameters_that_only_other_servers_have(name:
 
 
 @pytest.mark.parametrize(("name", "value"), NEUTRAL.items())
-def test_no_warning_when_an_unsupported_parameter_asks_for_nothing(
-    name: str, value: object
-) -> None:
+def test_no_warning_for_an_unsupported_parameter_without_effect(name: str, value: object) -> None:
     assert parsed({"prompt": "x", "sampling_params": {name: value}}) == ()
 
 
@@ -193,8 +191,8 @@ def test_warnings_are_not_lost_when_the_parameters_were_read_before() -> None:
     # The parameters that matter are remembered; unknown keys are not among them.
     for _ in range(2):
         assert parsed({"prompt": "x", "sampling_params": {"top_p": 0.5}}) == ()
-        found = parsed({"prompt": "x", "sampling_params": {"top_p": 0.5, "max_token": 1}})
-        assert len(found) == 1
+        result = parsed({"prompt": "x", "sampling_params": {"top_p": 0.5, "max_token": 1}})
+        assert len(result) == 1
         assert create_call("completions", {"top_p": 0.5}).request.warnings == ()
         assert len(create_call("completions", {"top_p": 0.5, "max_token": 1}).request.warnings) == 1
 
@@ -214,7 +212,7 @@ def test_prompt_in_a_chat_and_messages_in_a_completion_are_named() -> None:
     )
 
 
-def test_job_warnings_leave_a_whole_job_alone() -> None:
+def test_no_warnings_for_a_complete_job() -> None:
     job = {"id": "1", "input": {}, "webhook": "", "policy": {"ttl": 1}, "s3Config": {}}
     assert find_job_warnings(job) == ()
 

@@ -53,7 +53,7 @@ def test_settings_of_every_command_are_never_named(command: type[Settings]) -> N
 
 
 @pytest.mark.parametrize(
-    ("variable", "meant"),
+    ("variable", "suggestion"),
     [
         ("MODEL_PTAH", "MODEL_PATH"),
         ("MAX_CONCURENCY", "MAX_CONCURRENCY"),
@@ -67,9 +67,9 @@ def test_settings_of_every_command_are_never_named(command: type[Settings]) -> N
         ("REQUEST_TIMEOUT", "REQUEST_TIMEOUT_S"),
     ],
 )
-def test_misspelled_variable_is_named_with_what_was_meant(variable: str, meant: str) -> None:
+def test_misspelled_variable_is_named_with_a_suggestion(variable: str, suggestion: str) -> None:
     assert [*find_misspelled_settings(WorkerSettings.model_construct(), {variable: "x"})] == [
-        f"{variable} is not a setting and was ignored: did you mean {meant}?"
+        f"{variable} is not a setting and was ignored: did you mean {suggestion}?"
     ]
     assert [*find_misspelled_settings(WorkerSettings.model_construct(), {variable: ""})] == []
 
@@ -117,9 +117,7 @@ def test_every_single_edit_of_a_name_is_named(command: type[Settings]) -> None:
         (Settings(), []),
     ],
 )
-def test_setting_that_no_engine_in_use_looks_at_is_named(
-    settings: Settings, named: list[str]
-) -> None:
+def test_setting_that_no_engine_in_use_reads_is_named(settings: Settings, named: list[str]) -> None:
     sentences = [*find_ineffective_settings(settings)]
     assert [each.split()[0] for each in sentences] == named
     assert all("has no effect: it is for the " in each for each in sentences)

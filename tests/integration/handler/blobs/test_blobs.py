@@ -25,8 +25,8 @@ MB = 1 << 20
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    with seaweed(tmp_path_factory.mktemp("seaweed")) as found:
-        yield found
+    with seaweed(tmp_path_factory.mktemp("seaweed")) as result:
+        yield result
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def of_files(tmp_path: Path) -> BlobStore:
 
 @pytest.fixture(params=["of_files", "of_moto", "of_server"])
 def blobs(request: pytest.FixtureRequest) -> BlobStore:
-    found: BlobStore = request.getfixturevalue(request.param)
-    return found
+    result: BlobStore = request.getfixturevalue(request.param)
+    return result
 
 
 def read(blobs: BlobStore, key: str) -> bytes:
@@ -119,9 +119,9 @@ def test_of_writers_at_the_same_time_one_is_first(
 def test_keys_are_listed_in_order(blobs: BlobStore) -> None:
     for key in ("in/b", "in/a/x", "in/c", "other"):
         blobs.write(key, key.encode())
-    found = [*blobs.list("in/")]
-    assert [(each.key, each.size) for each in found] == [("in/a/x", 6), ("in/b", 4), ("in/c", 4)]
-    assert all(each.modified_s > 1_600_000_000 for each in found)
+    result = [*blobs.list("in/")]
+    assert [(each.key, each.size) for each in result] == [("in/a/x", 6), ("in/b", 4), ("in/c", 4)]
+    assert all(each.modified_s > 1_600_000_000 for each in result)
     assert [each.key for each in blobs.list()] == ["in/a/x", "in/b", "in/c", "other"]
     assert [*blobs.list("nothing")] == []
 
@@ -196,7 +196,7 @@ ACTS: list[Act] = [
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_wrong_credentials_are_told(server: Seaweed, act: Act) -> None:
+def test_wrong_credentials_are_reported(server: Seaweed, act: Act) -> None:
     server.client().put_object(Bucket="ready", Key="a", Body=b"")
     for wrong in (server.client(key="nobody"), server.client(secret="wrong")):
         with pytest.raises(BlobDenied, match="s3://ready/") as caught:
@@ -205,7 +205,7 @@ def test_wrong_credentials_are_told(server: Seaweed, act: Act) -> None:
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_no_credentials_are_told(
+def test_missing_credentials_are_reported(
     server: Seaweed, act: Act, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -223,15 +223,15 @@ def test_no_credentials_are_told(
 def test_a_bucket_that_is_not_there(act: Act) -> None:
     """By moto: the other server makes buckets that it is asked for."""
     with mock_aws():
-        given = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
-        client = s3_client(region_name="us-east-1", **given)
+        job_input = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        client = s3_client(region_name="us-east-1", **job_input)
         with pytest.raises(BlobNotFound, match=r"s3://nobodys/.*NoSuchBucket"):
             act(S3Blobs("nobodys", client))
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
-    client = s3_client("http://127.0.0.1:9", region_name="us-east-1", **given)
+    job_input: dict[str, Any] = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    client = s3_client("http://127.0.0.1:9", region_name="us-east-1", **job_input)
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _s: None)
     with pytest.raises(BlobUnavailable, match="Could not connect") as caught:
         S3Blobs("bucket", client).write("a", b"")

@@ -70,7 +70,7 @@ def test_conflict_without_end_is_given_up(answers: Stubber, pauses: list[float])
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "told"),
+    ("code", "status", "expected"),
     [
         ("ExpiredToken", 400, BlobDenied),
         ("AccessDenied", 403, BlobDenied),
@@ -84,12 +84,12 @@ def test_conflict_without_end_is_given_up(answers: Stubber, pauses: list[float])
     ],
 )
 def test_every_refusal_has_its_kind_and_one_sentence(
-    answers: Stubber, code: str, status: int, told: type[BlobError]
+    answers: Stubber, code: str, status: int, expected: type[BlobError]
 ) -> None:
     answers.add_client_error("put_object", code, "so it is", status)
     with pytest.raises(BlobError) as said:
         S3Blobs("b", answers.client).write("k", b"x")
-    assert type(said.value) is told
+    assert type(said.value) is expected
     assert str(said.value) == f"s3://b/k: {code}: so it is"
 
 
