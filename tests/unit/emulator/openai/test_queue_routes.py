@@ -34,7 +34,7 @@ ONE, TWO = "data: 1\n\n", "data: 2\n\n"
 ERRORS: Any = {CallFailed: on_call_failed, HandlerError: on_error}
 
 
-class Queue:
+class QueueFixture:
     """The routes, their store, and a worker that says what the test says."""
 
     def __init__(self, keep_alive_s: float = 3600) -> None:
@@ -61,8 +61,8 @@ class Queue:
         """Take the job as a worker does; return its input."""
         async with asyncio.timeout(DEADLINE_S):
             (self.job,) = await self.store.receive("e", "e/w", lease_s=3600, wait_s=DEADLINE_S)
-        found: dict[str, Any] = orjson.loads(self.job.input)
-        return found
+        result: dict[str, Any] = orjson.loads(self.job.input)
+        return result
 
     async def say(self, *values: Any) -> None:
         chunks = [orjson.dumps(value) for value in values]
@@ -88,16 +88,16 @@ def peer(connection: Connect) -> Connect:
     """Connections that have sent a body, or asked with none."""
 
     def make(body: dict[str, Any] | None = None) -> Any:
-        found = connection((json.dumps(body).encode(),) if body is not None else ())
-        found.posts = body is not None
-        return found
+        result = connection((json.dumps(body).encode(),) if body is not None else ())
+        result.posts = body is not None
+        return result
 
     return make
 
 
-async def over(asked: asyncio.Task[None]) -> None:
+async def over(request_task: asyncio.Task[None]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        await asked
+        await request_task
 
 
 def status_of(peer: Any) -> int:
@@ -111,91 +111,91 @@ def error_of(peer: Any) -> dict[str, Any]:
 
 
 async def test_call_becomes_the_same_job_as_on_runpod(peer: Connect) -> None:  # R44
-    at = Queue()
+    fixture = QueueFixture()
     for path in ("completions", "chat/completions", "embeddings", "any/thing else"):
         client = peer({"a": [1]})
-        asked = at.ask(client, f"/v2/e/openai/v1/{path}")
-        assert await at.take() == {"openai_route": f"/v1/{path}", "openai_input": {"a": [1]}}
-        assert at.job.sync
-        await at.end({"is": path})
-        await over(asked)
+        request_task = fixture.ask(client, f"/v2/e/openai/v1/{path}")
+        assert await fixture.take() == {"openai_route": f"/v1/{path}", "openai_input": {"a": [1]}}
+        assert fixture.job.sync
+        await fixture.end({"is": path})
+        await over(request_task)
         assert json.loads(client.body) == {"is": path}
 
 
 async def test_complete_events_are_sent_immediately(peer: Connect) -> None:  # R29
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(STREAM)
-    asked = at.ask(client)
-    await at.take()
-    await at.say(ONE[:4])
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await fixture.say(ONE[:4])
     assert client.sent == []
-    await at.say(ONE[4:] + TWO[:3])
+    await fixture.say(ONE[4:] + TWO[:3])
     await comes(client, ONE.encode())
     assert client.body == ONE.encode()
-    assert await at.status() is JobStatus.IN_PROGRESS
-    await at.say(TWO[3:])
+    assert await fixture.status() is JobStatus.IN_PROGRESS
+    await fixture.say(TWO[3:])
     await comes(client, TWO.encode())
-    assert not asked.done()
-    await at.end([])
-    await over(asked)
+    assert not request_task.done()
+    await fixture.end([])
+    await over(request_task)
     assert client.body == (ONE + TWO).encode() + DONE
-    assert await at.status() is JobStatus.COMPLETED
+    assert await fixture.status() is JobStatus.COMPLETED
 
 
 async def test_stream_ends_at_done_before_the_job_ends(peer: Connect) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(STREAM)
-    asked = at.ask(client)
-    await at.take()
-    await at.say(ONE + DONE.decode())
-    await over(asked)
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await fixture.say(ONE + DONE.decode())
+    await over(request_task)
     assert client.body == ONE.encode() + DONE
     # It is not taken back for that.
-    assert await at.status() is JobStatus.IN_PROGRESS
+    assert await fixture.status() is JobStatus.IN_PROGRESS
 
 
 async def test_output_of_a_worker_that_does_not_stream(peer: Connect) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(STREAM)
-    asked = at.ask(client)
-    await at.take()
-    await at.end(ONE + TWO)
-    await over(asked)
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await fixture.end(ONE + TWO)
+    await over(request_task)
     assert client.body == (ONE + TWO).encode() + DONE
 
 
 async def test_body_of_a_worker_that_only_yields(peer: Connect) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer({"prompt": "x"})
-    asked = at.ask(client)
-    await at.take()
-    await at.say('{"a"', ":1}")
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await fixture.say('{"a"', ":1}")
     # Without `return_aggregate_stream` the SDK ends with an empty list.
-    await at.end([])
-    await over(asked)
+    await fixture.end([])
+    await over(request_task)
     assert json.loads(client.body) == {"a": 1}
 
 
 async def test_keep_alive_comments_are_sent(peer: Connect) -> None:
-    at = Queue(keep_alive_s=0.01)
+    fixture = QueueFixture(keep_alive_s=0.01)
     client = peer(STREAM)
-    asked = at.ask(client)
-    await at.take()
+    request_task = fixture.ask(client)
+    await fixture.take()
     await asyncio.sleep(0.05)
     # None before there is an answer: its status is not known yet (R30).
     assert client.sent == []
-    await at.say(ONE)
+    await fixture.say(ONE)
     await comes(client, b"\n\n: still here\n\n: still here\n\n")
-    await at.end([])
-    await over(asked)
+    await fixture.end([])
+    await over(request_task)
     assert client.body.replace(b": still here\n\n", b"") == ONE.encode() + DONE
 
 
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
 async def test_call_waits_for_a_worker_up_to_wait(peer: Connect, body: dict[str, Any]) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(body)
-    await over(at.ask(client, query=b"wait=1000"))
+    await over(fixture.ask(client, query=b"wait=1000"))
     assert status_of(client) == 504
     assert error_of(client) == {
         "message": "no worker of endpoint e took the call within 1 s",
@@ -203,40 +203,40 @@ async def test_call_waits_for_a_worker_up_to_wait(peer: Connect, body: dict[str,
         "param": None,
         "code": 504,
     }
-    await at.queue.close()
-    assert await at.store.receive("e", "e/w", lease_s=1) == []
-    assert (await at.store.stats("e")).counts[JobStatus.CANCELLED] == 1
+    await fixture.queue.close()
+    assert await fixture.store.receive("e", "e/w", lease_s=1) == []
+    assert (await fixture.store.stats("e")).counts[JobStatus.CANCELLED] == 1
 
 
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
 async def test_call_that_was_taken_has_the_time_of_its_policy(
     peer: Connect, body: dict[str, Any]
 ) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(body)
-    asked = at.ask(client, query=b"wait=1000")
-    await at.take()
-    await asyncio.wait({asked}, timeout=1.2)
-    assert not asked.done()
-    await at.end({"a": 1} if "stream" not in body else ONE)
-    await over(asked)
+    request_task = fixture.ask(client, query=b"wait=1000")
+    await fixture.take()
+    await asyncio.wait({request_task}, timeout=1.2)
+    assert not request_task.done()
+    await fixture.end({"a": 1} if "stream" not in body else ONE)
+    await over(request_task)
     assert status_of(client) == 200
 
 
 async def test_job_lost_before_the_first_event_is_retried(peer: Connect) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(STREAM)
-    asked = at.ask(client)
-    for said in ((), (TWO[:-1],)):
-        await at.take()
-        await at.say(*said)
+    request_task = fixture.ask(client)
+    for text in ((), (TWO[:-1],)):
+        await fixture.take()
+        await fixture.say(*text)
         # What was said of an event that is not whole has been heard.
         await turns()
-        await at.lose()
-    await at.take()
-    await at.say(ONE)
-    await at.end([])
-    await over(asked)
+        await fixture.lose()
+    await fixture.take()
+    await fixture.say(ONE)
+    await fixture.end([])
+    await over(request_task)
     assert client.body == ONE.encode() + DONE
 
 
@@ -244,37 +244,37 @@ async def test_job_lost_before_the_first_event_is_retried(peer: Connect) -> None
 async def test_job_lost_after_the_first_event_ends_the_stream_with_an_error(
     peer: Connect, taken_again: bool
 ) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(STREAM)
-    asked = at.ask(client)
-    await at.take()
-    await at.say(ONE)
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await fixture.say(ONE)
     await comes(client, ONE.encode())
-    await at.lose()
+    await fixture.lose()
     if taken_again:
-        await at.take()
-        await at.say("data: of another answer\n\n")
-    await over(asked)
+        await fixture.take()
+        await fixture.say("data: of another answer\n\n")
+    await over(request_task)
     one, error, *rest = client.body.split(b"\n\n")
     assert one == b"data: 1"
-    told = json.loads(error.removeprefix(b"data: "))["error"]
-    assert told["message"] == "the worker was lost in the middle of its answer"
-    assert told["code"] == 502
+    response = json.loads(error.removeprefix(b"data: "))["error"]
+    assert response["message"] == "the worker was lost in the middle of its answer"
+    assert response["code"] == 502
     assert rest == [b"data: [DONE]", b""]
-    assert await at.status() is JobStatus.CANCELLED
+    assert await fixture.status() is JobStatus.CANCELLED
 
 
 async def test_failure_after_the_first_event_ends_the_stream_with_an_error(
     peer: Connect,
 ) -> None:  # R30
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(STREAM)
-    asked = at.ask(client)
-    await at.take()
-    await at.say(ONE)
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await fixture.say(ONE)
     await comes(client, ONE.encode())
-    await at.end(error="out of luck")
-    await over(asked)
+    await fixture.end(error="out of luck")
+    await over(request_task)
     error = {"message": "out of luck", "type": "worker_error", "param": None, "code": 500}
     expected = b"data: " + orjson.dumps({"error": error}) + b"\n\n" + DONE
     assert client.body == ONE.encode() + expected
@@ -288,19 +288,19 @@ async def test_failure_after_the_first_event_ends_the_stream_with_an_error(
 async def test_end_without_an_output_is_an_http_error(
     peer: Connect, body: dict[str, Any], status: JobStatus, code: int
 ) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(body)
-    asked = at.ask(client)
-    await at.take()
+    request_task = fixture.ask(client)
+    await fixture.take()
     if status is JobStatus.FAILED:
-        await at.end(error="no")
+        await fixture.end(error="no")
     elif status is JobStatus.CANCELLED:
-        await at.store.cancel(at.job.id)
+        await fixture.store.cancel(fixture.job.id)
     else:
-        entry = at.store._state.table.find(at.job.id)
+        entry = fixture.store._state.table.find(fixture.job.id)
         assert entry is not None
-        at.store._state.table.set_job(entry, entry.job.replace(status=status, ended_at=0.0))
-    await over(asked)
+        fixture.store._state.table.set_job(entry, entry.job.replace(status=status, ended_at=0.0))
+    await over(request_task)
     assert (status_of(client), error_of(client)["code"]) == (code, code)
 
 
@@ -309,72 +309,72 @@ async def test_end_without_an_output_is_an_http_error(
 async def test_disconnect_cancels_the_job(
     peer: Connect, body: dict[str, Any], when: str
 ) -> None:  # R31
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(body)
-    asked = at.ask(client)
+    request_task = fixture.ask(client)
     if when == "running":
-        await at.take()
+        await fixture.take()
         if "stream" in body:
-            await at.say(ONE)
+            await fixture.say(ONE)
             await comes(client, ONE.encode())
     else:
-        await wait_until(lambda: at.store.has_ready_job("e"))
+        await wait_until(lambda: fixture.store.has_ready_job("e"))
     client.left.set()
-    await asyncio.gather(asked, return_exceptions=True)
-    await at.queue.close()
-    assert (await at.store.stats("e")).counts[JobStatus.CANCELLED] == 1
+    await asyncio.gather(request_task, return_exceptions=True)
+    await fixture.queue.close()
+    assert (await fixture.store.stats("e")).counts[JobStatus.CANCELLED] == 1
     if when == "running":
         # Its worker is told.
-        assert await at.store.receive_stops("e/w", 0) == [at.job.id]
+        assert await fixture.store.receive_stops("e/w", 0) == [fixture.job.id]
 
 
 async def test_disconnect_of_a_blocked_client_cancels_the_job(peer: Connect) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(STREAM)
     client.reading.clear()
-    asked = at.ask(client)
-    await at.take()
-    await at.say(ONE)
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await fixture.say(ONE)
     async with asyncio.timeout(DEADLINE_S):
         await client.blocked.wait()
-    await at.say(TWO)
+    await fixture.say(TWO)
     client.left.set()
-    await over(asked)
-    assert await at.status() is JobStatus.CANCELLED
+    await over(request_task)
+    assert await fixture.status() is JobStatus.CANCELLED
 
 
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
 async def test_shutdown_fails_queued_calls(peer: Connect, body: dict[str, Any]) -> None:
-    at = Queue()
+    fixture = QueueFixture()
     client = peer(body)
-    asked = at.ask(client)
-    await wait_until(lambda: at.store.has_ready_job("e"))
-    at.shutdown.start_draining()
-    await over(asked)
+    request_task = fixture.ask(client)
+    await wait_until(lambda: fixture.store.has_ready_job("e"))
+    fixture.shutdown.start_draining()
+    await over(request_task)
     assert status_of(client) == 503
     assert error_of(client)["details"] == {"reason": "the server is shutting down"}
 
 
 async def test_shutdown_lets_running_calls_finish(peer: Connect) -> None:
-    at = Queue()
-    streamed, whole, late = peer(STREAM), peer({"prompt": "x"}), peer(STREAM)
-    asked = []
+    fixture = QueueFixture()
+    streamed, full, late = peer(STREAM), peer({"prompt": "x"}), peer(STREAM)
+    request_task = []
     taken = []
-    for client in (streamed, whole, late):
-        asked.append(at.ask(client))
-        await at.take()
-        taken.append(at.job)
-    at.shutdown.start_draining()
-    for job, said in zip(taken, (ONE, {"a": 1}), strict=False):
-        at.job = job
-        await at.end(said)
-    await over(asked[0])
-    await over(asked[1])
+    for client in (streamed, full, late):
+        request_task.append(fixture.ask(client))
+        await fixture.take()
+        taken.append(fixture.job)
+    fixture.shutdown.start_draining()
+    for job, text in zip(taken, (ONE, {"a": 1}), strict=False):
+        fixture.job = job
+        await fixture.end(text)
+    await over(request_task[0])
+    await over(request_task[1])
     assert streamed.body == ONE.encode() + DONE
-    assert json.loads(whole.body) == {"a": 1}
-    assert not asked[2].done()
-    at.shutdown.pass_deadline()
-    await over(asked[2])
+    assert json.loads(full.body) == {"a": 1}
+    assert not request_task[2].done()
+    fixture.shutdown.pass_deadline()
+    await over(request_task[2])
     assert status_of(late) == 503
 
 
@@ -382,23 +382,23 @@ MODELS = {"object": "list", "data": [{"id": "a"}, {"id": "b/c"}]}
 
 
 async def test_models_are_listed_by_the_worker(peer: Connect) -> None:
-    at = Queue()
-    for path, found in (("", MODELS), ("/b/c", {"id": "b/c"})):
+    fixture = QueueFixture()
+    for path, result in (("", MODELS), ("/b/c", {"id": "b/c"})):
         client = peer()
-        asked = at.ask(client, f"/v2/e/openai/v1/models{path}")
+        request_task = fixture.ask(client, f"/v2/e/openai/v1/models{path}")
         # A call without a body: that is how a worker knows a question.
-        assert await at.take() == {"openai_route": "/v1/models", "openai_input": {}}
-        await at.end([MODELS])
-        await over(asked)
-        assert json.loads(client.body) == found
+        assert await fixture.take() == {"openai_route": "/v1/models", "openai_input": {}}
+        await fixture.end([MODELS])
+        await over(request_task)
+        assert json.loads(client.body) == result
 
 
 async def test_unlisted_model_is_not_found(peer: Connect) -> None:  # R7
-    at = Queue()
+    fixture = QueueFixture()
     client = peer()
-    asked = at.ask(client, "/v2/e/openai/v1/models/c")
-    await at.take()
-    await at.end(MODELS)
-    await over(asked)
+    request_task = fixture.ask(client, "/v2/e/openai/v1/models/c")
+    await fixture.take()
+    await fixture.end(MODELS)
+    await over(request_task)
     assert status_of(client) == 404
     assert error_of(client)["message"] == 'the model "c" does not exist, there is: a, b/c'

@@ -229,9 +229,9 @@ def test_failed_job_becomes_an_openai_error(error: str | None, problem: ErrorInf
 
 def test_unavailable_worker_error_equals_that_of_direct_routes() -> None:
     ours = ErrorInfo("the model is not there", ErrorMapping(503, "service_unavailable_error"))
-    told = describe_job_failure(failed_job(ours.openai_job_error()))
-    assert told == ours
-    assert told.openai_error()["error"]["message"] == UNAVAILABLE
+    response = describe_job_failure(failed_job(ours.openai_job_error()))
+    assert response == ours
+    assert response.openai_error()["error"]["message"] == UNAVAILABLE
 
 
 def test_timeout_and_cancellation_have_their_own_status() -> None:
@@ -245,7 +245,7 @@ def test_timeout_and_cancellation_have_their_own_status() -> None:
 def test_pointer_to_a_bucket_raises_with_its_url() -> None:
     place = {"url": "http://s3/b/k.json", "bucket": "b", "key": "k.json", "bytes": 1}
     pointer = {"result": place, "choices": [{"index": 0, "finish_reason": "stop"}]}
-    told = ErrorInfo(
+    response = ErrorInfo(
         "the answer was put into a bucket: http://s3/b/k.json",
         ErrorMapping(413, "result_too_large_error"),
     )
@@ -253,6 +253,6 @@ def test_pointer_to_a_bucket_raises_with_its_url() -> None:
         for ask in (read_body, SSEReassembler().feed):
             with pytest.raises(CallFailed) as failed:
                 ask(output)
-            assert failed.value.info == told
+            assert failed.value.info == response
     # Behind the end of a stream it is for others.
     assert fed(TEXT, pointer) == WHOLE

@@ -99,9 +99,9 @@ def examples_of(content: dict[str, Any]) -> list[Any]:
 
 
 def test_every_example_is_valid(description: dict[str, Any]) -> None:
-    found = list(bodies(description))
-    assert found
-    for path, content in found:
+    result = list(bodies(description))
+    assert result
+    for path, content in result:
         schema = {**content["schema"], "components": description["components"]}
         validator = jsonschema_rs.validator_for(schema)
         for example in examples_of(content):
@@ -155,8 +155,8 @@ def test_operation_ids_have_no_underscore(description: dict[str, Any]) -> None:
 
 
 def test_endpoint_parameter_defaults_to_the_servers_own(app: Starlette) -> None:
-    found = build_description(app.routes, EmulatorSettings(endpoint_id="mine"))
-    [endpoint] = found["paths"]["/v2/{endpoint}/run"]["post"]["parameters"]
+    result = build_description(app.routes, EmulatorSettings(endpoint_id="mine"))
+    [endpoint] = result["paths"]["/v2/{endpoint}/run"]["post"]["parameters"]
     assert endpoint["schema"]["default"] == "mine"
 
 
@@ -214,15 +214,15 @@ def test_api_keys_are_described_if_set(app: Starlette) -> None:
 
 @pytest.mark.parametrize("metrics_open", [False, True])
 def test_metrics_security_follows_the_setting(app: Starlette, metrics_open: bool) -> None:
-    found = build_description(
+    result = build_description(
         app.routes, EmulatorSettings(api_keys="one", metrics_open=metrics_open)
     )
-    asked = found["paths"]["/metrics"]["get"]
+    asked = result["paths"]["/metrics"]["get"]
     assert ("401" not in asked["responses"]) is metrics_open
     assert (asked.get("security") == []) is metrics_open
 
 
 def test_policy_bounds_follow_the_settings(app: Starlette) -> None:
-    found = build_description(app.routes, EmulatorSettings(min_job_ttl_ms=77))
-    policy = found["components"]["schemas"]["NewJob"]["properties"]["policy"]["anyOf"][0]
+    result = build_description(app.routes, EmulatorSettings(min_job_ttl_ms=77))
+    policy = result["components"]["schemas"]["NewJob"]["properties"]["policy"]["anyOf"][0]
     assert policy["properties"]["ttl"]["anyOf"][0]["minimum"] == 77

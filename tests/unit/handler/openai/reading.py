@@ -101,14 +101,14 @@ def join_logprobs(
 
 def read_chunks(blocks: Iterable[bytes]) -> list[dict[str, Any]]:
     """Decode each block alone, as the client's own decoder reads it (R29)."""
-    found: list[str] = []
+    result: list[str] = []
     for block in blocks:
         assert block.endswith(b"\n\n")
         events = [event.data for event in SSEDecoder().iter_bytes(iter([block]))]
         assert len(events) == block.count(b"\n\n")
-        found += events
-    assert found.index("[DONE]") == len(found) - 1
-    return [json.loads(data) for data in found[:-1]]
+        result += events
+    assert result.index("[DONE]") == len(result) - 1
+    return [json.loads(data) for data in result[:-1]]
 
 
 def text_of(choice: dict[str, Any]) -> str:

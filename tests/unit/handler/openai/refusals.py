@@ -398,7 +398,7 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
 def refusals() -> Iterator[Refusal]:
     """Yield each row for each dialect and route that it is for."""
     for requirement, groups in REFUSALS.items():
-        for found, rows in groups:
-            for (dialect, route), (body, message, *named) in product(found, rows):
+        for result, rows in groups:
+            for (dialect, route), (body, message, *named) in product(result, rows):
                 param = named[0] if named else message.split(" ")[0]
                 yield Refusal(requirement, dialect, route, body, message, param)

@@ -135,9 +135,9 @@ async def test_abort_after_the_end_has_no_effect(pipeline_of: PipelineFactory) -
     pipeline = pipeline_of({"pieces": ["x"]})
     service = OpenAIService(pipeline)
     async with await open_parallel_stream(service, {"prompt": "hi", "n": 2}) as running:
-        found = [part async for parts in running.batches() for part in parts]
+        result = [part async for parts in running.batches() for part in parts]
         running.abort()
-    assert sum(isinstance(part, CompletedAnswer) for _, part in found) == 2
+    assert sum(isinstance(part, CompletedAnswer) for _, part in result) == 2
     await wait_until_idle(pipeline)
 
 

@@ -13,7 +13,7 @@ from handler.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.service import OpenAIService
-from tests.unit.handler.conftest import PipelineFactory, Quiet, RecordingGenerate
+from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RecordingGenerate
 from tests.unit.handler.openai.calls import COMPLETIONS, complete
 from tests.usage import usage
 
@@ -26,7 +26,7 @@ ANSWERS: list[dict[str, Any]] = [
 
 
 def service_of(pipeline_of: PipelineFactory, *answers: dict[str, Any]) -> OpenAIService:
-    pipeline = pipeline_of(*(answers or ANSWERS), validator=Quiet(), slots=1)
+    pipeline = pipeline_of(*(answers or ANSWERS), validator=ExclamationValidator(), slots=1)
     pipeline.engine.generate = RecordingGenerate(pipeline.engine)  # type: ignore[method-assign]
     return OpenAIService(pipeline)
 
@@ -51,17 +51,17 @@ async def test_select_best_returns_the_likeliest_first(
 ) -> None:
     for n in (1, 2, 3):
         body = {"prompt": "hi", "n": n, "best_of": 3, **penalty}
-        told = await complete(service_of(pipeline_of), COMPLETIONS, body)
+        response = await complete(service_of(pipeline_of), COMPLETIONS, body)
         if n == 3:
             # There is nothing to choose from.
-            assert [each.text for each in told.choices.values()] == ["one", "two!!!", "three"]
+            assert [each.text for each in response.choices.values()] == ["one", "two!!!", "three"]
         else:
-            assert [each.text for each in told.choices.values()] == order[:n]
+            assert [each.text for each in response.choices.values()] == order[:n]
         # R4, R5: what was thrown away was generated too.
-        assert told.usage == usage(3, 9)
+        assert response.usage == usage(3, 9)
         # They were needed, and not asked for.
-        assert all(each.logprobs is None for each in told.choices.values())
-        assert told.warnings == []
+        assert all(each.logprobs is None for each in response.choices.values())
+        assert response.warnings == []
 
 
 async def test_logprobs_are_those_of_the_best_candidate(
@@ -80,18 +80,18 @@ async def test_best_candidate_is_selected_per_prompt(pipeline_of: PipelineFactor
         for number, logprob in enumerate([-2.0, -1.0, -0.5, -3.0, 0.0, -0.1], 1)
     ]
     body = {"prompt": ["a", "b"], "best_of": 3, "n": 2, "echo": True}
-    told = await complete(service_of(pipeline_of, *answers), COMPLETIONS, body)
-    assert [each.text for each in told.choices.values()] == ["a3", "a2", "b5", "b6"]
-    assert told.usage == usage(6, 6)
+    response = await complete(service_of(pipeline_of, *answers), COMPLETIONS, body)
+    assert [each.text for each in response.choices.values()] == ["a3", "a2", "b5", "b6"]
+    assert response.usage == usage(6, 6)
 
 
 async def test_verdict_is_that_of_the_best_candidate(pipeline_of: PipelineFactory) -> None:
     # R47
     service = service_of(pipeline_of)
     body = {"prompt": "hi", "best_of": 3, "enable_validation": True}
-    whole = await service.complete(service.parse_call(COMPLETIONS, body))
-    assert whole["choices"][0]["text"] == "two"
-    assert whole["validation"]["issues"] == ["somebody shouted"]
+    full = await service.complete(service.parse_call(COMPLETIONS, body))
+    assert full["choices"][0]["text"] == "two"
+    assert full["validation"]["issues"] == ["somebody shouted"]
     several = await service_of(pipeline_of).complete(
         service.parse_call(COMPLETIONS, body | {"n": 2})
     )
@@ -119,8 +119,8 @@ def best(*answers: CompletedAnswer, **body: Any) -> dict[str, Any]:
 
 
 def test_candidate_without_tokens_ranks_last_and_a_certain_one_first() -> None:
-    told = best(answer(""), answer("likely", -0.001), answer("certain", 0.0, 0.0), n=2)
-    assert [choice["text"] for choice in told["choices"]] == ["certain", "likely"]
+    response = best(answer(""), answer("likely", -0.001), answer("certain", 0.0, 0.0), n=2)
+    assert [choice["text"] for choice in response["choices"]] == ["certain", "likely"]
 
 
 async def test_engine_without_logprobs_causes_one_warning(
@@ -129,8 +129,8 @@ async def test_engine_without_logprobs_causes_one_warning(
     # R16: of what was asked for alone, which is a rank, and not to be told of tokens.
     service = OpenAIService(pipeline_of({"pieces": ["x"]}, capabilities={"max_logprobs": 0}))
     ranked = "best_of was not ranked, because the engine returns no logprobs"
-    told = await complete(service, COMPLETIONS, {"prompt": "hi", "best_of": 2})
-    assert (told.choices[0].text, told.warnings) == ("x", [ranked])
+    response = await complete(service, COMPLETIONS, {"prompt": "hi", "best_of": 2})
+    assert (response.choices[0].text, response.warnings) == ("x", [ranked])
     assert all(record.getMessage().endswith(ranked) for record in caplog.records)
     assert caplog.records
 
@@ -142,12 +142,12 @@ async def test_engine_without_logprobs_causes_one_warning(
 
 def test_warnings_of_all_candidates_are_returned_once() -> None:
     # R16
-    told = best(answer("a", warnings=("one",)), answer("b", warnings=("one", "two")))
-    assert told["warnings"] == ["one", "two"]
+    response = best(answer("a", warnings=("one",)), answer("b", warnings=("one", "two")))
+    assert response["warnings"] == ["one", "two"]
     assert "warnings" not in best(answer("a"), answer("b"), n=2)
 
 
 def test_redacted_candidate_is_ranked_by_its_hidden_logprobs() -> None:
     hidden = replace(answer("redacted"), hidden_logprobs=(-0.1, -0.1))
-    told = best(answer("likely", -0.2), hidden, answer("unlikely", -3.0))
-    assert told["choices"][0]["text"] == "redacted"
+    response = best(answer("likely", -0.2), hidden, answer("unlikely", -3.0))
+    assert response["choices"][0]["text"] == "redacted"

@@ -339,15 +339,15 @@ def test_verdict_is_on_the_body_and_on_the_chunk_that_finishes(
     verdict = Verdict(text="x", intent="general")
     for options in (None, {"include_usage": True}):
         call = create_call(shape, {**body, "stream": True, "stream_options": options})
-        told: dict[str, Any] = {"verdict": verdict, "redacted": {"card": 1}}
-        whole = call.encode_response(answer(call, "x", **told))
-        chunks = stream(call, ["x"], **told)
+        response: dict[str, Any] = {"verdict": verdict, "redacted": {"card": 1}}
+        full = call.encode_response(answer(call, "x", **response))
+        chunks = stream(call, ["x"], **response)
         (last,) = [
             chunk
             for chunk in chunks
             if chunk["choices"] and chunk["choices"][0]["finish_reason"] is not None
         ]
-        for each in (whole, last):
+        for each in (full, last):
             assert each["validation"]["valid"] is True
             assert each["redacted"] == {"card": 1}
         others = [chunk for chunk in chunks if chunk is not last]

@@ -90,8 +90,8 @@ async def test_completions_are_checked_unparsed(
     )
     asked = {"prompt": "x", "enable_validation": True, "validation": {"json_schema": NUMBER}}
     service = OpenAIService(pipeline)
-    whole = await service.complete(service.parse_call("/v1/completions", asked))
-    assert not whole["validation"]["valid"]
+    full = await service.complete(service.parse_call("/v1/completions", asked))
+    assert not full["validation"]["valid"]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ async def test_correct_answer_is_not_regenerated(
     )
     service = OpenAIService(pipeline)
     body = {"messages": MESSAGES, "temperature": 1, "enable_validation": True, **asked}
-    whole = await service.complete(service.parse_call(ROUTE, body))
-    assert whole["validation"]["valid"]
-    assert "regenerated" not in whole
-    message = whole["choices"][0]["message"]
+    full = await service.complete(service.parse_call(ROUTE, body))
+    assert full["validation"]["valid"]
+    assert "regenerated" not in full
+    message = full["choices"][0]["message"]
     assert message["reasoning_content"].startswith("Hm")
     assert message["content"] == '{"a": 1}' or message["tool_calls"]
 
@@ -133,10 +133,10 @@ async def test_constrained_answer_follows_the_reasoning(
         pipeline_of({"pieces": ["Hm.</think>\n\n", '{"a": 1}']}, capabilities=able)
     )
     body = {"messages": MESSAGES, "response_format": FORMAT, **asked}
-    whole = await service.complete(service.parse_call(ROUTE, body))
-    assert "warnings" not in whole
-    assert whole["choices"][0]["message"]["content"] == '{"a": 1}'
-    assert whole["choices"][0]["message"]["reasoning_content"] == "Hm."
+    full = await service.complete(service.parse_call(ROUTE, body))
+    assert "warnings" not in full
+    assert full["choices"][0]["message"]["content"] == '{"a": 1}'
+    assert full["choices"][0]["message"]["reasoning_content"] == "Hm."
 
 
 @pytest.mark.parametrize("text", ['{"a": [1, 2]}', '{"a": [2, 2]}'])
@@ -153,10 +153,10 @@ async def test_schema_without_a_grammar_is_checked_afterwards(
     service = OpenAIService(pipeline)
     wanted = {"type": "json_schema", "json_schema": {"schema": unique}}
     body = {"messages": MESSAGES, "temperature": 1, "response_format": wanted}
-    whole = await service.complete(service.parse_call(ROUTE, body))
-    assert whole["warnings"] == [
+    full = await service.complete(service.parse_call(ROUTE, body))
+    assert full["warnings"] == [
         "the engine cannot constrain its answers to this schema "
         '(Unimplemented keys: ["uniqueItems"]): '
         "they are checked against it"
     ]
-    assert whole["validation"]["valid"] is (text == '{"a": [1, 2]}')
+    assert full["validation"]["valid"] is (text == '{"a": [1, 2]}')

@@ -117,29 +117,29 @@ def test_streamed_is_whole(
         blocks += [call.encode_delta(part) for part in split_deltas(deltas[one:other], most)]
     blocks += [call.encode_closing(answer), DONE]
     streamed = reading.read_stream([block for block in blocks if block])
-    whole = reading.read_response(call.encode_response(answer))
-    if whole.choices[0].logprobs is not None and not any(whole.choices[0].logprobs.values()):
+    full = reading.read_response(call.encode_response(answer))
+    if full.choices[0].logprobs is not None and not any(full.choices[0].logprobs.values()):
         # Nothing was said, so no event was there to say that of it.
-        whole.choices[0].logprobs = None
-    assert streamed.choices == whole.choices
-    assert streamed.usage == whole.usage
+        full.choices[0].logprobs = None
+    assert streamed.choices == full.choices
+    assert streamed.usage == full.usage
 
     pieces = pieces[:max_tokens]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(piece) for piece in pieces]
     text = ended("".join(texts), stops, include=include)
-    assert whole.choices[0].text == echo.text + text
+    assert full.choices[0].text == echo.text + text
     starts = [len("".join(texts[:number])) for number in range(len(texts))]
-    told = [number for number, start in enumerate(starts) if start < len(text)]
-    logprobs = whole.choices[0].logprobs
+    response = [number for number, start in enumerate(starts) if start < len(text)]
+    logprobs = full.choices[0].logprobs
     if asked is None:
         assert logprobs is None
     elif shape is COMPLETIONS and logprobs is not None:
-        offsets = [len(echo.text) + starts[number] for number in told]
+        offsets = [len(echo.text) + starts[number] for number in response]
         assert logprobs["text_offset"] == [*([0, 2][: len(echo.pieces)]), *offsets]
-        assert logprobs["token_logprobs"][len(echo.pieces) :] == [-each / 4 for each in told]
+        assert logprobs["token_logprobs"][len(echo.pieces) :] == [-each / 4 for each in response]
     elif logprobs is not None:
-        found = [(bytes(each["bytes"]), each["logprob"]) for each in logprobs["content"]]
-        assert found == [(pieces[number], -number / 4) for number in told]
+        result = [(bytes(each["bytes"]), each["logprob"]) for each in logprobs["content"]]
+        assert result == [(pieces[number], -number / 4) for number in response]
     else:
-        assert not told
+        assert not response

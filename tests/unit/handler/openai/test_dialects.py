@@ -29,17 +29,17 @@ async def test_usage_of_a_stream(
 ) -> None:
     # R22
     service = OpenAIService(pipeline_of({"pieces": ["a", " b"]}))
-    whole = await complete(service, route, body | MODEL, dialect)
-    assert whole.usage is not None
+    full = await complete(service, route, body | MODEL, dialect)
+    assert full.usage is not None
     for options, expected in (
-        (None, whole.usage if dialect is OPENAI else None),
+        (None, full.usage if dialect is OPENAI else None),
         ({}, None),
         ({"include_usage": False}, None),
-        ({"include_usage": True}, whole.usage),
+        ({"include_usage": True}, full.usage),
     ):
         asked = {**body, **MODEL, "stream_options": options}
         told = await complete_streamed(service, route, asked, dialect)
-        assert told.choices == whole.choices
+        assert told.choices == full.choices
         assert told.usage == expected
         asked_for = options == {"include_usage": True}
         assert [not chunk["choices"] for chunk in told.sent] == [
@@ -82,13 +82,13 @@ async def test_stop_string(
     # R12, R25
     service = OpenAIService(pipeline_of({"pieces": ["one fi", "ve", " six"]}))
     asked = {**body, **MODEL, "stop": "five", "include_stop_str_in_output": include}
-    whole = await complete(service, route, asked, dialect)
-    assert whole.choices[0].text == ("one five" if include else "one ")
+    full = await complete(service, route, asked, dialect)
+    assert full.choices[0].text == ("one five" if include else "one ")
     if dialect is OVMS and include is False:
         return
     told = await complete_streamed(service, route, asked, dialect)
     assert told.choices[0].text == ("one five" if include or dialect is OVMS else "one ")
-    for choice in (whole.choices[0], told.choices[0]):
+    for choice in (full.choices[0], told.choices[0]):
         assert (choice.finish_reason, choice.stop_reason) == ("stop", "five")
 
 

@@ -35,13 +35,13 @@ async def test_ovms_refuses_draft_parameters_without_a_draft_model(
 ) -> None:
     service = OpenAIService(pipeline_of(SAID))
     call = service.parse_call(route, {**body, name: NAMES[name]}, OVMS)
-    with pytest.raises(InvalidRequest) as whole:
+    with pytest.raises(InvalidRequest) as full:
         await service.complete(call)
     with pytest.raises(InvalidRequest) as opened:
         await service.open_stream(
             service.parse_call(route, with_stream({**body, name: NAMES[name]}), OVMS)
         )
-    for raised in (whole, opened):
+    for raised in (full, opened):
         assert error_info(raised.value).openai_error()["error"] == {
             "message": f"{name} needs a draft model, and none is loaded",
             "type": "invalid_request_error",
@@ -59,8 +59,10 @@ async def test_other_dialects_warn_about_draft_parameters(
     # R16
     service = OpenAIService(pipeline_of(SAID))
     for complete_call in (complete, complete_streamed):
-        told = await complete_call(service, route, {**body, name: NAMES[name]}, dialect)
-        assert told.warnings == [f"{name} is not supported by the scripted engine and was ignored"]
+        response = await complete_call(service, route, {**body, name: NAMES[name]}, dialect)
+        assert response.warnings == [
+            f"{name} is not supported by the scripted engine and was ignored"
+        ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,8 +73,8 @@ async def test_draft_parameters_are_passed_to_a_draft_model(
 ) -> None:
     service = OpenAIService(pipeline_of(SAID, capabilities={"draft": True}))
     for complete_call in (complete, complete_streamed):
-        told = await complete_call(service, route, {**body, name: NAMES[name]}, dialect)
-        assert told.warnings == []
+        response = await complete_call(service, route, {**body, name: NAMES[name]}, dialect)
+        assert response.warnings == []
     sampling = service.parse_call(route, {**body, name: NAMES[name]}, dialect).parameters.sampling
     asked = {
         "num_assistant_tokens": sampling.draft_tokens,

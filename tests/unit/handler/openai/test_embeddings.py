@@ -121,9 +121,9 @@ async def test_invalid_body_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest) as raised:
         await OpenAIService(pipeline_of()).create_embeddings(body)
-    told = error_info(raised.value).openai_error()["error"]
-    assert told["message"].startswith(message)
-    assert (told["code"], told["param"]) == (400, message.split(" ")[0])
+    response = error_info(raised.value).openai_error()["error"]
+    assert response["message"].startswith(message)
+    assert (response["code"], response["param"]) == (400, message.split(" ")[0])
 
 
 async def test_invalid_unicode_error_names_the_input(pipeline_of: PipelineFactory) -> None:
@@ -140,7 +140,7 @@ async def test_embeddings_check_the_model_name(pipeline_of: PipelineFactory) -> 
         await service.create_embeddings({"input": "a"}, OVMS)
 
 
-async def told(service: OpenAIService, given: Any) -> dict[str, Any]:
+async def response(service: OpenAIService, given: Any) -> dict[str, Any]:
     with pytest.raises((EngineError, HandlerError)) as raised:
         await service.create_embeddings({"input": given})
     error: dict[str, Any] = error_info(raised.value).openai_error()["error"]
@@ -149,20 +149,20 @@ async def told(service: OpenAIService, given: Any) -> dict[str, Any]:
 
 async def test_long_text_is_refused_by_name(pipeline_of: PipelineFactory) -> None:
     # R54
-    error = await told(OpenAIService(pipeline_of(context_length=3)), ["one", "one two three"])
+    error = await response(OpenAIService(pipeline_of(context_length=3)), ["one", "one two three"])
     assert error["message"] == "input: 3 tokens do not fit the context of 3 tokens"
     assert (error["code"], error["param"]) == (400, "input")
 
 
 async def test_model_without_embeddings_is_refused(pipeline_of: PipelineFactory) -> None:
-    error = await told(OpenAIService(pipeline_of(capabilities={"embeddings": False})), "a")
+    error = await response(OpenAIService(pipeline_of(capabilities={"embeddings": False})), "a")
     assert error["message"] == "input: the scripted engine has no embeddings"
     assert (error["code"], error["param"]) == (400, "input")
 
 
 async def test_engine_that_failed_to_load_is_unavailable(pipeline_of: PipelineFactory) -> None:
     # R54
-    error = await told(OpenAIService(pipeline_of(load_error="no memory")), "a")
+    error = await response(OpenAIService(pipeline_of(load_error="no memory")), "a")
     assert error["code"] == 503
 
 

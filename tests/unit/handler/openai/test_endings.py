@@ -49,10 +49,10 @@ def ended(call: OpenAICall, *answers: tuple[int, CompletedAnswer]) -> reading.Re
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_usage_does_not_depend_on_the_order_of_endings(options: dict[str, Any] | None) -> None:
     for order in permutations(range(4)):
-        told = ended(create_call(options), *((index, answer(index)) for index in order))
-        assert list(told.choices) == list(order)
-        assert told.usage == (TOTAL if options != {"include_usage": False} else None)
-        assert len(told.sent) == 4 + (options == {"include_usage": True})
+        response = ended(create_call(options), *((index, answer(index)) for index in order))
+        assert list(response.choices) == list(order)
+        assert response.usage == (TOTAL if options != {"include_usage": False} else None)
+        assert len(response.sent) == 4 + (options == {"include_usage": True})
     assert create_call().encode_response(*map(answer, range(4)))["usage"] == TOTAL
     told_by_client = CompletionUsage.model_validate(TOTAL, strict=True).prompt_tokens_details
     assert told_by_client is not None
@@ -60,11 +60,11 @@ def test_usage_does_not_depend_on_the_order_of_endings(options: dict[str, Any] |
 
 
 def test_each_warning_is_sent_once() -> None:
-    told = ended(
+    response = ended(
         create_call(),
         (1, answer(1, "one")),
         (0, answer(0, "one", "two")),
         (3, answer(3, "two", "one")),
         (2, answer(2)),
     )
-    assert [chunk.get("warnings") for chunk in told.sent] == [["one"], ["two"], None, None]
+    assert [chunk.get("warnings") for chunk in response.sent] == [["one"], ["two"], None, None]

@@ -39,15 +39,15 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
     body = {"prompt": "hi", "n": 3, "stream": True, "logprobs": 5}
     call = OpenAICall(COMPLETIONS, body, "tiny", None)
     said = [Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)]
-    told = [*said[::2], *said[1::2]]
+    response = [*said[::2], *said[1::2]]
     answers = [
         CompletedAnswer(
             id=call.id,
             model="tiny",
             created=1,
-            text=text * len(told),
-            deltas=tuple(delta.text for delta in told),
-            finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(told))),
+            text=text * len(response),
+            deltas=tuple(delta.text for delta in response),
+            finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(response))),
             streaming=True,
         )
     ] * 3
@@ -56,7 +56,7 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
     for block in blocks:
         assert limits.sdk_size_bytes({"output": block.decode()}) <= limits.STREAM_CHUNK_BYTES
     streamed = reading.read_stream(blocks)
-    assert [choice.text for choice in streamed.choices.values()] == [text * len(told)] * 3
+    assert [choice.text for choice in streamed.choices.values()] == [text * len(response)] * 3
 
 
 async def test_deltas_of_a_choice_are_merged_into_one_event() -> None:

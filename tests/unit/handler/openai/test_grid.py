@@ -62,18 +62,16 @@ PROMPTS: dict[str, tuple[Any, Prompts]] = {
 USAGE: list[dict[str, Any] | None] = [None, {"include_usage": True}, {"include_usage": False}]
 
 
-def check_usage(
-    streamed: ReadResponse, whole: ReadResponse, options: dict[str, Any] | None
-) -> None:
+def check_usage(streamed: ReadResponse, full: ReadResponse, options: dict[str, Any] | None) -> None:
     """R22: on the last chunk, in one of its own, or nowhere."""
     if options == {"include_usage": True}:
         assert streamed.sent[-1]["choices"] == []
         assert all(chunk["usage"] is None for chunk in streamed.sent[:-1])
-        assert streamed.usage == whole.usage
+        assert streamed.usage == full.usage
         return
     assert all(chunk["choices"] for chunk in streamed.sent)
     assert all("usage" not in chunk for chunk in streamed.sent[:-1])
-    assert streamed.usage == (whole.usage if options is None else None)
+    assert streamed.usage == (full.usage if options is None else None)
 
 
 def check_ending(choice: Choice, said: str) -> None:
@@ -126,18 +124,18 @@ async def test_completions(
     sent, prompts = PROMPTS[prompt]
     service = OpenAIService(pipeline_of(*SCRIPT), stream_multi_prompt=True)
     body = {"prompt": sent, "echo": echo, "logprobs": logprobs, "n": n, "stop": [STOP, "x"]}
-    whole = await complete(service, COMPLETIONS, body)
-    assert len(whole.choices) == len(prompts) * n
-    assert whole.usage == usage_of(prompts, n)
-    assert whole.warnings == []
-    for index, choice in whole.choices.items():
+    full = await complete(service, COMPLETIONS, body)
+    assert len(full.choices) == len(prompts) * n
+    assert full.usage == usage_of(prompts, n)
+    assert full.warnings == []
+    for index, choice in full.choices.items():
         check_legacy(choice, prompts[index // n], logprobs, bool(echo))
     for options in USAGE:
         streamed = await complete_streamed(
             service, COMPLETIONS, {**body, "stream_options": options}
         )
-        assert streamed.choices == whole.choices
-        check_usage(streamed, whole, options)
+        assert streamed.choices == full.choices
+        check_usage(streamed, full, options)
 
 
 def check_chat(choice: Choice, top: int | None) -> None:
@@ -180,12 +178,12 @@ async def test_chat(
         "n": n,
         "stop": STOP,
     }
-    whole = await complete(service, CHAT, body)
-    assert list(whole.choices) == list(range(n))
-    assert whole.usage == usage(4, 7 * n)
-    for choice in whole.choices.values():
+    full = await complete(service, CHAT, body)
+    assert list(full.choices) == list(range(n))
+    assert full.usage == usage(4, 7 * n)
+    for choice in full.choices.values():
         check_chat(choice, (top or 0) if logprobs else None)
     for options in USAGE:
         streamed = await complete_streamed(service, CHAT, {**body, "stream_options": options})
-        assert streamed.choices == whole.choices
-        check_usage(streamed, whole, options)
+        assert streamed.choices == full.choices
+        check_usage(streamed, full, options)

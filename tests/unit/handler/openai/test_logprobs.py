@@ -127,7 +127,7 @@ def test_token_is_sent_with_its_text_and_not_before(
 ) -> None:
     # R26: what is held back as a possible stop string must not be told by its tokens.
     call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
-    told = parts_of(
+    response = parts_of(
         call,
         [Delta("one ", likely("one ", -1.0, 0))],
         [Delta("", likely("fi", -1.0, 4))],
@@ -136,15 +136,15 @@ def test_token_is_sent_with_its_text_and_not_before(
         [Delta("fi"), Delta("", likely("fi", -1.0, 8))],
         [Delta("ve", likely("ve", -1.0, 10)), Delta("", likely("never", -1.0, 12))],
     )
-    assert told == [["one "], ["fi", "v", "y"], ["fi"], ["ve"]]
+    assert response == [["one "], ["fi", "v", "y"], ["fi"], ["ve"]]
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
 def test_text_without_tokens_has_null_logprobs(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # What is left at the end of what was held back has no token of its own.
     call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
-    told = parts_of(call, [Delta("a", likely("abc", -1.0, 0))], [Delta("bc")])
-    assert told == [["abc"], []]
+    response = parts_of(call, [Delta("a", likely("abc", -1.0, 0))], [Delta("bc")])
+    assert response == [["abc"], []]
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
@@ -160,9 +160,9 @@ def test_tokens_that_exceed_an_event_are_sent_in_several(
         call.encode_delta([Delta("x", likely("x", -1.0, 1000))]),
         call.encode_closing(ended(call)),
     ]
-    told = reading.read_stream([*filter(None, blocks), DONE])
-    assert told.choices[0].text == "\n" * 1000 + "x"
-    logprobs = told.choices[0].logprobs or {}
+    response = reading.read_stream([*filter(None, blocks), DONE])
+    assert response.choices[0].text == "\n" * 1000 + "x"
+    logprobs = response.choices[0].logprobs or {}
     tokens = logprobs.get("tokens") or [each["token"] for each in logprobs["content"]]
     assert tokens == ["\n"] * 1000 + ["x"]
     assert max(map(len, b"".join(blocks).split(b"\n\n"))) < BLOCK_BYTES
@@ -213,7 +213,7 @@ def test_engine_without_logprobs_sends_null(shape: EndpointSpec, body: dict[str,
         streaming=True,
         warnings=("logprobs are not known",),
     )
-    whole = reading.read_response(call.encode_response(answer))
+    full = reading.read_response(call.encode_response(answer))
     blocks = [
         call.encode_opening(0),
         call.encode_delta([Delta("text")]),
@@ -221,9 +221,9 @@ def test_engine_without_logprobs_sends_null(shape: EndpointSpec, body: dict[str,
         DONE,
     ]
     streamed = reading.read_stream([block for block in blocks if block])
-    assert whole.choices[0].logprobs is None
-    assert streamed.choices == whole.choices
-    assert streamed.warnings == whole.warnings == ["logprobs are not known"]
+    assert full.choices[0].logprobs is None
+    assert streamed.choices == full.choices
+    assert streamed.warnings == full.warnings == ["logprobs are not known"]
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
@@ -268,7 +268,7 @@ async def test_empty_answer_has_no_tokens(
 ) -> None:
     route = calls.COMPLETIONS if shape is COMPLETIONS else calls.CHAT
     service = OpenAIService(pipeline_of({"pieces": []}))
-    whole = await calls.complete(service, route, body)
-    found = whole.choices[0].logprobs
+    full = await calls.complete(service, route, body)
+    found = full.choices[0].logprobs
     assert found in (encode_completion_logprobs((), 0, 0), encode_chat_logprobs((), 0))
     assert (await calls.complete_streamed(service, route, body)).choices[0].logprobs is None

@@ -99,8 +99,8 @@ async def test_run_all_submits_at_most_one_request_per_slot(
     prompts = [f"prompt {number}" for number in range(8)]
     service = OpenAIService(pipeline, stream_multi_prompt=True)
     for complete_call in (complete, complete_streamed):
-        told = await complete_call(service, COMPLETIONS, {"prompt": prompts})
-        assert [told.choices[index].text for index in range(8)] == prompts
+        response = await complete_call(service, COMPLETIONS, {"prompt": prompts})
+        assert [response.choices[index].text for index in range(8)] == prompts
         assert [prompt for prompt, _, _ in seen] == prompts
         assert max(running for _, running, _ in seen) == min(slots, 8)
         assert {waiting for _, _, waiting in seen} == {0}
@@ -143,13 +143,13 @@ async def test_choices_keep_the_order_of_the_prompts(
     slow = {"when": "slow", "pieces": ["slowly", {"text": " said", "delay_ms": 50}]}
     service = OpenAIService(pipeline_of(slow, {"pieces": ["quick"]}), stream_multi_prompt=True)
     body = {"prompt": ["slow", "other"]}
-    whole = await complete(service, COMPLETIONS, body)
-    assert [choice.text for choice in whole.choices.values()] == ["slowly said", "quick"]
-    told = await complete_streamed(service, COMPLETIONS, body)
-    assert told.choices == whole.choices
+    full = await complete(service, COMPLETIONS, body)
+    assert [choice.text for choice in full.choices.values()] == ["slowly said", "quick"]
+    response = await complete_streamed(service, COMPLETIONS, body)
+    assert response.choices == full.choices
     ended = [
         chunk["choices"][0]["index"]
-        for chunk in told.sent
+        for chunk in response.sent
         if chunk["choices"][0]["finish_reason"] is not None
     ]
     assert ended == [1, 0]
@@ -157,8 +157,8 @@ async def test_choices_keep_the_order_of_the_prompts(
 
 async def test_choices_are_streamed_in_parallel(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 5, "delay_ms": 5}))
-    told = await complete_streamed(service, COMPLETIONS, {"prompt": "hi", "n": 2})
-    order = [chunk["choices"][0]["index"] for chunk in told.sent]
+    response = await complete_streamed(service, COMPLETIONS, {"prompt": "hi", "n": 2})
+    order = [chunk["choices"][0]["index"] for chunk in response.sent]
     assert order not in (sorted(order), sorted(order, reverse=True))
 
 
@@ -181,15 +181,15 @@ async def test_reserved_slot_is_released_for_all_generations(pipeline_of: Pipeli
     async with asyncio.timeout(5):
         slot = await pipeline.engine.reserve(Priority.JOB)
         body = {"prompt": "hi", "n": 2}
-        whole = await service.complete(service.parse_call(COMPLETIONS, body), slot)
-        assert [choice["text"] for choice in whole["choices"]] == ["x", "x"]
+        full = await service.complete(service.parse_call(COMPLETIONS, body), slot)
+        assert [choice["text"] for choice in full["choices"]] == ["x", "x"]
         slot = await pipeline.engine.reserve(Priority.JOB)
         call = service.parse_call(COMPLETIONS, with_stream(body))
         async with await service.open_stream(call, slot) as running:
             assert isinstance(running, ParallelGenerations)
             parts = [part async for parts in running.batches() for _, part in parts]
-            found = [part for part in parts if isinstance(part, CompletedAnswer)]
-            assert [answer.text for answer in found] == ["x", "x"]
+            result = [part for part in parts if isinstance(part, CompletedAnswer)]
+            assert [answer.text for answer in result] == ["x", "x"]
     await wait_until_idle(pipeline)
 
 
@@ -206,6 +206,6 @@ async def test_interval_applies_to_all_choices_together(
         blocks = [block async for block in stream_events(call, running, 0.1)]
     # However slow the machine is, an interval has passed between any two.
     assert (len(blocks) - 1) * 0.1 <= loop.time() - began
-    told = reading.read_stream(blocks)
-    assert [choice.text for choice in told.choices.values()] == ["x" * 60] * n
+    response = reading.read_stream(blocks)
+    assert [choice.text for choice in response.choices.values()] == ["x" * 60] * n
     assert all(block.count(b'"text":"x') <= n for block in blocks)

@@ -48,9 +48,9 @@ def test_invalid_parameter_is_refused(refusal: Refusal) -> None:
     # R6-R17, R19, R23, R25, R28, R34: the name of each case begins with its own.
     with pytest.raises(InvalidRequest) as raised:
         create_call(refusal.dialect, refusal.route, refusal.body).adapt_to(UNABLE)
-    told = error_info(raised.value)
+    response = error_info(raised.value)
     message, param = refusal.message, refusal.param
-    assert told.openai_error() == {
+    assert response.openai_error() == {
         "error": {
             "message": message,
             "type": "invalid_request_error",
@@ -60,7 +60,7 @@ def test_invalid_parameter_is_refused(refusal: Refusal) -> None:
     }
     # R53
     named = {"code": "invalid_request", "message": message, "param": param}
-    assert told.named_error() == {"error": named}
+    assert response.named_error() == {"error": named}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -39,8 +39,8 @@ def chunks_of(blocks: list[bytes]) -> list[dict[str, Any]]:
         decoded = list(SSEDecoder().iter_bytes(iter([block])))
         assert len(decoded) == block.count(b"\n\n")
         read += decoded
-    whole = list(SSEDecoder().iter_bytes(iter([b"".join(blocks)])))
-    assert [event.data for event in read] == [event.data for event in whole]
+    full = list(SSEDecoder().iter_bytes(iter([b"".join(blocks)])))
+    assert [event.data for event in read] == [event.data for event in full]
     assert [event.data for event in read].count("[DONE]") == 1
     assert read[-1].data == "[DONE]"
     return [json.loads(event.data) for event in read[:-1]]
@@ -58,8 +58,8 @@ async def test_joined_deltas_equal_the_full_text(
     # R24, R29
     pieces = ["Hé", {"hex": "f09f"}, {"hex": "9880"}, ' "quoted"', "\n\ndata: x\n\n", "\0", " end"]
     service = OpenAIService(pipeline_of({"pieces": pieces, "delay_ms": 2}))
-    whole = await service.complete(service.parse_call(route, body))
-    choice = whole["choices"][0]
+    full = await service.complete(service.parse_call(route, body))
+    choice = full["choices"][0]
     said = choice["text"] if "text" in choice else choice["message"]["content"]
     assert said == 'Hé😀 "quoted"\n\ndata: x\n\n\0 end'
     chunks = chunks_of(await blocks_of(service, route, body))
@@ -68,7 +68,7 @@ async def test_joined_deltas_equal_the_full_text(
     assert len({chunk["created"] for chunk in chunks}) == 1
     finished = [chunk for chunk in chunks if chunk["choices"][0]["finish_reason"]]
     assert finished == chunks[-1:]
-    assert chunks[-1]["usage"] == whole["usage"]
+    assert chunks[-1]["usage"] == full["usage"]
 
 
 @pytest.mark.parametrize(("route", "body"), CALLS)
@@ -80,11 +80,11 @@ async def test_stop_string_streamed_and_whole(
     service = OpenAIService(pipeline_of({"pieces": ["one f", "iv", "e six", " seven"]}))
     body = {**body, "stop": ["five"], "include_stop_str_in_output": include}
     expected = "one five" if include else "one "
-    whole = (await service.complete(service.parse_call(route, body)))["choices"][0]
-    assert (whole["text"] if "text" in whole else whole["message"]["content"]) == expected
+    full = (await service.complete(service.parse_call(route, body)))["choices"][0]
+    assert (full["text"] if "text" in full else full["message"]["content"]) == expected
     chunks = chunks_of(await blocks_of(service, route, body))
     assert "".join(map(text_of, chunks)) == expected
-    for ending in (whole, chunks[-1]["choices"][0]):
+    for ending in (full, chunks[-1]["choices"][0]):
         assert (ending["finish_reason"], ending["stop_reason"]) == ("stop", "five")
 
 
@@ -159,9 +159,9 @@ async def test_long_text_is_sent_in_bounded_events(pipeline_of: PipelineFactory)
 async def test_default_of_max_tokens(pipeline_of: PipelineFactory) -> None:
     # R8
     service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 50}), max_tokens=7)
-    whole = await service.complete(service.parse_call("/v1/completions", {"prompt": "hi"}))
-    assert whole["usage"]["completion_tokens"] == 7
-    assert whole["choices"][0]["finish_reason"] == "length"
+    full = await service.complete(service.parse_call("/v1/completions", {"prompt": "hi"}))
+    assert full["usage"]["completion_tokens"] == 7
+    assert full["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("route", ["", "/v1/responses", "v1/completions", "/v1/completions/"])

@@ -56,17 +56,17 @@ async def test_answer_is_checked_without_a_grammar(
         pipeline_of({"pieces": [said]}, validator=RulesValidator.from_file(DEFAULT_RULES))
     )
     body = {"prompt": "hi", **of(SCHEMA)}
-    whole = await service.complete(service.parse_call("/v1/completions", body))
-    assert whole["choices"][0]["text"] == said
-    assert whole["validation"]["valid"] is valid
-    assert ("regenerated" in whole) is not valid
-    assert whole["warnings"]
+    full = await service.complete(service.parse_call("/v1/completions", body))
+    assert full["choices"][0]["text"] == said
+    assert full["validation"]["valid"] is valid
+    assert ("regenerated" in full) is not valid
+    assert full["warnings"]
 
 
 async def test_engine_with_a_grammar_gets_the_schema(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["{}"]}, capabilities={"json_schema": True}))
     call = service.parse_call("/v1/completions", {"prompt": "hi", **of(SCHEMA)})
-    whole = await service.complete(call)
+    full = await service.complete(call)
     assert call.request.generation.sampling.json_schema == SCHEMA
-    assert "validation" not in whole
-    assert "warnings" not in whole
+    assert "validation" not in full
+    assert "warnings" not in full

@@ -22,9 +22,11 @@ async def test_model_gets_the_infill_prompt(
 ) -> None:
     # The scripted engine says its prompt back.
     service = OpenAIService(pipeline_of(capabilities=ABLE))
-    told = await complete_call(service, COMPLETIONS, {"prompt": "def f(): ", "suffix": "return x"})
-    assert told.choices[0].text == "def f(): <gap>return x"
-    assert told.warnings == []
+    response = await complete_call(
+        service, COMPLETIONS, {"prompt": "def f(): ", "suffix": "return x"}
+    )
+    assert response.choices[0].text == "def f(): <gap>return x"
+    assert response.warnings == []
 
 
 @WAYS
@@ -33,17 +35,19 @@ async def test_model_without_infill_gets_the_prompt_with_a_warning(
 ) -> None:
     # R16
     service = OpenAIService(pipeline_of())
-    told = await complete_call(service, COMPLETIONS, {"prompt": "def f(): ", "suffix": "return x"})
-    assert told.choices[0].text == "def f(): "
-    assert told.warnings == ["suffix is not supported by scripted and was ignored"]
+    response = await complete_call(
+        service, COMPLETIONS, {"prompt": "def f(): ", "suffix": "return x"}
+    )
+    assert response.choices[0].text == "def f(): "
+    assert response.warnings == ["suffix is not supported by scripted and was ignored"]
 
 
 @pytest.mark.parametrize("suffix", [None, ""])
 async def test_empty_suffix_is_ignored(pipeline_of: PipelineFactory, suffix: Any) -> None:
     for capabilities in ({}, ABLE):
         service = OpenAIService(pipeline_of(capabilities=capabilities))
-        told = await complete(service, COMPLETIONS, {"prompt": "a b", "suffix": suffix})
-        assert (told.choices[0].text, told.warnings) == ("a b", [])
+        response = await complete(service, COMPLETIONS, {"prompt": "a b", "suffix": suffix})
+        assert (response.choices[0].text, response.warnings) == ("a b", [])
 
 
 @WAYS
@@ -53,8 +57,8 @@ async def test_suffix_applies_to_each_prompt_and_candidate(
     # R5, R14
     service = OpenAIService(pipeline_of(capabilities=ABLE), stream_multi_prompt=True)
     body = {"prompt": ["a ", "b "], "suffix": " z", "n": 2, "echo": True}
-    told = await complete_call(service, COMPLETIONS, body)
-    assert [told.choices[index].text for index in range(4)] == [
+    response = await complete_call(service, COMPLETIONS, body)
+    assert [response.choices[index].text for index in range(4)] == [
         "a a <gap> z",
         "a a <gap> z",
         "b b <gap> z",
@@ -64,13 +68,13 @@ async def test_suffix_applies_to_each_prompt_and_candidate(
 
 async def test_suffix_applies_to_token_id_prompts(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of(capabilities=ABLE))
-    told = await complete(service, COMPLETIONS, {"prompt": [5, 7], "suffix": " z"})
-    assert told.choices[0].text == "5 7<gap> z"
+    response = await complete(service, COMPLETIONS, {"prompt": [5, 7], "suffix": " z"})
+    assert response.choices[0].text == "5 7<gap> z"
 
 
 async def test_suffix_of_a_chat_causes_a_warning(pipeline_of: PipelineFactory) -> None:
     # R16
     service = OpenAIService(pipeline_of({"pieces": ["yes"]}, capabilities=ABLE))
     body = {"messages": [{"role": "user", "content": "hi"}], "suffix": "z"}
-    told = await complete(service, "/v1/chat/completions", body)
-    assert told.warnings == ["suffix is not supported and was ignored"]
+    response = await complete(service, "/v1/chat/completions", body)
+    assert response.warnings == ["suffix is not supported and was ignored"]

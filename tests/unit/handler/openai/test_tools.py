@@ -76,17 +76,17 @@ def test_required_tool_is_a_schema() -> None:
 async def chunks_of(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
     call = service.parse_call(ROUTE, body | {"stream": True})
     async with await service.open_stream(call) as running:
-        said = b"".join([block async for block in stream_events(call, running)])
-    lines = [line.removeprefix("data: ") for line in said.decode().split("\n\n") if line]
+        text = b"".join([block async for block in stream_events(call, running)])
+    lines = [line.removeprefix("data: ") for line in text.decode().split("\n\n") if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
 
 
 async def test_call_is_equal_streamed_and_not_streamed(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["Let me see. ", *CALL], "delay_ms": 1}))
-    whole = await service.complete(service.parse_call(ROUTE, BODY))
-    ChatCompletion.model_validate(whole, strict=True)
-    [choice] = whole["choices"]
+    full = await service.complete(service.parse_call(ROUTE, BODY))
+    ChatCompletion.model_validate(full, strict=True)
+    [choice] = full["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "Let me see."
     [called] = choice["message"]["tool_calls"]
@@ -101,12 +101,12 @@ async def test_call_is_equal_streamed_and_not_streamed(pipeline_of: PipelineFact
 
 async def test_prompt_contains_the_functions(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of())
-    said = (await service.complete(service.parse_call(ROUTE, BODY)))["choices"][0]["message"][
+    text = (await service.complete(service.parse_call(ROUTE, BODY)))["choices"][0]["message"][
         "content"
     ]
-    assert '"name": "weather"' in said
-    said = await service.complete(service.parse_call(ROUTE, BODY | {"tool_choice": "none"}))
-    assert "weather" not in said["choices"][0]["message"]["content"]
+    assert '"name": "weather"' in text
+    text = await service.complete(service.parse_call(ROUTE, BODY | {"tool_choice": "none"}))
+    assert "weather" not in text["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize("piece", ['{"name": "time", "arguments": {}}', "I will not."])
@@ -117,16 +117,16 @@ async def test_required_call_is_checked_without_a_grammar(
         pipeline_of({"pieces": [piece]}, validator=RulesValidator.from_file(DEFAULT_RULES))
     )
     body = BODY | {"tool_choice": "required", "temperature": 1}
-    whole = await service.complete(service.parse_call(ROUTE, body))
-    [choice] = whole["choices"]
-    assert whole["warnings"] == [
+    full = await service.complete(service.parse_call(ROUTE, body))
+    [choice] = full["choices"]
+    assert full["warnings"] == [
         "the engine cannot constrain its answers to a schema: they are checked against it"
     ]
     called = piece.startswith("{")
     assert (choice["finish_reason"] == "tool_calls") is called
-    assert whole["validation"]["valid"] is called
+    assert full["validation"]["valid"] is called
     # One more try, and no more.
-    assert ("regenerated" in whole) is not called
+    assert ("regenerated" in full) is not called
 
 
 async def test_reasoning_is_a_separate_field(pipeline_of: PipelineFactory) -> None:

@@ -40,9 +40,9 @@ def test_every_capability_is_listed() -> None:
         *("backend", "model", "context_length", "embedding_size", "starts_in_reasoning", "runtime"),
         *("own_template", "template_markers"),
     }
-    told = CAPABILITY_LABELS.keys()
-    assert told | parameters | of_model == {field.name for field in fields(Capabilities)}
-    assert not told & (parameters | of_model)
+    response = CAPABILITY_LABELS.keys()
+    assert response | parameters | of_model == {field.name for field in fields(Capabilities)}
+    assert not response & (parameters | of_model)
 
 
 def test_configurations_are_listed_where_they_differ() -> None:
@@ -58,5 +58,5 @@ def test_configurations_are_listed_where_they_differ() -> None:
 
 def test_every_client_program_is_linked() -> None:
     folder = ROOT / "tests" / "acceptance" / "programs"
-    told = sorted(name for names in CLIENT_PROGRAMS.values() for name in names)
-    assert told == sorted(each.name for each in folder.iterdir() if each.is_file())
+    response = sorted(name for names in CLIENT_PROGRAMS.values() for name in names)
+    assert response == sorted(each.name for each in folder.iterdir() if each.is_file())

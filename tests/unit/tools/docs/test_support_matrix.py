@@ -135,8 +135,8 @@ def test_dialect_cell_has_the_dialects_error() -> None:
 )
 def test_engine_cell(engine: str, name: str, cell: str) -> None:
     matrix = Matrix({engine: engines()[engine]})
-    found = cells(matrix.table(COMPLETIONS), name)[-1]
-    assert re.sub(r"\(\d+\)", "(N)", found) == cell
+    result = cells(matrix.table(COMPLETIONS), name)[-1]
+    assert re.sub(r"\(\d+\)", "(N)", result) == cell
 
 
 def test_every_dialect_field_is_listed() -> None:

@@ -15,8 +15,8 @@ RULES = load_rules()
 
 def fences(markdown: str) -> list[str]:
     """What a reader of Markdown finds in the fences, escapes undone."""
-    found = [token for token in MarkdownIt().parse(markdown) if token.type == "fence"]
-    texts = [token.content.removesuffix("\n") for token in found]
+    result = [token for token in MarkdownIt().parse(markdown) if token.type == "fence"]
+    texts = [token.content.removesuffix("\n") for token in result]
     return [ast.literal_eval(text) if text[0] in "'\"" else text for text in texts]
 
 
