@@ -1,4 +1,4 @@
-"""Running `python -m batch` as a person does, on the scripted engine."""
+"""Runs `python -m batch` as a subprocess, on the scripted engine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.conftest import SMALL_RULES
 
 ROOT = Path(__file__).resolve().parents[3]
 # The long form of a test has 50,000 lines.
-LIMIT_S = 600
+TIMEOUT_S = 600
 
 
 def command(*arguments: str | Path) -> list[str]:
-    """Return the command's words."""
+    """Return the arguments of the command."""
     return [sys.executable, "-m", "batch", "run", *map(str, arguments)]
 
 
 def environment(model: Path, **settings: str) -> dict[str, str]:
-    """Return the variables of a run: the machine's, the model and settings by their names.
+    """Return the environment variables of a run: the current ones, the model and settings.
 
-    Rules that are read at once, for reading all there are takes a quarter of the start.
+    It uses a small rules file, because reading all rules takes a quarter of the startup time.
     """
     own = {"MODEL_PATH": str(model), "LOG_LEVEL": "WARNING", "VALIDATION_RULES": str(SMALL_RULES)}
     return {**os.environ, **own, **settings}
@@ -39,14 +39,14 @@ def run(
     variables: Mapping[str, str] | None = None,
     **settings: str,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the command to its end, in a folder, with settings and other variables."""
+    """Run the command in a folder, with settings and other variables, and wait for its exit."""
     return subprocess.run(
         command(*arguments),
         input=stdin,
         env=environment(model, PYTHONPATH=str(ROOT), **settings) | dict(variables or {}),
         capture_output=True,
         cwd=cwd,
-        timeout=LIMIT_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -78,14 +78,14 @@ def write(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return a file of lines, of which none may be half there."""
+    """Return the lines of a file; the last one must be complete."""
     raw = path.read_bytes()
     assert raw.endswith(b"\n") or not raw
     return [json.loads(line) for line in raw.splitlines()]
 
 
 def text(line: dict[str, Any]) -> str:
-    """Return the text that a line of the output has."""
+    """Return the generated text of an output line."""
     [choice] = line["response"]["body"]["choices"]
-    said: str = choice["text"] if "text" in choice else choice["message"]["content"]
-    return said
+    answer: str = choice["text"] if "text" in choice else choice["message"]["content"]
+    return answer

@@ -1,4 +1,4 @@
-"""The worker as AWS Lambda calls it, with events as the queue's messages come in them."""
+"""The worker for AWS Lambda, called with SQS events."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ACCOUNT = "https://sqs.us-east-1.amazonaws.com/123456789012"
 RESULTS = "s3://results/here"
 
 
-class Context:
-    """Lambda's, of a function that has so long left."""
+class FakeContext:
+    """A Lambda context with a fixed remaining time."""
 
-    def __init__(self, left_s: float = 60.0) -> None:
-        self.left_s = left_s
+    def __init__(self, remaining_s: float = 60.0) -> None:
+        self.remaining_s = remaining_s
 
     def get_remaining_time_in_millis(self) -> int:
-        return int(self.left_s * 1000)
+        return int(self.remaining_s * 1000)
 
 
 @pytest.fixture
@@ -53,15 +53,15 @@ def worker(
     slow: dict[str, Any] = {"when": "slow", "delay_ms": 60_000}
     model = script(crash, slow, {}, slots=4)
     url = make_queue(sqs_client(f"{ACCOUNT}/queue"), "queue", max_receives=3)
-    found = LambdaWorker(
+    value = LambdaWorker(
         BatchSettings(model_path=model, batch_queue_url=url, batch_results=RESULTS)
     )
-    yield found
-    found.close()
+    yield value
+    value.close()
 
 
 def record(name: str, line: object, receives: int = 1, **more: Any) -> dict[str, Any]:
-    """A record as Lambda hands it on."""
+    """Return an SQS record of a Lambda event."""
     return {
         "messageId": name,
         "receiptHandle": "handle",
@@ -82,9 +82,9 @@ def record(name: str, line: object, receives: int = 1, **more: Any) -> dict[str,
 
 
 def answer(custom_id: str) -> dict[str, Any]:
-    found = ResultBucket.from_url(RESULTS).find(result_key("b", custom_id))
-    assert found is not None
-    line: dict[str, Any] = json.loads(found)
+    value = ResultBucket.from_url(RESULTS).find(result_key("b", custom_id))
+    assert value is not None
+    line: dict[str, Any] = json.loads(value)
     return line
 
 
@@ -92,52 +92,54 @@ def in_batch(custom_id: str, prompt: str) -> dict[str, Any]:
     return {"batch": "b", **call(custom_id, prompt)}
 
 
-def failed(said: dict[str, Any]) -> list[str]:
-    return [each["itemIdentifier"] for each in said["batchItemFailures"]]
+def failed(response: dict[str, Any]) -> list[str]:
+    return [each["itemIdentifier"] for each in response["batchItemFailures"]]
 
 
-def test_what_has_no_answer_comes_again_and_nothing_else(worker: LambdaWorker) -> None:
+def test_only_messages_without_an_answer_are_delivered_again(worker: LambdaWorker) -> None:
     records = [record("1", in_batch("a", "one")), record("2", "no json")]
-    said = worker.answer({"Records": [*records, record("3", in_batch("b", "two"))]}, Context())
-    assert said == {"batchItemFailures": []}
+    response = worker.answer(
+        {"Records": [*records, record("3", in_batch("b", "two"))]}, FakeContext()
+    )
+    assert response == {"batchItemFailures": []}
     assert text(answer("a")) == "one"
-    said = worker.answer({"Records": [record("4", in_batch("c", "crash"))]}, Context())
-    assert failed(said) == ["4"]
+    response = worker.answer({"Records": [record("4", in_batch("c", "crash"))]}, FakeContext())
+    assert failed(response) == ["4"]
     assert ResultBucket.from_url(RESULTS).find(result_key("b", "c")) is None
-    # Received for the last time: its error is kept, and SQS moves it.
-    said = worker.answer({"Records": [record("4", in_batch("c", "crash"), 3)]}, Context())
-    assert failed(said) == ["4"]
+    # At the last receive, its error is stored and SQS moves the message.
+    response = worker.answer({"Records": [record("4", in_batch("c", "crash"), 3)]}, FakeContext())
+    assert failed(response) == ["4"]
     assert answer("c")["error"]["code"] == "not_answered"
-    # The same message again, and one that is answered already.
-    said = worker.answer({"Records": [record("1", in_batch("a", "other"), 2)]}, Context())
-    assert failed(said) == []
+    # The same message again, which is already answered.
+    response = worker.answer({"Records": [record("1", in_batch("a", "other"), 2)]}, FakeContext())
+    assert failed(response) == []
     assert text(answer("a")) == "one"
 
 
-def test_a_call_that_has_no_time_left_tells_what_has_ended(worker: LambdaWorker) -> None:
+def test_call_reports_finished_messages_when_its_time_is_up(worker: LambdaWorker) -> None:
     records = [record("1", in_batch("a", "one")), record("2", in_batch("b", "slow"))]
-    said = worker.answer({"Records": records}, Context(left_s=7.0))
-    assert failed(said) == ["2"]
+    response = worker.answer({"Records": records}, FakeContext(remaining_s=7.0))
+    assert failed(response) == ["2"]
     assert text(answer("a")) == "one"
 
 
-def test_a_body_in_a_bucket(worker: LambdaWorker) -> None:
+def test_body_is_read_from_a_bucket(worker: LambdaWorker) -> None:
     long = json.dumps(in_batch("long", "w" * 300_000)).encode()
     message, _ = build_entry(long, 1_000, ResultBucket.from_url(RESULTS))
     attributes = {
         name: {"dataType": each["DataType"], "stringValue": each["StringValue"]}
         for name, each in message["MessageAttributes"].items()
     }
-    found = record("1", message["MessageBody"], messageAttributes=attributes)
-    gone = json.loads(message["MessageBody"])
-    gone[1]["s3Key"] = "gone"
-    lost = record("2", gone, messageAttributes=attributes)
-    said = worker.answer({"Records": [found, lost]}, Context())
-    assert failed(said) == ["2"]
+    value = record("1", message["MessageBody"], messageAttributes=attributes)
+    pointer = json.loads(message["MessageBody"])
+    pointer[1]["s3Key"] = "gone"
+    unreadable_record = record("2", pointer, messageAttributes=attributes)
+    response = worker.answer({"Records": [value, unreadable_record]}, FakeContext())
+    assert failed(response) == ["2"]
     assert len(text(answer("long"))) == 300_000
 
 
-def test_the_entry_point(
+def test_handler_answers_an_event(
     aws: None, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from batch import aws_lambda
@@ -153,6 +155,6 @@ def test_the_entry_point(
     monkeypatch.setattr(aws_lambda, "_worker", None)
     for number in "12":
         event = {"Records": [record(number, in_batch(number, "one"))]}
-        assert aws_lambda.handler(event, Context()) == {"batchItemFailures": []}
+        assert aws_lambda.handler(event, FakeContext()) == {"batchItemFailures": []}
     assert aws_lambda._worker is not None
     aws_lambda._worker.close()

@@ -16,9 +16,9 @@ from tests.seaweed import KEY, READER, SECRET, Seaweed, seaweed
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    with seaweed(tmp_path_factory.mktemp("seaweed")) as found:
-        found.client().create_bucket(Bucket="lines")
-        yield found
+    with seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+        server.client().create_bucket(Bucket="lines")
+        yield server
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def model(script: ScriptFactory) -> Path:
     return script({"when": "fails", "pieces": [{"error": "it was asked to fail"}]}, {}, slots=4)
 
 
-def usual(server: Seaweed, **other: str) -> dict[str, str]:
-    """Return the variables of the usual chain."""
+def environment_of(server: Seaweed, **overrides: str) -> dict[str, str]:
+    """Return the environment variables for the server."""
     return {
         "AWS_ENDPOINT_URL_S3": server.url,
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_DEFAULT_REGION": "us-east-1",
-        **other,
+        **overrides,
     }
 
 
@@ -48,22 +48,22 @@ def get(client: Any, key: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in body.splitlines()]
 
 
-def test_from_a_bucket_to_a_bucket(model: Path, server: Seaweed) -> None:
+def test_run_from_bucket_to_bucket(model: Path, server: Seaweed) -> None:
     client = server.client()
-    given = put(client, "whole/in.jsonl", [call("a", "one"), call("b", "it fails")])
+    input_url = put(client, "whole/in.jsonl", [call("a", "one"), call("b", "it fails")])
     output = "s3://lines/whole/out.jsonl"
-    ran = run(model, "-i", given, "-o", output, variables=usual(server))
-    assert ran.returncode == 1, ran.stderr
+    completed = run(model, "-i", input_url, "-o", output, variables=environment_of(server))
+    assert completed.returncode == 1, completed.stderr
     assert [text(line) for line in get(client, "whole/out.jsonl")] == ["one"]
     assert [line["custom_id"] for line in get(client, "whole/out.errors.jsonl")] == ["b"]
     assert not (ROOT / "out.jsonl.partial").exists()
 
-    again = run(model, "-i", given, "-o", output, variables=usual(server))
-    assert again.returncode == 2
-    assert again.stderr.decode() == f"{output} exists already; --force replaces it\n"
+    repeated = run(model, "-i", input_url, "-o", output, variables=environment_of(server))
+    assert repeated.returncode == 2
+    assert repeated.stderr.decode() == f"{output} exists already; --force replaces it\n"
 
     put(client, "whole/in.jsonl", [call("c", "two")])
-    forced = run(model, "-i", given, "-o", output, "--force", variables=usual(server))
+    forced = run(model, "-i", input_url, "-o", output, "--force", variables=environment_of(server))
     assert forced.returncode == 0, forced.stderr
     assert [text(line) for line in get(client, "whole/out.jsonl")] == ["two"]
     listed = client.list_objects_v2(Bucket="lines", Prefix="whole/")
@@ -71,7 +71,7 @@ def test_from_a_bucket_to_a_bucket(model: Path, server: Seaweed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "output", "other", "said"),
+    ("input_url", "output", "overrides", "message"),
     [
         ("s3://lines/none", "{out}", {}, "s3://lines/none: NoSuchKey: "),
         ("s3://lines", "{out}", {}, "s3://lines must be s3://BUCKET/KEY"),
@@ -81,57 +81,62 @@ def test_from_a_bucket_to_a_bucket(model: Path, server: Seaweed) -> None:
         ("{in}", "{in}", {}, "is the input and would be overwritten"),
     ],
 )
-def test_what_cannot_be_is_one_message(
+def test_run_reports_bucket_errors_in_one_message(
     model: Path,
     server: Seaweed,
     tmp_path: Path,
-    given: str,
+    input_url: str,
     output: str,
-    other: dict[str, str],
-    said: str,
+    overrides: dict[str, str],
+    message: str,
 ) -> None:
-    places = {
+    addresses = {
         "in": put(server.client(), "refused/in.jsonl", [call("a")]),
         "out": str(tmp_path / "out.jsonl"),
     }
-    variables = usual(server, **other)
-    if other and given == "{in}":
-        # Only the output is to be wrong.
-        places["in"] = str(tmp_path / "in.jsonl")
-        Path(places["in"]).write_text(json.dumps(call("a")))
-    ran = run(
-        model, "-i", given.format(**places), "-o", output.format(**places), variables=variables
+    variables = environment_of(server, **overrides)
+    if overrides and input_url == "{in}":
+        # Only the output uses the wrong credentials.
+        addresses["in"] = str(tmp_path / "in.jsonl")
+        Path(addresses["in"]).write_text(json.dumps(call("a")))
+    completed = run(
+        model,
+        "-i",
+        input_url.format(**addresses),
+        "-o",
+        output.format(**addresses),
+        variables=variables,
     )
-    assert ran.returncode == 2, ran.stderr
-    assert said in ran.stderr.decode()
-    assert len(ran.stderr.splitlines()) == 1
+    assert completed.returncode == 2, completed.stderr
+    assert message in completed.stderr.decode()
+    assert len(completed.stderr.splitlines()) == 1
 
 
-def test_an_upload_that_fails_costs_no_answer(model: Path, server: Seaweed, tmp_path: Path) -> None:
-    """It is found out when all is answered, and nothing is asked again."""
+def test_run_resumes_after_a_failed_upload(model: Path, server: Seaweed, tmp_path: Path) -> None:
+    """The upload fails after all lines are answered; no line is answered again."""
     client = server.client()
-    given = put(client, "lost/in.jsonl", [call("a", "one")])
+    input_url = put(client, "lost/in.jsonl", [call("a", "one")])
     output = "s3://lines/lost/out.jsonl"
-    # May read and list, and may not write.
-    wrong = usual(server, AWS_ACCESS_KEY_ID=READER)
-    ran = run(model, "-i", given, "-o", output, cwd=tmp_path, variables=wrong)
-    assert ran.returncode == 3, ran.stderr
-    assert b"AccessDenied" in ran.stderr
-    assert b"run the same command again to resume" in ran.stderr
+    # This user may read and list, but not write.
+    wrong = environment_of(server, AWS_ACCESS_KEY_ID=READER)
+    completed = run(model, "-i", input_url, "-o", output, cwd=tmp_path, variables=wrong)
+    assert completed.returncode == 3, completed.stderr
+    assert b"AccessDenied" in completed.stderr
+    assert b"run the same command again to resume" in completed.stderr
     assert (tmp_path / "out.jsonl.partial").exists()
-    # No model is loaded any more.
+    # The model is not loaded again.
     none = tmp_path / "none.json"
     none.write_text("no script")
-    ran = run(
+    completed = run(
         none,
         "-i",
-        given,
+        input_url,
         "-o",
         output,
         cwd=tmp_path,
         MODEL_NAME=model.stem,
-        variables=usual(server),
+        variables=environment_of(server),
     )
-    assert ran.returncode == 0, ran.stderr
+    assert completed.returncode == 0, completed.stderr
     assert [text(line) for line in get(client, "lost/out.jsonl")] == ["one"]
     assert [*tmp_path.glob("*.partial")] == []

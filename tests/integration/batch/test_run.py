@@ -1,4 +1,4 @@
-"""`python -m batch run`: each line of a file answered once."""
+"""`python -m batch run`: answers each line of a file once."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tests.integration.batch.runs import (
     write,
 )
 
-# A command that has nothing to do; most of it is Python's start on a busy machine.
+# Time limit of a command without work; most of it is the start of Python on a busy machine.
 REPEAT_LIMIT_S = 15
-# Says the prompt's words back.
+# A script entry that answers with the words of the prompt.
 ECHO: dict[str, Any] = {}
 
 
 @pytest.fixture
 def model(script: ScriptFactory) -> Path:
-    """Says prompts back; three of them go wrong, each in its own way."""
+    """Echoes prompts, except for one that fails and one that is slow."""
     return script(
         {"when": "fails", "pieces": [{"error": "it was asked to fail"}]},
         {"when": "slow", "pieces": [{"text": "slow", "delay_ms": 300}]},
@@ -49,62 +49,69 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-def test_completions_in_the_input_s_order(model: Path, tmp_path: Path, out: Path) -> None:
+def test_run_writes_completions_in_input_order(model: Path, tmp_path: Path, out: Path) -> None:
     lines = [call(f"n{n}", "slow" if n == 0 else f"word {n}") for n in range(40)]
-    ran = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
-    assert ran.returncode == 0, ran.stderr
-    found = read(out)
-    assert [line["custom_id"] for line in found] == [f"n{n}" for n in range(40)]
-    assert [text(line) for line in found] == ["slow", *(f"word {n}" for n in range(1, 40))]
-    for line in found:
+    completed = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
+    assert completed.returncode == 0, completed.stderr
+    answers = read(out)
+    assert [line["custom_id"] for line in answers] == [f"n{n}" for n in range(40)]
+    assert [text(line) for line in answers] == ["slow", *(f"word {n}" for n in range(1, 40))]
+    for line in answers:
         assert line["id"].startswith("batch_req_")
         assert line["error"] is None
         assert line["response"]["status_code"] == 200
         assert line["response"]["request_id"]
         assert line["response"]["body"]["object"] == "text_completion"
-    assert b"40 of 40 lines answered" in ran.stderr
-    assert ran.stdout == b""
+    assert b"40 of 40 lines answered" in completed.stderr
+    assert completed.stdout == b""
     names = {path.name for path in tmp_path.glob("*.jsonl*")}
     assert names == {"in.jsonl", "out.jsonl", ".out.jsonl.finished"}
 
 
-def test_unordered_answers_come_as_they_came(model: Path, tmp_path: Path, out: Path) -> None:
+def test_unordered_writes_answers_in_completion_order(
+    model: Path, tmp_path: Path, out: Path
+) -> None:
     lines = [call("slow", "slow"), *(call(f"n{n}") for n in range(40))]
-    ran = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out, "--unordered")
-    assert ran.returncode == 0, ran.stderr
-    found = [line["custom_id"] for line in read(out)]
-    assert found[0] != "slow"
-    assert sorted(found) == sorted(line["custom_id"] for line in lines)
+    completed = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out, "--unordered")
+    assert completed.returncode == 0, completed.stderr
+    answers = [line["custom_id"] for line in read(out)]
+    assert answers[0] != "slow"
+    assert sorted(answers) == sorted(line["custom_id"] for line in lines)
 
 
-def test_chats(model: Path, tmp_path: Path, out: Path) -> None:
-    ran = run(model, "-i", write(tmp_path / "in.jsonl", [chat("a", "word")]), "-o", out)
-    assert ran.returncode == 0, ran.stderr
+def test_run_answers_chats(model: Path, tmp_path: Path, out: Path) -> None:
+    completed = run(model, "-i", write(tmp_path / "in.jsonl", [chat("a", "word")]), "-o", out)
+    assert completed.returncode == 0, completed.stderr
     [line] = read(out)
     assert line["response"]["body"]["object"] == "chat.completion"
     assert "word" in text(line)
 
 
-def test_embeddings(model: Path, tmp_path: Path, out: Path) -> None:
+def test_run_answers_embeddings(model: Path, tmp_path: Path, out: Path) -> None:
     lines = [
-        {"custom_id": f"{n}", "method": "POST", "url": "/v1/embeddings", "body": {"input": given}}
-        for n, given in enumerate(("one", ["one", "two"]))
+        {
+            "custom_id": f"{n}",
+            "method": "POST",
+            "url": "/v1/embeddings",
+            "body": {"input": input_path},
+        }
+        for n, input_path in enumerate(("one", ["one", "two"]))
     ]
-    ran = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
-    assert ran.returncode == 0, ran.stderr
-    alone, both = (line["response"]["body"]["data"] for line in read(out))
-    assert [len(alone), len(both)] == [1, 2]
-    assert alone[0]["embedding"] == both[0]["embedding"] != both[1]["embedding"]
+    completed = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
+    assert completed.returncode == 0, completed.stderr
+    single, pair = (line["response"]["body"]["data"] for line in read(out))
+    assert [len(single), len(pair)] == [1, 2]
+    assert single[0]["embedding"] == pair[0]["embedding"] != pair[1]["embedding"]
 
 
-def test_job_inputs(model: Path, tmp_path: Path, out: Path) -> None:
+def test_run_answers_job_inputs(model: Path, tmp_path: Path, out: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"input": {"prompt": "first", "enable_validation": False}},
         {"id": "mine", "input": {"prompt": "it fails"}},
         {"id": "third", "input": {"openai_route": "/v1/models", "openai_input": {}}},
     ]
-    ran = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
-    assert ran.returncode == 1, ran.stderr
+    completed = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
+    assert completed.returncode == 1, completed.stderr
     first, third = read(out)
     assert (first["id"], first["status"]) == ("line-1", "COMPLETED")
     assert first["output"]["choices"][0]["text"] == "first"
@@ -114,76 +121,78 @@ def test_job_inputs(model: Path, tmp_path: Path, out: Path) -> None:
     assert "it was asked to fail" in failed["error"]
 
 
-def test_failed_lines_have_a_file_of_their_own(model: Path, tmp_path: Path, out: Path) -> None:
+def test_failed_lines_are_in_the_error_file(model: Path, tmp_path: Path, out: Path) -> None:
     lines = [call("a"), call("b", "it fails"), call("c"), call("d", "fails")]
     errors = tmp_path / "errors.jsonl"
-    given = write(tmp_path / "in.jsonl", lines)
-    ran = run(model, "-i", given, "-o", out, "--errors", errors)
-    assert ran.returncode == 1
+    input_path = write(tmp_path / "in.jsonl", lines)
+    completed = run(model, "-i", input_path, "-o", out, "--errors", errors)
+    assert completed.returncode == 1
     assert [line["custom_id"] for line in read(out)] == ["a", "c"]
     failed = read(errors)
     assert [line["custom_id"] for line in failed] == ["b", "d"]
     assert failed[0]["response"]["status_code"] == 500
     assert "it was asked to fail" in failed[0]["response"]["body"]["error"]["message"]
     assert failed[0]["error"] is None
-    assert b"2 of 4 lines answered" in ran.stderr
-    assert str(errors).encode() in ran.stderr
+    assert b"2 of 4 lines answered" in completed.stderr
+    assert str(errors).encode() in completed.stderr
 
 
-def test_what_may_pass_is_tried_again(script: ScriptFactory, tmp_path: Path, out: Path) -> None:
-    """An engine process that dies takes its lines with it, and they are asked once more."""
+def test_run_retries_lines_after_an_engine_crash(
+    script: ScriptFactory, tmp_path: Path, out: Path
+) -> None:
+    """Lines of an engine process that dies are retried."""
     model = script({"when": "deadly", "pieces": [{"signal": "SIGKILL"}]}, ECHO, slots=2)
     lines = [call("good", "good"), call("bad", "deadly")]
-    given = write(tmp_path / "in.jsonl", lines)
-    ran = run(model, "-i", given, "-o", out, BATCH_TRIES="2", BATCH_AT_ONCE="1")
-    assert ran.returncode == 1, ran.stderr
-    assert b"1 retried" in ran.stderr
+    input_path = write(tmp_path / "in.jsonl", lines)
+    completed = run(model, "-i", input_path, "-o", out, BATCH_TRIES="2", BATCH_AT_ONCE="1")
+    assert completed.returncode == 1, completed.stderr
+    assert b"1 retried" in completed.stderr
     assert [line["custom_id"] for line in read(out)] == ["good"]
     [failed] = read(tmp_path / "out.errors.jsonl")
     assert "was killed by SIGKILL" in failed["response"]["body"]["error"]["message"]
 
 
-def test_line_that_ran_at_three_crashes_fails_whatever_the_number_of_tries(
+def test_line_fails_after_three_crashes_for_any_number_of_attempts(
     script: ScriptFactory, tmp_path: Path, out: Path
 ) -> None:
     model = script({"when": "deadly", "pieces": [{"signal": "SIGKILL"}]}, ECHO, slots=2)
-    given = write(tmp_path / "in.jsonl", [call("good", "good"), call("bad", "deadly")])
-    ran = run(model, "-i", given, "-o", out, BATCH_TRIES="100")
-    assert ran.returncode == 1, ran.stderr
-    assert ran.stderr.count(b"killed by SIGKILL (crash") == 3
+    input_path = write(tmp_path / "in.jsonl", [call("good", "good"), call("bad", "deadly")])
+    completed = run(model, "-i", input_path, "-o", out, BATCH_TRIES="100")
+    assert completed.returncode == 1, completed.stderr
+    assert completed.stderr.count(b"killed by SIGKILL (crash") == 3
     assert [line["custom_id"] for line in read(out)] == ["good"]
     [failed] = read(tmp_path / "out.errors.jsonl")
     assert "was killed by SIGKILL" in failed["response"]["body"]["error"]["message"]
 
 
-def test_an_engine_that_is_dead_ends_the_run_and_not_the_batch(
+def test_run_with_a_dead_engine_can_be_resumed(
     script: ScriptFactory, model: Path, tmp_path: Path, out: Path
 ) -> None:
     deadly = script(slots=1, load_signal="SIGSEGV")
-    given = write(tmp_path / "in.jsonl", [call("a", "word"), call("b", "word")])
-    ran = run(deadly, "-i", given, "-o", out, MODEL_NAME="m")
-    assert ran.returncode == 3
-    assert b"the engine crashed 5 times in a row while it loaded the model" in ran.stderr
-    assert b"0 of 2 lines are answered; run the same command again to resume" in ran.stderr
+    input_path = write(tmp_path / "in.jsonl", [call("a", "word"), call("b", "word")])
+    completed = run(deadly, "-i", input_path, "-o", out, MODEL_NAME="m")
+    assert completed.returncode == 3
+    assert b"the engine crashed 5 times in a row while it loaded the model" in completed.stderr
+    assert b"0 of 2 lines are answered; run the same command again to resume" in completed.stderr
     assert not out.exists()
-    ran = run(model, "-i", given, "-o", out, MODEL_NAME="m")
-    assert ran.returncode == 0, ran.stderr
+    completed = run(model, "-i", input_path, "-o", out, MODEL_NAME="m")
+    assert completed.returncode == 0, completed.stderr
     assert [text(line) for line in read(out)] == ["word", "word"]
 
 
-def test_a_model_that_does_not_load(tmp_path: Path, out: Path) -> None:
-    given = write(tmp_path / "in.jsonl", [call("a")])
+def test_run_reports_a_model_that_does_not_load(tmp_path: Path, out: Path) -> None:
+    input_path = write(tmp_path / "in.jsonl", [call("a")])
     bad = tmp_path / "bad.json"
     bad.write_text("no script")
-    ran = run(bad, "-i", given, "-o", out)
-    assert ran.returncode == 3
-    assert b"MODEL_PATH" in ran.stderr
-    assert b"Traceback" not in ran.stderr
+    completed = run(bad, "-i", input_path, "-o", out)
+    assert completed.returncode == 3
+    assert b"MODEL_PATH" in completed.stderr
+    assert b"Traceback" not in completed.stderr
     assert not out.exists()
 
 
-def test_every_line_is_looked_at_before_the_model_is_loaded(tmp_path: Path, out: Path) -> None:
-    """The model would fail to load, and that is not what is said."""
+def test_run_checks_all_lines_before_loading_the_model(tmp_path: Path, out: Path) -> None:
+    """The model cannot be loaded, but the reported problems are those of the lines."""
     lines = [
         call("a"),
         call("a"),
@@ -195,19 +204,19 @@ def test_every_line_is_looked_at_before_the_model_is_loaded(tmp_path: Path, out:
     ]
     bad = tmp_path / "bad.json"
     bad.write_text("no script")
-    ran = run(bad, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
-    assert ran.returncode == 2
-    said = ran.stderr.decode().splitlines()
-    assert [line.partition(":")[0] for line in said] == [f"line {n}" for n in (2, 3, 4, 5, 6, 7)]
-    assert "custom_id is the same as on line 1" in said[0]
-    assert "body.stream must be false" in said[1]
-    assert "temperature must be" in said[2]
-    assert "the line is for /v1/chat/completions" in said[3]
+    completed = run(bad, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
+    assert completed.returncode == 2
+    output = completed.stderr.decode().splitlines()
+    assert [line.partition(":")[0] for line in output] == [f"line {n}" for n in (2, 3, 4, 5, 6, 7)]
+    assert "custom_id is the same as on line 1" in output[0]
+    assert "body.stream must be false" in output[1]
+    assert "temperature must be" in output[2]
+    assert "the line is for /v1/chat/completions" in output[3]
     assert [*tmp_path.glob("out*")] == []
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "output"),
     [
         (b"", "is empty"),
         (b"\n", "line 1: the line is empty"),
@@ -218,88 +227,88 @@ def test_every_line_is_looked_at_before_the_model_is_loaded(tmp_path: Path, out:
         (json.dumps(call("a", "x" * 1_100_000)).encode(), "longer than 1,000,000 bytes"),
     ],
 )
-def test_bad_input_is_one_message_and_no_output(
-    model: Path, tmp_path: Path, out: Path, content: bytes, said: str
+def test_invalid_input_is_reported_in_one_message(
+    model: Path, tmp_path: Path, out: Path, content: bytes, output: str
 ) -> None:
-    given = tmp_path / "in.jsonl"
-    given.write_bytes(content)
-    ran = run(model, "-i", given, "-o", out, MAX_BODY_MB="1")
-    assert ran.returncode == 2
-    assert said in ran.stderr.decode()
-    assert len(ran.stderr.decode().splitlines()) == 1
+    input_path = tmp_path / "in.jsonl"
+    input_path.write_bytes(content)
+    completed = run(model, "-i", input_path, "-o", out, MAX_BODY_MB="1")
+    assert completed.returncode == 2
+    assert output in completed.stderr.decode()
+    assert len(completed.stderr.decode().splitlines()) == 1
     assert [*tmp_path.glob("out*")] == []
 
 
-def test_windows_line_ends_and_a_byte_order_mark(model: Path, tmp_path: Path, out: Path) -> None:
-    given = tmp_path / "in.jsonl"
-    given.write_bytes(
+def test_run_accepts_crlf_and_a_byte_order_mark(model: Path, tmp_path: Path, out: Path) -> None:
+    input_path = tmp_path / "in.jsonl"
+    input_path.write_bytes(
         b"\xef\xbb\xbf" + b"".join(json.dumps(call(f"{n}")).encode() + b"\r\n" for n in range(3))
     )
-    assert run(model, "-i", given, "-o", out).returncode == 0
+    assert run(model, "-i", input_path, "-o", out).returncode == 0
     assert [line["custom_id"] for line in read(out)] == ["0", "1", "2"]
 
 
-def test_a_file_that_is_too_large(model: Path, tmp_path: Path, out: Path) -> None:
-    given = tmp_path / "in.jsonl"
-    with given.open("wb") as file:
+def test_run_rejects_a_file_that_is_too_large(model: Path, tmp_path: Path, out: Path) -> None:
+    input_path = tmp_path / "in.jsonl"
+    with input_path.open("wb") as file:
         file.truncate(1_000_001)
-    ran = run(model, "-i", given, "-o", out, BATCH_MAX_MB="1")
-    assert ran.returncode == 2
-    assert ran.stderr.decode() == f"{given} is larger than 1 MB (BATCH_MAX_MB)\n"
+    completed = run(model, "-i", input_path, "-o", out, BATCH_MAX_MB="1")
+    assert completed.returncode == 2
+    assert completed.stderr.decode() == f"{input_path} is larger than 1 MB (BATCH_MAX_MB)\n"
 
 
-def test_what_is_finished_is_not_overwritten(model: Path, tmp_path: Path, out: Path) -> None:
-    given = write(tmp_path / "in.jsonl", [call("a", "first")])
-    assert run(model, "-i", given, "-o", out).returncode == 0
-    before = out.read_bytes()
-    write(given, [call("a", "second")])
-    ran = run(model, "-i", given, "-o", out)
-    assert ran.returncode == 2
-    assert ran.stderr.decode() == f"{out} exists already; --force replaces it\n"
-    assert out.read_bytes() == before
-    assert run(model, "-i", given, "-o", out, "--force").returncode == 0
+def test_run_does_not_overwrite_a_finished_output(model: Path, tmp_path: Path, out: Path) -> None:
+    input_path = write(tmp_path / "in.jsonl", [call("a", "first")])
+    assert run(model, "-i", input_path, "-o", out).returncode == 0
+    previous = out.read_bytes()
+    write(input_path, [call("a", "second")])
+    completed = run(model, "-i", input_path, "-o", out)
+    assert completed.returncode == 2
+    assert completed.stderr.decode() == f"{out} exists already; --force replaces it\n"
+    assert out.read_bytes() == previous
+    assert run(model, "-i", input_path, "-o", out, "--force").returncode == 0
     assert text(read(out)[0]) == "second"
 
 
 def test_repeated_command_says_that_all_lines_are_answered(
     model: Path, tmp_path: Path, out: Path
 ) -> None:
-    given = write(tmp_path / "in.jsonl", [call(f"{n}", "first") for n in range(3)])
-    assert run(model, "-i", given, "-o", out).returncode == 0
-    before = out.read_bytes(), out.stat().st_mtime_ns
-    began = time.monotonic()
-    ran = run(model, "-i", given, "-o", out)
-    assert (ran.returncode, ran.stdout) == (0, b"")
-    assert ran.stderr == b"3 of 3 lines answered already\n"
-    assert (out.read_bytes(), out.stat().st_mtime_ns) == before
-    # Nothing is loaded for it.
-    assert time.monotonic() - began < REPEAT_LIMIT_S
+    input_path = write(tmp_path / "in.jsonl", [call(f"{n}", "first") for n in range(3)])
+    assert run(model, "-i", input_path, "-o", out).returncode == 0
+    previous = out.read_bytes(), out.stat().st_mtime_ns
+    started_s = time.monotonic()
+    completed = run(model, "-i", input_path, "-o", out)
+    assert (completed.returncode, completed.stdout) == (0, b"")
+    assert completed.stderr == b"3 of 3 lines answered already\n"
+    assert (out.read_bytes(), out.stat().st_mtime_ns) == previous
+    # The model is not loaded.
+    assert time.monotonic() - started_s < REPEAT_LIMIT_S
 
 
 def test_repeated_command_says_which_lines_had_failed(
     model: Path, tmp_path: Path, out: Path
 ) -> None:
-    given = write(tmp_path / "in.jsonl", [call("a", "first"), call("b", "fails")])
-    assert run(model, "-i", given, "-o", out).returncode == 1
-    ran = run(model, "-i", given, "-o", out)
-    assert ran.returncode == 1
+    input_path = write(tmp_path / "in.jsonl", [call("a", "first"), call("b", "fails")])
+    assert run(model, "-i", input_path, "-o", out).returncode == 1
+    completed = run(model, "-i", input_path, "-o", out)
+    assert completed.returncode == 1
     errors = out.with_name("out.errors.jsonl")
-    assert ran.stderr.decode() == f"2 of 2 lines answered already\n1 of them failed: {errors}\n"
+    assert (
+        completed.stderr.decode() == f"2 of 2 lines answered already\n1 of them failed: {errors}\n"
+    )
 
 
-def test_output_that_was_changed_since_is_not_taken_for_finished(
-    model: Path, tmp_path: Path, out: Path
-) -> None:
-    given = write(tmp_path / "in.jsonl", [call("a", "first")])
-    assert run(model, "-i", given, "-o", out).returncode == 0
+def test_changed_output_does_not_count_as_finished(model: Path, tmp_path: Path, out: Path) -> None:
+    input_path = write(tmp_path / "in.jsonl", [call("a", "first")])
+    assert run(model, "-i", input_path, "-o", out).returncode == 0
     out.write_bytes(b"something else\n")
-    ran = run(model, "-i", given, "-o", out)
-    assert ran.returncode == 2
-    assert ran.stderr.decode() == f"{out} exists already; --force replaces it\n"
+    completed = run(model, "-i", input_path, "-o", out)
+    assert completed.returncode == 2
+    assert completed.stderr.decode() == f"{out} exists already; --force replaces it\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (("-i", "none.jsonl", "-o", "out.jsonl"), "none.jsonl does not exist"),
         (("-i", ".", "-o", "out.jsonl"), ". is not a file"),
@@ -320,13 +329,13 @@ def test_output_that_was_changed_since_is_not_taken_for_finished(
         (("-i", "http://127.0.0.1:9/in.jsonl", "-o", "out.jsonl"), "cannot be read"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    model: Path, tmp_path: Path, arguments: tuple[str, ...], said: str
+def test_run_rejects_invalid_arguments(
+    model: Path, tmp_path: Path, arguments: tuple[str, ...], output: str
 ) -> None:
     write(tmp_path / "in.jsonl", [call("a")])
     (tmp_path / "x").mkdir()
-    before = (tmp_path / "in.jsonl").read_bytes()
-    ran = subprocess.run(
+    previous = (tmp_path / "in.jsonl").read_bytes()
+    completed = subprocess.run(
         command(*arguments, "--force"),
         env=environment(model, PYTHONPATH=str(ROOT)),
         cwd=tmp_path,
@@ -335,22 +344,22 @@ def test_what_cannot_be_is_refused(
         timeout=60,
         check=False,
     )
-    assert ran.returncode == 2
-    assert said in ran.stderr
-    assert len(ran.stderr.splitlines()) == 1
-    assert (tmp_path / "in.jsonl").read_bytes() == before
+    assert completed.returncode == 2
+    assert output in completed.stderr
+    assert len(completed.stderr.splitlines()) == 1
+    assert (tmp_path / "in.jsonl").read_bytes() == previous
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_from_the_standard_input_to_the_standard_output(model: Path, tmp_path: Path) -> None:
+def test_run_from_stdin_to_stdout(model: Path, tmp_path: Path) -> None:
     lines = "".join(json.dumps(call(str(n), f"word {n}")) + "\n" for n in range(5))
-    ran = run(model, "-i", "-", "-o", "-", stdin=lines.encode())
-    assert ran.returncode == 0, ran.stderr
-    found = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [text(line) for line in found] == [f"word {n}" for n in range(5)]
+    completed = run(model, "-i", "-", "-o", "-", stdin=lines.encode())
+    assert completed.returncode == 0, completed.stderr
+    answers = [json.loads(line) for line in completed.stdout.splitlines()]
+    assert [text(line) for line in answers] == [f"word {n}" for n in range(5)]
 
 
-def test_from_a_web_server(model: Path, tmp_path: Path, out: Path) -> None:
+def test_run_reads_input_from_a_web_server(model: Path, tmp_path: Path, out: Path) -> None:
     content = json.dumps(call("a", "from afar")).encode()
 
     class Files(BaseHTTPRequestHandler):
@@ -360,13 +369,13 @@ def test_from_a_web_server(model: Path, tmp_path: Path, out: Path) -> None:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        ran = run(model, "-i", f"{url}/in.jsonl", "-o", out)
-        assert ran.returncode == 0, ran.stderr
+        completed = run(model, "-i", f"{url}/in.jsonl", "-o", out)
+        assert completed.returncode == 0, completed.stderr
         missing = run(model, "-i", f"{url}/none.jsonl", "-o", tmp_path / "other.jsonl")
         server.shutdown()
     assert text(read(out)[0]) == "from afar"
@@ -374,25 +383,25 @@ def test_from_a_web_server(model: Path, tmp_path: Path, out: Path) -> None:
     assert missing.stderr.decode() == f"{url}/none.jsonl answered with 404\n"
 
 
-def test_a_terminal_shows_a_bar(model: Path, tmp_path: Path, out: Path) -> None:
-    given = write(tmp_path / "in.jsonl", [call(str(n), "slow") for n in range(8)])
-    ours, theirs = pty.openpty()
+def test_run_shows_a_progress_bar_on_a_terminal(model: Path, tmp_path: Path, out: Path) -> None:
+    input_path = write(tmp_path / "in.jsonl", [call(str(n), "slow") for n in range(8)])
+    master_fd, slave_fd = pty.openpty()
     with subprocess.Popen(
-        command("-i", given, "-o", out),
+        command("-i", input_path, "-o", out),
         env=environment(model, TERM="xterm", COLUMNS="120"),
         cwd=ROOT,
-        stderr=theirs,
+        stderr=slave_fd,
     ) as process:
-        os.close(theirs)
-        said = b""
+        os.close(slave_fd)
+        output = b""
         try:
-            while chunk := os.read(ours, 65536):
-                said += chunk
+            while chunk := os.read(master_fd, 65536):
+                output += chunk
         except OSError:
-            # How a terminal ends whose other side has gone.
+            # Reading fails when the other side of the terminal is closed.
             pass
         assert process.wait(60) == 0
-    os.close(ours)
-    assert "━".encode() in said
-    assert b"8/8" in said
-    assert b"lines/s" in said
+    os.close(master_fd)
+    assert "━".encode() in output
+    assert b"8/8" in output
+    assert b"lines/s" in output

@@ -1,4 +1,4 @@
-"""A worker when its engine, its bucket or its lease fails it."""
+"""The queue worker: leases, retries, and failures of the engine, the bucket and the queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from handler.blobs.s3 import s3_client
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
 from tests.waiting import poll_until, wait_until
 
-TERMS = WorkerConfig(
+CONFIG = WorkerConfig(
     queue_url="q",
     worker_id="w",
     slots=2,
@@ -36,52 +36,52 @@ TERMS = WorkerConfig(
     has_dead_letter_queue=False,
     until_empty=True,
 )
-Act = Callable[[Line], Awaitable[LineOutcome]]
+Respond = Callable[[Line], Awaitable[LineOutcome]]
 
 
-class Answering:
-    """Answers each line with the result of a function, and records every try."""
+class FakeExecutor:
+    """Answers each line with the result of a function, and records every attempt."""
 
-    def __init__(self, act: Act) -> None:
-        self.act = act
-        self.asked: list[str] = []
-        # Of each try, whether the line was to run alone.
+    def __init__(self, respond: Respond) -> None:
+        self.respond = respond
+        self.answered_ids: list[str] = []
+        # For each attempt, whether it was exclusive.
         self.exclusive: list[bool] = []
 
     def check(self, line: Line) -> None:
         """Accept every line."""
 
     async def answer(self, line: Line, *, exclusive: bool = False) -> LineOutcome:
-        self.asked.append(line.custom_id)
+        self.answered_ids.append(line.custom_id)
         self.exclusive.append(exclusive)
-        return await self.act(line)
+        return await self.respond(line)
 
 
-async def good(line: Line) -> LineOutcome:
+async def succeed(line: Line) -> LineOutcome:
     return LineOutcome(b'{"status": "COMPLETED"}', ok=True, tokens=2)
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.memory.store, "TICK_S", 0.02)
     monkeypatch.setattr(batch.queue.worker, "_MIN_RETRY_DELAY_S", 0.01)
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResultBucket]:
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResultBucket]:
     with mock_aws():
-        given = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
-        client = s3_client(region_name="us-east-1", **given)
+        credentials = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        client = s3_client(region_name="us-east-1", **credentials)
         client.create_bucket(Bucket="bucket")
         yield ResultBucket.from_url("s3://bucket/here", client)
 
 
 @pytest.fixture
 async def store() -> AsyncIterator[MemoryJobStore]:
-    found = MemoryJobStore()
-    await found.start()
-    yield found
-    await found.close()
+    store = MemoryJobStore()
+    await store.start()
+    yield store
+    await store.close()
 
 
 async def send(store: MemoryJobStore, *names: str) -> list[Job]:
@@ -89,45 +89,50 @@ async def send(store: MemoryJobStore, *names: str) -> list[Job]:
     return [await store.enqueue(NewJob(endpoint="q", input=body)) for body in bodies]
 
 
-def worker_of(
-    store: MemoryJobStore, place: ResultBucket, answering: Answering, terms: WorkerConfig = TERMS
+def create_worker(
+    store: MemoryJobStore,
+    bucket: ResultBucket,
+    fake_executor: FakeExecutor,
+    config: WorkerConfig = CONFIG,
 ) -> tuple[QueueWorker, BatchProgress]:
-    tally = BatchProgress(0)
-    answerer = cast("LineExecutor", answering)
-    return QueueWorker(store, BucketResultStore(place, "m"), answerer, tally, "m", terms), tally
+    progress = BatchProgress(0)
+    executor = cast("LineExecutor", fake_executor)
+    return QueueWorker(
+        store, BucketResultStore(bucket, "m"), executor, progress, "m", config
+    ), progress
 
 
 async def status(store: MemoryJobStore, job: Job) -> JobStatus:
-    found = await store.get(job.id)
-    assert found is not None
-    return found.status
+    job_store = await store.get(job.id)
+    assert job_store is not None
+    return job_store.status
 
 
-async def test_all_is_answered(store: MemoryJobStore, place: ResultBucket) -> None:
+async def test_worker_answers_all_messages(store: MemoryJobStore, bucket: ResultBucket) -> None:
     sent = await send(store, *(f"n{number}" for number in range(10)))
-    worker, tally = worker_of(store, place, Answering(good))
+    worker, progress = create_worker(store, bucket, FakeExecutor(succeed))
     await worker.run()
     assert {await status(store, job) for job in sent} == {JobStatus.COMPLETED}
-    assert (tally.done, tally.failed, tally.tokens) == (10, 0, 20)
+    assert (progress.done, progress.failed, progress.tokens) == (10, 0, 20)
 
 
-async def test_a_lease_is_renewed_for_as_long_as_an_answer_takes(
-    store: MemoryJobStore, place: ResultBucket
+async def test_worker_renews_the_lease_during_a_long_answer(
+    store: MemoryJobStore, bucket: ResultBucket
 ) -> None:
     async def slow(line: Line) -> LineOutcome:
         await asyncio.sleep(1.0)
-        return await good(line)
+        return await succeed(line)
 
     (job,) = await send(store, "a")
-    answering = Answering(slow)
-    worker, _ = worker_of(store, place, answering, replace(TERMS, lease_s=0.3))
+    fake_executor = FakeExecutor(slow)
+    worker, _ = create_worker(store, bucket, fake_executor, replace(CONFIG, lease_s=0.3))
     await worker.run()
-    assert answering.asked == ["a"]
+    assert fake_executor.answered_ids == ["a"]
     assert await status(store, job) is JobStatus.COMPLETED
 
 
-async def test_what_another_has_been_given_is_not_gone_on_with(
-    store: MemoryJobStore, place: ResultBucket
+async def test_worker_cancels_a_message_that_was_leased_to_another(
+    store: MemoryJobStore, bucket: ResultBucket
 ) -> None:
     stopped: list[str] = []
 
@@ -137,36 +142,36 @@ async def test_what_another_has_been_given_is_not_gone_on_with(
         except asyncio.CancelledError:
             stopped.append(line.custom_id)
             raise
-        return await good(line)
+        return await succeed(line)
 
     (job,) = await send(store, "a")
-    # Looked after every second: long enough not to be over on a machine that stands still.
-    terms = replace(TERMS, lease_s=3.0, until_empty=False)
-    answering = Answering(endless)
-    worker, tally = worker_of(store, place, answering, terms)
-    working = asyncio.create_task(worker.run())
-    await wait_until(lambda: answering.asked)
+    # Renewed every second; long enough not to expire on a busy machine.
+    config = replace(CONFIG, lease_s=3.0, until_empty=False)
+    fake_executor = FakeExecutor(endless)
+    worker, progress = create_worker(store, bucket, fake_executor, config)
+    run_task = asyncio.create_task(worker.run())
+    await wait_until(lambda: fake_executor.answered_ids)
     worker.stop()
     assert await store.reclaim_jobs("w", "it was thought dead")
     async with asyncio.timeout(10):
-        await working
-    assert (stopped, tally.done) == (["a"], 0)
+        await run_task
+    assert (stopped, progress.done) == (["a"], 0)
     assert await status(store, job) is JobStatus.IN_QUEUE
 
 
-async def test_a_failure_that_may_pass_is_tried_again_and_written_off_in_the_end(
-    store: MemoryJobStore, place: ResultBucket
+async def test_worker_retries_a_temporary_failure_until_max_receives(
+    store: MemoryJobStore, bucket: ResultBucket
 ) -> None:
     async def bad(line: Line) -> LineOutcome:
         return LineOutcome(b'{"status": "FAILED"}', ok=False, retryable=True)
 
     (job,) = await send(store, "a")
-    answering = Answering(bad)
-    # One try less than the store allows before it fails a job itself.
-    worker, tally = worker_of(store, place, answering, replace(TERMS, max_receives=3))
+    fake_executor = FakeExecutor(bad)
+    # One attempt less than after which the store itself fails a job.
+    worker, progress = create_worker(store, bucket, fake_executor, replace(CONFIG, max_receives=3))
     await worker.run()
-    assert answering.asked == ["a", "a"]
-    assert (tally.done, tally.failed, tally.retries) == (1, 1, 1)
+    assert fake_executor.answered_ids == ["a", "a"]
+    assert (progress.done, progress.failed, progress.retries) == (1, 1, 1)
     ended = await store.get(job.id)
     assert ended is not None
     assert ended.output == b'{"status": "FAILED"}'
@@ -175,57 +180,63 @@ async def test_a_failure_that_may_pass_is_tried_again_and_written_off_in_the_end
 @pytest.mark.parametrize(
     ("max_receives", "exclusive"), [(4, [False, False, True]), (3, [False, True]), (2, [False])]
 )
-async def test_message_runs_alone_at_its_last_try_unless_that_is_its_first(
-    store: MemoryJobStore, place: ResultBucket, max_receives: int, exclusive: list[bool]
+async def test_worker_makes_the_last_attempt_exclusive_unless_it_is_the_first(
+    store: MemoryJobStore, bucket: ResultBucket, max_receives: int, exclusive: list[bool]
 ) -> None:
     async def crashed(line: Line) -> LineOutcome:
         return LineOutcome(b'{"status": "FAILED"}', ok=False, retryable=True, crashed=True)
 
     (job,) = await send(store, "a")
-    answering = Answering(crashed)
-    worker, tally = worker_of(store, place, answering, replace(TERMS, max_receives=max_receives))
+    fake_executor = FakeExecutor(crashed)
+    worker, progress = create_worker(
+        store, bucket, fake_executor, replace(CONFIG, max_receives=max_receives)
+    )
     await worker.run()
-    assert answering.exclusive == exclusive
-    assert (tally.done, tally.failed, tally.retries) == (1, 1, len(exclusive) - 1)
+    assert fake_executor.exclusive == exclusive
+    assert (progress.done, progress.failed, progress.retries) == (1, 1, len(exclusive) - 1)
     ended = await store.get(job.id)
     assert ended is not None
     assert ended.output == b'{"status": "FAILED"}'
 
 
-async def test_an_engine_that_has_given_up_ends_the_worker_and_costs_no_message(
-    store: MemoryJobStore, place: ResultBucket
+async def test_worker_stops_and_returns_messages_when_the_engine_is_dead(
+    store: MemoryJobStore, bucket: ResultBucket
 ) -> None:
     async def lost(line: Line) -> LineOutcome:
         raise EngineLost("the engine has given up")
 
     sent = await send(store, "a", "b", "c")
-    worker, _ = worker_of(store, place, Answering(lost))
+    worker, _ = create_worker(store, bucket, FakeExecutor(lost))
     with pytest.raises(WorkerStopped, match="the engine has given up"):
         await worker.run()
     assert {await status(store, job) for job in sent} == {JobStatus.IN_QUEUE}
     assert [job.lost_attempts for job in await store.list_recent_jobs("q", 9)] == [0, 0, 0]
 
 
-async def test_a_bucket_that_refuses_ends_the_worker_before_it_answers(
-    store: MemoryJobStore, place: ResultBucket, monkeypatch: pytest.MonkeyPatch
+async def test_worker_stops_when_the_bucket_rejects_a_request(
+    store: MemoryJobStore, bucket: ResultBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+    credentials = {
+        "aws_access_key_id": "x",
+        "aws_secret_access_key": "x",
+        "region_name": "us-east-1",
+    }
 
     async def kept_nowhere(line: Line) -> LineOutcome:
         await asyncio.to_thread(
-            ResultBucket.from_url("s3://none", s3_client(**given)).put_if_absent, "a", b""
+            ResultBucket.from_url("s3://none", s3_client(**credentials)).put_if_absent, "a", b""
         )
-        return await good(line)
+        return await succeed(line)
 
     sent = await send(store, "a")
-    worker, _ = worker_of(store, place, Answering(kept_nowhere))
+    worker, _ = create_worker(store, bucket, FakeExecutor(kept_nowhere))
     with pytest.raises(WorkerStopped, match="NoSuchBucket"):
         await worker.run()
     assert await status(store, sent[0]) is JobStatus.IN_QUEUE
 
 
-async def test_an_answer_is_not_given_up_for_a_request_that_fails(
-    store: MemoryJobStore, place: ResultBucket, monkeypatch: pytest.MonkeyPatch
+async def test_worker_retries_an_ack_that_fails(
+    store: MemoryJobStore, bucket: ResultBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = 2
     ack = store.ack
@@ -239,59 +250,61 @@ async def test_an_answer_is_not_given_up_for_a_request_that_fails(
 
     monkeypatch.setattr(store, "ack", failing)
     (job,) = await send(store, "a")
-    answering = Answering(good)
-    worker, tally = worker_of(store, place, answering)
+    fake_executor = FakeExecutor(succeed)
+    worker, progress = create_worker(store, bucket, fake_executor)
     await worker.run()
-    assert (answering.asked, tally.done) == (["a"], 1)
+    assert (fake_executor.answered_ids, progress.done) == (["a"], 1)
     assert await status(store, job) is JobStatus.COMPLETED
 
 
-async def test_a_network_that_is_away_is_waited_for(
-    store: MemoryJobStore, place: ResultBucket, monkeypatch: pytest.MonkeyPatch
+async def test_worker_retries_a_receive_that_fails(
+    store: MemoryJobStore, bucket: ResultBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = 3
     receive = store.receive
 
-    async def failing(*given: object, **named: object) -> list[Job]:
+    async def failing(*credentials: object, **named: object) -> list[Job]:
         nonlocal failures
         if failures:
             failures -= 1
             raise StoreUnavailable("q: Could not connect")
-        return await receive(*given, **named)  # type: ignore[arg-type]
+        return await receive(*credentials, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "receive", failing)
     (job,) = await send(store, "a")
-    worker, _ = worker_of(store, place, Answering(good))
+    worker, _ = create_worker(store, bucket, FakeExecutor(succeed))
     await worker.run()
     assert await status(store, job) is JobStatus.COMPLETED
 
 
-async def test_what_has_an_answer_is_not_answered_again(
-    store: MemoryJobStore, place: ResultBucket
+async def test_worker_does_not_answer_a_message_with_a_stored_answer(
+    store: MemoryJobStore, bucket: ResultBucket
 ) -> None:
     (job,) = await send(store, "a")
-    BucketResultStore(place, "m").keep(job.replace(output=b'{"status": "COMPLETED", "output": 1}'))
-    answering = Answering(good)
-    worker, tally = worker_of(store, place, answering)
+    BucketResultStore(bucket, "m").keep(job.replace(output=b'{"status": "COMPLETED", "output": 1}'))
+    fake_executor = FakeExecutor(succeed)
+    worker, progress = create_worker(store, bucket, fake_executor)
     await worker.run()
-    assert (answering.asked, tally.done) == ([], 0)
+    assert (fake_executor.answered_ids, progress.done) == ([], 0)
     assert await status(store, job) is JobStatus.COMPLETED
 
 
-async def test_what_waits_for_a_slot_is_given_back_before_others_have_finished(
-    store: MemoryJobStore, place: ResultBucket
+async def test_stop_returns_waiting_messages_before_others_finish(
+    store: MemoryJobStore, bucket: ResultBucket
 ) -> None:
     finish = asyncio.Event()
 
     async def long(line: Line) -> LineOutcome:
         await finish.wait()
-        return await good(line)
+        return await succeed(line)
 
     sent = await send(store, "a", "b", "c", "d")
-    answering = Answering(long)
-    worker, tally = worker_of(store, place, answering, replace(TERMS, slots=1, until_empty=False))
-    working = asyncio.create_task(worker.run())
-    await wait_until(lambda: answering.asked)
+    fake_executor = FakeExecutor(long)
+    worker, progress = create_worker(
+        store, bucket, fake_executor, replace(CONFIG, slots=1, until_empty=False)
+    )
+    run_task = asyncio.create_task(worker.run())
+    await wait_until(lambda: fake_executor.answered_ids)
 
     async def waiting() -> int:
         return (await store.stats("q")).counts[JobStatus.IN_QUEUE]
@@ -308,8 +321,8 @@ async def test_what_waits_for_a_slot_is_given_back_before_others_have_finished(
     assert not finish.is_set()
     finish.set()
     async with asyncio.timeout(10):
-        await working
-    # Whichever of them had the slot: they are looked up side by side, and come in any order.
-    (had_it,) = answering.asked
-    assert tally.done == 1
-    assert await status(store, sent["abcd".index(had_it)]) is JobStatus.COMPLETED
+        await run_task
+    # Any of the messages may have the slot, because their stored answers are read concurrently.
+    (answered_id,) = fake_executor.answered_ids
+    assert progress.done == 1
+    assert await status(store, sent["abcd".index(answered_id)]) is JobStatus.COMPLETED

@@ -1,4 +1,4 @@
-"""How an answerer waits for the engine, and which slots it reserves."""
+"""LineExecutor: waiting for the engine, and slot reservations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLACED = EngineReplaced("it was ended while the request was running beside ano
 
 
 class FakeEngine:
-    """An engine that another model keeps ready; it counts the slots that were reserved."""
+    """An engine that is always ready and records reservations."""
 
     state = EngineState.READY
 
@@ -31,7 +31,7 @@ class FakeEngine:
         self.held = 0
 
     async def ready(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
     async def reserve(self, priority: Priority, *, exclusive: bool = False) -> Slot:
         self.reserved.append((priority, exclusive))
@@ -43,7 +43,7 @@ class FakeEngine:
 
 
 class FakeService:
-    """Raises the errors one after the other, and answers after the last."""
+    """Raises the errors one after the other, then answers."""
 
     def __init__(self, engine: FakeEngine, *errors: Exception) -> None:
         self._engine = engine
@@ -65,7 +65,7 @@ class FakeService:
 
 
 class FakeJobs:
-    """Ends each job with the same result."""
+    """Returns the same result for each job."""
 
     def __init__(self, result: JobResult) -> None:
         self._result = result
@@ -74,63 +74,65 @@ class FakeJobs:
         return self._result
 
 
-def line_of(**fields: Any) -> Line:
+def create_line(**fields: Any) -> Line:
     return parse_line(orjson.dumps(LINE | fields), 1)
 
 
-def answerer_of(
+def create_executor(
     *errors: Exception, priority: Priority | None = None
 ) -> tuple[LineExecutor, FakeService, FakeEngine]:
     engine = FakeEngine()
     service = FakeService(engine, *errors)
-    doors = Services(cast("Any", None), cast("Any", service), cast("Any", None))
-    return LineExecutor(doors, cast("AnyEngine", engine), priority), service, engine
+    services = Services(cast("Any", None), cast("Any", service), cast("Any", None))
+    return LineExecutor(services, cast("AnyEngine", engine), priority), service, engine
 
 
 @pytest.mark.parametrize("error", [RESTARTING, REPLACED])
-async def test_line_that_has_to_wait_is_tried_again_after_a_pause(error: Exception) -> None:
-    """Where another model is loaded, the engine is ready: without a pause this never stops."""
-    answerer, service, _ = answerer_of(*[error] * 1_000)
+async def test_deferred_line_is_retried_after_a_pause(error: Exception) -> None:
+    """With another model loaded, the engine is ready: without a pause this would be a busy loop."""
+    executor, service, _ = create_executor(*[error] * 1_000)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await answerer.answer(line_of())
+            await executor.answer(create_line())
     assert service.attempts == 1
 
 
-async def test_line_that_has_to_wait_is_answered_in_the_end(
+async def test_deferred_line_is_answered_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("batch.line_executor._RETRY_DELAY_S", 0.0)
-    answerer, service, _ = answerer_of(RESTARTING, REPLACED)
-    outcome = await answerer.answer(line_of())
+    executor, service, _ = create_executor(RESTARTING, REPLACED)
+    outcome = await executor.answer(create_line())
     assert (outcome.ok, outcome.tokens, service.attempts) == (True, 2, 3)
 
 
 @pytest.mark.parametrize("priority", [None, Priority.BATCH])
-async def test_line_alone_holds_one_slot_for_itself_at_each_try(
+async def test_exclusive_line_reserves_the_engine_for_each_attempt(
     monkeypatch: pytest.MonkeyPatch, priority: Priority | None
 ) -> None:
     monkeypatch.setattr("batch.line_executor._RETRY_DELAY_S", 0.0)
-    answerer, service, engine = answerer_of(REPLACED, EngineCrashed("it died"), priority=priority)
-    outcome = await answerer.answer(line_of(), exclusive=True)
+    executor, service, engine = create_executor(
+        REPLACED, EngineCrashed("it died"), priority=priority
+    )
+    outcome = await executor.answer(create_line(), exclusive=True)
     assert (outcome.ok, outcome.crashed, outcome.retryable) == (False, True, True)
     assert engine.reserved == [(Priority.BATCH, True)] * 2
     assert (service.held, engine.held) == ([1, 1], 0)
 
 
-async def test_line_that_is_not_alone_runs_beside_others() -> None:
-    answerer, service, engine = answerer_of(priority=Priority.BATCH)
-    assert (await answerer.answer(line_of())).ok
+async def test_line_reserves_a_shared_slot_by_default() -> None:
+    executor, service, engine = create_executor(priority=Priority.BATCH)
+    assert (await executor.answer(create_line())).ok
     assert (engine.reserved, service.held, engine.held) == ([(Priority.BATCH, False)], [1], 0)
 
 
 @pytest.mark.parametrize(("interruption", "crashed"), [(Interruption.CRASH, True), (None, False)])
-async def test_job_tells_whether_the_engine_crashed_under_it(
+async def test_outcome_of_a_job_reports_a_crash(
     interruption: Interruption | None, crashed: bool
 ) -> None:
     result = JobResult(error="no", retryable=True, interruption=interruption, reason="no")
-    doors = Services(cast("Any", FakeJobs(result)), cast("Any", None), cast("Any", None))
-    answerer = LineExecutor(doors, cast("AnyEngine", FakeEngine()))
+    services = Services(cast("Any", FakeJobs(result)), cast("Any", None), cast("Any", None))
+    executor = LineExecutor(services, cast("AnyEngine", FakeEngine()))
     line = parse_line(b'{"id": "a", "input": {"prompt": "x"}}', 1)
-    outcome: LineOutcome = await answerer.answer(line)
+    outcome: LineOutcome = await executor.answer(line)
     assert (outcome.ok, outcome.retryable, outcome.crashed) == (False, True, crashed)

@@ -1,4 +1,4 @@
-"""What the command does for itself before a batch is begun."""
+"""The garbage collector settings of `batch run`."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from batch.cli.run import RunCommand
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    """Leaves Python's collector as it was."""
+    """Restore the garbage collector settings."""
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
     gc.unfreeze()
 
 
-def test_the_collector_has_little_to_look_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is imported stays, and what a line leaves goes by itself: looks for cycles find none."""
-    seen: list[tuple[int, int]] = []
+def test_run_freezes_imports_and_raises_the_gc_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imported objects are permanent, and lines leave no reference cycles."""
+    gc_states: list[tuple[int, int]] = []
 
     def run(self: RunCommand) -> int:
-        seen.append((gc.get_freeze_count(), gc.get_threshold()[0]))
+        gc_states.append((gc.get_freeze_count(), gc.get_threshold()[0]))
         return 0
 
     monkeypatch.setattr(RunCommand, "run", run)
     # For the whole process, other tests included.
     monkeypatch.setattr("handler.logs.configure_logging", lambda *level, **how: None)
     monkeypatch.setattr(sys, "argv", ["batch", "run", "-i", "in", "-o", "out"])
-    loaded = len(gc.get_objects())
+    object_count = len(gc.get_objects())
     assert batch.__main__.main() == 0
-    [(aside, new)] = seen
-    assert aside > loaded / 2
-    assert new >= 10_000
+    [(frozen, threshold)] = gc_states
+    assert frozen > object_count / 2
+    assert threshold >= 10_000

@@ -1,4 +1,4 @@
-"""How often a runner tries a line, and what it writes down when it is told to stop."""
+"""BatchRunner: attempts per line, and a stop."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ CRASH = LineOutcome(b"{}", ok=False, retryable=True, crashed=True)
 TIMEOUT = LineOutcome(b"{}", ok=False, retryable=True)
 
 
-class Stopping:
-    """Answers lines, and has the runner stop while it is at the first."""
+class StoppingExecutor:
+    """Stops the runner during the first line."""
 
     def __init__(self, outcome: LineOutcome) -> None:
         self.outcome = outcome
-        self.asked: list[int] = []
+        self.answered_numbers: list[int] = []
         self.runner: BatchRunner | None = None
 
     async def answer(self, line: Line, *, exclusive: bool = False) -> LineOutcome:
-        self.asked.append(line.number)
+        self.answered_numbers.append(line.number)
         assert self.runner is not None
         self.runner.stop()
         return self.outcome
 
 
-class Scripted:
-    """Answers each try of a line with the next of some outcomes, the last one again and again."""
+class ScriptedExecutor:
+    """Returns the next of some outcomes for each attempt, and then always the last one."""
 
     def __init__(self, *outcomes: LineOutcome) -> None:
         self._outcomes = list(outcomes)
-        # Of each try, whether the line was to run alone.
+        # For each attempt, whether it was exclusive.
         self.exclusive: list[bool] = []
 
     async def answer(self, line: Line, *, exclusive: bool = False) -> LineOutcome:
@@ -56,7 +56,7 @@ def journal(tmp_path: Path) -> Iterator[BatchJournal]:
     journal.close()
 
 
-def source_of(folder: Path, lines: int) -> LineSource:
+def create_source(folder: Path, lines: int) -> LineSource:
     line = {"method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
     path = folder / "in.jsonl"
     path.write_text("".join(json.dumps(line | {"custom_id": str(n)}) + "\n" for n in range(lines)))
@@ -67,7 +67,7 @@ def source_of(folder: Path, lines: int) -> LineSource:
     ("outcomes", "max_attempts", "exclusive"),
     [
         ([CRASH], 3, [False, False, True]),
-        # A line that was running at three crashes is taken for their reason.
+        # A line that was running at three crashes counts as their cause.
         ([CRASH], 100, [False, False, True]),
         ([CRASH, TIMEOUT], 3, [False, False, True]),
         ([TIMEOUT], 3, [False, False, False]),
@@ -75,7 +75,7 @@ def source_of(folder: Path, lines: int) -> LineSource:
         ([CRASH, LineOutcome(b"{}", ok=True)], 3, [False, False]),
     ],
 )
-async def test_line_runs_alone_at_its_last_try_if_the_engine_crashed_under_it(
+async def test_runner_makes_the_last_attempt_exclusive_after_a_crash(
     outcomes: list[LineOutcome],
     max_attempts: int,
     exclusive: list[bool],
@@ -85,42 +85,42 @@ async def test_line_runs_alone_at_its_last_try_if_the_engine_crashed_under_it(
 ) -> None:
     monkeypatch.setattr("batch.runner._MIN_RETRY_DELAY_S", 0.0)
     journal.begin(JournalHeader("digest", 1))
-    answerer = Scripted(*outcomes)
+    executor = ScriptedExecutor(*outcomes)
     runner = BatchRunner(
-        source_of(tmp_path, 1),
+        create_source(tmp_path, 1),
         journal,
-        cast("LineExecutor", answerer),
+        cast("LineExecutor", executor),
         BatchProgress(1),
         concurrency=1,
         max_attempts=max_attempts,
     )
     await runner.run()
-    assert answerer.exclusive == exclusive
+    assert executor.exclusive == exclusive
     assert journal.done == 1
 
 
 @pytest.mark.parametrize(
-    ("outcome", "kept"),
+    ("outcome", "journaled"),
     [
         (LineOutcome(b"{}", ok=True), 1),
         (LineOutcome(b"{}", ok=False), 1),
-        # Another try may end better: it is the next run's.
+        # The next run retries it.
         (LineOutcome(b"{}", ok=False, retryable=True), 0),
     ],
 )
-async def test_what_is_under_way_is_written_down_unless_it_would_be_tried_again(
-    outcome: LineOutcome, kept: int, tmp_path: Path, journal: BatchJournal
+async def test_stopped_runner_journals_lines_in_progress_unless_retryable(
+    outcome: LineOutcome, journaled: int, tmp_path: Path, journal: BatchJournal
 ) -> None:
     journal.begin(JournalHeader("digest", LINES))
-    answerer = Stopping(outcome)
-    answerer.runner = BatchRunner(
-        source_of(tmp_path, LINES),
+    executor = StoppingExecutor(outcome)
+    executor.runner = BatchRunner(
+        create_source(tmp_path, LINES),
         journal,
-        cast("LineExecutor", answerer),
+        cast("LineExecutor", executor),
         BatchProgress(LINES),
         concurrency=1,
         max_attempts=3,
     )
-    await answerer.runner.run()
-    assert answerer.asked == [1]
-    assert journal.done == kept
+    await executor.runner.run()
+    assert executor.answered_numbers == [1]
+    assert journal.done == journaled

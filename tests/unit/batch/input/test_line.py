@@ -1,4 +1,4 @@
-"""A batch's line: what is a request, and what is said of what is none."""
+"""parse_line: valid requests, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ CALL: dict[str, Any] = {
 }
 
 
-def encoded(found: object) -> bytes:
-    return json.dumps(found).encode() + b"\n"
+def encoded(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
 
 
-def test_a_call_is_read() -> None:
+def test_parse_line_reads_a_call() -> None:
     assert parse_line(encoded(CALL), 7) == Line(7, "one", "/v1/completions", CALL["body"])
 
 
 @pytest.mark.parametrize(
-    ("given", "custom_id"),
+    ("line", "custom_id"),
     [
         ({"input": {"prompt": "x"}}, "line-3"),
         ({"id": "a job", "input": {"prompt": "x"}}, "a job"),
         ({"id": None, "input": {"prompt": "x"}, "webhook": "http://x"}, "line-3"),
     ],
 )
-def test_a_job_input_is_read(given: dict[str, Any], custom_id: str) -> None:
-    assert parse_line(encoded(given), 3) == Line(3, custom_id, None, {"prompt": "x"})
+def test_parse_line_reads_a_job_input(line: dict[str, Any], custom_id: str) -> None:
+    assert parse_line(encoded(line), 3) == Line(3, custom_id, None, {"prompt": "x"})
 
 
-def test_what_editors_leave_behind_means_nothing() -> None:
+def test_parse_line_ignores_byte_order_mark_and_carriage_return() -> None:
     raw = b"\xef\xbb\xbf" + json.dumps(CALL).encode() + b"\r\n"
     assert parse_line(raw, 1).custom_id == "one"
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         (b"\n", "the line is empty"),
         (b"", "the line is empty"),
@@ -74,14 +74,14 @@ def test_what_editors_leave_behind_means_nothing() -> None:
         ),
     ],
 )
-def test_what_is_no_request_is_told_in_a_sentence(raw: bytes, said: str) -> None:
+def test_parse_line_rejects_invalid_lines_with_one_sentence(raw: bytes, message: str) -> None:
     with pytest.raises(BadLine) as caught:
         parse_line(raw, 2)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-def test_a_byte_order_mark_further_down_is_no_json() -> None:
+def test_parse_line_rejects_a_byte_order_mark_on_a_later_line() -> None:
     with pytest.raises(BadLine, match="not JSON"):
         parse_line(b"\xef\xbb\xbf" + encoded(CALL), 2)
 
@@ -110,7 +110,7 @@ def test_a_byte_order_mark_further_down_is_no_json() -> None:
         ({"input": {}, "id": "1", "note": "mine"}, ()),
     ],
 )
-def test_read_line_warns_about_keys_beside_the_request(
+def test_parse_line_warns_about_other_keys(
     line: dict[str, object], warnings: tuple[str, ...]
 ) -> None:  # R61
     assert parse_line(json.dumps(line).encode(), 1).warnings == warnings

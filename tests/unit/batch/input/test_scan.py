@@ -1,4 +1,4 @@
-"""Looking a batch over: all problems of all lines, before anything is loaded."""
+"""scan_input: all problems of all lines."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def call(custom_id: str, url: str = "/v1/completions", **body: Any) -> bytes:
     return json.dumps(line).encode()
 
 
-def fine(_line: Line) -> None:
+def accept(_line: Line) -> None:
     return None
 
 
-def over(source: LineSource, max_lines: int = 100) -> InputSummary:
-    return scan_input(source, fine, max_lines)
+def scan(source: LineSource, max_lines: int = 100) -> InputSummary:
+    return scan_input(source, accept, max_lines)
 
 
-def test_a_batch_without_problems(write: Write) -> None:
+def test_scan_of_a_valid_input(write: Write) -> None:
     source = write(call("a"), call("b"), b"")
-    found = over(source)
-    assert (found.lines, found.kind, found.problem_count) == (2, "/v1/completions", 0)
+    summary = scan(source)
+    assert (summary.lines, summary.kind, summary.problem_count) == (2, "/v1/completions", 0)
     assert (
-        found.digest
+        summary.digest
         == compute_digest(source)
         == hashlib.sha256(source.path.read_bytes()).hexdigest()
     )
@@ -67,57 +67,57 @@ def test_every_problem_has_its_line(write: Write) -> None:
         call("a"),
         call("e"),
     )
-    found = scan_input(source, check, 100)
-    assert found.problem_count == 7
-    assert found.problems == [
+    summary = scan_input(source, check, 100)
+    assert summary.problem_count == 7
+    assert summary.problems == [
         (2, "the line is empty"),
         (3, "the line is for /v1/chat/completions, the lines before it are for /v1/completions"),
-        (4, found.problems[2][1]),
+        (4, summary.problems[2][1]),
         (5, "bad is not allowed"),
         (6, "custom_id is the same as on line 1"),
         (7, "the line is longer than 1,000 bytes (MAX_BODY_MB)"),
         (8, "custom_id is the same as on line 1"),
     ]
-    assert found.problems[2][1].startswith("the line is not JSON: ")
+    assert summary.problems[2][1].startswith("the line is not JSON: ")
 
 
 def test_jobs_and_calls_do_not_mix(write: Write) -> None:
-    found = over(write(b'{"input": {}}', call("a")))
-    assert found.problems == [
+    summary = scan(write(b'{"input": {}}', call("a")))
+    assert summary.problems == [
         (2, "the line is for /v1/completions, the lines before it are for job inputs")
     ]
 
 
 def test_an_empty_file(write: Write) -> None:
-    found = over(write())
-    assert found.problem_count == 1
-    assert found.problems[0][1].endswith("in.jsonl is empty")
+    summary = scan(write())
+    assert summary.problem_count == 1
+    assert summary.problems[0][1].endswith("in.jsonl is empty")
 
 
 def test_too_many_lines_are_one_problem(write: Write) -> None:
-    found = over(write(*(call(str(number)) for number in range(7))), max_lines=5)
-    assert found.problems == [(6, "the file has 7 lines, at most 5 are allowed")]
+    summary = scan(write(*(call(str(number)) for number in range(7))), max_lines=5)
+    assert summary.problems == [(6, "the file has 7 lines, at most 5 are allowed")]
 
 
-def test_of_very_many_problems_the_first_by_line_are_kept(write: Write) -> None:
+def test_only_the_first_problems_are_listed(write: Write) -> None:
     lines = [call("same")] * 200 + [b"{"] * 200
-    found = over(write(*lines), max_lines=1_000)
-    assert found.problem_count == 199 + 200
-    assert [number for number, _ in found.problems] == list(range(2, 2 + MAX_LISTED_PROBLEMS))
+    summary = scan(write(*lines), max_lines=1_000)
+    assert summary.problem_count == 199 + 200
+    assert [number for number, _ in summary.problems] == list(range(2, 2 + MAX_LISTED_PROBLEMS))
 
 
-def test_a_line_that_never_ends_is_not_read_whole(write: Write) -> None:
+def test_source_truncates_a_long_line(write: Write) -> None:
     source = write(b"x" * 10_000, call("a"), max_line_bytes=100)
     assert [len(line) for line in source.lines()] == [101, len(call("a"))]
 
 
-def test_a_line_of_just_the_allowed_length(write: Write) -> None:
+def test_line_of_exactly_the_maximum_length_is_accepted(write: Write) -> None:
     exact = call("a", filler="x" * 50)
     source = write(exact, call("b"), max_line_bytes=len(exact) + 1)
     assert [*source.lines()] == [exact + b"\n", call("b")]
-    assert over(source).problem_count == 0
+    assert scan(source).problem_count == 0
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_raises_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         list(LineSource(tmp_path, 10).lines())

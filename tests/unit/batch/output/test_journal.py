@@ -1,4 +1,4 @@
-"""The journal of a batch: what was added is there, whatever happened afterwards."""
+"""The journal of a batch: added answers survive kills, damage and full disks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADER = JournalHeader("d" * 64, 5)
 
 
 @contextmanager
-def opened(path: Path, *, fresh: bool = False) -> Iterator[BatchJournal]:
+def open_journal(path: Path, *, fresh: bool = False) -> Iterator[BatchJournal]:
     journal = BatchJournal(path, fresh=fresh)
     try:
         yield journal
@@ -39,16 +39,16 @@ def path(tmp_path: Path) -> Path:
 
 
 def fill(path: Path) -> None:
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         journal.begin(HEADER)
         journal.add(3, b'{"n":3}', ok=True)
         journal.add(1, b'{"n":1}', ok=False)
         journal.add(2, '{"n":"ü"}'.encode(), ok=True)
 
 
-def test_answers_come_by_line_or_as_they_came(path: Path) -> None:
+def test_answers_are_in_input_order_or_journal_order(path: Path) -> None:
     fill(path)
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         assert (journal.lines, journal.done, journal.failed) == (5, 3, 1)
         assert [journal.is_missing(number) for number in range(1, 6)] == [False] * 3 + [True] * 2
         assert [*journal.answers(ok=True)] == ['{"n":"ü"}\n'.encode(), b'{"n":3}\n']
@@ -56,34 +56,34 @@ def test_answers_come_by_line_or_as_they_came(path: Path) -> None:
         assert [*journal.answers(ok=False)] == [b'{"n":1}\n']
 
 
-def test_a_new_journal_is_of_no_input(path: Path) -> None:
-    with opened(path) as journal:
+def test_new_journal_has_no_header(path: Path) -> None:
+    with open_journal(path) as journal:
         assert journal.header is None
         assert journal.lines == 0
 
 
-def test_fresh_forgets(path: Path) -> None:
+def test_fresh_discards_an_existing_journal(path: Path) -> None:
     fill(path)
-    with opened(path, fresh=True) as journal:
+    with open_journal(path, fresh=True) as journal:
         assert journal.header is None
 
 
-def test_what_was_not_written_to_its_end_is_cut_off(path: Path) -> None:
-    """At every byte: a kill or a power cut leaves whatever had come to the disk."""
+def test_incomplete_last_record_is_cut_off(path: Path) -> None:
+    """At every byte: a kill or a power failure may leave any prefix of the file."""
     fill(path)
-    whole = path.read_bytes()
-    ends = [number + 1 for number, byte in enumerate(whole) if byte == ord("\n")]
-    for cut in range(len(whole) + 1):
-        path.write_bytes(whole[:cut])
-        with opened(path) as journal:
-            kept = sum(end <= cut for end in ends)
-            assert (journal.header is not None) == (kept > 0)
-            assert journal.done == max(kept - 1, 0)
+    content = path.read_bytes()
+    ends = [number + 1 for number, byte in enumerate(content) if byte == ord("\n")]
+    for cut in range(len(content) + 1):
+        path.write_bytes(content[:cut])
+        with open_journal(path) as journal:
+            complete_records = sum(end <= cut for end in ends)
+            assert (journal.header is not None) == (complete_records > 0)
+            assert journal.done == max(complete_records - 1, 0)
             if journal.header is not None:
                 journal.add(5, b'{"n":5}', ok=True)
-        if kept:
-            with opened(path) as journal:
-                assert journal.done == kept
+        if complete_records:
+            with open_journal(path) as journal:
+                assert journal.done == complete_records
                 assert [*journal.answers(ok=True)][-1] == b'{"n":5}\n'
 
 
@@ -91,7 +91,7 @@ def test_what_was_not_written_to_its_end_is_cut_off(path: Path) -> None:
     ("undamaged", "damaged"),
     [
         (b'{"n":1}', b'{"n":?}'),
-        # The number of a line, and whether its answer is one.
+        # The line number, and the success flag.
         (b"\n1 0 ", b"\n4 0 "),
         (b"\n1 0 ", b"\n1 1 "),
         (b"\n1 0 ", b"\n9 0 "),
@@ -99,14 +99,12 @@ def test_what_was_not_written_to_its_end_is_cut_off(path: Path) -> None:
         (b'{"n":1}', b'{"n"\n1}'),
     ],
 )
-def test_damaged_record_costs_that_record_alone(
-    path: Path, undamaged: bytes, damaged: bytes
-) -> None:
+def test_damaged_record_loses_only_its_line(path: Path, undamaged: bytes, damaged: bytes) -> None:
     fill(path)
-    whole = path.read_bytes()
-    assert whole.count(undamaged) == 1
-    path.write_bytes(whole.replace(undamaged, damaged))
-    with opened(path) as journal:
+    content = path.read_bytes()
+    assert content.count(undamaged) == 1
+    path.write_bytes(content.replace(undamaged, damaged))
+    with open_journal(path) as journal:
         assert (journal.lines, journal.done, journal.failed) == (5, 2, 0)
         assert journal.damaged_records >= 1
         assert journal.lost_lines == journal.damaged_records
@@ -121,15 +119,15 @@ def test_damaged_record_costs_that_record_alone(
         for number in (1, 4, 5):
             journal.add(number, b"again", ok=True)
         assert journal.lost_lines == 0
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         assert (journal.done, journal.lost_lines) == (5, 0)
         assert [*journal.answers(ok=True)].count(b"again\n") == 3
 
 
-def test_record_that_loses_its_end_costs_itself_and_the_next(path: Path) -> None:
+def test_record_without_line_feed_loses_itself_and_the_next(path: Path) -> None:
     fill(path)
     path.write_bytes(path.read_bytes().replace(b'{"n":3}\n', b'{"n":3} '))
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         assert (journal.done, journal.damaged_records) == (1, 1)
         assert not journal.is_missing(2)
 
@@ -146,10 +144,10 @@ def test_journal_of_the_earlier_format_is_continued(path: Path) -> None:
         # Its checksum did not cover the number: the first record of a line counts.
         + record(4, b"five")
     )
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         assert (journal.done, journal.damaged_records) == (2, 1)
         journal.add(5, b"five", ok=True)
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         assert [*journal.answers(ok=True)] == [b"two\n", b"four\n", b"five\n"]
 
 
@@ -165,15 +163,15 @@ def test_damaged_first_line_is_replaced_where_the_input_is_known(path: Path) -> 
 
 @pytest.mark.parametrize("umask", [0o000, 0o777])
 def test_journal_is_private_whatever_the_umask(path: Path, umask: int) -> None:
-    before = os.umask(umask)
+    previous_umask = os.umask(umask)
     try:
         fill(path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         path.chmod(0o644)
-        with opened(path):
+        with open_journal(path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
     finally:
-        os.umask(before)
+        os.umask(previous_umask)
 
 
 def test_answer_without_room_is_not_written(path: Path) -> None:
@@ -198,25 +196,25 @@ def test_answer_without_room_is_not_written(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"[]\n", b'{"custom_id": "a"}\n'])
-def test_another_kind_of_file_is_left_alone(path: Path, content: bytes) -> None:
+def test_other_file_is_rejected_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(JournalError, match="is not the journal of a batch"):
         BatchJournal(path)
     assert path.read_bytes() == content
 
 
-def test_two_runs_do_not_share_one(path: Path) -> None:
-    with opened(path), pytest.raises(JournalError, match="another run is using"):
+def test_journal_is_locked_against_a_second_run(path: Path) -> None:
+    with open_journal(path), pytest.raises(JournalError, match="another run is using"):
         BatchJournal(path)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_missing_folder_raises_journal_error(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot be written: No such file or directory"):
         BatchJournal(tmp_path / "none" / "out.partial")
 
 
-def test_a_full_disk_leaves_no_half_record(path: Path) -> None:
-    """The file may grow to a limit and no further, as on a disk that is full."""
+def test_full_disk_leaves_no_partial_record(path: Path) -> None:
+    """A limit of the file size simulates a full disk."""
     program = f"""
 import resource, signal
 from pathlib import Path
@@ -236,18 +234,16 @@ except OSError as error:
 journal.close()
 print(number - 1)
 """
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert ran.returncode == 0, ran.stderr
-    with opened(path) as journal:
-        assert journal.done == int(ran.stdout) > 0
+    assert completed.returncode == 0, completed.stderr
+    with open_journal(path) as journal:
+        assert journal.done == int(completed.stdout) > 0
         assert path.stat().st_size <= 300
 
 
-def test_what_cannot_be_synced_is_told_to_the_next(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_add_raises_the_error_of_a_failed_sync(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = BatchJournal(path)
     journal.begin(HEADER)
     tried = threading.Event()
@@ -273,19 +269,19 @@ def test_what_cannot_be_synced_is_told_to_the_next(
     ),
     st.randoms(use_true_random=False),
 )
-def test_a_journal_is_a_table_of_lines(
+def test_journal_returns_each_answer_once_at_its_line(
     path: Path, answers: list[tuple[bool, bytes]], order: random.Random
 ) -> None:
-    """Property: whatever the order, each line's answer comes back once, in its place."""
+    """Property: in any order of adding, each answer is returned once, at its line."""
     numbers = list(range(1, len(answers) + 1))
     order.shuffle(numbers)
-    with opened(path, fresh=True) as journal:
+    with open_journal(path, fresh=True) as journal:
         journal.begin(JournalHeader("d" * 64, len(answers)))
         for number in numbers:
             ok, text = answers[number - 1]
             journal.add(number, text, ok=ok)
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         for kind in (True, False):
-            wanted = [text + b"\n" for ok, text in answers if ok is kind]
-            assert [*journal.answers(ok=kind)] == wanted
-            assert sorted(journal.answers(ok=kind, ordered=False)) == sorted(wanted)
+            expected = [text + b"\n" for ok, text in answers if ok is kind]
+            assert [*journal.answers(ok=kind)] == expected
+            assert sorted(journal.answers(ok=kind, ordered=False)) == sorted(expected)

@@ -16,14 +16,14 @@ from batch.queue.message import (
 from tests.integration.batch.runs import call
 
 
-def sent(line: dict[str, object], number: int = 3) -> bytes:
+def encode(line: dict[str, object], number: int = 3) -> bytes:
     raw = json.dumps(line).encode()
     return encode_message("b", raw, parse_line(raw, number))
 
 
-def test_a_line_arrives_as_it_was_sent() -> None:
+def test_parse_message_returns_the_encoded_line() -> None:
     line = call("an id", "a prompt")
-    message = parse_message(sent(line), "model")
+    message = parse_message(encode(line), "model")
     assert message.line is not None
     assert (message.line.custom_id, message.line.route) == ("an id", "/v1/completions")
     assert message.line.body == line["body"]
@@ -31,26 +31,26 @@ def test_a_line_arrives_as_it_was_sent() -> None:
     assert message.problem == ""
 
 
-def test_a_job_without_an_id_keeps_the_one_of_its_place() -> None:
-    message = parse_message(sent({"input": {"prompt": "x"}}), "model")
+def test_job_without_an_id_is_named_by_its_line_number() -> None:
+    message = parse_message(encode({"input": {"prompt": "x"}}), "model")
     assert message.custom_id == "line-3"
     assert message.key == result_key("b", "line-3")
 
 
-def test_a_byte_order_mark_is_not_sent() -> None:
+def test_encode_message_drops_a_byte_order_mark() -> None:
     raw = b"\xef\xbb\xbf" + json.dumps(call("a")).encode()
     assert json.loads(encode_message("b", raw, parse_line(raw, 1)))["custom_id"] == "a"
 
 
-def test_the_key_is_of_the_batch_and_the_id_alone() -> None:
+def test_result_key_depends_on_batch_and_id_only() -> None:
     one, two = call("a", "one"), call("a", "two")
-    assert parse_message(sent(one), "x").key == parse_message(sent(two), "y").key
+    assert parse_message(encode(one), "x").key == parse_message(encode(two), "y").key
     assert result_key("b", "a") != result_key("c", "a")
     assert result_key("b", "a" * 512).startswith("b/results/")
     assert len(result_key("b" * 64, "\ud800" * 512)) < 1024
 
 
-def test_without_a_batch_the_content_and_the_model_are_the_key() -> None:
+def test_result_key_without_a_batch_depends_on_content_and_model() -> None:
     def key(line: dict[str, object], model: str = "m") -> str:
         return parse_message(json.dumps(line).encode(), model).key
 
@@ -74,7 +74,7 @@ def test_without_a_batch_the_content_and_the_model_are_the_key() -> None:
         (b'{"batch": 1, "custom_id": "a"}', "batch must be a name"),
     ],
 )
-def test_what_is_no_request_has_a_key_for_its_error(raw: bytes, problem: str) -> None:
+def test_invalid_message_has_a_key_for_its_error(raw: bytes, problem: str) -> None:
     message = parse_message(raw, "model")
     assert message.line is None
     assert problem in message.problem
@@ -85,8 +85,8 @@ def test_what_is_no_request_has_a_key_for_its_error(raw: bytes, problem: str) ->
     assert not is_success_line(line)
 
 
-def test_which_lines_are_answers() -> None:
-    job = parse_message(sent({"id": "a", "input": {"prompt": "x"}}), "m")
+def test_is_success_line_accepts_only_successful_answers() -> None:
+    job = parse_message(encode({"id": "a", "input": {"prompt": "x"}}), "m")
     failed = failure_line(job, "not_answered", "no")
     assert json.loads(failed) == {"id": "a", "status": "FAILED", "error": "no"}
     assert not is_success_line(failed)
@@ -96,7 +96,7 @@ def test_which_lines_are_answers() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a" * 65, "ü", None, 1])
-def test_a_batch_s_name_can_be_part_of_a_key(name: object) -> None:
+def test_validate_batch_name_rejects_names_that_are_unsafe_in_keys(name: object) -> None:
     with pytest.raises(ValueError, match="batch must be a name of 1 to 64 letters"):
         validate_batch_name(name)
     assert validate_batch_name("2026-11.a_b") == "2026-11.a_b"
