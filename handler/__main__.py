@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") -> int:
     """Run the worker, one local job or the doctor, and return the exit code.
 
-    `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
+    `argv` defaults to sys.argv[1:]; `prog` is the command's name in usage messages. The
     imports are inside the function for two reasons: `--help` and argument errors need none of them,
     and the engine loads its model while the rest is imported, which takes a second.
     """

@@ -72,7 +72,7 @@ class ActiveGeneration(Abortable):
             # The tokens of the log-probabilities spell out the redacted text.
             self._hidden_logprobs, self._logprobs = [each.logprob for each in self._logprobs], []
             if self._hidden_logprobs and self.request.returns_logprobs:
-                self._warn("logprobs were left out, for they would tell what was redacted")
+                self._warn("logprobs were left out, because they would reveal redacted text")
         if deltas:
             yield deltas
 

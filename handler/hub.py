@@ -86,7 +86,7 @@ class Hub:
     def cached_snapshots(self, reference: HubReference) -> list[Path]:
         """Return the folders that hold the repository at that revision, without network access.
 
-        A snapshot may lack files: only those that were downloaded are in it.
+        A snapshot contains only the files that were downloaded.
         """
         snapshots = []
         for folder in self._cache_folders(reference):

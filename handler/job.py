@@ -228,7 +228,7 @@ class JobHandler:
         slot: Slot | None,
         send_chunk: SendChunk,
     ) -> bytes:
-        """Pass each chunk to `send_chunk`; return the list of those that are the job's result."""
+        """Pass each chunk to `send_chunk`; return the list of the chunks in the job's result."""
         included: list[bytes] = []
         async with aclosing(self._stream_chunks(request, delivery, slot, orjson.dumps)) as chunks:
             async for _, body, is_included in chunks:

@@ -1,4 +1,4 @@
-"""Compare the size of a JSON value with a limit, reading no more of it than needed."""
+"""Compare the size of a JSON value with a limit, and stop reading at the limit."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _PART_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 class ModelEntry(BaseModel):
-    """One model of the list; for a field that is None, the settings for one model apply."""
+    """One model of the list; a field that is None uses the setting for one model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

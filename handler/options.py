@@ -74,7 +74,7 @@ class OptionsReader:
         """Return the options of a request, and a warning for each one that has no effect.
 
         Raises:
-            InvalidRequest: naming the field, its value and what is allowed.
+            InvalidRequest: the message has the field, its value and the allowed values.
         """
         if raw_options is None:
             return self.defaults, self.warnings

@@ -50,7 +50,7 @@ class OutboundPolicy:
         """Return the allowed addresses of a host, in the resolver's order.
 
         Blocks during the DNS query. Raises TargetRefused if all addresses are private, and OSError
-        if there are none.
+        if the host has no address.
         """
         entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))

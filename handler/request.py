@@ -107,7 +107,7 @@ def parse_job(
     `apply_chat_template`. The job's `model` is read only if `chooses_model` is set.
 
     Raises:
-        InvalidRequest: one sentence that names the field, its value and what is allowed.
+        InvalidRequest: one sentence with the field, its value and the allowed values.
     """
     job_input = job.get("input")
     if not isinstance(job_input, Mapping):

@@ -166,7 +166,7 @@ def read_sampling(
     `path` is put before a field's name in messages, e.g. "input.sampling_params.".
 
     Raises:
-        InvalidRequest: naming the field, the value and what is allowed.
+        InvalidRequest: the message has the field, its value and the allowed values.
     """
     check_bias_count(body, path)
     fields = validate_model(SamplingInput, body, path)
@@ -246,7 +246,7 @@ def _build_warnings(
 
 
 def validate_model(model: type[M], body: Mapping[str, Any], path: str = "") -> M:
-    """Validate `body` with a pydantic model whose field descriptions state what is allowed.
+    """Validate `body` with a pydantic model whose field descriptions state the allowed values.
 
     Raises:
         InvalidRequest: one sentence about the first invalid field.

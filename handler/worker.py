@@ -122,7 +122,7 @@ def make_generator_handler(
     """Return the handler for STREAM_MODE=generator.
 
     It is an async generator function because the SDK inspects the function itself: with a plain
-    function that returns a generator, the job would stay in progress for ever.
+    function that returns a generator, the job would stay in progress forever.
 
     `include_in_result` is called before each yield. Its argument states whether the SDK includes
     the output in the job's result. A job that has yielded nothing runs again if the engine crashes;
@@ -184,7 +184,7 @@ def serve(jobs: JobHandler, engine: AnyEngine, mode: str) -> None:
             dead_engine_exit.watch()
         if engine.state is not EngineState.READY and not _count_jobs_in_progress():
             # With 0 the SDK takes no job and calls this function again after a second. While it has
-            # jobs the value must not be 0: jobs that it has not started yet would wait for ever.
+            # jobs the value must not be 0: jobs that it has not started yet would wait forever.
             return 0
         # One more than the slots: at this limit the SDK polls for its next job only once a second,
         # and a slot would be idle between jobs.

@@ -1,4 +1,4 @@
-"""Workers on a control plane of their own, ended with all they started."""
+"""Fixtures: worker processes with their own control plane, stopped after the tests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerFactory
 
 @pytest.fixture
 def start_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerFactory]:
-    """Starts workers that a test may ruin."""
+    """Starts workers that a test may kill."""
     yield from _factory(tmp_path_factory)
 
 

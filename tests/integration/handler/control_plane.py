@@ -1,4 +1,4 @@
-"""RunPod's side of the worker protocol, as small as can be, and worker processes to talk to it."""
+"""A minimal server of RunPod's worker protocol, and worker processes that use it."""
 
 from __future__ import annotations
 

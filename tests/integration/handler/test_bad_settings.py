@@ -1,4 +1,4 @@
-"""`python -m handler` and `python -m emulator` with settings that cannot be used."""
+"""`python -m handler` and `python -m emulator` with invalid settings."""
 
 from __future__ import annotations
 

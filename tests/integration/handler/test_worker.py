@@ -1,4 +1,4 @@
-"""The unmodified SDK as a worker process: what reaches the platform, and what a worker survives."""
+"""Run the unmodified SDK as a worker process: results, crashes and restarts."""
 
 from __future__ import annotations
 

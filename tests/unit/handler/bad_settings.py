@@ -1,4 +1,4 @@
-"""Settings of validation that cannot be used, and how the line that says so begins."""
+"""Invalid validation settings, with the start of each error line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline over the scripted engine, in this process: real in all but the model."""
+"""Fixtures: pipelines and job handlers over the scripted engine in this process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.conftest import EngineFactory, ScriptFactory
 from validation import Issue, Options, Subject, Validator, Verdict
 
 
-class Ended:
-    """Hears of every run that has begun, and of every one that is over and its slot free."""
+class RunRecorder:
+    """Records the runs that have started and those that have ended and released their slot."""
 
     def __init__(self) -> None:
         self.events: list[RequestEnded] = []
@@ -37,8 +37,8 @@ class Ended:
         return self.events[0]
 
 
-class Quiet:
-    """A validator that takes exclamation marks out and reports them; knows what it was given."""
+class ExclamationValidator:
+    """A validator that removes and reports exclamation marks, and records its subjects."""
 
     def __init__(self) -> None:
         self.seen: list[Subject] = []
@@ -70,7 +70,7 @@ class JobHandlerFactory(Protocol):
 
 @pytest.fixture
 def pipeline_of(script: ScriptFactory, engine_factory: EngineFactory) -> PipelineFactory:
-    """Builds pipelines from a script's answers; without any, prompts are said back."""
+    """Builds pipelines from scripted answers; without answers the engine echoes the prompt."""
 
     def build(
         *answers: dict[str, Any], validator: Validator | None = None, **config: Any
@@ -91,7 +91,7 @@ def pipeline_of(script: ScriptFactory, engine_factory: EngineFactory) -> Pipelin
 
 @pytest.fixture
 def job_handler_of(pipeline_of: PipelineFactory) -> JobHandlerFactory:
-    """Builds job handlers; options of `JobHandler` and of the script and engine together."""
+    """Builds job handlers; takes options of `JobHandler`, of the script and of the engine."""
 
     def build(
         *answers: dict[str, Any], validator: Validator | None = None, **options: Any

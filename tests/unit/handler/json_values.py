@@ -1,4 +1,4 @@
-"""Anything that Python's json reads."""
+"""Strategies for arbitrary JSON values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's `s3Config`: what is taken, what is refused in which words, and that no secret is told."""
+"""Parse a job's `s3Config`: valid fields, error messages, and no secret in any message."""
 
 from __future__ import annotations
 

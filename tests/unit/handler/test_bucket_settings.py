@@ -1,4 +1,4 @@
-"""RunPod's `BUCKET_*` and our two: a bucket, none, or one line that says what is missing."""
+"""Build the result uploader from RunPod's `BUCKET_*` settings and the two of this project."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = "Zm9v/s3cr3t"
 PAIR = {"BUCKET_ACCESS_KEY_ID": "AKIDEXAMPLE", "BUCKET_SECRET_ACCESS_KEY": SECRET}
 
 
-class Opened(Exception):
+class BucketOpened(Exception):
     """A bucket was asked for."""
 
     def __init__(self, bucket: Bucket) -> None:
@@ -32,7 +32,7 @@ def _none_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def built(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> ResultUploader:
+def build_uploader(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> ResultUploader:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return build_result_uploader(WorkerSettings())
@@ -42,12 +42,12 @@ async def deliver(results: ResultUploader, size: int) -> Any:
     """Return the bucket that a result of so many bytes would go to; None for none."""
 
     def look(bucket: Bucket) -> BlobStore:
-        raise Opened(bucket)
+        raise BucketOpened(bucket)
 
     results._open_bucket = look
     try:
         return await results.plan_delivery({"id": "j"}).deliver(None, size)
-    except Opened as opened:
+    except BucketOpened as opened:
         return opened.bucket
 
 
@@ -69,20 +69,22 @@ async def deliver(results: ResultUploader, size: int) -> Any:
 async def test_large_results_go_there(
     variables: dict[str, str], bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = built(monkeypatch, variables)
+    results = build_uploader(monkeypatch, variables)
     assert await deliver(results, 9_000_000) is None
     assert await deliver(results, 11_000_000) == bucket
-    results = built(monkeypatch, {"RESULT_MAX_MB": "0.5"})
+    results = build_uploader(monkeypatch, {"RESULT_MAX_MB": "0.5"})
     assert await deliver(results, 500_000) is None
     assert await deliver(results, 500_001) == bucket
-    results = built(monkeypatch, {"RESULT_MAX_MB": "0"})
+    results = build_uploader(monkeypatch, {"RESULT_MAX_MB": "0"})
     assert await deliver(results, 1) == bucket
 
 
 async def test_name_that_is_not_set_is_the_months_as_the_sdk_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    results = built(monkeypatch, {"BUCKET_ENDPOINT_URL": URL, **PAIR, "RESULT_MAX_MB": "0"})
+    results = build_uploader(
+        monkeypatch, {"BUCKET_ENDPOINT_URL": URL, **PAIR, "RESULT_MAX_MB": "0"}
+    )
     bucket = await deliver(results, 1)
     month, year = bucket.name.split("-")
     assert 1 <= int(month) <= 12
@@ -90,7 +92,7 @@ async def test_name_that_is_not_set_is_the_months_as_the_sdk_has_it(
 
 
 async def test_without_any_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await deliver(built(monkeypatch, {}), 9_000_000) is None
+    assert await deliver(build_uploader(monkeypatch, {}), 9_000_000) is None
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_build_result_uploader_names_missing_or_invalid_settings(
     variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SettingError) as refused:
-        built(monkeypatch, variables)
+        build_uploader(monkeypatch, variables)
     assert str(refused.value).startswith(expected)
     assert SECRET not in str(refused.value)
 

@@ -1,4 +1,4 @@
-"""From settings to what answers: each one takes effect, or is told in one line why it cannot."""
+"""Build services from settings: each setting has an effect, or an error of one line."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-class Open(Protocol):
+class ServicesFactory(Protocol):
     def __call__(self, *pieces: Any, **settings: Any) -> tuple[Services, Engine]: ...
 
 
 @pytest.fixture
-def open_with(script: ScriptFactory, engine_factory: EngineFactory) -> Open:
-    """Opens both doors to an engine with one answer; settings as the environment has them."""
+def open_with(script: ScriptFactory, engine_factory: EngineFactory) -> ServicesFactory:
+    """Builds services with an engine that has one answer; settings come from the environment."""
 
     def build(*pieces: Any, **environment: Any) -> tuple[Services, Engine]:
         path = str(script({"pieces": list(pieces)}))
@@ -47,18 +47,18 @@ def open_with(script: ScriptFactory, engine_factory: EngineFactory) -> Open:
     return build
 
 
-async def run(doors: Services, prompt: str = "hi", **fields: Any) -> dict[str, Any]:
+async def run(services: Services, prompt: str = "hi", **fields: Any) -> dict[str, Any]:
     """The output of a job."""
-    output = await doors.jobs.run({"id": "j", "input": {"prompt": prompt, **fields}})
+    output = await services.jobs.run({"id": "j", "input": {"prompt": prompt, **fields}})
     assert isinstance(output, dict)
     assert "error" not in output, output
     return output
 
 
-async def call(doors: Services, prompt: str = "hi", **body: Any) -> dict[str, Any]:
+async def call(services: Services, prompt: str = "hi", **body: Any) -> dict[str, Any]:
     """The body of an OpenAI call."""
-    parsed = doors.openai.parse_call("/v1/completions", {"prompt": prompt, **body})
-    return await doors.openai.complete(parsed)
+    parsed = services.openai.parse_call("/v1/completions", {"prompt": prompt, **body})
+    return await services.openai.complete(parsed)
 
 
 def rules(output: dict[str, Any]) -> list[str]:
@@ -68,18 +68,18 @@ def rules(output: dict[str, Any]) -> list[str]:
 # -- settings that take effect --------------------------------------------------------------------
 
 
-async def test_both_doors_lead_to_one_engine(open_with: Open) -> None:
-    doors, engine = open_with("All", " well", model_name="tiny")
-    assert (await run(doors))["choices"][0]["text"] == "All well"
-    assert (await call(doors))["choices"][0]["text"] == "All well"
-    assert (await run(doors))["model"] == (await call(doors))["model"] == "tiny"
+async def test_both_doors_lead_to_one_engine(open_with: ServicesFactory) -> None:
+    services, engine = open_with("All", " well", model_name="tiny")
+    assert (await run(services))["choices"][0]["text"] == "All well"
+    assert (await call(services))["choices"][0]["text"] == "All well"
+    assert (await run(services))["model"] == (await call(services))["model"] == "tiny"
     assert engine.running == 0
 
 
-async def test_rules_of_a_file(open_with: Open) -> None:
+async def test_rules_of_a_file(open_with: ServicesFactory) -> None:
     # R48
-    doors, _ = open_with("Assistant: Sunny.")
-    output = await run(doors, "The weather for tomorrow?")
+    services, _ = open_with("Assistant: Sunny.")
+    output = await run(services, "The weather for tomorrow?")
     assert output["choices"][0]["text"] == "Sunny."
     assert output["validation"]["intent"] == "weather"
     assert output["validation"]["details"]["removed"][0]["rule"] == "role_label"
@@ -89,18 +89,18 @@ async def test_rules_that_are_shipped_are_the_default() -> None:
     assert build_validation(Settings()).validator.detect_intent("hi") == "general"
 
 
-async def test_schema_of_a_file(open_with: Open, tmp_path: Path) -> None:
+async def test_schema_of_a_file(open_with: ServicesFactory, tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
     path.write_text('{"type": "object", "required": ["city"]}')
-    doors, _ = open_with('{"town": "Paris"}', validation_schema=path)
-    output = await run(doors)
+    services, _ = open_with('{"town": "Paris"}', validation_schema=path)
+    output = await run(services)
     assert output["validation"]["valid"] is False
     assert rules(output) == ["schema_mismatch"]
 
 
-async def test_language(open_with: Open) -> None:
-    doors, _ = open_with(FRENCH, validation_language="en")
-    assert rules(await run(doors)) == ["language"]
+async def test_language(open_with: ServicesFactory) -> None:
+    services, _ = open_with(FRENCH, validation_language="en")
+    assert rules(await run(services)) == ["language"]
 
 
 async def test_model_of_the_language_is_there_before_the_first_answer() -> None:
@@ -127,60 +127,60 @@ async def test_language_model_is_not_loaded_without_the_language_check() -> None
         ("no", "4111 1111 1111 1111, bob@example.com"),
     ],
 )
-async def test_redaction(open_with: Open, written: str, text: str) -> None:
-    doors, _ = open_with("4111 1111 1111 1111, ", "bob@example.com", redact_pii=written)
-    assert (await run(doors))["choices"][0]["text"] == text
-    assert (await call(doors))["choices"][0]["text"] == text
+async def test_redaction(open_with: ServicesFactory, written: str, text: str) -> None:
+    services, _ = open_with("4111 1111 1111 1111, ", "bob@example.com", redact_pii=written)
+    assert (await run(services))["choices"][0]["text"] == text
+    assert (await call(services))["choices"][0]["text"] == text
 
 
 @pytest.mark.parametrize("prompt", ["an attack plan", "a BOMB"])
-async def test_blocked_terms(open_with: Open, prompt: str) -> None:
+async def test_blocked_terms(open_with: ServicesFactory, prompt: str) -> None:
     # R56
-    doors, _ = open_with("yes", blocked_terms="attack plan, bomb,")
-    assert (await run(doors, prompt))["blocked"] is True
-    assert (await call(doors, prompt))["choices"][0]["finish_reason"] == "content_filter"
-    assert "blocked" not in await run(doors, "a plan")
+    services, _ = open_with("yes", blocked_terms="attack plan, bomb,")
+    assert (await run(services, prompt))["blocked"] is True
+    assert (await call(services, prompt))["choices"][0]["finish_reason"] == "content_filter"
+    assert "blocked" not in await run(services, "a plan")
 
 
-async def test_blocked_intents(open_with: Open) -> None:
+async def test_blocked_intents(open_with: ServicesFactory) -> None:
     # R56
-    doors, _ = open_with("yes", blocked_intents="weather")
-    assert (await run(doors, "The weather?"))["blocked"] is True
-    assert (await call(doors, "The weather?"))["choices"][0]["finish_reason"] == "content_filter"
-    assert "blocked" not in await run(doors, "The time?")
+    services, _ = open_with("yes", blocked_intents="weather")
+    assert (await run(services, "The weather?"))["blocked"] is True
+    assert (await call(services, "The weather?"))["choices"][0]["finish_reason"] == "content_filter"
+    assert "blocked" not in await run(services, "The time?")
 
 
 @pytest.mark.parametrize(("regenerate", "count"), [(True, 2), (False, 1)])
 async def test_regenerate(
-    open_with: Open, regenerate: bool, count: int, monkeypatch: pytest.MonkeyPatch
+    open_with: ServicesFactory, regenerate: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # There is not a word in the answer.
-    doors, engine = open_with(regenerate=regenerate)
+    services, engine = open_with(regenerate=regenerate)
     recorder = RecordingGenerate(engine)
     monkeypatch.setattr(engine, "generate", recorder)
-    output = await run(doors)
+    output = await run(services)
     assert len(recorder.requests) == count
     assert ("regenerated" in output) is regenerate
 
 
-async def test_validation_by_default_and_not(open_with: Open) -> None:
+async def test_validation_by_default_and_not(open_with: ServicesFactory) -> None:
     # R47
-    doors, _ = open_with("yes", enable_validation=False)
-    assert "validation" not in await run(doors)
-    assert "validation" in await run(doors, enable_validation=True)
+    services, _ = open_with("yes", enable_validation=False)
+    assert "validation" not in await run(services)
+    assert "validation" in await run(services, enable_validation=True)
 
 
-async def test_openai_calls_are_validated_only_if_they_ask(open_with: Open) -> None:
-    doors, _ = open_with("yes", enable_validation=True)
-    assert "validation" not in await call(doors)
-    assert (await call(doors, enable_validation=True))["validation"]["valid"] is True
+async def test_openai_calls_are_validated_only_if_they_ask(open_with: ServicesFactory) -> None:
+    services, _ = open_with("yes", enable_validation=True)
+    assert "validation" not in await call(services)
+    assert (await call(services, enable_validation=True))["validation"]["valid"] is True
 
 
-async def test_no_checks_by_default(open_with: Open) -> None:
+async def test_no_checks_by_default(open_with: ServicesFactory) -> None:
     # R56
     text = "4111 1111 1111 1111, bob@example.com, an attack plan"
-    doors, _ = open_with(text)
-    output = await run(doors, "The weather, and an attack plan?")
+    services, _ = open_with(text)
+    output = await run(services, "The weather, and an attack plan?")
     assert output["choices"][0]["text"] == text
     assert output["validation"]["valid"] is True
     assert not {"blocked", "redacted", "regenerated", "warnings"} & set(output)
@@ -233,7 +233,7 @@ def schema(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_optional_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the optional packages away."""
     _compile_schema.cache_clear()
     for package in ("jsonschema_rs", "py3langid"):
@@ -250,7 +250,7 @@ LANGUAGE_WARNING = (
 )
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("without_optional_packages")
 def test_missing_packages_are_logged_at_the_start(
     schema: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,34 +259,34 @@ def test_missing_packages_are_logged_at_the_start(
     assert result == [("WARNING", SCHEMA_WARNING), ("WARNING", LANGUAGE_WARNING)]
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("without_optional_packages")
 @pytest.mark.parametrize("fields", [{}, {"validation": {"redact_pii": True}}])
 async def test_every_answer_carries_the_warning(
-    open_with: Open, schema: Path, fields: dict[str, Any]
+    open_with: ServicesFactory, schema: Path, fields: dict[str, Any]
 ) -> None:
     # R16
-    doors, _ = open_with("yes", validation_schema=schema, validation_language="en")
-    for output in (await run(doors, **fields), await call(doors, **fields)):
+    services, _ = open_with("yes", validation_schema=schema, validation_language="en")
+    for output in (await run(services, **fields), await call(services, **fields)):
         assert output["warnings"] == [SCHEMA_WARNING, LANGUAGE_WARNING]
 
 
-@pytest.mark.usefixtures("bare")
-async def test_all_else_works_without_them(open_with: Open, schema: Path) -> None:
-    doors, _ = open_with(
+@pytest.mark.usefixtures("without_optional_packages")
+async def test_all_else_works_without_them(open_with: ServicesFactory, schema: Path) -> None:
+    services, _ = open_with(
         "Assistant: bob@", "example.com", validation_schema=schema, redact_pii="on"
     )
-    output = await run(doors)
+    output = await run(services)
     assert output["choices"][0]["text"] == "[email]"
     assert output["validation"]["valid"] is True
     assert json.dumps(output)
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("without_optional_packages")
 async def test_packages_that_are_not_needed_cause_no_warning(
-    open_with: Open, caplog: pytest.LogCaptureFixture
+    open_with: ServicesFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    doors, _ = open_with("yes")
-    assert "warnings" not in await run(doors)
+    services, _ = open_with("yes")
+    assert "warnings" not in await run(services)
     assert caplog.records == []
 
 

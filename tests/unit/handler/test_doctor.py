@@ -1,4 +1,4 @@
-"""The doctor's report as a page, from findings that no engine was asked for."""
+"""Format the doctor's report from given findings, without an engine."""
 
 from __future__ import annotations
 

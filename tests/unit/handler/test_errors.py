@@ -1,4 +1,4 @@
-"""Every failure's row in the one table, and how it is told in each dialect."""
+"""Map every exception to an error, and encode it in each dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job in, one output out, whatever the job: both of the ways the SDK can call a handler."""
+"""Run jobs of every kind in both of the ways that the SDK calls a handler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from handler.job import JobHandler
 from handler.options import OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
 from tests.conftest import SMALL_RULES
-from tests.unit.handler.conftest import Ended, JobHandlerFactory, PipelineFactory, Quiet
+from tests.unit.handler.conftest import (
+    ExclamationValidator,
+    JobHandlerFactory,
+    PipelineFactory,
+    RunRecorder,
+)
 from tests.unit.handler.json_values import json_values
 from tests.usage import usage
 from validation import Options, Subject, Verdict
@@ -111,7 +116,7 @@ async def test_messages_are_rendered_by_the_engine(job_handler_of: JobHandlerFac
 @pytest.mark.parametrize("stream", [True, False])
 async def test_validation_in_the_output(stream: bool, job_handler_of: JobHandlerFactory) -> None:
     # R45-R47
-    jobs = job_handler_of({"pieces": ["Hello", "!"]}, validator=Quiet())
+    jobs = job_handler_of({"pieces": ["Hello", "!"]}, validator=ExclamationValidator())
     output = await run(jobs, prompt(stream=stream))
     assert output["validation"] == {
         "valid": False,
@@ -131,11 +136,13 @@ async def test_validation_in_the_output(stream: bool, job_handler_of: JobHandler
 
 async def test_validation_only_if_enabled(job_handler_of: JobHandlerFactory) -> None:
     # R47
-    jobs = job_handler_of({"pieces": ["Hello!"]}, validator=Quiet(), validation=False)
+    jobs = job_handler_of(
+        {"pieces": ["Hello!"]}, validator=ExclamationValidator(), validation=False
+    )
     assert "validation" not in await run(jobs, job({"prompt": "hi"}))
     requests = await run(jobs, job({"prompt": "hi", "enable_validation": True}))
     assert requests["validation"]["sanitized"] is True
-    on = job_handler_of({"pieces": ["Hello!"]}, validator=Quiet())
+    on = job_handler_of({"pieces": ["Hello!"]}, validator=ExclamationValidator())
     assert "validation" in await run(on, job({"prompt": "hi"}))
     assert "validation" not in await run(on, job({"prompt": "hi", "enable_validation": False}))
 
@@ -223,7 +230,7 @@ async def test_partial_outputs_precede_the_final_output(job_handler_of: JobHandl
 
 async def test_both_modes_end_with_the_same_json(job_handler_of: JobHandlerFactory) -> None:
     # R45
-    jobs = job_handler_of(HELLO, validator=Quiet())
+    jobs = job_handler_of(HELLO, validator=ExclamationValidator())
     for stream in (True, False):
         complete = await run(jobs, prompt(stream=stream))
         final = (await outputs(jobs, prompt(stream=stream)))[-1]
@@ -384,7 +391,7 @@ async def test_bug_is_reported_without_its_traceback(
     pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     # R53
-    class Buggy(Quiet):
+    class Buggy(ExclamationValidator):
         def validate(self, subject: Subject, options: Options) -> Verdict:
             raise KeyError("secret")
 
@@ -396,7 +403,7 @@ async def test_bug_is_reported_without_its_traceback(
 
 
 async def test_number_that_is_no_json_never_leaves(pipeline_of: PipelineFactory) -> None:
-    class Odd(Quiet):
+    class Odd(ExclamationValidator):
         def validate(self, subject: Subject, options: Options) -> Verdict:
             return Verdict(text=float("nan"), intent="general")  # type: ignore[arg-type]
 
@@ -413,7 +420,7 @@ async def test_cancelling_the_task_frees_the_slot(
     given: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     # R31
-    runs = Ended()
+    runs = RunRecorder()
     jobs = JobHandler(pipeline_of(ENDLESS, {"when": "."}, slots=1, hooks=[runs]))
     task = asyncio.create_task(jobs.run({**given, "input": _unlimited(given["input"])}))
     async with asyncio.timeout(10):

@@ -16,8 +16,13 @@ from handler.job_result import JobResult
 from handler.options import OptionsInput, OptionsReader
 from handler.results import ResultUploader
 from tests.conftest import SMALL_RULES
-from tests.unit.handler.conftest import JobHandlerFactory, PipelineFactory, Quiet, RecordingGenerate
-from tests.unit.handler.test_regeneration import Counting
+from tests.unit.handler.conftest import (
+    ExclamationValidator,
+    JobHandlerFactory,
+    PipelineFactory,
+    RecordingGenerate,
+)
+from tests.unit.handler.test_regeneration import CountingValidator
 from validation.rules_validator import RulesValidator
 
 SLOW = {"pieces": ["one ", {"text": "two ", "delay_ms": 30}, {"text": "three", "delay_ms": 30}]}
@@ -144,7 +149,7 @@ async def test_blocked_request_streams_only_its_final_json(pipeline_of: Pipeline
 
 async def test_redacted_answer_is_streamed_at_its_end(pipeline_of: PipelineFactory) -> None:
     pieces = ["Write to jo", {"text": "@exam", "delay_ms": 30}, {"text": "ple.com.", "delay_ms": 9}]
-    pipeline = pipeline_of({"pieces": pieces}, validator=Quiet())
+    pipeline = pipeline_of({"pieces": pieces}, validator=ExclamationValidator())
     jobs = JobHandler(pipeline, OptionsReader(OptionsInput(redact_pii=True)), interval_s=0.0)
     chunks, output = await streamed(jobs, prompt())
     partial, last = chunks
@@ -159,7 +164,7 @@ async def test_regenerated_answer_is_streamed_after_it_is_chosen(
         {"when": "try 1$", "pieces": ["He", "llo!"]},
         {"when": "try 2$", "pieces": ["He", "llo"]},
     ]
-    pipeline = pipeline_of(*answers, validator=Counting())
+    pipeline = pipeline_of(*answers, validator=CountingValidator())
     monkeypatch.setattr(pipeline.engine, "generate", RecordingGenerate(pipeline.engine))
     jobs = JobHandler(pipeline, OptionsReader(OptionsInput(regenerate=True)), interval_s=0.0)
     chunks, output = await streamed(jobs, prompt())
@@ -171,7 +176,9 @@ async def test_regenerated_answer_is_streamed_after_it_is_chosen(
 # -- sizes and buckets ----------------------------------------------------------------------------
 
 
-def sized(pipeline_of: PipelineFactory, chunk_bytes: int, *pieces: Any) -> JobHandler:
+def handler_with_chunk_limit(
+    pipeline_of: PipelineFactory, chunk_bytes: int, *pieces: Any
+) -> JobHandler:
     """Return a job handler whose chunks may have so many bytes."""
     results = ResultUploader(
         limits=limits.PayloadLimits(chunk_bytes=chunk_bytes, platform="this server")
@@ -182,7 +189,7 @@ def sized(pipeline_of: PipelineFactory, chunk_bytes: int, *pieces: Any) -> JobHa
 async def test_last_chunk_that_is_too_large_goes_without_what_repeats_its_text(
     pipeline_of: PipelineFactory,
 ) -> None:
-    jobs = sized(pipeline_of, 4_000, *["x" * 100] * 15)
+    jobs = handler_with_chunk_limit(pipeline_of, 4_000, *["x" * 100] * 15)
     chunks, output = await streamed(jobs, prompt())
     *partial, last = chunks
     assert "".join(map(text_of, partial)) == text_of(output) == text_of(last) == "x" * 1_500
@@ -197,7 +204,7 @@ async def test_last_chunk_that_is_too_large_goes_without_what_repeats_its_text(
 async def test_last_chunk_that_is_still_too_large_goes_without_its_text(
     pipeline_of: PipelineFactory,
 ) -> None:
-    jobs = sized(pipeline_of, 2_000, "x" * 1_000, "y" * 1_000, "z" * 1_000)
+    jobs = handler_with_chunk_limit(pipeline_of, 2_000, "x" * 1_000, "y" * 1_000, "z" * 1_000)
     chunks, output = await streamed(jobs, prompt())
     *partial, last = chunks
     assert "".join(map(text_of, partial)) == text_of(output)
@@ -208,7 +215,7 @@ async def test_last_chunk_that_is_still_too_large_goes_without_its_text(
 
 
 async def test_openai_events_fit_a_small_chunk(pipeline_of: PipelineFactory) -> None:
-    jobs = sized(pipeline_of, 2_000, "x" * 1_000, "y" * 1_000)
+    jobs = handler_with_chunk_limit(pipeline_of, 2_000, "x" * 1_000, "y" * 1_000)
     chunks, output = await streamed(jobs, CALL)
     assert "".join(chunks) == output
     texts = [

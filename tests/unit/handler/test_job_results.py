@@ -1,4 +1,4 @@
-"""A job's output encoded once, for workers without the SDK: the same as what the SDK is given."""
+"""Encode a job's output once for workers without the SDK, equal to the SDK's output."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def handler(
     return JobHandler(Pipeline(engine, "scripted"), interval_s=0, results=results)
 
 
-def timeless(output: Any) -> Any:
+def without_timings(output: Any) -> Any:
     """Leave out what differs from run to run."""
     if isinstance(output, dict):
         return {
-            key: timeless(value)
+            key: without_timings(value)
             for key, value in output.items()
             if key not in ("timings", "id", "created")
         }
     if isinstance(output, list):
-        return [timeless(each) for each in output]
+        return [without_timings(each) for each in output]
     return output if not isinstance(output, str) or "data: " not in output else output.count("data")
 
 
@@ -64,7 +64,7 @@ async def test_encoded_output_equals_the_sdk_output(
         assert (result.output, result.error) == (None, output["error"])
     else:
         assert result.error is None
-        assert timeless(orjson.loads(result.output or b"")) == timeless(output)
+        assert without_timings(orjson.loads(result.output or b"")) == without_timings(output)
 
 
 @pytest.mark.parametrize("job_input", JOBS, ids=str)
@@ -84,7 +84,7 @@ async def test_streamed_outputs_are_those_of_the_sdk(
         assert (result.output, result.error) == (None, outputs.pop()["error"])
     else:
         assert orjson.loads(result.output or b"") == [orjson.loads(chunk) for chunk in chunks]
-    assert timeless([orjson.loads(chunk) for chunk in chunks]) == timeless(outputs)
+    assert without_timings([orjson.loads(chunk) for chunk in chunks]) == without_timings(outputs)
 
 
 async def test_result_that_is_too_large_is_an_error(

@@ -1,4 +1,4 @@
-"""Sizes of JSON values, found without looking at all of them."""
+"""Compare the size of JSON values with a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of values of a JSON text, and parsing large texts."""
+"""Count the values of a JSON text, and parse large texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RunPod's size limits: measured as the SDK posts, split without a loss, refused in clear words."""
+"""Check RunPod's size limits, and split streams without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One local job without the SDK: which way the process runs, and what it prints."""
+"""Run one local job without the SDK: the choice of the mode, and the printed output."""
 
 from __future__ import annotations
 

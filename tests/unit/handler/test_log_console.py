@@ -1,4 +1,4 @@
-"""Lines for a person at a terminal: short, aligned, harmless, coloured only where wanted."""
+"""Format log records for a terminal: aligned, escaped, coloured on terminals only."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ ANSI = re.compile(r"\x1b\[\d+m")
 JOB = "0f2a6a60-8f25-4c35-a4d5-3f54a4b1f7a7-u1"
 
 
-def formatted(text: str, level: int = logging.INFO, *, colours: bool = False, **fields: Any) -> str:
+def format_record(
+    text: str, level: int = logging.INFO, *, colours: bool = False, **fields: Any
+) -> str:
     record = logging.LogRecord("some.module", level, __file__, 1, text, (), None)
     record.__dict__[FIELDS] = fields
     return ConsoleFormatter(colours=colours).format(record)
 
 
 def test_info_line_is_time_of_day_and_text() -> None:
-    assert re.fullmatch(r"\d\d:\d\d:\d\d  hello", formatted("hello"))
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  hello", format_record("hello"))
 
 
 def test_level_is_shown_unless_it_is_info() -> None:
-    assert "INFO" not in formatted("hello")
-    assert formatted("careful", logging.WARNING).endswith("  WARNING  careful")
+    assert "INFO" not in format_record("hello")
+    assert format_record("careful", logging.WARNING).endswith("  WARNING  careful")
 
 
 def test_ended_job_is_one_line_with_its_times_and_tokens() -> None:
-    line = formatted(
+    line = format_record(
         f"job {JOB} COMPLETED",
         job_id=JOB,
         endpoint="default",
@@ -51,7 +53,7 @@ def test_ended_job_is_one_line_with_its_times_and_tokens() -> None:
 def test_lines_of_jobs_align_whatever_their_state() -> None:
     fields: dict[str, Any] = {"endpoint": "default", "worker": "local"}
     lines = [
-        formatted(f"job {'sync-' * sync}{JOB} {state}", state=state, **fields)
+        format_record(f"job {'sync-' * sync}{JOB} {state}", state=state, **fields)
         for sync in (0, 1)
         for state in ("started", "COMPLETED", "FAILED", "TIMED_OUT")
     ]
@@ -62,16 +64,16 @@ def test_lines_of_jobs_align_whatever_their_state() -> None:
     ("level", "printed"), [(logging.INFO, False), (logging.WARNING, True), (logging.ERROR, True)]
 )
 def test_request_id_is_shown_above_level_info(level: int, printed: bool) -> None:
-    assert ("r-1" in formatted("GET /x 500", level, request_id="r-1")) is printed
+    assert ("r-1" in format_record("GET /x 500", level, request_id="r-1")) is printed
 
 
 def test_id_is_not_repeated_when_the_text_has_it() -> None:
-    assert formatted("job j-1 started", job_id="j-1").count("j-1") == 1
-    assert "job j-1" in formatted("the model was slow", job_id="j-1")
+    assert format_record("job j-1 started", job_id="j-1").count("j-1") == 1
+    assert "job j-1" in format_record("the model was slow", job_id="j-1")
 
 
 def test_mapping_is_a_block_of_aligned_rows() -> None:
-    _, *rows = formatted(
+    _, *rows = format_record(
         "running", server={"model": "tiny", "slots": 4, "settings": {"PORT": "0", "HOST": "::1"}}
     ).splitlines()
     assert rows == [
@@ -85,13 +87,13 @@ def test_mapping_is_a_block_of_aligned_rows() -> None:
 @pytest.mark.parametrize("hostile", ["a\nb", "a\x1b[2Jb", "a\rb", "a\x9bb", "a\u202eb", "a\ud800b"])
 def test_control_characters_of_clients_are_spelled_out(where: str, hostile: str) -> None:
     fields: dict[str, Any] = {where: hostile}
-    line = formatted(hostile) if where == "text" else formatted("x", **fields)
+    line = format_record(hostile) if where == "text" else format_record("x", **fields)
     assert "\\" in line
     assert line.isprintable()
 
 
 def test_prompt_with_line_breaks_stays_one_line() -> None:
-    assert len(formatted("asked", prompt="one\ntwo").splitlines()) == 1
+    assert len(format_record("asked", prompt="one\ntwo").splitlines()) == 1
 
 
 def test_traceback_follows_the_line_and_is_harmless() -> None:
@@ -113,8 +115,8 @@ def test_colours_are_added_and_nothing_else_changes() -> None:
         "request_id": "r",
         "worker": "w",
     }
-    plain = formatted("job failed", logging.ERROR, **fields)
-    coloured = formatted("job failed", logging.ERROR, colours=True, **fields)
+    plain = format_record("job failed", logging.ERROR, **fields)
+    coloured = format_record("job failed", logging.ERROR, colours=True, **fields)
     assert coloured != plain
     assert ANSI.sub("", coloured)[8:] == plain[8:]
 
@@ -141,8 +143,8 @@ def test_no_color_is_honoured(
 
 def test_bound_fields_are_used_and_a_records_own_win() -> None:
     with structlog.contextvars.bound_contextvars(job_id="of-the-task"):
-        assert "of-the-task" in formatted("x")
-        assert "of-the-task" not in formatted("job j-2 COMPLETED", job_id="j-2")
+        assert "of-the-task" in format_record("x")
+        assert "of-the-task" not in format_record("job j-2 COMPLETED", job_id="j-2")
 
 
 @pytest.mark.parametrize(

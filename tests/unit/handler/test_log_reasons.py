@@ -1,4 +1,4 @@
-"""Reasons of failures in the log: the sentence, one line, nothing that a client wrote as text."""
+"""Prepare error messages for the log: one line, without texts of clients."""
 
 from __future__ import annotations
 

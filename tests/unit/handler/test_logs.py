@@ -1,4 +1,4 @@
-"""Log lines: one renderer for all loggers, on stderr, nothing in them but what was said."""
+"""Configure logging: one formatter for all loggers, to stderr, without secrets."""
 
 from __future__ import annotations
 

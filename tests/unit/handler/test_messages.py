@@ -1,4 +1,4 @@
-"""Chat messages: who may speak, what may be said, and the words for what may not."""
+"""Parse chat messages: roles, content, and error messages."""
 
 from __future__ import annotations
 

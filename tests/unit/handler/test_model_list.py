@@ -1,4 +1,4 @@
-"""MODELS: how it is written, what is wrong with it, and the engines it comes down to."""
+"""Parse MODELS: syntax, errors, and the engine configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files, folders and references: which model they mean, and what is wrong with the others."""
+"""Find models in files, folders and references, and report errors."""
 
 from __future__ import annotations
 

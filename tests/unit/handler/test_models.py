@@ -1,4 +1,4 @@
-"""Which model a request is for, and that it answers."""
+"""Find the model that a request names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def named(pipeline_of: PipelineFactory, name: str, **script: Any) -> Pipeline:
     return Pipeline(made.engine, name)
 
 
-async def expected(service: OpenAIService, **body: Any) -> tuple[str, str]:
+async def call(service: OpenAIService, **body: Any) -> tuple[str, str]:
     answer = await service.complete(service.parse_call(COMPLETIONS, {"prompt": "who?", **body}))
     return answer["model"], answer["choices"][0]["text"]
 
@@ -37,9 +37,9 @@ async def expected(service: OpenAIService, **body: Any) -> tuple[str, str]:
 async def test_openai_calls_go_to_the_model_they_name(models: ModelRegistry) -> None:
     # R7
     service = OpenAIService(models)
-    assert await expected(service) == ("big", "I am big.")
-    assert await expected(service, model="small") == ("small", "I am small.")
-    assert await expected(service, model="big") == ("big", "I am big.")
+    assert await call(service) == ("big", "I am big.")
+    assert await call(service, model="small") == ("small", "I am small.")
+    assert await call(service, model="big") == ("big", "I am big.")
 
 
 async def test_streams_and_several_answers_go_there_too(models: ModelRegistry) -> None:

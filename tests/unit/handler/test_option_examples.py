@@ -1,4 +1,4 @@
-"""Every example of an option in docs/validation.md, run as a request would ask for it."""
+"""Run every example of an option in docs/validation.md as a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's `validation` and the settings beside it: every refusal in its words."""
+"""Read a request's `validation` and join it with the settings; every error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses jobs may name, and who decides that."""
+"""Restrict the addresses that jobs may name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline: first errors at the door, nothing lost, nothing left running."""
+"""Run requests through the pipeline: early errors, complete answers, no leaked generation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from handler.active_generation import ActiveGeneration
 from handler.completed_answer import CompletedAnswer
 from handler.pipeline import Pipeline
 from handler.request import TextRequest
-from tests.unit.handler.conftest import Ended, PipelineFactory, Quiet
+from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RunRecorder
 from validation import Issue, Subject
 
 ENDLESS = {"when": "endless", "pieces": ["again "], "repeat": -1, "delay_ms": 1}
@@ -76,7 +76,7 @@ async def test_error_before_any_text_is_raised_at_the_door(
     answer: dict[str, object], pipeline_of: PipelineFactory
 ) -> None:
     # R30
-    ended = Ended()
+    ended = RunRecorder()
     pipeline = pipeline_of(answer, hooks=[ended])
     with pytest.raises(BackendFailed, match="out of luck"):
         await pipeline.open(ask("hi"))
@@ -107,7 +107,7 @@ async def test_error_after_text_comes_after_the_text(pipeline_of: PipelineFactor
 
 async def test_leaving_stops_the_generation(pipeline_of: PipelineFactory) -> None:
     # R31
-    ended = Ended()
+    ended = RunRecorder()
     pipeline = pipeline_of(ENDLESS, hooks=[ended])
     async with await pipeline.open(ask("endless")) as running:
         assert pipeline.engine.running == 1
@@ -119,7 +119,7 @@ async def test_leaving_stops_the_generation(pipeline_of: PipelineFactory) -> Non
 
 async def test_leaving_by_an_error_stops_the_generation(pipeline_of: PipelineFactory) -> None:
     # R31
-    ended = Ended()
+    ended = RunRecorder()
     pipeline = pipeline_of(ENDLESS, hooks=[ended])
 
     async def read() -> None:
@@ -137,7 +137,7 @@ async def test_cancelling_frees_the_slot_and_the_next_answer_is_clean(
     interval_s: float, pipeline_of: PipelineFactory
 ) -> None:
     # R31
-    ended = Ended()
+    ended = RunRecorder()
     pipeline = pipeline_of(ENDLESS, ECHO, slots=1, hooks=[ended])
     first = asyncio.Event()
 
@@ -161,7 +161,7 @@ async def test_cancelling_before_the_first_text_frees_the_slot(
     pipeline_of: PipelineFactory,
 ) -> None:
     # R31
-    ended = Ended()
+    ended = RunRecorder()
     silent = {"when": "silent", "pieces": ["late"], "prefill_ms": 60_000}
     pipeline = pipeline_of(silent, ECHO, slots=1, hooks=[ended])
     task = asyncio.create_task(pipeline.open(ask("silent")))
@@ -198,7 +198,7 @@ async def test_interval_coalesces_without_a_loss(pipeline_of: PipelineFactory) -
 
 async def test_slow_reader_finds_longer_batches(pipeline_of: PipelineFactory) -> None:
     # R29
-    ended = Ended()
+    ended = RunRecorder()
     pieces = [f"{n} " for n in range(50)]
     pipeline = pipeline_of(
         {"pieces": ["first ", {"text": "", "delay_ms": 20}, *pieces]}, hooks=[ended]
@@ -213,7 +213,7 @@ async def test_slow_reader_finds_longer_batches(pipeline_of: PipelineFactory) ->
 
 async def test_verdict_is_of_the_whole_raw_text(pipeline_of: PipelineFactory) -> None:
     # R46, R47
-    validator = Quiet()
+    validator = ExclamationValidator()
     pipeline = pipeline_of({"pieces": ["He", "llo!"]}, validator=validator)
     answer = await pipeline.run(ask("greet me", validation=True, streaming=True))
     assert validator.seen == [Subject(prompt="greet me", text="Hello!", finish_reason="stop")]
@@ -228,7 +228,7 @@ async def test_verdict_is_of_the_whole_raw_text(pipeline_of: PipelineFactory) ->
 
 async def test_verdict_that_changes_nothing(pipeline_of: PipelineFactory) -> None:
     # R47
-    pipeline = pipeline_of({"pieces": ["Hello"]}, validator=Quiet())
+    pipeline = pipeline_of({"pieces": ["Hello"]}, validator=ExclamationValidator())
     answer = await pipeline.run(ask("hi", validation=True))
     assert answer.verdict is not None
     assert answer.verdict.valid
@@ -237,7 +237,7 @@ async def test_verdict_that_changes_nothing(pipeline_of: PipelineFactory) -> Non
 
 async def test_no_verdict_without_validation(pipeline_of: PipelineFactory) -> None:
     # R47
-    validator = Quiet()
+    validator = ExclamationValidator()
     pipeline = pipeline_of({"pieces": ["Hello!"]}, validator=validator)
     answer = await pipeline.run(ask("hi", validation=False))
     assert answer.verdict is None

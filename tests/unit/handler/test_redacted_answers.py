@@ -1,4 +1,4 @@
-"""Answers without personal data: whatever leaves, by whichever way, and however it was cut."""
+"""Redact personal data in every kind of output, however the deltas are cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from handler.options import OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
 from handler.request import TextRequest
 from tests.conftest import SMALL_RULES
-from tests.unit.handler.conftest import Ended, PipelineFactory, Quiet
+from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RunRecorder
 from tests.unit.handler.openai.calls import complete, complete_streamed
 from validation import Subject, Validator
 from validation.rules_validator import RulesValidator
@@ -68,7 +68,9 @@ def jobs_of(pipeline_of: PipelineFactory) -> JobsFactory:
     """Builds job handlers from the pieces of their one answer and from settings."""
 
     def build(*pieces: Any, validator: Validator | None = None, **settings: Any) -> JobHandler:
-        pipeline = pipeline_of({"pieces": list(pieces)}, validator=validator or Quiet())
+        pipeline = pipeline_of(
+            {"pieces": list(pieces)}, validator=validator or ExclamationValidator()
+        )
         return JobHandler(pipeline, OptionsReader(OptionsInput(**settings)), interval_s=0.0)
 
     return build
@@ -112,7 +114,7 @@ def chunks(text: str) -> list[dict[str, Any]]:
     return [json.loads(block.removeprefix("data: ")) for block in blocks]
 
 
-def expected(chunk: dict[str, Any]) -> str:
+def chunk_text(chunk: dict[str, Any]) -> str:
     choice = chunk["choices"][0]
     return str(choice["text"] if "text" in choice else choice["delta"].get("content", ""))
 
@@ -228,8 +230,8 @@ async def test_openai_stream_contains_no_personal_data(jobs_of: JobsFactory, rou
     check_clean(*blocks, whole)
     for text in ("".join(blocks), whole):
         result = chunks(text)
-        check_clean(*map(expected, result))
-        assert "".join(map(expected, result)) == TEXT
+        check_clean(*map(chunk_text, result))
+        assert "".join(map(chunk_text, result)) == TEXT
         assert result[-1]["redacted"] == COUNTS
 
 
@@ -244,7 +246,7 @@ async def test_openai_call_contains_no_personal_data(jobs_of: JobsFactory, route
 
 async def test_redacted_stream_is_one_piece_at_the_end(pipeline_of: PipelineFactory) -> None:
     # What a half datum would become is not known before.
-    ended = Ended()
+    ended = RunRecorder()
     pieces = ["one ", {"text": "two ", "delay_ms": 20}, {"text": "three", "delay_ms": 20}]
     pipeline = pipeline_of({"pieces": pieces}, hooks=[ended])
     async with await pipeline.open(ask()) as running:
@@ -282,7 +284,7 @@ async def test_error_in_mid_answer_is_raised(pipeline_of: PipelineFactory) -> No
 
 async def test_leaving_before_the_end_stops_the_generation(pipeline_of: PipelineFactory) -> None:
     # R31
-    ended = Ended()
+    ended = RunRecorder()
     pipeline = pipeline_of({"pieces": ["again "], "repeat": -1, "delay_ms": 1}, hooks=[ended])
 
     async def read() -> None:
@@ -317,10 +319,10 @@ async def test_log_probabilities_of_what_is_harmless_are_told(
     # R24: a stream that comes at its end tells of its tokens as a whole body does.
     collect = complete_streamed if streaming else complete
     body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
-    expected = await collect(openai(pipeline_of({"pieces": ["All", " well"]})), ROUTES[0], body)
-    assert expected.choices[0].logprobs is not None
-    assert expected.choices[0].logprobs["tokens"] == ["All", " well"]
-    assert expected.warnings == []
+    answer = await collect(openai(pipeline_of({"pieces": ["All", " well"]})), ROUTES[0], body)
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].logprobs["tokens"] == ["All", " well"]
+    assert answer.warnings == []
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
@@ -330,10 +332,10 @@ async def test_log_probabilities_that_are_left_out_are_warned_of(
     # R16, R55
     collect = complete_streamed if streaming else complete
     body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
-    expected = await collect(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
-    assert (expected.choices[0].text, expected.choices[0].logprobs) == (TEXT, None)
-    warning = "logprobs were left out, for they would tell what was redacted"
-    assert expected.warnings == [warning]
+    answer = await collect(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
+    assert (answer.choices[0].text, answer.choices[0].logprobs) == (TEXT, None)
+    warning = "logprobs were left out, because they would reveal redacted text"
+    assert answer.warnings == [warning]
     (record,) = caplog.records
     assert record.getMessage().endswith(warning)
 
@@ -343,13 +345,13 @@ async def test_log_probabilities_nobody_asked_for_are_not_warned_of(
 ) -> None:
     # R15: they are the candidates' rank.
     body = {"prompt": "hi", "best_of": 2, "validation": {"redact_pii": True}}
-    expected = await complete(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
-    assert (expected.choices[0].text, expected.warnings) == (TEXT, [])
+    answer = await complete(openai(pipeline_of({"pieces": PIECES})), ROUTES[0], body)
+    assert (answer.choices[0].text, answer.warnings) == (TEXT, [])
 
 
 async def test_validator_sees_redacted_texts_alone(pipeline_of: PipelineFactory) -> None:
     # It could not tell an echo otherwise, and might quote what it sees.
-    validator = Quiet()
+    validator = ExclamationValidator()
     turns = (Message("system", "You are bob@example.com."), Message("user", "Call +49 30 123456"))
     await pipeline_of({"pieces": PIECES}, validator=validator).run(ask(Chat(turns)))
     assert validator.seen == [

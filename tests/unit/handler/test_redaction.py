@@ -1,4 +1,4 @@
-"""Deltas without what was redacted: cut where they were cut before, joined the redacted text."""
+"""Apply redactions to deltas: boundaries stay, and the joined text is the redacted text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are not answered: at once, by no engine, and told apart from all others (R56)."""
+"""Block requests before the engine is called, with a distinct result (R56)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ INTENT_SAID = "Requests of this kind are not answered here."
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
-class Serve(Protocol):
+class ServiceFactory(Protocol):
     def __call__(self, **settings: Any) -> tuple[JobHandler, list[EngineEvent]]: ...
 
 
 @pytest.fixture
-def serve(pipeline_of: PipelineFactory) -> Serve:
+def build_service(pipeline_of: PipelineFactory) -> ServiceFactory:
     """Job handlers whose settings block something, and what their engine is asked."""
 
     def build(**settings: Any) -> tuple[JobHandler, list[EngineEvent]]:
@@ -87,8 +87,10 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_blocked_request_does_not_call_the_engine(serve: Serve, stream: bool) -> None:
-    jobs, recorded = serve(**TERM)
+async def test_blocked_request_does_not_call_the_engine(
+    build_service: ServiceFactory, stream: bool
+) -> None:
+    jobs, recorded = build_service(**TERM)
     await jobs.run(job(stream=stream))
     await outputs(jobs, job(stream=stream))
     for route in (TEXT, CHAT):
@@ -107,9 +109,9 @@ async def test_check_needs_no_ready_engine(pipeline_of: PipelineFactory) -> None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_output_of_a_job(serve: Serve, stream: bool) -> None:
+async def test_output_of_a_job(build_service: ServiceFactory, stream: bool) -> None:
     # R45, R47
-    jobs, _ = serve(**TERM)
+    jobs, _ = build_service(**TERM)
     output = await jobs.run(job(stream=stream))
     timings = output.pop("timings")
     assert set(timings.values()) == {0.0}
@@ -137,9 +139,11 @@ async def test_output_of_a_job(serve: Serve, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_blocked_is_reported_without_validation(serve: Serve, stream: bool) -> None:
+async def test_blocked_is_reported_without_validation(
+    build_service: ServiceFactory, stream: bool
+) -> None:
     # R47
-    jobs, _ = serve(**TERM)
+    jobs, _ = build_service(**TERM)
     for output in (
         await jobs.run(job(stream=stream, enable_validation=False)),
         (await outputs(jobs, job(stream=stream, enable_validation=False)))[-1],
@@ -150,15 +154,17 @@ async def test_blocked_is_reported_without_validation(serve: Serve, stream: bool
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_generator_yields_only_one_json_without_streaming(serve: Serve, stream: bool) -> None:
+async def test_generator_yields_only_one_json_without_streaming(
+    build_service: ServiceFactory, stream: bool
+) -> None:
     # R45
-    jobs, _ = serve(**TERM)
+    jobs, _ = build_service(**TERM)
     assert await outputs(jobs, job(stream=stream)) == [await jobs.run(job(stream=stream))]
 
 
 @pytest.mark.parametrize("route", [TEXT, CHAT])
-async def test_whole_answer_of_an_openai_call(serve: Serve, route: str) -> None:
-    jobs, _ = serve(**TERM)
+async def test_whole_answer_of_an_openai_call(build_service: ServiceFactory, route: str) -> None:
+    jobs, _ = build_service(**TERM)
     body = await jobs.run(call(route))
     choice = body["choices"][0]
     assert choice["finish_reason"] == "content_filter"
@@ -169,9 +175,9 @@ async def test_whole_answer_of_an_openai_call(serve: Serve, route: str) -> None:
 
 
 @pytest.mark.parametrize("route", [TEXT, CHAT])
-async def test_streamed_answer_of_an_openai_call(serve: Serve, route: str) -> None:
+async def test_streamed_answer_of_an_openai_call(build_service: ServiceFactory, route: str) -> None:
     # R21, R22
-    jobs, _ = serve(**TERM)
+    jobs, _ = build_service(**TERM)
     *before, last = events(await jobs.run(call(route, stream=True)))
     # A chat begins with its role, and neither says anything.
     assert [each["choices"][0]["delta"] for each in before] == (
@@ -184,23 +190,27 @@ async def test_streamed_answer_of_an_openai_call(serve: Serve, route: str) -> No
 
 
 @pytest.mark.parametrize("route", [TEXT, CHAT])
-async def test_openai_call_with_validation_gets_the_reason(serve: Serve, route: str) -> None:
-    jobs, _ = serve(**TERM)
+async def test_openai_call_with_validation_gets_the_reason(
+    build_service: ServiceFactory, route: str
+) -> None:
+    jobs, _ = build_service(**TERM)
     body = await jobs.run(call(route, enable_validation=True))
     (last,) = events(await jobs.run(call(route, enable_validation=True, stream=True)))[-1:]
     for each in (body, last):
         assert each["validation"]["issues"] == [TERM_SAID]
 
 
-async def test_client_does_not_learn_the_blocked_term(serve: Serve) -> None:
-    jobs, _ = serve(**TERM)
+async def test_client_does_not_learn_the_blocked_term(build_service: ServiceFactory) -> None:
+    jobs, _ = build_service(**TERM)
     assert "attack" not in json.dumps(await jobs.run(job())).lower()
 
 
 @pytest.mark.parametrize("more", [{"redact_pii": True}, {"regenerate": True}, {"language": "en"}])
-async def test_other_options_have_no_effect(serve: Serve, more: dict[str, Any]) -> None:
-    jobs, recorded = serve(**TERM, **more)
-    plain, _ = serve(**TERM)
+async def test_other_options_have_no_effect(
+    build_service: ServiceFactory, more: dict[str, Any]
+) -> None:
+    jobs, recorded = build_service(**TERM, **more)
+    plain, _ = build_service(**TERM)
     assert await jobs.run(job(stream=True)) == await plain.run(job(stream=True))
     assert recorded == []
 
@@ -245,15 +255,15 @@ async def test_term_in_a_very_long_prompt(pipeline: Pipeline) -> None:
     assert (await pipeline.run(ask(words + BAD, **TERM))).blocked
 
 
-async def test_request_may_block_terms_of_its_own(serve: Serve) -> None:
-    jobs, recorded = serve()
+async def test_request_may_block_terms_of_its_own(build_service: ServiceFactory) -> None:
+    jobs, recorded = build_service()
     job_input = job("Tell me about spiders.", validation={"blocked_terms": ["spiders"]})
     assert (await jobs.run(job_input))["blocked"] is True
     assert recorded == []
 
 
-async def test_openai_call_may_block_terms_of_its_own(serve: Serve) -> None:
-    jobs, _ = serve()
+async def test_openai_call_may_block_terms_of_its_own(build_service: ServiceFactory) -> None:
+    jobs, _ = build_service()
     job_input = call(CHAT, "Tell me about spiders.", validation={"blocked_terms": ["spiders"]})
     assert (await jobs.run(job_input))["blocked"] is True
 
@@ -268,9 +278,9 @@ async def test_intent_of_a_prompt(pipeline: Pipeline) -> None:
     assert answer.finish.usage == Usage(0, 0)
 
 
-async def test_intent_is_in_the_verdict(serve: Serve) -> None:
+async def test_intent_is_in_the_verdict(build_service: ServiceFactory) -> None:
     # R48
-    jobs, _ = serve(**INTENT)
+    jobs, _ = build_service(**INTENT)
     expected = (await jobs.run(job("The weather for tomorrow?")))["validation"]
     assert expected["intent"] == "weather"
     assert expected["issues"] == [INTENT_SAID]
@@ -305,9 +315,11 @@ async def test_token_ids_are_refused_where_something_is_blocked(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_openai_call_with_token_ids_is_a_bad_request(serve: Serve, stream: bool) -> None:
+async def test_openai_call_with_token_ids_is_a_bad_request(
+    build_service: ServiceFactory, stream: bool
+) -> None:
     # R53
-    jobs, recorded = serve(**TERM)
+    jobs, recorded = build_service(**TERM)
     failed = await jobs.run(call(TEXT, [1, 2, 3], stream=stream))
     assert json.loads(failed["error"]) == {
         "error": {
@@ -342,10 +354,10 @@ ENDINGS: list[Callable[[], dict[str, Any]]] = [
     "settings", [{}, {"blocked_terms": ["spiders"], "blocked_intents": ["weather"]}]
 )
 async def test_content_filter_comes_from_nothing_else(
-    serve: Serve, job_input: Callable[[], dict[str, Any]], settings: dict[str, Any]
+    build_service: ServiceFactory, job_input: Callable[[], dict[str, Any]], settings: dict[str, Any]
 ) -> None:
     # R56
-    jobs, _ = serve(**settings)
+    jobs, _ = build_service(**settings)
     for output in (await jobs.run(job_input()), *await outputs(jobs, job_input())):
         expected = json.dumps(output)
         assert "content_filter" not in expected

@@ -1,4 +1,4 @@
-"""One more try where a verdict asks for it: when, how often, and which of the two is kept."""
+"""Regenerate an answer if its verdict recommends it: when, how often, and which is returned."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from handler.job import JobHandler
 from handler.options import OptionsInput, OptionsReader
 from handler.pipeline import Pipeline
 from handler.request import TextRequest, parse_job
-from tests.unit.handler.conftest import PipelineFactory, Quiet, RecordingGenerate
+from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RecordingGenerate
 from validation import Issue, Options, Subject, Validator, Verdict
 
 LOUD, QUIET = ["He", "llo!"], ["He", "llo"]
 SHOUTED = {"rule": "shouting", "message": "somebody shouted"}
 
 
-class Bench(Protocol):
+class RegenerationFactory(Protocol):
     def __call__(
         self, *recorder: list[Any], validator: Validator | None = None, **config: Any
     ) -> tuple[Pipeline, RecordingGenerate]: ...
 
 
 @pytest.fixture
-def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> RegenerationFactory:
     """A pipeline from the pieces of each try, and what its engine is asked."""
 
     def build(
@@ -38,7 +38,7 @@ def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> Benc
             {"when": f"try {number}$", "pieces": pieces}
             for number, pieces in enumerate(recorder, start=1)
         ]
-        pipeline = pipeline_of(*answers, validator=validator or Quiet(), **config)
+        pipeline = pipeline_of(*answers, validator=validator or ExclamationValidator(), **config)
         asked = RecordingGenerate(pipeline.engine)
         monkeypatch.setattr(pipeline.engine, "generate", asked)
         return pipeline, asked
@@ -66,7 +66,7 @@ async def outputs(jobs: JobHandler, job_input: dict[str, Any]) -> list[Any]:
         return [output async for output in stream]
 
 
-class Counting(Quiet):
+class CountingValidator(ExclamationValidator):
     """Finds as many things wrong as there are exclamation marks; all of them ask for a retry."""
 
     def validate(self, subject: Subject, options: Options) -> Verdict:
@@ -77,7 +77,7 @@ class Counting(Quiet):
 # -- whether --------------------------------------------------------------------------------------
 
 
-async def test_answer_with_a_recommended_retry_is_regenerated(bench: Bench) -> None:
+async def test_answer_with_a_recommended_retry_is_regenerated(bench: RegenerationFactory) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     answer = await pipeline.run(request())
     assert len(recorder.requests) == 2
@@ -86,15 +86,15 @@ async def test_answer_with_a_recommended_retry_is_regenerated(bench: Bench) -> N
     assert answer.verdict.valid
 
 
-async def test_answer_that_is_good_is_not(bench: Bench) -> None:
+async def test_answer_that_is_good_is_not(bench: RegenerationFactory) -> None:
     pipeline, recorder = bench(QUIET, LOUD)
     answer = await pipeline.run(request())
     assert len(recorder.requests) == 1
     assert answer.discarded is None
 
 
-async def test_answer_whose_verdict_does_not_ask_is_not(bench: Bench) -> None:
-    class Resigned(Quiet):
+async def test_answer_whose_verdict_does_not_ask_is_not(bench: RegenerationFactory) -> None:
+    class Resigned(ExclamationValidator):
         def validate(self, subject: Subject, options: Options) -> Verdict:
             issues = (Issue("too_long", "the answer is too long"),)
             return Verdict(text=subject.text, intent="general", issues=issues)
@@ -105,7 +105,9 @@ async def test_answer_whose_verdict_does_not_ask_is_not(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("regenerate", [False, None])
-async def test_regeneration_is_off_by_default(bench: Bench, regenerate: bool | None) -> None:
+async def test_regeneration_is_off_by_default(
+    bench: RegenerationFactory, regenerate: bool | None
+) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     output = await JobHandler(pipeline).run(job(regenerate=regenerate))
     assert len(recorder.requests) == 1
@@ -114,7 +116,7 @@ async def test_regeneration_is_off_by_default(bench: Bench, regenerate: bool | N
 
 @pytest.mark.parametrize(("regenerate", "count"), [(None, 2), (True, 2), (False, 1)])
 async def test_setting_applies_without_a_request_option(
-    bench: Bench, regenerate: bool | None, count: int
+    bench: RegenerationFactory, regenerate: bool | None, count: int
 ) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     options = OptionsReader(OptionsInput(regenerate=True))
@@ -122,14 +124,16 @@ async def test_setting_applies_without_a_request_option(
     assert len(recorder.requests) == count
 
 
-async def test_no_regeneration_without_validation(bench: Bench) -> None:
+async def test_no_regeneration_without_validation(bench: RegenerationFactory) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     await JobHandler(pipeline).run(job(enable_validation=False))
     assert len(recorder.requests) == 1
 
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0}, {"top_p": 0}, {"top_k": 1}])
-async def test_greedy_answer_is_not_regenerated(bench: Bench, greedy: dict[str, Any]) -> None:
+async def test_greedy_answer_is_not_regenerated(
+    bench: RegenerationFactory, greedy: dict[str, Any]
+) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     answer = await pipeline.run(request(**greedy))
     assert len(recorder.requests) == 1
@@ -137,8 +141,8 @@ async def test_greedy_answer_is_not_regenerated(bench: Bench, greedy: dict[str, 
     assert answer.warnings == ()
 
 
-async def test_redaction_runs_once(bench: Bench) -> None:
-    pipeline, recorder = bench(["a!!!"], ["b!!"], ["c!"], ["d"], validator=Counting())
+async def test_redaction_runs_once(bench: RegenerationFactory) -> None:
+    pipeline, recorder = bench(["a!!!"], ["b!!"], ["c!"], ["d"], validator=CountingValidator())
     answer = await pipeline.run(request())
     assert len(recorder.requests) == 2
     assert answer.text == "b!!"
@@ -158,9 +162,9 @@ async def test_redaction_runs_once(bench: Bench) -> None:
     ],
 )
 async def test_answer_with_fewer_issues_is_returned(
-    bench: Bench, first: str, second: str, kept: str
+    bench: RegenerationFactory, first: str, second: str, kept: str
 ) -> None:
-    pipeline, _ = bench([first], [second], validator=Counting())
+    pipeline, _ = bench([first], [second], validator=CountingValidator())
     answer = await pipeline.run(request())
     assert answer.text == answer.raw_text == kept
     assert answer.discarded is not None
@@ -168,7 +172,9 @@ async def test_answer_with_fewer_issues_is_returned(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_output_is_that_of_the_returned_answer(bench: Bench, stream: bool) -> None:
+async def test_output_is_that_of_the_returned_answer(
+    bench: RegenerationFactory, stream: bool
+) -> None:
     # R45, R46
     pipeline, _ = bench(["Hello", " to", " you!"], ["He", "llo"])
     output = await JobHandler(pipeline).run(job(stream=stream))
@@ -183,7 +189,7 @@ async def test_output_is_that_of_the_returned_answer(bench: Bench, stream: bool)
     }
 
 
-async def test_output_where_the_second_was_no_better(bench: Bench) -> None:
+async def test_output_where_the_second_was_no_better(bench: RegenerationFactory) -> None:
     pipeline, _ = bench(["Hello!"], ["Oh", " no", "!"])
     output = await JobHandler(pipeline).run(job())
     assert output["choices"][0]["text"] == "Hello"
@@ -195,8 +201,8 @@ async def test_output_where_the_second_was_no_better(bench: Bench) -> None:
     }
 
 
-async def test_all_issues_of_the_discarded_answer_are_reported(bench: Bench) -> None:
-    pipeline, _ = bench(["a!!"], ["b!"], validator=Counting())
+async def test_all_issues_of_the_discarded_answer_are_reported(bench: RegenerationFactory) -> None:
+    pipeline, _ = bench(["a!!"], ["b!"], validator=CountingValidator())
     output = await JobHandler(pipeline).run(job())
     assert output["regenerated"]["discarded_issues"] == ["somebody shouted"] * 2
 
@@ -208,7 +214,7 @@ async def test_all_issues_of_the_discarded_answer_are_reported(bench: Bench) -> 
     ("seed", "second"), [(0, 1), (41, 42), (-1, 0), (2**63 - 1, 0), (None, None)]
 )
 async def test_second_try_has_the_next_seed(
-    bench: Bench, seed: int | None, second: int | None
+    bench: RegenerationFactory, seed: int | None, second: int | None
 ) -> None:
     # R10: the same one would give the same text, and a repeated request must give both again.
     pipeline, recorder = bench(LOUD, QUIET)
@@ -216,7 +222,7 @@ async def test_second_try_has_the_next_seed(
     assert [asked.sampling.seed for asked in recorder.requests] == [seed, second]
 
 
-async def test_second_try_is_the_same_request_otherwise(bench: Bench) -> None:
+async def test_second_try_is_the_same_request_otherwise(bench: RegenerationFactory) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     await pipeline.run(request(timeout_s=60, seed=1, max_tokens=9, stop=["x"]))
     first, second = recorder.requests
@@ -224,7 +230,7 @@ async def test_second_try_is_the_same_request_otherwise(bench: Bench) -> None:
     assert replace(second, sampling=sampling, timeout_s=60) == first
 
 
-async def test_warnings_are_not_repeated(bench: Bench) -> None:
+async def test_warnings_are_not_repeated(bench: RegenerationFactory) -> None:
     # R16
     pipeline, _ = bench(LOUD, QUIET, capabilities={"seed": False})
     output = await JobHandler(pipeline).run(job(sampling_params={"seed": 1, "best_of": 2}))
@@ -234,7 +240,7 @@ async def test_warnings_are_not_repeated(bench: Bench) -> None:
     ]
 
 
-async def test_redactions_are_counted_for_the_returned_answer(bench: Bench) -> None:
+async def test_redactions_are_counted_for_the_returned_answer(bench: RegenerationFactory) -> None:
     pipeline, _ = bench(["bob@example.com!"], ["no address"])
     jobs = JobHandler(pipeline, OptionsReader(OptionsInput(redact_pii=True)))
     output = await jobs.run(job())
@@ -250,7 +256,7 @@ async def test_redactions_are_counted_for_the_returned_answer(bench: Bench) -> N
     ("job_input", "config"), [({"timeout_s": 30}, {}), ({}, {"request_timeout_s": 30.0})]
 )
 async def test_regeneration_has_the_remaining_time(
-    bench: Bench, job_input: dict[str, Any], config: dict[str, Any]
+    bench: RegenerationFactory, job_input: dict[str, Any], config: dict[str, Any]
 ) -> None:
     slow = [{"text": "Hello!", "delay_ms": 100}]
     pipeline, recorder = bench(slow, QUIET, **config)
@@ -261,7 +267,7 @@ async def test_regeneration_has_the_remaining_time(
 
 
 async def test_where_no_time_is_left_there_is_no_second_try(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: RegenerationFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([0.0, 30.0])
     clock = SimpleNamespace(monotonic=lambda: next(times), time=lambda: 0.0)
@@ -272,7 +278,7 @@ async def test_where_no_time_is_left_there_is_no_second_try(
     assert answer.discarded is None
 
 
-async def test_regeneration_beyond_the_time_limit_is_stopped(bench: Bench) -> None:
+async def test_regeneration_beyond_the_time_limit_is_stopped(bench: RegenerationFactory) -> None:
     pipeline, recorder = bench(LOUD, ["He", {"hang_s": 3600}])
     await pipeline.engine.ready()
     answer = await pipeline.run(request(timeout_s=1))
@@ -287,7 +293,9 @@ async def test_regeneration_beyond_the_time_limit_is_stopped(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("pieces", [[{"error": "out of luck"}], ["He", {"error": "out of luck"}]])
-async def test_failed_regeneration_is_a_warning(bench: Bench, pieces: list[Any]) -> None:
+async def test_failed_regeneration_is_a_warning(
+    bench: RegenerationFactory, pieces: list[Any]
+) -> None:
     # R50
     pipeline, _ = bench(LOUD, pieces)
     output = await JobHandler(pipeline).run(job())
@@ -297,7 +305,7 @@ async def test_failed_regeneration_is_a_warning(bench: Bench, pieces: list[Any])
     assert "regenerated" not in output
 
 
-async def test_failed_first_generation_fails_the_job(bench: Bench) -> None:
+async def test_failed_first_generation_fails_the_job(bench: RegenerationFactory) -> None:
     # R50
     pipeline, recorder = bench(["He", {"error": "out of luck"}], QUIET)
     assert await JobHandler(pipeline).run(job()) == {"error": "out of luck"}
@@ -307,7 +315,7 @@ async def test_failed_first_generation_fails_the_job(bench: Bench) -> None:
 # -- which ways there are -------------------------------------------------------------------------
 
 
-async def test_job_with_a_live_stream_is_not_regenerated(bench: Bench) -> None:
+async def test_job_with_a_live_stream_is_not_regenerated(bench: RegenerationFactory) -> None:
     # What has been sent cannot be taken back.
     pipeline, recorder = bench(LOUD, QUIET)
     *partials, final = await outputs(JobHandler(pipeline), job(stream=True))
@@ -316,7 +324,9 @@ async def test_job_with_a_live_stream_is_not_regenerated(bench: Bench) -> None:
     assert "regenerated" not in final
 
 
-async def test_job_that_is_not_streamed_is_generated_again_in_either_mode(bench: Bench) -> None:
+async def test_job_that_is_not_streamed_is_generated_again_in_either_mode(
+    bench: RegenerationFactory,
+) -> None:
     # R45
     pipeline, recorder = bench(LOUD, QUIET)
     (final,) = await outputs(JobHandler(pipeline), job(stream=False))
@@ -334,7 +344,7 @@ def call(**body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
-async def test_openai_stream_is_not_generated_again(bench: Bench, mode: str) -> None:
+async def test_openai_stream_is_not_generated_again(bench: RegenerationFactory, mode: str) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     jobs, job_input = JobHandler(pipeline), call(stream=True)
     text = (
@@ -348,7 +358,9 @@ async def test_openai_stream_is_not_generated_again(bench: Bench, mode: str) -> 
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
-async def test_openai_call_that_asks_is_generated_again(bench: Bench, mode: str) -> None:
+async def test_openai_call_that_asks_is_generated_again(
+    bench: RegenerationFactory, mode: str
+) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     jobs, job_input = JobHandler(pipeline), call()
     body = await jobs.run(job_input) if mode == "aggregate" else (await outputs(jobs, job_input))[0]

@@ -1,4 +1,4 @@
-"""A job's input to a request: every refusal in its words, and the defaults."""
+"""Parse a job's input: every error message, and the defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finished answer as the one JSON of a job."""
+"""Encode an answer as the JSON output of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling parameters: what is refused and in which words, what counts as unset, what is warned."""
+"""Parse sampling parameters: error messages, unset values and warnings."""
 
 from __future__ import annotations
 

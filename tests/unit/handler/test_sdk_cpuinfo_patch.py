@@ -1,4 +1,4 @@
-"""What the SDK asks of the processor is known before it is asked."""
+"""Replace the SDK's query for the processor's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment of a worker: names, defaults, and one line for a bad value."""
+"""Read settings from the environment: names, defaults, and one line per invalid value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a local job prints on a terminal."""
+"""Print a local job on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts from outside, escaped for terminals and logs."""
+"""Escape untrusted text for terminals and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that are misspelled, misplaced or unsupported leave one sentence each (R61)."""
+"""Warn about misspelled, misplaced and unsupported keys, one sentence each (R61)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables that look like settings and are none, and settings that no engine in use looks at."""
+"""Find misspelled variables, and settings that no engine in use reads."""
 
 from __future__ import annotations
 

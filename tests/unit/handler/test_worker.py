@@ -1,4 +1,4 @@
-"""The one file that knows the SDK: which way it runs, and what the SDK sees in its handlers."""
+"""Start the only module that imports the SDK, and inspect what the SDK receives."""
 
 from __future__ import annotations
 

@@ -57,9 +57,9 @@ async def test_select_best_returns_the_likeliest_first(
             assert [each.text for each in response.choices.values()] == ["one", "two!!!", "three"]
         else:
             assert [each.text for each in response.choices.values()] == order[:n]
-        # R4, R5: what was thrown away was generated too.
+        # R4, R5: the usage includes the candidates that were not selected.
         assert response.usage == usage(3, 9)
-        # They were needed, and not asked for.
+        # Logprobs were used for the ranking but not requested.
         assert all(each.logprobs is None for each in response.choices.values())
         assert response.warnings == []
 
@@ -126,7 +126,7 @@ def test_candidate_without_tokens_ranks_last_and_a_certain_one_first() -> None:
 async def test_engine_without_logprobs_causes_one_warning(
     pipeline_of: PipelineFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # R16: of what was asked for alone, which is a rank, and not to be told of tokens.
+    # R16: the warning is about what was requested: the ranking, not logprobs.
     service = OpenAIService(pipeline_of({"pieces": ["x"]}, capabilities={"max_logprobs": 0}))
     ranked = "best_of was not ranked, because the engine returns no logprobs"
     response = await complete(service, COMPLETIONS, {"prompt": "hi", "best_of": 2})
