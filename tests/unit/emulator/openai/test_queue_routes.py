@@ -1,4 +1,4 @@
-"""OpenAI calls by way of a queue whose worker a test is: what is waited for, and for how long."""
+"""OpenAI calls through the job queue, with the test as the worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ERRORS: Any = {CallFailed: on_call_failed, HandlerError: on_error}
 
 
 class QueueFixture:
-    """The routes, their store, and a worker that says what the test says."""
+    """The routes, their store, and a worker that the test controls."""
 
     def __init__(self, keep_alive_s: float = 3600) -> None:
         self.store = MemoryJobStore(Limits(max_losses=9))
@@ -230,7 +230,7 @@ async def test_job_lost_before_the_first_event_is_retried(peer: Connect) -> None
     for text in ((), (TWO[:-1],)):
         await fixture.take()
         await fixture.say(*text)
-        # What was said of an event that is not whole has been heard.
+        # The chunk with the incomplete event has been read.
         await turns()
         await fixture.lose()
     await fixture.take()
@@ -324,7 +324,7 @@ async def test_disconnect_cancels_the_job(
     await fixture.queue.close()
     assert (await fixture.store.stats("e")).counts[JobStatus.CANCELLED] == 1
     if when == "running":
-        # Its worker is told.
+        # Its worker gets a stop.
         assert await fixture.store.receive_stops("e/w", 0) == [fixture.job.id]
 
 

@@ -1,4 +1,4 @@
-"""What workers say of an OpenAI call: cut or wrapped anyhow, it comes out as whole events."""
+"""Workers' output, split or nested in any way, becomes complete events, a body or an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WHOLE = event(FIRST) + event(SECOND) + DONE
 TEXT = WHOLE.decode()
 
 
-def fed(*values: Any) -> bytes:
+def feed_all(*values: Any) -> bytes:
     """Return what comes of a worker's outputs, after checking that each block is whole events."""
     events = SSEReassembler()
     blocks = [events.feed(value) for value in values]
@@ -46,10 +46,10 @@ def fed(*values: Any) -> bytes:
 def test_feed_accepts_text_split_anywhere(end: str) -> None:
     text = TEXT.replace("\n", end)
     for at in range(len(text) + 1):
-        assert fed(text[:at], text[at:]) == WHOLE, at
-    assert fed(*text) == WHOLE
+        assert feed_all(text[:at], text[at:]) == WHOLE, at
+    assert feed_all(*text) == WHOLE
     for size in (2, 3, 7):
-        assert fed(*[text[at : at + size] for at in range(0, len(text), size)]) == WHOLE, size
+        assert feed_all(*[text[at : at + size] for at in range(0, len(text), size)]) == WHOLE, size
 
 
 @pytest.mark.parametrize(
@@ -67,28 +67,31 @@ def test_feed_accepts_text_split_anywhere(end: str) -> None:
         [": open\n\n" + TEXT.replace("data: ", "event: x\nid: 1\ndata: ", 1) + "\n\n: bye\n\n"],
         [TEXT, TEXT],  # nothing comes after the end
         [TEXT + TEXT],
-        [event(FIRST).decode(), event(SECOND).decode()],  # the end is told where nobody told it
+        [
+            event(FIRST).decode(),
+            event(SECOND).decode(),
+        ],  # `[DONE]` is added if the worker sends none
     ],
 )
 def test_feed_accepts_any_nesting_of_lists(values: list[Any]) -> None:
-    assert fed(*values) == WHOLE
+    assert feed_all(*values) == WHOLE
 
 
 def test_data_of_several_lines_is_joined_to_one() -> None:
     # worker-sglang's: JSON with line breaks, each line labelled as data.
     lines = json.dumps(SECOND, indent=4).split("\n")
     text = "".join(f"data: {line}\n" for line in lines) + "\n"
-    assert fed(text) == event(SECOND) + DONE
+    assert feed_all(text) == event(SECOND) + DONE
     text = text.replace("\n", "\r\n")
     for at in range(len(text) + 1):
-        assert fed(text[:at], text[at:]) == event(SECOND) + DONE, at
-    # What is no JSON stays as many lines.
-    assert fed("data: a\ndata: b\n\n") == b"data: a\ndata: b\n\n" + DONE
+        assert feed_all(text[:at], text[at:]) == event(SECOND) + DONE, at
+    # Data that is not JSON keeps its lines.
+    assert feed_all("data: a\ndata: b\n\n") == b"data: a\ndata: b\n\n" + DONE
 
 
 def test_data_nested_too_deeply_is_passed_unchanged() -> None:
     deep = f'{{"choices":\n{"[" * 300}{"]" * 300}}}'
-    assert fed("data: " + deep.replace("\n", "\ndata: ") + "\n\ndata: [DONE]\n\n") == (
+    assert feed_all("data: " + deep.replace("\n", "\ndata: ") + "\n\ndata: [DONE]\n\n") == (
         b"data: " + deep.replace("\n", "\ndata: ").encode() + b"\n\n" + DONE
     )
     with pytest.raises(CallFailed) as caught:
@@ -255,4 +258,4 @@ def test_pointer_to_a_bucket_raises_with_its_url() -> None:
                 ask(output)
             assert failed.value.info == response
     # Behind the end of a stream it is for others.
-    assert fed(TEXT, pointer) == WHOLE
+    assert feed_all(TEXT, pointer) == WHOLE

@@ -86,7 +86,7 @@ def test_every_schema_is_valid_and_used(description: dict[str, Any]) -> None:
 
 
 def bodies(description: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The paths that take a body, and what is said of it under each label."""
+    """Yield the paths with a body, and its description for each content type."""
     for path, methods in description["paths"].items():
         for known in methods.values():
             for content in known.get("requestBody", {}).get("content", {}).values():

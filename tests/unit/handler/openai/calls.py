@@ -1,4 +1,4 @@
-"""Calls of OpenAI's routes, answered in both ways."""
+"""Run calls of the OpenAI service, streamed and not streamed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_stream(body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def wait_until_idle(pipeline: Pipeline) -> None:
-    """Wait until every slot is free and nobody waits for one, and no task is left but this."""
+    """Wait until no request runs or waits and no other task is left."""
     engine = pipeline.engine
     await wait_until(
         lambda: not (engine.running or engine.waiting) and len(asyncio.all_tasks()) == 1

@@ -1,4 +1,4 @@
-"""OpenAI's answers, whole and streamed, read into one form, as strictly as its clients could."""
+"""Read OpenAI responses, streamed or not, into one form, validated with OpenAI's client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Choice:
 
 @dataclass(slots=True)
 class ReadResponse:
-    """A whole answer; `sent` are the chunks it came in, none for one that was not streamed."""
+    """A complete response; `sent` are its chunks, empty if it was not streamed."""
 
     choices: dict[int, Choice] = field(default_factory=dict)
     usage: dict[str, int] | None = None

@@ -15,7 +15,7 @@ COMPLETIONS, CHAT = "completions", "chat"
 # In place of a value: the key is not there at all.
 MISSING: Any = object()
 
-# What is sent, and the message; the parameter is the message's first word where none is named.
+# Fields and error message. The default parameter is the first word of the message.
 Row = tuple[dict[str, Any], str] | tuple[dict[str, Any], str, str]
 Place = tuple[Dialect, str]
 
@@ -67,7 +67,7 @@ def wrong(name: str, words: str, *values: Any) -> list[Row]:
 
 
 def numbers(name: str, words: str, *values: Any) -> list[Row]:
-    """Return rows for these values and for what is no number."""
+    """Return rows for these values and for values that are not numbers."""
     return wrong(name, words, *values, "1", True)
 
 

@@ -113,7 +113,7 @@ async def test_leaving_the_stream_cancels_all_generations(
 async def test_abort_raises_generation_cancelled_in_the_reader(
     pipeline_of: PipelineFactory,
 ) -> None:
-    # As of one stream's: it would wait for ever.
+    # Otherwise the reader would wait forever.
     pipeline = pipeline_of(ENDLESS)
     service = OpenAIService(pipeline)
     several = await open_parallel_stream(service, {"prompt": "hi", "n": 2})
@@ -155,7 +155,7 @@ async def test_engine_close_raises_in_the_reader(pipeline_of: PipelineFactory) -
 async def test_slow_reader_gets_longer_parts_instead_of_more(
     pipeline_of: PipelineFactory,
 ) -> None:
-    # R29: what comes meanwhile gathers in each stream's own channel, which has a bound.
+    # R29: deltas collect in each stream's own bounded channel while the reader is slow.
     service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 150, "delay_ms": 1}))
     async with await open_parallel_stream(service, {"prompt": "hi", "n": 2}) as running:
         await asyncio.sleep(0.5)

@@ -251,7 +251,7 @@ def test_joined_deltas_equal_the_full_text(
     )
 
 
-# -- what is asked ------------------------------------------------------------------------------
+# -- requests -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_max_tokens_falls_back_to_the_default(asked: dict[str, int], limit: int)
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 def test_validation_is_off_unless_requested(shape: EndpointSpec, body: dict[str, Any]) -> None:
-    # R47: OpenAI's clients know nothing of it.
+    # R47: off by default, because it is not part of OpenAI's API.
     assert create_call(shape, body).request.validation is False
     assert create_call(shape, {**body, "enable_validation": None}).request.validation is False
     assert create_call(shape, {**body, "enable_validation": True}).request.validation is True

@@ -1,4 +1,4 @@
-"""A check of answers looks at what is said or called, whatever stands around it."""
+"""ContentCheck applies a check to the content or the tool calls of an answer."""
 
 from __future__ import annotations
 

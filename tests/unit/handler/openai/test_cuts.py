@@ -1,4 +1,4 @@
-"""However an answer is cut into tokens and events, it is told the same: streamed as whole."""
+"""A streamed answer equals the full one, however it is split into tokens and events."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def tokens(draw: st.DrawFn) -> list[bytes]:
     return cut(data, places)
 
 
-def said(pieces: list[bytes], sampling: SamplingParams) -> tuple[list[Delta], Finish]:
-    """What the engine makes of a model's tokens."""
+def run_generation(pieces: list[bytes], sampling: SamplingParams) -> tuple[list[Delta], Finish]:
+    """Return the deltas and the finish that the engine produces from a model's tokens."""
     deltas: list[Delta] = []
     generation = Generation(sampling, deltas.append)
     for number, piece in enumerate(pieces):
@@ -99,7 +99,7 @@ def test_streamed_is_whole(
         body |= {"messages": TURNS, "logprobs": asked is not None, "top_logprobs": asked}
     call = OpenAICall(shape, body, "tiny", None)
     call.echoes = [echo]
-    deltas, finish = said(pieces, call.parameters.sampling)
+    deltas, finish = run_generation(pieces, call.parameters.sampling)
     answer = CompletedAnswer(
         id=call.id,
         model="tiny",
@@ -119,7 +119,7 @@ def test_streamed_is_whole(
     streamed = reading.read_stream([block for block in blocks if block])
     full = reading.read_response(call.encode_response(answer))
     if full.choices[0].logprobs is not None and not any(full.choices[0].logprobs.values()):
-        # Nothing was said, so no event was there to say that of it.
+        # There is no text, so no event had empty logprobs.
         full.choices[0].logprobs = None
     assert streamed.choices == full.choices
     assert streamed.usage == full.usage

@@ -108,7 +108,7 @@ def test_max_tokens_with_ignore_eos() -> None:
     assert limit(OVMS, ignore_eos=True, max_tokens=5) == 5
     assert limit(OVMS, ignore_eos=True, max_tokens=0, echo=True) == 0
     assert limit(OVMS, ignore_eos=True, max_tokens=9000, max_completion_tokens=5) == 5
-    # Nobody has asked for more than is allowed.
+    # A default above the limit is reduced without an error.
     assert limit(OVMS, 9000, ignore_eos=True) == 4000
     assert limit(OVMS, 150, ignore_eos=True) == 150
     assert limit(OVMS, ignore_eos=False, max_tokens=9000) == 9000
@@ -119,7 +119,7 @@ def test_max_tokens_with_ignore_eos() -> None:
 async def test_logprobs_with_several_choices(
     pipeline_of: PipelineFactory, dialect: Dialect
 ) -> None:
-    # R13, R15: what is allowed everywhere looks the same everywhere.
+    # R13, R15: values that all dialects allow have the same effect in all.
     service = OpenAIService(pipeline_of({"pieces": ["a", " b"]}))
     body = {"prompt": ["x", "y"], "logprobs": 1, "n": 2, "best_of": 3, "echo": True}
     told = await complete(service, COMPLETIONS, body | MODEL, dialect)

@@ -20,7 +20,7 @@ TOPS = tuple((f"other {number}", -2.0) for number in range(5))
 
 
 class Ready(CompletedGenerations):
-    """Choices that have all come when they are asked for, as for a reader that was away long."""
+    """Generations whose parts are all available at once, as for a slow reader."""
 
     def __init__(self, answers: list[CompletedAnswer], deltas: list[list[Delta]]) -> None:
         super().__init__(answers)
@@ -35,7 +35,7 @@ class Ready(CompletedGenerations):
 
 @pytest.mark.parametrize("text", ["long " * 40, '"'], ids=["much text", "many tokens"])
 async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
-    # R5, R29: however many choices there are in it, and however much there is to tell of tokens.
+    # R5, R29: for any number of choices and any amount of token data.
     body = {"prompt": "hi", "n": 3, "stream": True, "logprobs": 5}
     call = OpenAICall(COMPLETIONS, body, "tiny", None)
     said = [Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)]

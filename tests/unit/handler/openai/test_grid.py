@@ -35,7 +35,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "^1 2 3$", "pieces": TWO},
     {"pieces": TWO},
 ]
-# What comes of each: text, token texts with their offsets, tokens counted, finish.
+# Expected result of each: text, token texts with offsets, token count, finish.
 SAID: dict[str, tuple[str, list[str], list[float], list[int], int, str | None]] = {
     "one": (
         "One 😀 five seven ",
@@ -156,7 +156,7 @@ def check_chat(choice: Choice, top: int | None) -> None:
     )
     for each in content:
         assert list(each) == ["token", "logprob", "bytes", "top_logprobs"]
-        # The script knows of no other token.
+        # The script has no other token.
         alone = {key: each[key] for key in ("token", "logprob", "bytes")}
         alone["bytes"] = None if "\ufffd" in each["token"] else alone["bytes"]
         assert each["top_logprobs"] == [alone][:top]

@@ -83,7 +83,7 @@ def test_chat_content() -> None:
                 "token": "\ufffd",
                 "logprob": -1.0,
                 "bytes": [0xF0, 0x9F],
-                # What it stands for is not known.
+                # Its bytes are unknown.
                 "top_logprobs": [{"token": "\ufffd", "logprob": -1.0, "bytes": None}],
             }
         ],
@@ -105,7 +105,7 @@ def test_logprobs_within_returns_the_tokens_that_start_in_the_text() -> None:
 
 
 def parts_of(call: OpenAICall, *batches: list[Delta]) -> list[list[str]]:
-    """The tokens each event tells of; its text is what it has beside them."""
+    """Return the tokens of each event, with its text first."""
     call.encode_opening(0)
     found: list[list[str]] = []
     for batch in batches:
@@ -125,7 +125,7 @@ def parts_of(call: OpenAICall, *batches: list[Delta]) -> list[list[str]]:
 def test_token_is_sent_with_its_text_and_not_before(
     shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
-    # R26: what is held back as a possible stop string must not be told by its tokens.
+    # R26: tokens must not reveal text that is held back as a possible stop string.
     call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     response = parts_of(
         call,
@@ -141,7 +141,7 @@ def test_token_is_sent_with_its_text_and_not_before(
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
 def test_text_without_tokens_has_null_logprobs(shape: EndpointSpec, body: dict[str, Any]) -> None:
-    # What is left at the end of what was held back has no token of its own.
+    # Held-back text that is sent at the end has no token of its own.
     call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     response = parts_of(call, [Delta("a", likely("abc", -1.0, 0))], [Delta("bc")])
     assert response == [["abc"], []]
@@ -201,7 +201,7 @@ def ended(call: OpenAICall) -> CompletedAnswer:
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
 def test_engine_without_logprobs_sends_null(shape: EndpointSpec, body: dict[str, Any]) -> None:
-    # R13, R16: empty arrays would say that there were no tokens.
+    # R13, R16: empty arrays would mean that there were no tokens.
     call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
     answer = CompletedAnswer(
         id=call.id,

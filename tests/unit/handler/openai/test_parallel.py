@@ -37,7 +37,7 @@ HANGING: dict[str, Any] = {"when": "hang", "pieces": [{"hang_s": 3600}]}
 TURNS = [{"role": "user", "content": "hi"}]
 
 
-# -- what is asked of the engine ----------------------------------------------------------------
+# -- requests to the engine ---------------------------------------------------------------------
 
 
 def seeds(**body: Any) -> list[int | None]:
@@ -85,7 +85,7 @@ async def test_greedy_choices_are_equal_and_cause_one_warning(
 async def test_run_all_submits_at_most_one_request_per_slot(
     pipeline_of: PipelineFactory, slots: int
 ) -> None:
-    # R18: the others of the call wait where they keep nobody out.
+    # R18: the call's other requests wait outside the engine's queue.
     pipeline = pipeline_of({"delay_ms": 2}, slots=slots)
     await pipeline.engine.ready()
     generate, seen = pipeline.engine.generate, list[tuple[Any, int, int]]()

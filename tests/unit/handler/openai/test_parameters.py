@@ -1,4 +1,4 @@
-"""What a body may not hold, and what it may though nothing comes of it."""
+"""Parameters that are refused, and parameters that are ignored with a warning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create_call(
 
 
 def test_every_requirement_has_a_refusal() -> None:
-    # All that says "→ 400"; what else is refused is beside it.
+    # All requirements with "→ 400"; REFUSALS has more.
     asked = {f"R{number}" for number in (*range(6, 14), 15, 17, 23, 25, 28, 34)}
     assert asked <= REFUSALS.keys()
 
@@ -129,7 +129,7 @@ def test_generation_count_of_a_call_is_limited() -> None:
     )
 
 
-# R16; those that one route honours are ignored by the other.
+# R16: parameters of one route are ignored by the other.
 IGNORED: dict[str, dict[str, Any]] = {
     "both": {
         "diversity_penalty": 1.0,
@@ -159,7 +159,7 @@ def test_each_ignored_parameter_causes_a_warning(dialect: Dialect, shape: str) -
     assert create_call(dialect, shape, dict.fromkeys(body)).request.warnings == ()
 
 
-# Of these false is a wish as well, for vLLM does them unless it is told not to.
+# False is a request too, because vLLM's default is true.
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,4 +1,4 @@
-"""`response_format`: what is refused, and what becomes of it with and without a grammar (R39)."""
+"""`response_format`: refused values, and its effect with and without a grammar (R39)."""
 
 from __future__ import annotations
 

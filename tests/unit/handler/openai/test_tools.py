@@ -1,4 +1,4 @@
-"""Functions a chat may call, or must: what is refused, and what the engine is held to (R39)."""
+"""`tools` and `tool_choice`: refused values, and the schema that constrains the engine (R39)."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_required_call_is_checked_without_a_grammar(
     called = piece.startswith("{")
     assert (choice["finish_reason"] == "tool_calls") is called
     assert full["validation"]["valid"] is called
-    # One more try, and no more.
+    # It is regenerated only once.
     assert ("regenerated" in full) is not called
 
 
