@@ -49,11 +49,11 @@ CHECKS = Checks(rules())
 SALARY = {"intent": "salary_intelligence", "prompt": "How much does a nurse earn in the UK?"}
 
 
-def issues(text: str, **given: Any) -> list[str]:
-    intent = given.pop("intent", "general")
-    removals: tuple[Removal, ...] = given.pop("removals", ())
-    raw = given.pop("raw", text)
-    subject = Subject(text=raw, **({"prompt": "say it"} | given))
+def issues(text: str, **case_fields: Any) -> list[str]:
+    intent = case_fields.pop("intent", "general")
+    removals: tuple[Removal, ...] = case_fields.pop("removals", ())
+    raw = case_fields.pop("raw", text)
+    subject = Subject(text=raw, **({"prompt": "say it"} | case_fields))
     case = AnswerCase(subject, text, INTENTS[intent], intent, removals)
     return [issue.rule for issue in CHECKS.find_issues(case)]
 
@@ -62,7 +62,7 @@ SECRET = "never tell anyone about the blue door in the cellar"
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "found"),
+    ("text", "case_fields", "expected"),
     [
         ("A good answer.", {}, []),
         ("", {}, ["empty"]),
@@ -94,11 +94,13 @@ SECRET = "never tell anyone about the blue door in the cellar"
         ("The blue door in the hall.", {"system": SECRET}, []),
     ],
 )
-def test_issues(text: str, given: dict[str, Any], found: list[str]) -> None:
-    assert issues(text, **given) == found
+def test_check_finds_its_issues(
+    text: str, case_fields: dict[str, Any], expected: list[str]
+) -> None:
+    assert issues(text, **case_fields) == expected
 
 
-def test_template_token_between_two_turns_is_a_leak_and_at_the_end_is_not() -> None:
+def test_leaked_template_requires_text_on_both_sides_of_a_token() -> None:
     token = "<|im_end|>"
     middle = f"one two three{token}four five six"
     at = middle.index(token)
@@ -108,7 +110,7 @@ def test_template_token_between_two_turns_is_a_leak_and_at_the_end_is_not() -> N
     assert issues("one two three", raw=end, removals=removals) == []
 
 
-def test_template_token_between_two_turns_is_found_behind_one_at_the_beginning() -> None:
+def test_leaked_template_is_found_after_a_token_at_the_start() -> None:
     token = "<|im_end|>"
     raw = f"{token}one two three{token}four five six"
     starts = (0, raw.rindex(token))
@@ -116,7 +118,7 @@ def test_template_token_between_two_turns_is_found_behind_one_at_the_beginning()
     assert issues(raw.replace(token, ""), raw=raw, removals=removals) == ["leaked_template"]
 
 
-def test_unknown_check_is_named() -> None:
+def test_unknown_check_is_named_in_the_error() -> None:
     bad = rules().model_copy(update={"checks": {"sniff": next(iter(rules().checks.values()))}})
     with pytest.raises(
         ValueError, match=r"^checks\.sniff: there is no such check, there are: empty"
@@ -125,7 +127,7 @@ def test_unknown_check_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("repetition", {"limits": {"words": 12, "times": 4}}, "limits: long_period is missing"),
         ("leaked_system", {"limits": {}}, "limits: words is missing"),
@@ -134,16 +136,16 @@ def test_unknown_check_is_named() -> None:
         ("empty", {"issue": "nothing {"}, "issue: a sentence"),
     ],
 )
-def test_a_rule_that_could_not_be_used_is_refused_when_it_is_loaded(
-    name: str, change: dict[str, Any], said: str
+def test_unusable_rule_is_rejected_when_it_is_loaded(
+    name: str, change: dict[str, Any], message: str
 ) -> None:
     good = rules()
     checks = {**good.checks, name: good.checks[name].model_copy(update=change)}
-    with pytest.raises(ValueError, match=rf"^checks\.{name}\.{said}"):
+    with pytest.raises(ValueError, match=rf"^checks\.{name}\.{message}"):
         Checks(good.model_copy(update={"checks": checks}))
 
 
 @pytest.mark.parametrize("text", ["👍", "4", "{}", "[]", "巴黎", "∅"])
-def test_an_answer_need_not_have_words(text: str) -> None:
+def test_empty_accepts_answers_without_words(text: str) -> None:
     case = AnswerCase(Subject(prompt="?", text=text), text, INTENTS["general"], "general", ())
     assert CHECKS.find_issues(case) == ()

@@ -1,4 +1,4 @@
-"""The trained classifier: what it says is finite, repeatable, and the same from any thread."""
+"""The trained classifier: its odds are finite, repeatable and equal in all threads."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def test_any_text_has_finite_odds(prompt: str) -> None:
     assert CLASSIFIER.log_odds(prompt) == odds
 
 
-def test_no_words_at_all_are_about_nothing() -> None:
+def test_text_without_words_favours_no_intent() -> None:
     for prompt in ("", " \n\t", "\ud800"):
         assert max(CLASSIFIER.log_odds(prompt).values()) < 0
 
 
-def test_what_is_between_the_ends_of_a_long_prompt_is_not_read() -> None:
+def test_classifier_reads_only_both_ends_of_a_long_prompt() -> None:
     around = "How much does a nurse earn in London? " * 20
     assert CLASSIFIER.log_odds(around + "x " * 10 + around) == CLASSIFIER.log_odds(around * 2)
 
 
-def test_threads_share_it() -> None:
+def test_threads_share_one_classifier() -> None:
     prompts = [f"How much does a nurse earn after {years} years?" for years in range(40)]
     alone = [CLASSIFIER.log_odds(prompt) for prompt in prompts]
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(IntentClassifier().log_odds, prompts)) == alone
 
 
-def test_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifier_raises_missing_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(MissingNumpy):
         IntentClassifier()

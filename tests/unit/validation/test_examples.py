@@ -1,4 +1,4 @@
-"""Every example in rules.yaml is run, what it catches and what it leaves; then good answers."""
+"""Runs all examples in rules.yaml, and checks good answers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +54,7 @@ def issues(example: Example, text: str) -> list[str]:
     return [issue.rule for issue in CHECKS.find_issues(case)]
 
 
-def test_the_rules_file_has_everything_in_order() -> None:
+def test_rules_file_lists_all_rules_in_order() -> None:
     assert set(RULES.sanitizer) == set(RULE_IDS)
     assert ", ".join(RULES.checks) == check_names()
     assert set(RULES.intents) == {
@@ -83,15 +83,15 @@ def test_example_of_a_check(name: str, example: Example) -> None:
 
 
 @pytest.mark.parametrize("example", good_answers())
-def test_a_good_answer_is_valid(example: Example) -> None:
+def test_good_answer_is_valid(example: Example) -> None:
     assert issues(example, example.leaves) == []
 
 
-def test_every_place_has_currencies_that_are_known() -> None:
+def test_every_place_has_known_currencies() -> None:
     for place in RULES.places:
         assert set(place.currencies) <= set(RULES.currencies), place.names
 
 
-def test_no_place_is_named_twice() -> None:
+def test_place_names_are_unique() -> None:
     names = [name for place in RULES.places for name in place.names]
     assert len(names) == len(set(names))

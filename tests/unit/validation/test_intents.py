@@ -1,4 +1,4 @@
-"""Cues and the classifier together: what a prompt wants to know (R48)."""
+"""Intent detection by cues and classifier (R48)."""
 
 from __future__ import annotations
 
@@ -32,41 +32,46 @@ def labelled(name: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def v3() -> RulesValidator:
+def validator() -> RulesValidator:
     return RulesValidator.from_file()
 
 
-def test_the_labelled_set_is_large_enough() -> None:
+def test_labelled_set_is_large_enough() -> None:
     labels = Counter(intent for _, intent in [*labelled("open.jsonl"), *labelled("holdout.jsonl")])
     assert sum(labels.values()) >= 400
     assert min(labels[intent] for intent in INTENTS) >= 60
 
 
-def test_what_is_trained_on_was_set_aside_from_what_is_tested_on() -> None:
+def test_training_and_test_prompts_are_disjoint() -> None:
     held = {prompt.casefold() for prompt, _ in labelled("holdout.jsonl")}
     for name in ("open.jsonl", "train_a.jsonl", "train_b.jsonl", "train_c.jsonl"):
         assert not held & {prompt.casefold() for prompt, _ in labelled(name)}
 
 
-def test_accuracy_on_the_set_aside_third(
-    v3: RulesValidator, capsys: pytest.CaptureFixture[str]
+def test_accuracy_on_the_holdout_set(
+    validator: RulesValidator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R48; the figures are the issue's: 92 % of all, 85 % of each intent.
-    found = Counter(
-        (wanted, v3.detect_intent(prompt)) for prompt, wanted in labelled("holdout.jsonl")
+    confusion = Counter(
+        (intent_expected, validator.detect_intent(prompt))
+        for prompt, intent_expected in labelled("holdout.jsonl")
     )
-    total = sum(found.values())
-    right = sum(found[intent, intent] for intent in INTENTS)
+    total = sum(confusion.values())
+    right = sum(confusion[intent, intent] for intent in INTENTS)
     recalls = {
-        wanted: found[wanted, wanted] / sum(found[wanted, told] for told in INTENTS)
-        for wanted in INTENTS
+        intent_expected: confusion[intent_expected, intent_expected]
+        / sum(confusion[intent_expected, intent_detected] for intent_detected in INTENTS)
+        for intent_expected in INTENTS
     }
-    lines = [f"\n\nintents of {total} prompts set aside: {right / total:.1%} told right"]
+    lines = [f"\n\nintents of {total} prompts set aside: {right / total:.1%} detected correctly"]
     heads = "".join(intent.split("_")[0].rjust(10) for intent in INTENTS)
     lines.append(f"{'labelled':>20}{heads}    recall")
-    for wanted in INTENTS:
-        row = "".join(str(found[wanted, told]).rjust(10) for told in INTENTS)
-        lines.append(f"{wanted:>20}{row}{recalls[wanted]:10.1%}")
+    for intent_expected in INTENTS:
+        row = "".join(
+            str(confusion[intent_expected, intent_detected]).rjust(10)
+            for intent_detected in INTENTS
+        )
+        lines.append(f"{intent_expected:>20}{row}{recalls[intent_expected]:10.1%}")
     with capsys.disabled():
         # Not stdout, which a worker of xdist has not got.
         sys.stderr.write("\n".join(lines) + "\n")
@@ -74,10 +79,10 @@ def test_accuracy_on_the_set_aside_third(
     assert min(recalls.values()) >= 0.85
 
 
-def test_the_prompt_of_the_source(v3: RulesValidator) -> None:
+def test_prompt_of_the_specification_is_career_guidance(validator: RulesValidator) -> None:
     # R44, R48: test_input.json is S2's request.
     job = json.loads((DATA.parents[2] / "test_input.json").read_text(encoding="utf-8"))
-    assert v3.detect_intent(job["input"]["prompt"]) == "career_guidance"
+    assert validator.detect_intent(job["input"]["prompt"]) == "career_guidance"
 
 
 @pytest.mark.parametrize(
@@ -94,27 +99,29 @@ def test_the_prompt_of_the_source(v3: RulesValidator) -> None:
         "職業",
     ],
 )
-def test_traps_are_general(v3: RulesValidator, prompt: str) -> None:
+def test_misleading_prompts_are_general(validator: RulesValidator, prompt: str) -> None:
     # The source read "range()" as a question about salaries.
-    assert v3.detect_intent(prompt) == "general"
+    assert validator.detect_intent(prompt) == "general"
 
 
-def test_the_classifier_is_small() -> None:
+def test_classifier_weights_are_small() -> None:
     assert WEIGHTS.stat().st_size < 5_000_000
 
 
 @given(st.text(max_size=3000))
 def test_any_text_has_an_intent(prompt: str) -> None:
-    assert _V3.detect_intent(prompt) in INTENTS
+    assert _VALIDATOR.detect_intent(prompt) in INTENTS
 
 
-_V3 = RulesValidator.from_file()
+_VALIDATOR = RulesValidator.from_file()
 
 
 # -- cues ---------------------------------------------------------------------------------------
 
 
-def of_cues(*cues: Cue, general: tuple[Cue, ...] = (), threshold: float = 1.0) -> IntentDetector:
+def create_detector(
+    *cues: Cue, general: tuple[Cue, ...] = (), threshold: float = 1.0
+) -> IntentDetector:
     return IntentDetector(
         Rules(
             intents={
@@ -128,19 +135,19 @@ def of_cues(*cues: Cue, general: tuple[Cue, ...] = (), threshold: float = 1.0) -
     )
 
 
-def test_a_cue_alone_is_not_an_intent() -> None:
-    intents = of_cues(Cue(any=["salar*"], weight=0.8), Cue(any=["nurse"], weight=0.5))
+def test_one_cue_is_not_an_intent() -> None:
+    intents = create_detector(Cue(any=["salar*"], weight=0.8), Cue(any=["nurse"], weight=0.5))
     assert intents.detect("salary") == "general"
     assert intents.detect("Salaries of a NURSE") == "pay"
 
 
-def test_a_cue_counts_once() -> None:
-    intents = of_cues(Cue(any=["pay", "paid"], weight=0.8))
+def test_repeated_cue_counts_once() -> None:
+    intents = create_detector(Cue(any=["pay", "paid"], weight=0.8))
     assert intents.detect("pay, pay and paid") == "general"
 
 
 @pytest.mark.parametrize(
-    ("phrase", "there", "not_there"),
+    ("phrase", "matching", "not_matching"),
     [
         ("raise", "a Raise?", "raised"),
         ("salar*", "salaries", "my-salary"),
@@ -150,26 +157,28 @@ def test_a_cue_counts_once() -> None:
         ("don't", "I don\u2019t know", "I do not know"),
     ],
 )
-def test_phrases_are_whole_words(phrase: str, there: str, not_there: str) -> None:
-    intents = of_cues(Cue(any=[phrase], weight=2))
-    assert intents.detect(there) == "pay"
-    assert intents.detect(not_there) == "general"
+def test_phrases_match_whole_words(phrase: str, matching: str, not_matching: str) -> None:
+    intents = create_detector(Cue(any=[phrase], weight=2))
+    assert intents.detect(matching) == "pay"
+    assert intents.detect(not_matching) == "general"
 
 
-def test_context_must_be_there_too() -> None:
-    intents = of_cues(Cue(any=["range"], near=["salary", "pay"], weight=2))
+def test_cue_requires_a_near_phrase() -> None:
+    intents = create_detector(Cue(any=["range"], near=["salary", "pay"], weight=2))
     assert intents.detect("explain range()") == "general"
     assert intents.detect("what range does it pay") == "pay"
 
 
-def test_what_speaks_for_general_speaks_against_the_others() -> None:
-    intents = of_cues(Cue(any=["raise"], weight=2), general=(Cue(any=["exception"], weight=1.5),))
+def test_general_cue_lowers_the_other_scores() -> None:
+    intents = create_detector(
+        Cue(any=["raise"], weight=2), general=(Cue(any=["exception"], weight=1.5),)
+    )
     assert intents.detect("how do I get a raise") == "pay"
     assert intents.detect("raise an exception") == "general"
 
 
-def test_negative_weights_take_away() -> None:
-    intents = of_cues(Cue(any=["raise"], weight=2), Cue(any=["chickens"], weight=-1.5))
+def test_negative_weight_lowers_a_score() -> None:
+    intents = create_detector(Cue(any=["raise"], weight=2), Cue(any=["chickens"], weight=-1.5))
     assert intents.detect("raise chickens") == "general"
 
 
@@ -178,7 +187,7 @@ class Odds:
         return {"pay": 1.0 if "fee" in prompt else -1.0, "unheard_of": 9.0}
 
 
-def test_cues_and_classifier_add_up() -> None:
+def test_scores_add_cues_and_classifier() -> None:
     rules = Rules(
         intents={
             "pay": Intent(about="-", cues=[Cue(any=["tip"], weight=0.7)]),
@@ -197,8 +206,8 @@ def test_cues_and_classifier_add_up() -> None:
     assert intents.detect("gold") == "general"
 
 
-def test_both_ends_of_a_long_prompt_are_read() -> None:
-    intents = of_cues(Cue(any=["salary"], weight=2))
+def test_detector_reads_both_ends_of_a_long_prompt() -> None:
+    intents = create_detector(Cue(any=["salary"], weight=2))
     assert intents.detect("salary " + "x " * 5000) == "pay"
     assert intents.detect("x " * 5000 + "salary") == "pay"
     assert intents.detect("x " * 5000 + "salary" + " x" * 5000) == "general"

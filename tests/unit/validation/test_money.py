@@ -24,7 +24,7 @@ MONEY = MoneyFinder(
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("about $50k", {"USD", "CAD"}),
         ("£42,000 or 50k EUR", {"GBP", "EUR"}),
@@ -37,8 +37,8 @@ MONEY = MoneyFinder(
         ("N$9", {"NAD"}),
     ],
 )
-def test_currencies(text: str, found: set[str]) -> None:
-    assert MONEY.currencies(text) == found
+def test_currencies(text: str, expected: set[str]) -> None:
+    assert MONEY.currencies(text) == expected
 
 
 def test_places() -> None:
@@ -60,11 +60,11 @@ def test_places() -> None:
         ("the $ and the €", []),
     ],
 )
-def test_only_a_currency_beside_a_figure_is_an_amount(text: str, names: list[str]) -> None:
+def test_amounts_requires_a_number_next_to_the_currency(text: str, names: list[str]) -> None:
     assert MONEY.amounts(text) == names
 
 
-def test_without_any_rules_nothing_is_found() -> None:
+def test_finder_without_rules_finds_nothing() -> None:
     empty = MoneyFinder({}, [])
     assert empty.currencies("$5") == empty.expected("London") == frozenset()
 
@@ -79,6 +79,6 @@ def test_without_any_rules_nothing_is_found() -> None:
         ("Nothing, they are unpaid for 2 months.", True, True),
     ],
 )
-def test_figures(text: str, number: bool, in_words: bool) -> None:
+def test_has_number_and_has_amount_in_words(text: str, number: bool, in_words: bool) -> None:
     assert MONEY.has_number(text) is number
     assert MONEY.has_amount_in_words(text) is in_words

@@ -4,7 +4,7 @@ from validation.overlap import find_shared_passages
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "passages"),
+    ("source", "answer", "passages"),
     [
         ("a b c d e", "x a b c y", ["a b c"]),
         ("a b c d e", "a b c d", ["a b c d"]),
@@ -15,5 +15,5 @@ from validation.overlap import find_shared_passages
         ("a b c", "", []),
     ],
 )
-def test_shared_passages(theirs: str, ours: str, passages: list[str]) -> None:
-    assert find_shared_passages(theirs.split(), ours.split(), 3) == passages
+def test_shared_passages(source: str, answer: str, passages: list[str]) -> None:
+    assert find_shared_passages(source.split(), answer.split(), 3) == passages

@@ -4,7 +4,7 @@ from validation.phrases import Phrases
 
 
 @pytest.mark.parametrize(
-    ("phrase", "text", "found"),
+    ("phrase", "text", "expected"),
     [
         ("pay", "What is the PAY?", True),
         ("pay", "a payment", False),
@@ -22,10 +22,10 @@ from validation.phrases import Phrases
         ("how much do … earn", "How much do they earning", False),
     ],
 )
-def test_phrase(phrase: str, text: str, found: bool) -> None:
-    assert Phrases([phrase]).search(text) is found
+def test_phrase(phrase: str, text: str, expected: bool) -> None:
+    assert Phrases([phrase]).search(text) is expected
 
 
-def test_none_finds_nothing() -> None:
+def test_no_phrases_match_nothing() -> None:
     assert not Phrases([])
     assert not Phrases([]).search("anything")

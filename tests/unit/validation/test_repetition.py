@@ -38,7 +38,7 @@ def test_loop_is_found_at_any_period(text: str, period: int, times: float) -> No
         f"Name: {'_' * 60}",
     ],
 )
-def test_text_that_goes_on_is_no_loop(text: str) -> None:
+def test_varied_text_has_no_loop(text: str) -> None:
     loop = find_longest_loop(split_words(text))
     assert loop is None or loop.times < 3
 

@@ -5,12 +5,12 @@ import pytest
 from validation.rules import DEFAULT_RULES, RulesError, load_rules
 
 
-def test_the_rules_that_are_shipped_are_good() -> None:
+def test_default_rules_are_valid() -> None:
     assert load_rules().sanitizer
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("intents: {general: {about: x}}\nsanitizer: {}\n", 1, "checks"),
         (
@@ -40,16 +40,16 @@ def test_the_rules_that_are_shipped_are_good() -> None:
         ("- 1\n", 1, "the file"),
     ],
 )
-def test_error_names_file_and_line(tmp_path: Path, text: str, line: int, said: str) -> None:
+def test_error_names_file_and_line(tmp_path: Path, text: str, line: int, message: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(RulesError) as caught:
         load_rules(path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_raises_rules_error(tmp_path: Path) -> None:
     with pytest.raises(RulesError, match="cannot be read"):
         load_rules(tmp_path / "none.yaml")
     assert DEFAULT_RULES.exists()

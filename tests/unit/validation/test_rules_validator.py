@@ -23,38 +23,40 @@ CAREER = "How do I become a paramedic?"
 
 
 @pytest.fixture(scope="module")
-def v3() -> RulesValidator:
+def validator() -> RulesValidator:
     return RulesValidator.from_file()
 
 
-def test_a_good_answer_is_left_alone(v3: RulesValidator) -> None:
+def test_good_answer_is_unchanged(validator: RulesValidator) -> None:
     # R45, R47
-    verdict = v3.validate(Subject(prompt=CAREER, text=GOOD), NO_OPTIONS)
+    verdict = validator.validate(Subject(prompt=CAREER, text=GOOD), NO_OPTIONS)
     assert (verdict.text, verdict.valid, verdict.issues, verdict.removals) == (GOOD, True, (), ())
     assert verdict.intent == "career_guidance"
 
 
-def test_what_was_removed_is_told_with_its_place(v3: RulesValidator) -> None:
+def test_removals_have_spans_in_the_original_text(validator: RulesValidator) -> None:
     raw = f"Assistant: {GOOD}<|im_end|>"
-    verdict = v3.validate(Subject(prompt=CAREER, text=raw), NO_OPTIONS)
+    verdict = validator.validate(Subject(prompt=CAREER, text=raw), NO_OPTIONS)
     assert (verdict.text, verdict.valid) == (GOOD, True)
-    found = [
+    removed = [
         (removal.rule, raw[removal.start : removal.end].strip()) for removal in verdict.removals
     ]
-    assert found == [("role_label", "Assistant:"), ("template_token", "<|im_end|>")]
+    assert removed == [("role_label", "Assistant:"), ("template_token", "<|im_end|>")]
 
 
-def test_checks_look_at_what_is_left(v3: RulesValidator) -> None:
-    verdict = v3.validate(Subject(prompt=CAREER, text="<|im_start|>assistant\n"), NO_OPTIONS)
+def test_checks_run_on_the_sanitised_text(validator: RulesValidator) -> None:
+    verdict = validator.validate(Subject(prompt=CAREER, text="<|im_start|>assistant\n"), NO_OPTIONS)
     assert [issue.rule for issue in verdict.issues] == ["empty"]
     assert verdict.retry
 
 
-def test_cut_off_is_a_notice_of_an_answer_that_ended_at_a_limit(v3: RulesValidator) -> None:
+def test_cut_off_is_a_notice_of_a_truncated_answer(validator: RulesValidator) -> None:
     # R60
     cut = GOOD[:100]
-    stopped = v3.validate(Subject(prompt=CAREER, text=cut), NO_OPTIONS)
-    limited = v3.validate(Subject(prompt=CAREER, text=cut, finish_reason="length"), NO_OPTIONS)
+    stopped = validator.validate(Subject(prompt=CAREER, text=cut), NO_OPTIONS)
+    limited = validator.validate(
+        Subject(prompt=CAREER, text=cut, finish_reason="length"), NO_OPTIONS
+    )
     assert stopped.notices == ()
     assert [notice.rule for notice in limited.notices] == ["cut_off"]
     assert (limited.valid, limited.issues) == (True, ())
@@ -74,14 +76,16 @@ def rules_with(tmp_path: Path, changes: dict[str, dict[str, object]]) -> RulesVa
 
 def test_severity_of_a_rule_decides_between_issue_and_notice(tmp_path: Path) -> None:
     # R60: a notice never asks for another answer, whatever the rule's `retry` says.
-    v3 = rules_with(tmp_path, {"empty": {"severity": "notice"}, "cut_off": {"severity": "error"}})
-    empty = v3.validate(Subject(prompt=CAREER, text=""), NO_OPTIONS)
+    validator = rules_with(
+        tmp_path, {"empty": {"severity": "notice"}, "cut_off": {"severity": "error"}}
+    )
+    empty = validator.validate(Subject(prompt=CAREER, text=""), NO_OPTIONS)
     assert (empty.valid, empty.issues, empty.retry) == (True, (), False)
     assert [notice.rule for notice in empty.notices] == ["empty"]
-    cut = v3.validate(Subject(prompt=CAREER, text="and", finish_reason="length"), NO_OPTIONS)
+    cut = validator.validate(Subject(prompt=CAREER, text="and", finish_reason="length"), NO_OPTIONS)
     assert [issue.rule for issue in cut.issues] == ["cut_off"]
-    assert "empty" in v3.notice_rules
-    assert "cut_off" in v3.issue_rules
+    assert "empty" in validator.notice_rules
+    assert "cut_off" in validator.issue_rules
 
 
 def test_rules_file_without_severities_reports_everything_as_an_issue(tmp_path: Path) -> None:
@@ -90,23 +94,25 @@ def test_rules_file_without_severities_reports_everything_as_an_issue(tmp_path: 
         rule.pop("severity", None)
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump(rules))
-    v3 = RulesValidator.from_file(path)
-    verdict = v3.validate(Subject(prompt=CAREER, text="and", finish_reason="length"), NO_OPTIONS)
+    validator = RulesValidator.from_file(path)
+    verdict = validator.validate(
+        Subject(prompt=CAREER, text="and", finish_reason="length"), NO_OPTIONS
+    )
     assert [issue.rule for issue in verdict.issues] == ["cut_off"]
-    assert v3.notice_rules == ()
+    assert validator.notice_rules == ()
 
 
-def test_severity_that_does_not_exist_is_an_error_with_file_and_line(tmp_path: Path) -> None:
+def test_unknown_severity_is_an_error_with_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(RulesError, match=r"rules\.yaml:\d+: checks\.empty\.severity: "):
         rules_with(tmp_path, {"empty": {"severity": "warning"}})
 
 
-def test_options_are_looked_at_as_well(v3: RulesValidator) -> None:
+def test_optional_checks_add_issues(validator: RulesValidator) -> None:
     options = Options(checks={"json_schema": SchemaCheck({"type": "object"})})
-    verdict = v3.validate(Subject(prompt=CAREER, text=GOOD), options)
+    verdict = validator.validate(Subject(prompt=CAREER, text=GOOD), options)
     assert [issue.rule for issue in verdict.issues] == ["schema_not_json"]
     assert verdict.retry
-    fine = v3.validate(Subject(prompt="Say it as JSON", text='{"a": 1}'), options)
+    fine = validator.validate(Subject(prompt="Say it as JSON", text='{"a": 1}'), options)
     assert fine.valid
 
 
@@ -120,11 +126,11 @@ def test_options_are_looked_at_as_well(v3: RulesValidator) -> None:
         (NO_OPTIONS, None),
     ],
 )
-def test_requests_are_refused_before_they_are_answered(
-    v3: RulesValidator, options: Options, rule: str | None
+def test_check_request_returns_a_verdict_for_blocked_requests(
+    validator: RulesValidator, options: Options, rule: str | None
 ) -> None:
     # R56
-    verdict = v3.check_request(CAREER, CAREER, options)
+    verdict = validator.check_request(CAREER, CAREER, options)
     if rule is None:
         assert verdict is None
     else:
@@ -133,14 +139,14 @@ def test_requests_are_refused_before_they_are_answered(
         assert verdict.intent == "career_guidance"
 
 
-def test_terms_are_looked_for_in_all_that_was_said(v3: RulesValidator) -> None:
+def test_blocked_terms_are_searched_in_the_whole_conversation(validator: RulesValidator) -> None:
     blocked = Options(blockers=(Blocklist(["walnut"]),))
-    assert v3.check_request("And now?", "A walnut.\nAnd now?", blocked) is not None
+    assert validator.check_request("And now?", "A walnut.\nAnd now?", blocked) is not None
 
 
-def test_a_system_text_that_leaks_is_an_issue(v3: RulesValidator) -> None:
+def test_leaked_system_prompt_is_an_issue(validator: RulesValidator) -> None:
     secret = "You are Hal, the ship's computer, and you must never open the pod bay doors to Dave."
-    verdict = v3.validate(
+    verdict = validator.validate(
         Subject(prompt=CAREER, text=f"{secret} {GOOD}", system=secret), NO_OPTIONS
     )
     rules = {issue.rule for issue in verdict.issues} | {each.rule for each in verdict.removals}
@@ -151,7 +157,7 @@ def test_a_system_text_that_leaks_is_an_issue(v3: RulesValidator) -> None:
 # -- rules of one's own -------------------------------------------------------------------------
 
 
-def test_rules_of_ones_own(tmp_path: Path) -> None:
+def test_validator_uses_custom_rules(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(
         """
@@ -164,43 +170,44 @@ checks:
 """,
         encoding="utf-8",
     )
-    v3 = RulesValidator.from_file(rules)
-    assert v3.intents == ("boats", "general")
-    assert v3.detect_intent("Which boat do I need?") == "boats"
-    verdict = v3.validate(Subject(prompt="x", text="Assistant: x"), NO_OPTIONS)
+    validator = RulesValidator.from_file(rules)
+    assert validator.intents == ("boats", "general")
+    assert validator.detect_intent("Which boat do I need?") == "boats"
+    verdict = validator.validate(Subject(prompt="x", text="Assistant: x"), NO_OPTIONS)
     assert (verdict.text, verdict.valid) == ("Assistant: x", True)
-    assert v3.validate(Subject(prompt="x", text=""), NO_OPTIONS).issues == (
+    assert validator.validate(Subject(prompt="x", text=""), NO_OPTIONS).issues == (
         Issue("empty", "Nothing was said."),
     )
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("checks:\n", "checks:\n  polite: {about: x}\n", r"rules\.yaml:\d+: checks\.polite"),
         ("threshold: 1.0", "threshold: high", r"rules\.yaml:\d+: threshold"),
         ("  general:\n", "  rest:\n", r"rules\.yaml:\d+: .*general"),
     ],
 )
-def test_bad_rules_are_refused_with_their_place(
-    tmp_path: Path, old: str, new: str, said: str
+def test_invalid_rules_are_rejected_with_file_and_line(
+    tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     text = DEFAULT_RULES.read_text(encoding="utf-8")
     assert old in text
     path = tmp_path / "rules.yaml"
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    with pytest.raises(RulesError, match=said):
+    with pytest.raises(RulesError, match=message):
         RulesValidator.from_file(path)
 
 
-def test_without_numpy_cues_go_on_alone(
+def test_intents_use_only_cues_without_numpy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     with caplog.at_level(logging.WARNING):
-        v3 = RulesValidator.from_file()
+        validator = RulesValidator.from_file()
     assert "the classifier needs the package numpy" in caplog.text
     assert (
-        v3.detect_intent("What salary does a nurse earn in London a year?") == "salary_intelligence"
+        validator.detect_intent("What salary does a nurse earn in London a year?")
+        == "salary_intelligence"
     )
-    assert v3.detect_intent("explain range()") == "general"
+    assert validator.detect_intent("explain range()") == "general"

@@ -1,4 +1,4 @@
-"""What the sanitiser takes out and what it leaves: two tables of answers."""
+"""The sanitiser on two tables of answers, dirty and clean ones."""
 
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,14 @@ def rule(*patterns: str, words: tuple[str, ...] = ()) -> SanitizerRule:
 
 
 def applied(text: str, removals: tuple[Removal, ...]) -> str:
-    """The slow and plain way: from the end, so that what is left of a span does not move."""
+    """Apply removals from the end, so that earlier spans stay valid."""
     for removal in reversed(removals):
         text = text[: removal.start] + removal.replacement + text[removal.end :]
     return text
 
 
 @pytest.mark.parametrize("name", RULE_IDS)
-def test_a_rule_that_is_not_given_is_off(name: str) -> None:
+def test_missing_rule_is_disabled(name: str) -> None:
     others = {other: rule for other, rule in RULES.items() if other != name}
     for example in RULES[name].examples:
         _, removals = Sanitizer(others).clean(example.catches, example.prompt)
@@ -61,13 +61,13 @@ def test_without_rules_nothing_changes() -> None:
     assert Sanitizer({}).clean(text, "Hi", "Hi") == (text, ())
 
 
-def test_the_table_of_dirty_answers_is_long() -> None:
+def test_table_of_dirty_answers_is_long() -> None:
     assert len(DIRTY) >= 80
     assert len(CLEAN) >= 60
 
 
 @pytest.mark.parametrize("item", DIRTY)
-def test_dirty_answers_come_out_exactly_clean(sanitizer: Sanitizer, item: Item) -> None:
+def test_dirty_answer_becomes_the_clean_one(sanitizer: Sanitizer, item: Item) -> None:
     cleaned, removals = sanitizer.clean(item["raw"], item["prompt"], item["system"])
     assert cleaned == item["clean"]
     assert {removal.rule for removal in removals} == set(item["rules"])
@@ -76,7 +76,7 @@ def test_dirty_answers_come_out_exactly_clean(sanitizer: Sanitizer, item: Item) 
 
 
 @pytest.mark.parametrize("item", CLEAN)
-def test_answers_with_nothing_wrong_do_not_change(sanitizer: Sanitizer, item: Item) -> None:
+def test_clean_answer_does_not_change(sanitizer: Sanitizer, item: Item) -> None:
     assert sanitizer.clean(item["text"], item["prompt"], item["system"]) == (item["text"], ())
 
 
@@ -92,7 +92,7 @@ def test_spans_are_those_of_the_original_text(sanitizer: Sanitizer) -> None:
     assert [removal.replacement for removal in removals] == ["", "\n\n", ""]
 
 
-def test_a_character_keeps_the_rule_that_took_it() -> None:
+def test_removed_character_is_attributed_to_its_rule() -> None:
     glued = Sanitizer({"template_token": rule(words=("<x>", "<yy>"))})
     assert glued.clean("a<y<x>y>b") == ("ab", (Removal("template_token", 1, 8),))
     # The mark behind the word is only a run when the token within it is gone.
@@ -110,19 +110,19 @@ def test_a_character_keeps_the_rule_that_took_it() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 8])
-def test_tokens_within_tokens_go_up_to_a_depth(sanitizer: Sanitizer, depth: int) -> None:
+def test_nested_tokens_are_removed_up_to_a_depth(sanitizer: Sanitizer, depth: int) -> None:
     text = "Alps." + "<|im_" * depth + "<|im_end|>" + "end|>" * depth
     assert sanitizer.clean(text)[0] == "Alps."
 
 
-def test_tokens_deep_within_tokens_are_kept_apart(sanitizer: Sanitizer) -> None:
+def test_deeply_nested_tokens_are_replaced_by_spaces(sanitizer: Sanitizer) -> None:
     text = "Alps." + "<|im_" * 500 + "<|im_end|>" + "end|>" * 500
     cleaned, _ = sanitizer.clean(text)
     assert "<|im_end|>" not in cleaned
     assert sanitizer.clean(cleaned) == (cleaned, ())
 
 
-def test_a_text_with_too_much_to_look_at_is_left_as_it_is(sanitizer: Sanitizer) -> None:
+def test_text_over_the_budget_is_unchanged(sanitizer: Sanitizer) -> None:
     text = "a<|im_end|>" * 90_000
     assert sanitizer.clean(text) == (text, ())
     text = "a<|im_end|>" * 1_000
@@ -132,7 +132,7 @@ def test_a_text_with_too_much_to_look_at_is_left_as_it_is(sanitizer: Sanitizer) 
     assert sanitizer.clean(text) == (text, ())
 
 
-def test_half_a_character_does_no_harm(sanitizer: Sanitizer) -> None:
+def test_unpaired_surrogates_are_accepted(sanitizer: Sanitizer) -> None:
     assert sanitizer.clean("\ud83d <|im_end|>")[0] == "\ud83d"
     assert sanitizer.clean("a\udc00b")[0] == "a\udc00b"
 
@@ -149,7 +149,7 @@ def test_half_a_character_does_no_harm(sanitizer: Sanitizer) -> None:
         ({"edge_token": rule(words=("",))}, "sanitizer.edge_token: a word without letters"),
     ],
 )
-def test_rules_that_cannot_be_used_are_refused(
+def test_invalid_rules_are_rejected(
     rules: dict[str, SanitizerRule], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -157,17 +157,17 @@ def test_rules_that_cannot_be_used_are_refused(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_changes_nothing_is_not_reported() -> None:
+def test_edit_without_effect_is_not_reported() -> None:
     assert to_removals("ab", [Edit(0, 1, "a", "x"), Edit(1, 2, "", "y")]) == (Removal("y", 1, 2),)
     assert to_removals("ab", [Edit(0, 1, "", "x"), Edit(1, 2, "", "x")]) == (Removal("x", 0, 2),)
 
 
-def test_a_pattern_that_matches_between_characters_adds_none() -> None:
+def test_pattern_between_characters_adds_nothing() -> None:
     own = {"blank_lines": rule(r"\b"), "template_token": rule(words=("<x>",))}
     assert Sanitizer(own).clean("a b<x>") == ("a b", (Removal("template_token", 3, 6),))
 
 
-def test_rules_of_the_users_own() -> None:
+def test_sanitizer_uses_custom_rules() -> None:
     own = Sanitizer(
         {
             "template_token": rule(words=("{{end}}",)),

@@ -1,4 +1,4 @@
-"""Thousands of real texts that the sanitiser must not change, read from what is installed."""
+"""The sanitiser must not change thousands of real texts from installed packages."""
 
 import ast
 import gzip
@@ -23,7 +23,7 @@ LONGEST = 4_000
 # How long passages are, in turn; whole files and docstrings are as long as they are.
 SIZES = (200, 500, 1_200, 2_500)
 # How many of each kind, at most.
-WANTED = {"readme": 1_200, "text": 400, "docstring": 1_600, "code": 1_600, "debian": 2_400}
+PASSAGE_COUNTS = {"readme": 1_200, "text": 400, "docstring": 1_600, "code": 1_600, "debian": 2_400}
 # Passages which have in prose just what a rule is for. Debian's documentation is another one on
 # every machine, so a passage may be among the chosen or not.
 MEANT = {"Summer of Code project!!!!!": "five exclamation marks behind a sentence of release notes"}
@@ -37,15 +37,15 @@ class Passage(NamedTuple):
     text: str
 
 
-def spaced(items: Sequence[T], wanted: int) -> list[T]:
-    """As many as wanted, the first one and then at equal distances."""
-    if len(items) <= wanted:
+def sample_evenly(items: Sequence[T], count: int) -> list[T]:
+    """Return `count` items at equal distances, starting with the first."""
+    if len(items) <= count:
         return list(items)
-    return [items[number * len(items) // wanted] for number in range(wanted)]
+    return [items[number * len(items) // count] for number in range(count)]
 
 
 def read(path: Path) -> str:
-    """A file's text, nothing if it is none."""
+    """Return the text of a file, or an empty text if it is not UTF-8."""
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
@@ -54,7 +54,7 @@ def read(path: Path) -> str:
 
 
 def passages(text: str) -> Iterator[str]:
-    """A text as a whole if it is short, and in pieces of whole paragraphs."""
+    """Yield a short text as a whole, and texts in groups of paragraphs."""
     if 200 <= len(text) <= LONGEST:
         yield text
     piece, number = "", 0
@@ -72,10 +72,10 @@ def docstrings(source: str) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+            list_tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
-    for node in ast.walk(tree):
+    for node in ast.walk(list_tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
             if 100 <= len(text) <= LONGEST:
@@ -83,40 +83,42 @@ def docstrings(source: str) -> Iterator[str]:
 
 
 @cache
-def tree(root: Path) -> list[Path]:
+def list_tree(root: Path) -> list[Path]:
     paths = (path for path in root.rglob("*") if "__pycache__" not in path.parts)
     return sorted(path for path in paths if path.is_file())
 
 
-def files(root: Path, *endings: str) -> list[Path]:
-    return [path for path in tree(root) if path.name.endswith(endings)]
+def list_files(root: Path, *endings: str) -> list[Path]:
+    return [path for path in list_tree(root) if path.name.endswith(endings)]
 
 
-def of_kind(kind: str) -> Iterator[tuple[Path, Iterable[str]]]:
-    """The files of a kind, evenly chosen where there are too many to read, with their passages."""
+def passages_of_kind(kind: str) -> Iterator[tuple[Path, Iterable[str]]]:
+    """Yield an even sample of the files of a kind, with their passages."""
     if kind == "readme":
-        for path in files(SITE, "METADATA"):
+        for path in list_files(SITE, "METADATA"):
             yield path, passages(read(path).partition("\n\n")[2])
     elif kind == "text":
-        for path in files(SITE, ".md", ".rst", ".txt"):
+        for path in list_files(SITE, ".md", ".rst", ".txt"):
             yield path, passages(read(path))
     elif kind == "debian":
-        papers = [path for path in files(DEBIAN, "") if ".html" not in path.suffixes]
-        for path in spaced(papers, 600):
+        papers = [path for path in list_files(DEBIAN, "") if ".html" not in path.suffixes]
+        for path in sample_evenly(papers, 600):
             yield path, passages(read(path))
     else:
-        library = [path for path in files(LIBRARY, ".py") if "site-packages" not in path.parts]
-        for path in spaced([*files(SITE, ".py"), *library], 400):
+        library = [path for path in list_files(LIBRARY, ".py") if "site-packages" not in path.parts]
+        for path in sample_evenly([*list_files(SITE, ".py"), *library], 400):
             yield path, (docstrings if kind == "docstring" else passages)(read(path))
 
 
 @pytest.fixture(scope="module")
-def chosen() -> list[Passage]:
-    found = []
-    for kind, wanted in WANTED.items():
-        all_ = [Passage(kind, path, text) for path, texts in of_kind(kind) for text in texts]
-        found += spaced(all_, wanted)
-    return found
+def sample_passages() -> list[Passage]:
+    passages_found = []
+    for kind, count in PASSAGE_COUNTS.items():
+        all_ = [
+            Passage(kind, path, text) for path, texts in passages_of_kind(kind) for text in texts
+        ]
+        passages_found += sample_evenly(all_, count)
+    return passages_found
 
 
 @pytest.fixture(scope="module")
@@ -124,17 +126,15 @@ def sanitizer() -> Sanitizer:
     return Sanitizer(load_rules().sanitizer)
 
 
-def test_nothing_changes_in_thousands_of_real_passages(
-    chosen: list[Passage], sanitizer: Sanitizer
-) -> None:
-    counts = Counter(passage.kind for passage in chosen)
-    size = sum(len(passage.text) for passage in chosen)
-    print(f"{len(chosen)} passages, {size} characters: {dict(counts)}")  # noqa: T201
+def test_real_passages_are_unchanged(sample_passages: list[Passage], sanitizer: Sanitizer) -> None:
+    counts = Counter(passage.kind for passage in sample_passages)
+    size = sum(len(passage.text) for passage in sample_passages)
+    print(f"{len(sample_passages)} passages, {size} characters: {dict(counts)}")  # noqa: T201
     # What Debian brings is on top: the machine may have none of it.
-    assert len(chosen) - counts["debian"] >= 2_000
-    assert all(counts[kind] >= 100 for kind in WANTED if kind != "debian")
+    assert len(sample_passages) - counts["debian"] >= 2_000
+    assert all(counts[kind] >= 100 for kind in PASSAGE_COUNTS if kind != "debian")
     changed = []
-    for kind, source, text in chosen:
+    for kind, source, text in sample_passages:
         cleaned, removals = sanitizer.clean(text, "How does this work?", "You are an assistant.")
         is_meant = any(words in text for words in MEANT)
         # Six empty lines are too many wherever they come from, and some package has them.
@@ -146,11 +146,11 @@ def test_nothing_changes_in_thousands_of_real_passages(
     assert changed == []
 
 
-def test_tokens_around_real_passages_go_and_the_passages_stay(
-    chosen: list[Passage], sanitizer: Sanitizer
+def test_tokens_around_real_passages_are_removed(
+    sample_passages: list[Passage], sanitizer: Sanitizer
 ) -> None:
     changed = []
-    for kind, source, text in chosen:
+    for kind, source, text in sample_passages:
         passage = text.strip()
         # The same as without tokens: of some package's texts, six blank lines become one.
         passage, _ = sanitizer.clean(passage)

@@ -1,4 +1,4 @@
-"""A megabyte of anything takes less than a second, whatever it was made for."""
+"""The sanitiser takes less than a second per megabyte, also for hostile texts."""
 
 import time
 
@@ -58,7 +58,7 @@ ASKED = {
 
 
 def seconds(text: str, prompt: str = "", system: str = "") -> float:
-    """Processor time, the least of a few: others work on this machine too."""
+    """Return the minimum processor time of several runs, because the machine may be busy."""
     least = float("inf")
     for _ in range(3):
         start = time.thread_time()
@@ -69,35 +69,35 @@ def seconds(text: str, prompt: str = "", system: str = "") -> float:
     return least
 
 
-def much(unit: str, size: int) -> str:
+def repeat_to(unit: str, size: int) -> str:
     return (unit * (size // len(unit) + 1))[:size]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
-def test_a_megabyte_of_the_same(unit: str) -> None:
-    assert seconds(much(unit, SIZE)) < LIMIT_S
+def test_megabyte_of_a_repeated_unit_is_fast(unit: str) -> None:
+    assert seconds(repeat_to(unit, SIZE)) < LIMIT_S
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_megabyte_made_to_take_time(name: str) -> None:
+def test_megabyte_of_hostile_text_is_fast(name: str) -> None:
     assert seconds(WHOLE[name]) < LIMIT_S
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_megabyte_compared_with_its_prompt(name: str) -> None:
+def test_megabyte_with_its_prompt_is_fast(name: str) -> None:
     text, prompt = ASKED[name]
     assert seconds(text, prompt, prompt) < LIMIT_S
 
 
-def test_four_times_the_text_takes_about_four_times_as_long(scale: int) -> None:
+def test_time_is_linear_in_the_length(scale: int) -> None:
     # Twice as much as that is for the machine; what grows with the square takes sixteen times.
     units = UNITS[:: 4 if scale > 1 else 12]
-    quarter = sum(seconds(much(unit, SIZE // 4)) for unit in units)
-    whole = sum(seconds(much(unit, SIZE)) for unit in units)
+    quarter = sum(seconds(repeat_to(unit, SIZE // 4)) for unit in units)
+    whole = sum(seconds(repeat_to(unit, SIZE)) for unit in units)
     assert whole < 8 * quarter
 
 
-def test_a_megabyte_of_an_answer() -> None:
+def test_megabyte_of_an_ordinary_answer_is_fast() -> None:
     paragraph = (
         "The Rhine is 1,230 km long, `a < b`.\n\n```py\nx = [1, 2]\n```\n\n| a | b |\n|---|---|\n"
     )

@@ -1,4 +1,4 @@
-"""Words in pieces of a vocabulary."""
+"""The WordPiece tokenizer."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ WORDPIECE = WordPiece(PIECES)
         ("a" * 41, ["[UNK]"]),
     ],
 )
-def test_the_longest_piece_first(text: str, pieces: list[str]) -> None:
+def test_longest_piece_matches_first(text: str, pieces: list[str]) -> None:
     assert [PIECES[number] for number in WORDPIECE.encode(text)] == pieces
     # From memory it is the same.
     assert [PIECES[number] for number in WORDPIECE.encode(text)] == pieces
 
 
 @given(st.text(alphabet="apy rolls?é職\ud800_-", max_size=200))
-def test_numbers_are_those_of_pieces(text: str) -> None:
+def test_ids_are_those_of_pieces(text: str) -> None:
     assert all(0 <= number < len(PIECES) for number in WORDPIECE.encode(text))
 
 
 @given(st.lists(st.sampled_from(["pay", "payroll", "rolls", "a", "aa"]), max_size=20))
-def test_words_do_not_depend_on_each_other(words: list[str]) -> None:
+def test_words_are_encoded_independently(words: list[str]) -> None:
     apart = [number for word in words for number in WORDPIECE.encode(word)]
     assert WORDPIECE.encode(" ".join(words)) == apart

@@ -1,4 +1,4 @@
-"""Blocked words whatever they are dressed up as, and words that only contain them."""
+"""Blocked terms in many forms, and words that only contain them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ INTENT = Issue("blocked_intent", "Requests of this kind are not answered here.")
         ("b o m b", "b o m b"),
     ],
 )
-def test_a_term_is_found(term: str, text: str) -> None:
+def test_term_is_blocked_in_any_form(term: str, text: str) -> None:
     assert Blocklist([term]).find_block(text, "general") == TERM
     assert Blocklist(["other", "more of it", term, "last"]).find_block(text, "general") == TERM
 
@@ -100,11 +100,11 @@ def test_a_term_is_found(term: str, text: str) -> None:
         ("炸弹", "炸 弹"),
     ],
 )
-def test_and_not_in_anything_else(term: str, text: str) -> None:
+def test_term_is_not_blocked_within_other_words(term: str, text: str) -> None:
     assert Blocklist([term]).find_block(text, "general") is None
 
 
-def test_terms_that_overlap() -> None:
+def test_overlapping_terms_are_blocked() -> None:
     blocks = Blocklist(["a b a c", "b a b", "a a"]).find_block
     for text in ("a b a b a c", "x a b a b", "b a a"):
         assert blocks(text, "general") == TERM
@@ -113,7 +113,7 @@ def test_terms_that_overlap() -> None:
     assert Blocklist(["a b c d", "b c"]).find_block("a b d", "general") is None
 
 
-def test_intents() -> None:
+def test_intent_is_blocked() -> None:
     blocklist = Blocklist(["bomb"], {"salary_intelligence"})
     assert blocklist.find_block("What do nurses earn?", "salary_intelligence") == INTENT
     assert blocklist.find_block("What do nurses earn?", "general") is None
@@ -122,7 +122,7 @@ def test_intents() -> None:
     assert Blocklist([], []).find_block("bomb", "salary_intelligence") is None
 
 
-def test_the_message_does_not_repeat_the_term() -> None:
+def test_message_does_not_contain_the_term() -> None:
     for term in ("frobnicate", "salary"):
         issue = Blocklist([term], ["salary"]).find_block(f"please {term}", "general")
         assert issue is not None
@@ -130,7 +130,7 @@ def test_the_message_does_not_repeat_the_term() -> None:
 
 
 @pytest.mark.parametrize("term", ["", " ", "\n", "\u200b", "\ufeff\u00ad", "\0"])
-def test_a_term_must_be_visible(term: str) -> None:
+def test_invisible_term_is_rejected(term: str) -> None:
     with pytest.raises(ValueError, match="must have something visible in it"):
         Blocklist(["bomb", term])
 
@@ -139,7 +139,7 @@ WORDS = st.sampled_from(["a", "b", "ab", "+", ".", "é", "炸", "\u200b", " ", "
 
 
 @given(st.lists(WORDS, min_size=1, max_size=3), st.lists(WORDS, max_size=12))
-def test_a_term_between_blanks_is_always_found(term: list[str], around: list[str]) -> None:
+def test_term_between_spaces_is_always_blocked(term: list[str], around: list[str]) -> None:
     try:
         blocklist = Blocklist(["".join(term)])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which language prose is in, and when nothing is said about it."""
+"""The language check, and texts without a result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CODE = "def interview(questions):\n    return [question.answer for question in q
 
 
 @pytest.mark.parametrize("code", SENTENCES)
-def test_a_sentence_in_each_of_them(code: str) -> None:
+def test_sentence_in_each_language_is_detected(code: str) -> None:
     assert LanguageCheck(code).find_issues(SENTENCES[code]) == ()
     if code != "en":
         [issue] = LanguageCheck("en").find_issues(SENTENCES[code])
@@ -64,12 +64,12 @@ def test_a_sentence_in_each_of_them(code: str) -> None:
         assert bool(LanguageCheck(other).find_issues(SENTENCES[code])) == (code != other)
 
 
-def test_the_message_names_both() -> None:
+def test_message_names_both_languages() -> None:
     assert LanguageCheck("en").find_issues(SENTENCES["de"]) == (GERMAN,)
 
 
 @pytest.mark.parametrize(("expected", "written"), [("nb", "no"), ("nn", "no"), ("bs", "hr")])
-def test_languages_that_are_hard_to_tell_apart_are_not(expected: str, written: str) -> None:
+def test_similar_languages_are_accepted(expected: str, written: str) -> None:
     assert LanguageCheck(expected).find_issues(SENTENCES[written]) == ()
 
 
@@ -94,7 +94,7 @@ def test_languages_that_are_hard_to_tell_apart_are_not(expected: str, written: s
         "\ud800" * 100,
     ],
 )
-def test_nothing_is_said(text: str) -> None:
+def test_text_with_too_little_prose_has_no_issue(text: str) -> None:
     assert LanguageCheck("en").find_issues(text) == ()
 
 
@@ -109,27 +109,27 @@ def test_nothing_is_said(text: str) -> None:
         SENTENCES["de"] + " Feedback, Meeting, Team Lead.",
     ],
 )
-def test_prose_is_told_from_what_stands_beside_it(text: str) -> None:
+def test_code_and_links_are_ignored(text: str) -> None:
     assert LanguageCheck("en").find_issues(text) == (GERMAN,)
 
 
-def test_codes_in_any_case() -> None:
+def test_codes_ignore_case() -> None:
     assert LanguageCheck("EN").find_issues(SENTENCES["de"]) == (GERMAN,)
 
 
 @pytest.mark.parametrize("code", ["", "xx", "english", "en-US", "zxx", "pcm"])
-def test_an_unknown_language_is_refused_with_some_that_are_known(code: str) -> None:
+def test_unknown_language_is_rejected(code: str) -> None:
     with pytest.raises(ValueError, match=r"use one of \d+ ISO 639-1 codes, such as en, de, fr"):
         LanguageCheck(code)
 
 
-def test_the_model_knows_all_of_them() -> None:
+def test_model_supports_all_languages() -> None:
     model = language._get_model()
     assert set(model.labels) == {*NAMES, "zxx"}
 
 
 @pytest.mark.parametrize("text", ["a", "`", "`\n", "```\n", "a b ", "\u0300\u0316", "http://", "é"])
-def test_only_the_beginning_is_looked_at(text: str) -> None:
+def test_only_the_beginning_is_read(text: str) -> None:
     check, whole = LanguageCheck("en"), text * (1_000_000 // len(text))
     assert len(extract_prose(whole)) <= 2 * MAX_CHARS
     start = time.thread_time()
@@ -139,11 +139,13 @@ def test_only_the_beginning_is_looked_at(text: str) -> None:
 
 def test_threads_share_one_model() -> None:
     language._load_model.cache_clear()
-    found: list[tuple[object, tuple[Issue, ...]]] = []
+    results: list[tuple[object, tuple[Issue, ...]]] = []
 
     def run() -> None:
         check = LanguageCheck("en")
-        found.extend((language._get_model(), check.find_issues(SENTENCES["de"])) for _ in range(50))
+        results.extend(
+            (language._get_model(), check.find_issues(SENTENCES["de"])) for _ in range(50)
+        )
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
@@ -151,11 +153,11 @@ def test_threads_share_one_model() -> None:
     for thread in threads:
         thread.join()
     assert language._load_model.cache_info().misses == 1
-    assert len({id(model) for model, _ in found}) == 1
-    assert [issues for _, issues in found] == [(GERMAN,)] * 200
+    assert len({id(model) for model, _ in results}) == 1
+    assert [issues for _, issues in results] == [(GERMAN,)] * 200
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_raises_missing_part(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "py3langid", None)
         with pytest.raises(MissingPart, match=r"worker-rkllm\[validation\]'` adds it"):
@@ -163,7 +165,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LanguageCheck("en").find_issues(SENTENCES["en"]) == ()
 
 
-def test_it_is_quiet_and_loads_nothing_before_it_is_asked_to() -> None:
+def test_model_is_loaded_on_first_use() -> None:
     program = """
 import sys
 import validation.options.blocked, validation.options.pii, validation.options.schema

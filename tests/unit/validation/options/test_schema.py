@@ -1,4 +1,4 @@
-"""Answers against schemas, and schemas that nobody should be able to do harm with."""
+"""Answers against schemas, and hostile schemas."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ NOT_JSON = "schema_not_json"
 MISMATCH = "schema_mismatch"
 
 
-def laughs(count: int) -> dict[str, Any]:
-    """Return a schema that looks at one value 2^count times."""
+def billion_laughs(count: int) -> dict[str, Any]:
+    """Return a schema that applies 2^count subschemas to one value."""
     names = [f"#/$defs/{n + 1}" for n in range(count)]
     parts: dict[str, Any] = {
         str(n): {"allOf": [{"$ref": name}, {"$ref": name}]} for n, name in enumerate(names)
@@ -53,12 +53,12 @@ def chain(count: int) -> dict[str, Any]:
     return {"$defs": {**parts, str(count): {}}, "$ref": "#/$defs/0"}
 
 
-def says(schema: dict[str, Any], text: str) -> list[tuple[str, str]]:
+def find_issues(schema: dict[str, Any], text: str) -> list[tuple[str, str]]:
     return [(issue.rule, issue.message) for issue in SchemaCheck(schema).find_issues(text)]
 
 
-def mismatch(what: str) -> list[tuple[str, str]]:
-    return [(MISMATCH, f"The answer does not match the JSON schema{what}.")]
+def mismatch(description: str) -> list[tuple[str, str]]:
+    return [(MISMATCH, f"The answer does not match the JSON schema{description}.")]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def mismatch(what: str) -> list[tuple[str, str]]:
         '{"name": "``` json"}',
     ],
 )
-def test_an_answer_that_fits(text: str) -> None:
-    assert says(PERSON, text) == []
+def test_valid_answer_has_no_issues(text: str) -> None:
+    assert find_issues(PERSON, text) == []
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_an_answer_that_fits(text: str) -> None:
         ("[" * 100_000, "depth limit exceeded in line 1"),
     ],
 )
-def test_an_answer_that_is_no_json(text: str, message: str) -> None:
-    [(rule, said)] = says(PERSON, text)
+def test_answer_that_is_not_json_is_reported(text: str, message: str) -> None:
+    [(rule, description)] = find_issues(PERSON, text)
     assert rule == NOT_JSON
-    assert message in said
+    assert message in description
 
 
 @pytest.mark.parametrize(
@@ -130,27 +130,29 @@ def test_an_answer_that_is_no_json(text: str, message: str) -> None:
         ({"items": {"items": False}}, "[[], [1]]", " at item 2, item 1: nothing is allowed here"),
     ],
 )
-def test_what_is_wrong_is_said_in_words(schema: dict[str, Any], text: str, message: str) -> None:
-    assert says(schema, text) == mismatch(message)
+def test_mismatch_is_described(schema: dict[str, Any], text: str, message: str) -> None:
+    assert find_issues(schema, text) == mismatch(message)
 
 
-def test_a_long_path_or_value_does_not_make_a_long_message() -> None:
+def test_long_paths_and_values_are_shortened() -> None:
     deep: dict[str, Any] = {"type": "integer"}
     for _ in range(20):
         deep = {"properties": {"a": deep}}
-    [(_, message)] = says(deep, '{"a":' * 20 + '"' + "x" * 10_000 + '"' + "}" * 20)
+    [(_, message)] = find_issues(deep, '{"a":' * 20 + '"' + "x" * 10_000 + '"' + "}" * 20)
     assert message == (
         "The answer does not match the JSON schema at a, a, a, a, …, a, a, a: "
         "it must be an integer, not a string."
     )
-    assert len(says({"enum": ["y" * 1000] * 2}, '"x"')[0][1]) < 250
-    assert len(says({"additionalProperties": False}, '{"' + "k" * 10_000 + '": 1}')[0][1]) < 250
+    assert len(find_issues({"enum": ["y" * 1000] * 2}, '"x"')[0][1]) < 250
+    assert (
+        len(find_issues({"additionalProperties": False}, '{"' + "k" * 10_000 + '": 1}')[0][1]) < 250
+    )
 
 
-def test_no_more_than_a_few_issues_and_none_twice() -> None:
+def test_issues_are_limited_and_unique() -> None:
     text = json.dumps([*["x"] * 3, *range(100)])
-    assert len(says({"items": {"type": "null"}}, text)) == MAX_ISSUES
-    assert len(says({"allOf": [{"type": "null"}, {"type": "null"}]}, "1")) == 1
+    assert len(find_issues({"items": {"type": "null"}}, text)) == MAX_ISSUES
+    assert len(find_issues({"allOf": [{"type": "null"}, {"type": "null"}]}, "1")) == 1
 
 
 @pytest.mark.parametrize(
@@ -180,14 +182,14 @@ def test_no_more_than_a_few_issues_and_none_twice() -> None:
         ({"properties": {"a": {"$id": "http://x/y"}}}, "only its root may have an $id"),
         ({"default": {1, 2}}, "is not JSON: Type is not JSON serializable: set"),
         ({"maximum": 2**80}, "is not JSON: Integer exceeds 64-bit range"),
-        (laughs(40), "it would look at one value more than 10000 times"),
+        (billion_laughs(40), "it would look at one value more than 10000 times"),
         ({"properties": {f"p{n}": {} for n in range(10_001)}}, "it has more than 10000 parts"),
         (shared(60), "its parts refer to each other too often"),
         (chain(201), "more than 200 of its parts are nested or refer on"),
         ({"allOf": [{"pattern": f"a{n}"} for n in range(33)]}, "it has 33 patterns, and 32 are"),
     ],
 )
-def test_a_schema_that_cannot_be_used(schema: dict[str, Any], message: str) -> None:
+def test_unusable_schema_is_rejected(schema: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=r"^The JSON schema .*\.$") as caught:
         SchemaCheck(schema)
     assert message in str(caught.value)
@@ -195,12 +197,12 @@ def test_a_schema_that_cannot_be_used(schema: dict[str, Any], message: str) -> N
     assert len(str(caught.value)) < 500
 
 
-def test_a_schema_must_be_an_object() -> None:
+def test_schema_must_be_an_object() -> None:
     with pytest.raises(ValueError, match=r"^The JSON schema must be an object, not an array\.$"):
         SchemaCheck([])  # type: ignore[arg-type]
 
 
-def test_changing_the_schema_afterwards_changes_nothing() -> None:
+def test_check_copies_the_schema() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
     check = SchemaCheck(schema)
     schema["properties"]["a"]["type"] = "string"
@@ -234,7 +236,7 @@ def test_references_within_a_schema_are_followed(schema: dict[str, Any]) -> None
 
 
 class Listener:
-    """Counts who calls."""
+    """Counts connections."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -266,7 +268,7 @@ def listener() -> Iterator[Listener]:
     listener.close()
 
 
-def test_nothing_is_ever_fetched(listener: Listener) -> None:
+def test_external_references_are_not_fetched(listener: Listener) -> None:
     url = listener.url
     for schema in (
         {"$ref": url},
@@ -291,7 +293,7 @@ def nested(depth: int, leaf: str = "1") -> str:
 
 
 def doubling(count: int) -> dict[str, Any]:
-    """Return a schema that looks at a value `count` levels down 2^count times."""
+    """Return a schema that compares a value at depth `count` 2^count times."""
     parts: dict[str, Any] = {}
     for n in range(count):
         below = {"properties": {"a": {"$ref": f"#/$defs/{n + 1}"}}}
@@ -300,7 +302,7 @@ def doubling(count: int) -> dict[str, Any]:
 
 
 def unevaluated(count: int) -> dict[str, Any]:
-    """Return one that does so four times a level, to know what is left over."""
+    """Return a schema with `unevaluatedProperties`, which repeats the work at each level."""
     parts: dict[str, Any] = {}
     for n in range(count):
         below = {"patternProperties": {"a": {"$ref": f"#/$defs/{n + 1}"}}}
@@ -329,8 +331,8 @@ MANY = json.dumps(list(range(100_000)))
         ({"pattern": "((a{1,100}){1,100}){1,100}"}, '"a"'),
         ({"format": "regex"}, json.dumps("(a{1,1000}){1,1000}" * 1000)),
         ({"format": "email"}, json.dumps("a@" * 200_000)),
-        (laughs(40), "1"),
-        (laughs(12), "1"),
+        (billion_laughs(40), "1"),
+        (billion_laughs(12), "1"),
         (doubling(40), nested(40)),
         (doubling(12), nested(12)),
         (unevaluated(15), nested(15)),
@@ -348,7 +350,7 @@ MANY = json.dumps(list(range(100_000)))
         ({"items": {"type": "string"}}, MANY),
     ],
 )
-def test_no_schema_and_no_answer_takes_long(schema: dict[str, Any], text: str) -> None:
+def test_costly_schemas_and_answers_are_fast(schema: dict[str, Any], text: str) -> None:
     start = time.thread_time()
     try:
         issues = SchemaCheck(schema).find_issues(text)
@@ -359,42 +361,48 @@ def test_no_schema_and_no_answer_takes_long(schema: dict[str, Any], text: str) -
     assert time.thread_time() - start < 2
 
 
-def test_ordinary_sizes_are_compared() -> None:
+def test_ordinary_answer_is_compared() -> None:
     people = [{"name": "Ada", "age": n, "tags": ["a", "b"]} for n in range(1_000)]
     schema = {"type": "array", "items": PERSON}
     assert SchemaCheck(schema).find_issues(json.dumps(people)) == ()
     people[700]["age"] = "old"
-    assert says(schema, json.dumps(people)) == mismatch(
+    assert find_issues(schema, json.dumps(people)) == mismatch(
         " at item 701, age: it must be an integer, not a string"
     )
     tree = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-    assert says(tree, nested(100, "{}")) == mismatch(" at a, a, a, a, …, a, a, a: a is missing")
-    assert says(RECURSIVE, nested(4, '"x"')) == mismatch(": it fits none of the alternatives")
+    assert find_issues(tree, nested(100, "{}")) == mismatch(
+        " at a, a, a, a, …, a, a, a: a is missing"
+    )
+    assert find_issues(RECURSIVE, nested(4, '"x"')) == mismatch(
+        ": it fits none of the alternatives"
+    )
 
 
-def test_what_is_too_large_is_said() -> None:
-    assert says({"items": {"type": "string"}}, MANY) == mismatch(": it is too large to say where")
+def test_answer_that_is_too_large_is_reported() -> None:
+    assert find_issues({"items": {"type": "string"}}, MANY) == mismatch(
+        ": it is too large to say where"
+    )
     for schema, text in ((RECURSIVE, nested(40)), ({"items": {"allOf": [{}] * 50}}, MANY)):
-        assert says(schema, text) == mismatch(": it is too large to be compared with it")
+        assert find_issues(schema, text) == mismatch(": it is too large to be compared with it")
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_raises_missing_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(MissingPart, match=r"worker-rkllm\[validation\]'` adds it\.$") as caught:
         SchemaCheck(PERSON)
     assert caught.value.package == "jsonschema-rs"
 
 
-def test_one_check_may_be_used_by_several_threads() -> None:
+def test_threads_share_one_check() -> None:
     check = SchemaCheck(PERSON)
-    found: list[tuple[Issue, ...]] = []
+    results: list[tuple[Issue, ...]] = []
     threads = [
-        threading.Thread(target=lambda: found.extend(check.find_issues("{}") for _ in range(100)))
+        threading.Thread(target=lambda: results.extend(check.find_issues("{}") for _ in range(100)))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 400
-    assert len(set(found)) == 1
+    assert len(results) == 400
+    assert len(set(results)) == 1
