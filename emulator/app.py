@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from emulator.batches.file_storage import NoRoom
-from emulator.batches.service import on_no_room
+from emulator.batches.file_storage import InsufficientStorage
+from emulator.batches.service import handle_insufficient_storage
 from emulator.components import Components
 from emulator.console.pages import PageRoutes
 from emulator.http.disconnect import ClientDisconnected
@@ -61,7 +61,7 @@ def create_app(components: Components) -> Starlette:
             EngineError: on_error,
             CallFailed: on_call_failed,
             StoreFull: _on_store_full,
-            NoRoom: on_no_room,
+            InsufficientStorage: handle_insufficient_storage,
             StoreUnavailable: _on_store_unavailable,
             ClientDisconnected: _on_disconnect,
             # Starlette's own exception, if the client disconnects while it sends the body.

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from emulator.autoscaling.autoscaler import Autoscaler, is_managed
-from emulator.batches.service import BatchPlane
+from emulator.batches.service import BatchService
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.console.routes import ConsoleRoutes
 from emulator.health import Health
@@ -63,7 +63,7 @@ class Components:
     fleet: Fleet
     local_worker: LocalWorker
     autoscaler: Autoscaler
-    batches: BatchPlane
+    batches: BatchService
     shutdown: ShutdownState
     workload: Workload
     graceful_shutdown: GracefulShutdown
@@ -144,7 +144,7 @@ class Workload:
     shutdown: ShutdownState
     local_worker: LocalWorker
     autoscaler: Autoscaler
-    batches: BatchPlane
+    batches: BatchService
 
     async def drain(self, limit_s: float) -> None:
         """Start no more work, wait up to `limit_s` for running work, and requeue the rest."""
@@ -213,7 +213,7 @@ def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Component
         allows_private_targets=settings.outbound_policy().allows_private,
         local=LOCAL,
     )
-    batches = BatchPlane(settings, services, engine, metrics.count_batch_line)
+    batches = BatchService(settings, services, engine, metrics.count_batch_line)
     workload = Workload(store, shutdown, local_worker, autoscaler, batches)
     graceful_shutdown = GracefulShutdown(
         shutdown, settings.drain_s, store.wait_until_idle, workload.drain, workload.count
@@ -255,7 +255,7 @@ def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Component
         job_routes=JobRoutes(routes_store, fleet, settings),
         worker_routes=WorkerRoutes(routes_store, fleet, settings, shutdown),
         console_routes=ConsoleRoutes(routes_store, fleet, engines, tracker, settings),
-        health=Health(engine, engines, journal, shutdown, batches.set_aside),
+        health=Health(engine, engines, journal, shutdown, batches.damaged_ids),
     )
 
 

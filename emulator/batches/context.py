@@ -1,4 +1,4 @@
-"""What all batches have in common while they are answered."""
+"""The policy and the shared parts that all batches are answered with."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from dataclasses import dataclass
 
 from batch.line_executor import LineExecutor
 from emulator.batches.input_validation import LineLimits
-from emulator.batches.repository import BatchStore
+from emulator.batches.repository import BatchRepository
 from engine import AnyEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class BatchPolicy:
     """How batches are answered.
 
-    `share` is the part of the engine's slots that they may have, one at least; `window_s` is how
-    long a batch may take, and `kept_s` how long files are kept that nobody said it of.
+    `share` is the fraction of the engine's slots that batches may use, at least one slot. A batch
+    expires after `window_s`. Files without an expiry of their own are deleted after `retention_s`.
     """
 
     limits: LineLimits
     share: float
-    tries: int
+    max_attempts: int
     window_s: float
-    kept_s: float
+    retention_s: float
 
     def concurrency(self, slots: int) -> int:
-        """Return how many lines may be under way."""
+        """Return how many lines may be answered at the same time."""
         return max(1, math.floor(self.share * slots))
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What all batches share: `turn` is had by the one that is being answered.
+class BatchContext:
+    """What all batches share.
 
-    `on_line` is told of each line whether it was answered well.
+    The batch that holds `answer_lock` is the one whose lines are answered. `on_line` is called for
+    each answered line with whether it succeeded.
     """
 
-    store: BatchStore
-    answerer: LineExecutor
+    repository: BatchRepository
+    line_executor: LineExecutor
     engine: AnyEngine
-    terms: Terms
-    turn: asyncio.Lock
+    policy: BatchPolicy
+    answer_lock: asyncio.Lock
     on_line: Callable[[bool], object]

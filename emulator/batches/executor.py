@@ -1,4 +1,4 @@
-"""One batch that has not ended, on its way there."""
+"""Runs one batch from its current state to its end."""
 
 from __future__ import annotations
 
@@ -14,173 +14,179 @@ from batch.line_executor import EngineLost
 from batch.output.journal import BatchJournal, JournalDamaged, JournalError, JournalHeader
 from batch.progress import BatchProgress
 from batch.runner import BatchRunner
-from emulator.batches.batch import BatchStatus, StoredBatch
-from emulator.batches.context import Means
-from emulator.batches.file import OUTPUT, StoredFile
-from emulator.batches.file import PREFIX as FILE
-from emulator.batches.file_storage import NoRoom
-from emulator.batches.input_validation import look, told
-from emulator.batches.repository import Reservation, now
+from emulator.batches.context import BatchContext
+from emulator.batches.file_storage import InsufficientStorage
+from emulator.batches.input_validation import list_problems, validate_input
+from emulator.batches.models import (
+    FILE_ID_PREFIX,
+    OUTPUT_PURPOSE,
+    BatchStatus,
+    StoredBatch,
+    StoredFile,
+)
+from emulator.batches.repository import Reservation, unix_time
 from emulator.batches.results import write_results
-from emulator.batches.uncancellable import all_ended, to_its_end
+from emulator.batches.uncancellable import run_uncancellable, wait_until_done
 from engine.errors import EngineError
 from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
-# An operation that the disk or BATCH_STORE_MB had no room for is repeated after so long.
-_AGAIN_S = 2.0
-# So much has to be free before a line is answered.
-_FREE_BYTES = 65_536
+# The delay before an operation is repeated that failed because the disk or BATCH_STORE_MB is full.
+_RETRY_DELAY_S = 2.0
+# Space that must be free before a line is answered.
+_MIN_FREE_BYTES = 65_536
 
 
-class Work:
-    """Takes one batch from wherever it is to its end, as often as the server is started.
+class BatchExecutor:
+    """Runs one batch to its end, across any number of server restarts.
 
-    What is on disk says where that is: the batch's status, and the journal of its answers. A line
-    that is there is never answered again; a kill costs those under way. Owned by the event loop;
-    files are read and written on threads, one at a time.
+    The batch's status and the journal of its answers are on disk and say where to continue. A line
+    whose answer is in the journal is never answered again. A kill loses only the lines that are
+    being answered. Owned by the event loop; files are read and written on threads, one at a time.
     """
 
-    def __init__(self, batch: StoredBatch, means: Means, left_s: float) -> None:
+    def __init__(self, batch: StoredBatch, context: BatchContext, remaining_s: float) -> None:
         self.id = batch.id
-        self._means = means
-        self._store = means.store
-        # By a clock that nobody puts forward or back.
-        self._due = asyncio.get_running_loop().time() + left_s
+        self._context = context
+        self._repository = context.repository
+        # On the monotonic clock, which a change of the system time does not affect.
+        self._deadline = asyncio.get_running_loop().time() + remaining_s
         self._cancelled = asyncio.Event()
         self._stopping = False
         self._journal: BatchJournal | None = None
         self._runner: BatchRunner | None = None
-        self._counted = (0, 0)
+        self._last_counts = (0, 0)
         # For the journal, whose answers become the batch's files.
-        self._room = Reservation(means.store)
+        self._reservation = Reservation(context.repository)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many lines were answered, well and badly, as far as the journal has been read."""
+        """The numbers of completed and failed lines, as far as the journal has been read."""
         if (journal := self._journal) is not None:
-            self._counted = (journal.done - journal.failed, journal.failed)
-        return self._counted
+            self._last_counts = (journal.done - journal.failed, journal.failed)
+        return self._last_counts
 
     @property
-    def answering(self) -> bool:
-        """Whether lines are under way."""
+    def is_answering(self) -> bool:
+        """Whether lines are being answered."""
         return self._runner is not None
 
     def cancel(self) -> None:
-        """Answer no more; the batch says on disk already that it is to be cancelled."""
+        """Stop answering lines; the batch's status on disk is `cancelling` already."""
         self._cancelled.set()
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way is finished, and the batch goes on another time."""
+        """Start no more lines and finish the running ones; the next start continues the batch."""
         self._stopping = True
         if self._runner is not None:
             self._runner.stop()
 
     async def run(self) -> None:
-        """Return when the batch has ended, or nothing is under way after a `stop`."""
-        # Its lines are answered in tasks that inherit this.
+        """Run the batch; return when it has ended, or when no line runs after a `stop`."""
+        # The tasks that answer its lines inherit this.
         bind_contextvars(batch_id=self.id)
         try:
-            while not await self._tried():
-                # What was not synced will not be: what is on disk is looked at anew.
-                await self._let_go()
-                await asyncio.sleep(_AGAIN_S)
+            while not await self._try_to_finish():
+                # Answers that were not synced may be lost: read the journal from disk again.
+                await self._close_journal()
+                await asyncio.sleep(_RETRY_DELAY_S)
         finally:
-            await self._let_go()
+            await self._close_journal()
             if self._batch.status.final:
-                # The journal is removed, and the files made of it count by themselves.
-                self._room.release()
+                # The journal is removed, and the files made of it are counted instead.
+                self._reservation.release()
 
-    async def _tried(self) -> bool:
-        """Go as far as it goes; whether that was to the end."""
+    async def _try_to_finish(self) -> bool:
+        """Run all steps that are left; return False if one failed and must be retried."""
         try:
-            await self._advance()
-        except (NoRoom, OSError, JournalError) as error:
-            said: object = error
+            await self._run_steps()
+        except (InsufficientStorage, OSError, JournalError) as error:
+            reason: object = error
             if isinstance(error, OSError):
-                said = f"the disk of BATCH_DIR does not take its answers: {error.strerror}"
-            logger.error("batch %s has to wait: %s", self.id, said)
+                reason = f"the disk of BATCH_DIR does not take its answers: {error.strerror}"
+            logger.error("batch %s has to wait: %s", self.id, reason)
             return False
         except Exception:
             logger.exception("batch %s could not go on", self.id)
             return False
         return True
 
-    async def _advance(self) -> None:
+    async def _run_steps(self) -> None:
         try:
             if self._batch.status is BatchStatus.VALIDATING:
-                await self._look()
+                await self._validate()
             if self._batch.status is BatchStatus.IN_PROGRESS:
-                await self._until_over(self._answer())
+                await self._answer_until_deadline()
             if not (self._stopping or self._batch.status.final):
-                await self._end()
+                await self._finish()
         except (InputError, JournalDamaged) as error:
             logger.error("batch %s has failed: %s", self.id, error)
-            said = "its input or what was answered of it cannot be read any more"
-            await self._store.change(self.id, lambda batch, at: batch.lose(said, at))
+            message = "its input or what was answered of it cannot be read any more"
+            await self._repository.update_batch(
+                self.id, lambda batch, at: batch.fail_input_lost(message, at)
+            )
 
     @property
     def _batch(self) -> StoredBatch:
-        return self._store.batch(self.id)
+        return self._repository.batch(self.id)
 
     @property
     def _source(self) -> LineSource:
-        path = self._store.folder.bytes_of(self._batch.input_file_id)
-        return self._means.terms.limits.source(path)
+        path = self._repository.storage.content_path(self._batch.input_file_id)
+        return self._context.policy.limits.open_source(path)
 
-    async def _look(self) -> None:
-        batch, limits = self._batch, self._means.terms.limits
-        found = await asyncio.to_thread(look, self._source.path, limits, batch.endpoint)
-        await self._store.change(
+    async def _validate(self) -> None:
+        batch, limits = self._batch, self._context.policy.limits
+        summary = await asyncio.to_thread(validate_input, self._source.path, limits, batch.endpoint)
+        await self._repository.update_batch(
             self.id,
             lambda batch, at: (
-                batch.refuse(told(found), at)
-                if found.problem_count
-                else batch.begin(found.digest, found.lines, at)
+                batch.fail_validation(list_problems(summary), at)
+                if summary.problem_count
+                else batch.start(summary.digest, summary.lines, at)
             ),
         )
-        failpoint("batch-looked-over")
+        failpoint("batch-validated")
 
-    async def _until_over(self, answering: asyncio.Future[None]) -> None:
-        """Let lines be answered until they are, the batch is cancelled or its time is up."""
+    async def _answer_until_deadline(self) -> None:
+        """Answer lines until all are answered, the batch is cancelled or its deadline passes."""
+        answering = asyncio.ensure_future(self._answer_lines())
         cancelled = asyncio.ensure_future(self._cancelled.wait())
-        both: set[asyncio.Future[Any]] = {answering, cancelled}
-        left_s = self._due - asyncio.get_running_loop().time()
+        tasks: set[asyncio.Future[Any]] = {answering, cancelled}
+        remaining_s = self._deadline - asyncio.get_running_loop().time()
         try:
-            await asyncio.wait(both, timeout=max(0, left_s), return_when=asyncio.FIRST_COMPLETED)
-            over = answering.done()
+            await asyncio.wait(
+                tasks, timeout=max(0, remaining_s), return_when=asyncio.FIRST_COMPLETED
+            )
+            has_finished = answering.done()
         finally:
-            for task in both:
+            for task in tasks:
                 task.cancel()
-            await all_ended(both)
-        failure = None if answering.cancelled() else answering.exception()
-        if over and failure is not None:
-            raise failure
+            await wait_until_done(tasks)
+        error = None if answering.cancelled() else answering.exception()
+        if has_finished and error is not None:
+            raise error
 
-    def _answer(self) -> asyncio.Future[None]:
-        return asyncio.ensure_future(self._answer_in_turn())
-
-    async def _answer_in_turn(self) -> None:
-        means = self._means
-        async with means.turn:
-            journal = await self._open()
+    async def _answer_lines(self) -> None:
+        context = self._context
+        async with context.answer_lock:
+            journal = await self._open_journal()
             if journal.done == journal.lines:
                 return
-            # No line is answered whose answer could not be kept.
-            self._room.grow_to(journal.size + _FREE_BYTES)
+            # Answer no line whose answer could not be stored.
+            self._reservation.reserve_up_to(journal.size + _MIN_FREE_BYTES)
             try:
-                await means.engine.ready()
+                await context.engine.ready()
                 if self._stopping:
                     return
                 self._runner = BatchRunner(
                     self._source,
                     journal,
-                    means.answerer,
-                    BatchProgress(journal.lines, on_line=means.on_line),
-                    concurrency=means.terms.concurrency(means.engine.slots),
-                    max_attempts=means.terms.tries,
+                    context.line_executor,
+                    BatchProgress(journal.lines, on_line=context.on_line),
+                    concurrency=context.policy.concurrency(context.engine.slots),
+                    max_attempts=context.policy.max_attempts,
                 )
                 try:
                     await self._runner.run()
@@ -188,18 +194,19 @@ class Work:
                     self._runner = None
             except (EngineError, EngineLost) as error:
                 logger.error("batch %s waits for the server's next start: %s", self.id, error)
-                # It may yet be cancelled or expire.
+                # The batch can still be cancelled or expire.
                 await asyncio.Event().wait()
 
-    async def _open(self) -> BatchJournal:
+    async def _open_journal(self) -> BatchJournal:
         """Return the journal of the batch's answers. Raises JournalError or OSError."""
-        batch, path = self._batch, self._store.folder.journal_of(self.id)
+        batch, path = self._batch, self._repository.storage.journal_path(self.id)
         header = JournalHeader(batch.digest, batch.lines)
 
-        def opened() -> BatchJournal:
-            # Kept before anything can fail, and also where nobody waits any more: it is locked.
+        def open_and_recover() -> BatchJournal:
+            # Store it before anything can fail, even if the caller was cancelled: it is locked
+            # until it is closed.
             journal = self._journal = self._journal or BatchJournal(
-                path, expected=header, reserve=self._room.grow_to
+                path, expected=header, reserve=self._reservation.reserve_up_to
             )
             if journal.header is None:
                 journal.begin(header)
@@ -213,58 +220,58 @@ class Work:
                 )
             return journal
 
-        return await to_its_end(opened)
+        return await run_uncancellable(open_and_recover)
 
-    async def _end(self) -> None:
-        """Write down what became of the lines, and the batch's end last."""
-        store = self._store
-        ids = (store.new_id(FILE), store.new_id(FILE))
-        batch = await store.change(self.id, lambda batch, at: batch.finalize(ids, at))
+    async def _finish(self) -> None:
+        """Write the output and error files, then their records, then the batch's final status."""
+        repository = self._repository
+        ids = (repository.new_id(FILE_ID_PREFIX), repository.new_id(FILE_ID_PREFIX))
+        batch = await repository.update_batch(self.id, lambda batch, at: batch.finalize(ids, at))
         failpoint("batch-finalizing")
         ids = batch.results or ids
-        journal = await self._open()
-        cancelled = batch.status is BatchStatus.CANCELLING
-        undone = "batch_cancelled" if cancelled else "batch_expired"
-        source, folder = self._source, store.folder
-        results, sizes = await to_its_end(
-            lambda: write_results(folder, ids, journal, source, undone)
+        journal = await self._open_journal()
+        is_cancelled = batch.status is BatchStatus.CANCELLING
+        unanswered_code = "batch_cancelled" if is_cancelled else "batch_expired"
+        source, storage = self._source, repository.storage
+        result, sizes = await run_uncancellable(
+            lambda: write_results(storage, ids, journal, source, unanswered_code)
         )
         failpoint("batch-written")
         for file_id, size in sizes.items():
-            kind = "output" if file_id == results.output_file_id else "error"
-            await store.add_file(self._file(file_id, size, f"{self.id}_{kind}.jsonl"))
+            kind = "output" if file_id == result.output_file_id else "error"
+            await repository.add_file(self._build_file(file_id, size, f"{self.id}_{kind}.jsonl"))
             failpoint("batch-file-kept")
-        await store.change(self.id, lambda batch, at: batch.end(results, at))
+        await repository.update_batch(self.id, lambda batch, at: batch.finish(result, at))
         failpoint("batch-ended")
 
-    def _file(self, file_id: str, size: int, name: str) -> StoredFile:
-        made = now()
-        kept_s = self._batch.output_expires_s or int(self._means.terms.kept_s)
+    def _build_file(self, file_id: str, size: int, name: str) -> StoredFile:
+        created_at = unix_time()
+        retention_s = self._batch.output_expires_s or int(self._context.policy.retention_s)
         return StoredFile(
             id=file_id,
             bytes=size,
-            created_at=made,
+            created_at=created_at,
             filename=name,
-            purpose=OUTPUT,
-            expires_at=made + kept_s,
+            purpose=OUTPUT_PURPOSE,
+            expires_at=created_at + retention_s,
         )
 
-    async def _let_go(self) -> None:
-        self._counted = self.counts
+    async def _close_journal(self) -> None:
+        self._last_counts = self.counts
         journal, self._journal = self._journal, None
         if journal is None:
             return
         try:
             if self._batch.status.final:
                 journal.remove()
-            await to_its_end(journal.close)
+            await run_uncancellable(journal.close)
         except OSError as error:
             logger.error("batch %s: its answers may not be on disk: %s", self.id, error.strerror)
 
 
-def current(batch: StoredBatch, work: Work | None) -> StoredBatch:
-    """Return a batch with its counts as they are at this moment."""
-    if work is None or batch.status.final:
+def with_live_counts(batch: StoredBatch, executor: BatchExecutor | None) -> StoredBatch:
+    """Return a batch with the current counts of its executor, if it has one."""
+    if executor is None or batch.status.final:
         return batch
-    completed, failed = work.counts
+    completed, failed = executor.counts
     return replace(batch, completed=completed, failed=failed)

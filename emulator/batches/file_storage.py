@@ -1,4 +1,4 @@
-"""Where files and batches are on disk."""
+"""Stores files, batches and their records in BATCH_DIR."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ import orjson
 
 from batch.output.destination import FileDestination
 from batch.output.journal import SUFFIX
-from emulator.batches.batch import StoredBatch
-from emulator.batches.file import StoredFile
 from emulator.batches.folder_layout import (
     BATCH_NAME,
     BATCHES,
     FILE_NAME,
     FILES,
     LOCK,
-    MARK,
-    RECORD,
-    mark,
-    why_refused,
+    MARKER,
+    RECORD_SUFFIX,
+    encode_marker,
+    explain_refusal,
 )
+from emulator.batches.models import StoredBatch, StoredFile
 from jobs import StoreUnavailable, StoreUnusable
 from jobs.failpoints import failpoint
 from jobs.sqlite.private_files import (
@@ -44,49 +43,49 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A disk, quota or file size limit that takes no more. Only such a disk is worth waiting for.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# The disk, quota or file size limit is full. Other errors do not pass by waiting.
+_DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class NoRoom(Exception):
-    """The disk, or the part of it that is for files, takes no more; nothing has changed."""
+class InsufficientStorage(Exception):
+    """The disk or BATCH_STORE_MB is full; nothing was changed."""
 
 
-class Folder:
-    """A file's bytes, and a JSON record for each file and each batch.
+class FileStorage:
+    """Stores the content of each file, and a JSON record for each file and each batch.
 
-    A file or batch exists when its record does: the record is written last, removed first, and each
-    time complete and synced. Bytes without a record were left by a killed server and are removed at
-    the next start. A record that cannot be read is left where it is, with its bytes, and is named
-    in `set_aside`.
+    A file or batch exists if its record exists: the record is written last and removed first, and
+    each change of it is atomic and synced. Content without a record was left by a killed server and
+    is removed at the next start. A record that cannot be read stays in place, with its content, and
+    its id is in `damaged_ids`.
 
-    All files are readable by their owner only. All calls block; one is made at a time, except
-    `write` and `new_upload`, which touch only files of their own.
+    Only their owner can read the files. All methods block. Only one may be called at a time, except
+    `write_content` and `new_upload`, which touch no files of other calls.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._files = path / FILES
         self._batches = path / BATCHES
-        self._lock = -1
-        # The disk was full at the start: the folder does not exist yet.
+        self._lock_fd = -1
+        # Whether the folder does not exist yet, because the disk was full at the start.
         self._is_missing = False
-        self._creating = threading.Lock()
-        self.set_aside: list[str] = []
+        self._creation_lock = threading.Lock()
+        self.damaged_ids: list[str] = []
 
-    def bytes_of(self, file_id: str) -> Path:
-        """Return where a file's bytes are."""
+    def content_path(self, file_id: str) -> Path:
+        """Return the path of a file's content."""
         return self._files / file_id
 
-    def journal_of(self, batch_id: str) -> Path:
-        """Return where a batch's answers are until it ends."""
+    def journal_path(self, batch_id: str) -> Path:
+        """Return the path of the journal that a batch has until it ends."""
         return self._batches / f"{batch_id}{SUFFIX}"
 
     def open(self) -> tuple[list[StoredFile], list[StoredBatch]]:
-        """Take the folder, return what is in it, and remove what a killed server left incomplete.
+        """Lock the folder, return its files and batches, and remove incomplete files.
 
-        A new folder on a full disk is created as soon as there is space; until then, every write
-        raises NoRoom.
+        If the disk is full, a new folder is created by the first write for which there is space;
+        until then, every write raises InsufficientStorage.
 
         Raises:
             StoreUnusable: the folder is not one of this program's, another server uses it, or it
@@ -94,9 +93,9 @@ class Folder:
             StoreUnavailable: it cannot be read or written.
         """
         try:
-            self._prepare()
+            self._create_and_lock()
         except OSError as error:
-            if error.errno in _FULL and not self._batches.exists():
+            if error.errno in _DISK_FULL_ERRNOS and not self._batches.exists():
                 self._is_missing = True
                 logger.error(
                     "%s (BATCH_DIR) cannot be created, uploads are refused until it can: %s",
@@ -106,150 +105,159 @@ class Folder:
                 return [], []
             is_final = isinstance(error, PermissionError) or error.errno == errno.EINVAL
             kind = StoreUnusable if is_final else StoreUnavailable
-            raise kind(self._unusable(error)) from None
+            raise kind(self._explain_unusable(error)) from None
         try:
-            return self._read()
+            return self._read_all()
         except OSError as error:
-            raise StoreUnavailable(self._unusable(error)) from None
+            raise StoreUnavailable(self._explain_unusable(error)) from None
 
     def close(self) -> None:
         """Release the folder for other servers."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
 
     def new_upload(self, name: str) -> Path:
-        """Return where an incomplete upload of this name may be written. Raises NoRoom."""
-        self._attempt(lambda: None)
+        """Return the path for an upload until it is complete. Raises InsufficientStorage."""
+        self._write_to_folder(lambda: None)
         return self._files / f".upload-{name}"
 
-    def take(self, file_id: str, upload: Path) -> None:
-        """Make a synced upload the bytes of a file. Raises NoRoom."""
-        self._attempt(lambda: upload.replace(self.bytes_of(file_id)))
+    def store_upload(self, file_id: str, upload: Path) -> None:
+        """Make a synced upload the content of a file. Raises InsufficientStorage."""
+        self._write_to_folder(lambda: upload.replace(self.content_path(file_id)))
         failpoint("upload-taken")
 
-    def write(self, file_id: str, lines: Iterable[bytes]) -> int:
-        """Write a file's bytes and return their number. Raises NoRoom."""
-        path = self.bytes_of(file_id)
-        self._attempt(lambda: FileDestination(path, private=True).write(lines))
+    def write_content(self, file_id: str, lines: Iterable[bytes]) -> int:
+        """Write a file's content and return its size in bytes. Raises InsufficientStorage."""
+        path = self.content_path(file_id)
+        self._write_to_folder(lambda: FileDestination(path, private=True).write(lines))
         return path.stat().st_size
 
-    def put_file(self, file: StoredFile) -> None:
-        """Write the record of a file whose bytes exist. Raises NoRoom."""
-        self._put(self._files / f"{file.id}{RECORD}", asdict(file))
+    def save_file(self, file: StoredFile) -> None:
+        """Write the record of a file whose content exists. Raises InsufficientStorage."""
+        self._save_record(self._files / f"{file.id}{RECORD_SUFFIX}", asdict(file))
 
-    def put_batch(self, batch: StoredBatch) -> None:
-        """Write the record of a batch as it is now. Raises NoRoom."""
-        self._put(self._batches / f"{batch.id}{RECORD}", batch.record())
+    def save_batch(self, batch: StoredBatch) -> None:
+        """Write the record of a batch. Raises InsufficientStorage."""
+        self._save_record(self._batches / f"{batch.id}{RECORD_SUFFIX}", batch.to_record())
 
-    def drop_file(self, file_id: str) -> None:
-        """Remove a file. Raises NoRoom."""
-        self._attempt(lambda: _drop(self._files / f"{file_id}{RECORD}", self.bytes_of(file_id)))
+    def delete_file(self, file_id: str) -> None:
+        """Delete a file. Raises InsufficientStorage."""
+        self._write_to_folder(
+            lambda: _delete(self._files / f"{file_id}{RECORD_SUFFIX}", self.content_path(file_id))
+        )
 
-    def drop_batch(self, batch_id: str) -> None:
-        """Remove a batch. Raises NoRoom."""
-        record = self._batches / f"{batch_id}{RECORD}"
-        self._attempt(lambda: _drop(record, self.journal_of(batch_id)))
+    def delete_batch(self, batch_id: str) -> None:
+        """Delete a batch. Raises InsufficientStorage."""
+        record = self._batches / f"{batch_id}{RECORD_SUFFIX}"
+        self._write_to_folder(lambda: _delete(record, self.journal_path(batch_id)))
 
-    def _prepare(self) -> None:
+    def _create_and_lock(self) -> None:
         """Create or check the folder and lock it. Raises StoreUnusable or OSError."""
-        if self._path.exists() and (reason := why_refused(self._path)) is not None:
+        if self._path.exists() and (reason := explain_refusal(self._path)) is not None:
             raise StoreUnusable(f"{self._path} (BATCH_DIR) is refused: {reason}")
         is_new = not self._path.exists()
         self._path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         make_private(self._path, FOLDER_MODE)
         if is_new:
             sync_folder(self._path.parent)
-        lock = open_private(self._path / LOCK, os.O_RDWR | os.O_CREAT)
+        lock_fd = open_private(self._path / LOCK, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._write_mark()
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write_marker()
             for folder in (self._files, self._batches):
                 folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
                 make_private(folder, FOLDER_MODE)
             sync_folder(self._path)
         except BlockingIOError:
-            os.close(lock)
+            os.close(lock_fd)
             raise StoreUnusable(f"another server uses {self._path} (BATCH_DIR)") from None
         except BaseException:
-            os.close(lock)
+            os.close(lock_fd)
             raise
-        self._lock = lock
+        self._lock_fd = lock_fd
 
-    def _write_mark(self) -> None:
-        path = self._path / MARK
+    def _write_marker(self) -> None:
+        path = self._path / MARKER
         if path.exists():
             make_private(path, FILE_MODE)
             return
         try:
-            FileDestination(path, private=True).write([mark()])
+            FileDestination(path, private=True).write([encode_marker()])
         except OSError as error:
-            # A folder of an earlier version is recognised without a mark, too.
-            if error.errno not in _FULL or not self._batches.exists():
+            # A folder of an earlier version is also recognised without a marker.
+            if error.errno not in _DISK_FULL_ERRNOS or not self._batches.exists():
                 raise
 
-    def _read(self) -> tuple[list[StoredFile], list[StoredBatch]]:
-        """Return what has a record, and remove incomplete files. Raises OSError."""
-        self.set_aside = []
-        files = self._records(self._files, FILE_NAME, StoredFile.from_record)
-        batches = self._records(self._batches, BATCH_NAME, StoredBatch.from_record)
-        files = [each for each in files if self.bytes_of(each.id).is_file()]
-        _tidy(
+    def _read_all(self) -> tuple[list[StoredFile], list[StoredBatch]]:
+        """Return the files and batches with a record; remove incomplete files. Raises OSError."""
+        self.damaged_ids = []
+        files = self._read_records(self._files, FILE_NAME, StoredFile.from_record)
+        batches = self._read_records(self._batches, BATCH_NAME, StoredBatch.from_record)
+        files = [file for file in files if self.content_path(file.id).is_file()]
+        _remove_incomplete(
             self._files,
             FILE_NAME,
-            {name for each in files for name in (each.id, each.id + RECORD)},
-            self.set_aside,
+            {name for file in files for name in (file.id, file.id + RECORD_SUFFIX)},
+            self.damaged_ids,
         )
-        journals = {self.journal_of(each.id).name for each in batches if not each.status.final}
-        _tidy(
+        journals = {self.journal_path(batch.id).name for batch in batches if not batch.status.final}
+        _remove_incomplete(
             self._batches,
             BATCH_NAME,
-            {each.id + RECORD for each in batches} | journals,
-            self.set_aside,
+            {batch.id + RECORD_SUFFIX for batch in batches} | journals,
+            self.damaged_ids,
         )
         return files, batches
 
-    def _records(
+    def _read_records(
         self, folder: Path, names: re.Pattern[str], read: Callable[[Mapping[str, Any]], T]
     ) -> list[T]:
-        """Return the records in a folder; those that cannot be read are set aside."""
-        found = []
-        for path in sorted(folder.glob(f"*{RECORD}")):
+        """Return the readable records of a folder; add the others to `damaged_ids`."""
+        records = []
+        for path in sorted(folder.glob(f"*{RECORD_SUFFIX}")):
             if (match := names.fullmatch(path.name)) is None:
                 continue
             try:
                 record = orjson.loads(path.read_bytes())
-                # The id is part of paths that are removed later.
+                # The id is part of the paths that are removed when the record is deleted.
                 if record["id"] != match["id"]:
                     raise ValueError("it has another id")
-                found.append(read(record))
-            # OSError: a damaged sector costs one record as well.
+                records.append(read(record))
+            # OSError: a damaged sector makes only one record unreadable.
             except (OSError, ValueError, TypeError, KeyError) as error:
                 logger.error(
                     "%s (BATCH_DIR) is damaged and set aside (%s): repair it or move it away",
                     path,
                     error,
                 )
-                self.set_aside.append(match["id"])
-        return found
+                self.damaged_ids.append(match["id"])
+        return records
 
-    def _put(self, path: Path, record: Mapping[str, Any]) -> None:
-        self._attempt(lambda: FileDestination(path, private=True).write([orjson.dumps(record)]))
+    def _save_record(self, path: Path, record: Mapping[str, Any]) -> None:
+        self._write_to_folder(
+            lambda: FileDestination(path, private=True).write([orjson.dumps(record)])
+        )
 
-    def _attempt(self, work: Callable[[], object]) -> None:
-        """Do something to the folder, which is created first if the disk was full at the start."""
+    def _write_to_folder(self, work: Callable[[], object]) -> None:
+        """Call `work`; create the folder first if the disk was full at the start.
+
+        Raises InsufficientStorage.
+        """
         try:
-            with self._creating:
+            with self._creation_lock:
                 if self._is_missing:
-                    self._prepare()
+                    self._create_and_lock()
                     self._is_missing = False
             work()
         except OSError as error:
-            raise NoRoom(f"the disk of BATCH_DIR does not take it: {error.strerror}") from None
+            raise InsufficientStorage(
+                f"the disk of BATCH_DIR does not take it: {error.strerror}"
+            ) from None
         except StoreUnusable as error:
-            raise NoRoom(str(error)) from None
+            raise InsufficientStorage(str(error)) from None
 
-    def _unusable(self, error: OSError) -> str:
+    def _explain_unusable(self, error: OSError) -> str:
         if isinstance(error, PermissionError):
             return (
                 f"{self._path} (BATCH_DIR) cannot be used: {error.filename or self._path} belongs "
@@ -260,23 +268,25 @@ class Folder:
         return f"{self._path} (BATCH_DIR) cannot be used: {error.strerror}"
 
 
-def _tidy(folder: Path, names: re.Pattern[str], wanted: set[str], set_aside: list[str]) -> None:
-    """Remove what a killed server left incomplete, and make the rest private.
+def _remove_incomplete(
+    folder: Path, names: re.Pattern[str], kept_names: set[str], damaged_ids: list[str]
+) -> None:
+    """Remove the files that a killed server left incomplete; make the other files private.
 
-    A file whose name is not of this program's pattern is never touched.
+    A file whose name does not match this program's pattern is never touched.
     """
     for path in folder.iterdir():
         match = names.fullmatch(path.name)
         if match is None or path.is_symlink() or not path.is_file():
             logger.warning("%s is not a file of this server and is left alone", path)
-        elif path.name in wanted or match["id"] in set_aside:
+        elif path.name in kept_names or match["id"] in damaged_ids:
             make_private(path, FILE_MODE)
         else:
             logger.warning("%s was left incomplete by a killed server and is removed", path)
             path.unlink()
 
 
-def _drop(record: Path, rest: Path) -> None:
+def _delete(record: Path, content: Path) -> None:
     FileDestination(record).remove()
     failpoint("record-dropped")
-    rest.unlink(missing_ok=True)
+    content.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Which folders belong to this server, and which files in them it may remove.
+"""Decides which folders the server may use for batches, and which files it may remove in them.
 
-A folder for batches is cleaned at each start and while the server runs. A user may set BATCH_DIR to
-a folder that has other files in it, so a folder is only used if this program created it, and only
-files with names of its own pattern are ever removed.
+The server removes files from the batch folder at each start and while it runs. A user may set
+BATCH_DIR to a folder that has other files in it. Therefore a folder is only used if this program
+created it, and only files whose names match the patterns below are ever removed.
 """
 
 from __future__ import annotations
@@ -16,77 +16,77 @@ import orjson
 from batch.output.journal import SUFFIX
 
 FILES, BATCHES, LOCK = "files", "batches", "lock"
-# Its presence says that the program created the folder.
-MARK = "worker-rkllm-batches.json"
-RECORD = ".json"
+# The presence of this file says that the program created the folder.
+MARKER = "worker-rkllm-batches.json"
+RECORD_SUFFIX = ".json"
 _FORMAT = 1
-# Unfinished files have this ending until they are renamed.
-_NEW = ".new"
-# Of an empty file system that is mounted for this purpose.
-_IGNORED = frozenset({"lost+found", MARK + _NEW})
+# The suffix of a file that is being written, until it is renamed.
+_UNFINISHED_SUFFIX = ".new"
+# Files that an empty folder may have: `lost+found` is in the root of a mounted file system.
+_IGNORED = frozenset({"lost+found", MARKER + _UNFINISHED_SUFFIX})
 
 _ID_DIGITS = 28
 _DIGITS = rf"[0-9a-f]{{{_ID_DIGITS}}}"
 FILE_NAME = re.compile(
-    rf"(?P<id>file-{_DIGITS})(?:{re.escape(RECORD)})?(?:{re.escape(_NEW)})?|\.upload-[0-9a-f]{{16}}"
+    rf"(?P<id>file-{_DIGITS})(?:{re.escape(RECORD_SUFFIX)})?(?:{re.escape(_UNFINISHED_SUFFIX)})?|\.upload-[0-9a-f]{{16}}"
 )
 BATCH_NAME = re.compile(
     rf"(?P<id>batch_{_DIGITS})"
-    rf"(?:{re.escape(RECORD)}(?:{re.escape(_NEW)})?|{re.escape(SUFFIX)})"
+    rf"(?:{re.escape(RECORD_SUFFIX)}(?:{re.escape(_UNFINISHED_SUFFIX)})?|{re.escape(SUFFIX)})"
 )
 
 
-def why_refused(folder: Path) -> str | None:
+def explain_refusal(folder: Path) -> str | None:
     """Return why an existing folder may not be used for batches; None if it may.
 
-    A folder may be used if it has this program's mark, if it is empty, or if it has exactly what
-    versions without a mark created: a lock and two folders in which every name is of their own
-    pattern. Nothing is changed. Raises OSError.
+    A folder may be used if it has this program's marker file, if it is empty, or if it has exactly
+    what versions without a marker created: a lock and two folders in which every name matches
+    their patterns. Nothing is changed. Raises OSError.
     """
     try:
-        mark = (folder / MARK).read_bytes()
+        marker = (folder / MARKER).read_bytes()
     except FileNotFoundError:
         if _is_empty(folder):
             return None
-        if not _has_earlier_layout(folder):
+        if not _has_layout_without_marker(folder):
             return (
                 "it was not created by this program and is not empty, so files in it could be "
                 "lost: use a new or an empty folder"
             )
-        if (other := _other_file(folder)) is None:
+        if (other := _find_other_file(folder)) is None:
             return None
         return (
             f"an earlier version of this program seems to have created it, but {other} is not a "
             "file of this program: move that file to another folder, or use a new or an empty "
             "folder"
         )
-    if (known := _format(mark)) > _FORMAT:
-        return f"a later version of this program wrote it (format {known}, supported: {_FORMAT})"
+    if (version := _read_format(marker)) > _FORMAT:
+        return f"a later version of this program wrote it (format {version}, supported: {_FORMAT})"
     return None
 
 
-def mark() -> bytes:
-    """Return the content of the mark."""
+def encode_marker() -> bytes:
+    """Return the content of the marker file."""
     return orjson.dumps({"folder": "batches of worker-rkllm", "format": _FORMAT})
 
 
-def _format(mark: bytes) -> int:
+def _read_format(marker: bytes) -> int:
     try:
-        return int(orjson.loads(mark)["format"])
+        return int(orjson.loads(marker)["format"])
     except (ValueError, TypeError, KeyError):
-        # The name alone says whose folder it is, also where a disk has damaged the content.
+        # The name alone identifies the folder, even if the disk has damaged the content.
         return _FORMAT
 
 
 def _is_empty(folder: Path) -> bool:
     with os.scandir(folder) as entries:
-        others = [entry for entry in entries if entry.name not in _IGNORED]
-    # A full disk or a kill may have left a lock before the mark.
-    return all(entry.name == LOCK and entry.stat().st_size == 0 for entry in others)
+        other_entries = [entry for entry in entries if entry.name not in _IGNORED]
+    # If the disk was full or the process was killed, there may be a lock but no marker.
+    return all(entry.name == LOCK and entry.stat().st_size == 0 for entry in other_entries)
 
 
-def _has_earlier_layout(folder: Path) -> bool:
-    """Return whether a folder has what versions without a mark created at once."""
+def _has_layout_without_marker(folder: Path) -> bool:
+    """Return whether a folder has the lock and folders of versions without a marker."""
     lock = folder / LOCK
     return (
         lock.is_file()
@@ -97,8 +97,8 @@ def _has_earlier_layout(folder: Path) -> bool:
     )
 
 
-def _other_file(folder: Path) -> str | None:
-    """Return a path in the two folders that versions without a mark cannot have created."""
+def _find_other_file(folder: Path) -> str | None:
+    """Return a path in the two folders that versions without a marker cannot have created."""
     for name, pattern in ((FILES, FILE_NAME), (BATCHES, BATCH_NAME)):
         with os.scandir(folder / name) as entries:
             for entry in entries:

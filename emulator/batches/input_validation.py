@@ -1,4 +1,4 @@
-"""What is looked at in a file of requests before any is answered."""
+"""Validates a file of OpenAI requests before any of them is answered."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from batch.input.source import LineSource
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
 ENDPOINTS = (*ENDPOINT_SPECS, EMBEDDINGS)
-# OpenAI's, for all lines together.
+# OpenAI's limit, for all lines of a file together.
 MAX_EMBEDDING_INPUTS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class LineLimits:
-    """How many lines a file may have, and how long each may be."""
+    """The maximum number of lines of a file, and the maximum length of a line in bytes."""
 
     lines: int
     line_bytes: int
 
-    def source(self, path: Path) -> LineSource:
-        """Return a file's lines."""
+    def open_source(self, path: Path) -> LineSource:
+        """Return the lines of a file."""
         return LineSource(path, self.line_bytes)
 
 
-class _Check:
-    """Looks at one line after the other of one file; `endpoint` is its batch's, if there is one."""
+class _LineCheck:
+    """Checks the lines of one file in order; `endpoint` is its batch's endpoint, if it has one."""
 
     def __init__(self, endpoint: str | None) -> None:
         self._endpoint = endpoint
-        self._inputs = 0
+        self._embedding_inputs = 0
 
     def __call__(self, line: Line) -> None:
         if line.route is None:
@@ -42,25 +42,28 @@ class _Check:
         if self._endpoint not in (None, line.route):
             raise BadLine(f"url must be the batch's endpoint, {self._endpoint}, got {line.route}")
         if line.route == EMBEDDINGS:
-            given = line.body.get("input")
-            several = isinstance(given, list) and given and not isinstance(given[0], int)
-            self._inputs += len(given) if isinstance(given, list) and several else 1
-            if self._inputs > MAX_EMBEDDING_INPUTS:
+            value = line.body.get("input")
+            # A list of integers is a single input: the token ids of one text.
+            is_list = isinstance(value, list) and value and not isinstance(value[0], int)
+            self._embedding_inputs += len(value) if isinstance(value, list) and is_list else 1
+            if self._embedding_inputs > MAX_EMBEDDING_INPUTS:
                 raise BadLine(f"the lines up to here have more than {MAX_EMBEDDING_INPUTS} inputs")
 
 
-def look(path: Path, limits: LineLimits, endpoint: str | None = None) -> InputSummary:
-    """Return what is known of a file of OpenAI requests, and what is wrong with it.
+def validate_input(path: Path, limits: LineLimits, endpoint: str | None = None) -> InputSummary:
+    """Check every line of a file of OpenAI requests and return the summary with its problems.
 
-    What a request asks for is not looked at: one that is refused is a line of the error file, as
-    anywhere else that takes this format, and ends nobody's batch. Raises InputError.
+    The parameters of a request are not checked: as in OpenAI's batches, a refused request becomes
+    a line of the error file and does not fail the batch. Raises InputError.
     """
-    return scan_input(limits.source(path), _Check(endpoint), limits.lines)
+    return scan_input(limits.open_source(path), _LineCheck(endpoint), limits.lines)
 
 
-def told(found: InputSummary, most: int = MAX_LISTED_PROBLEMS) -> list[tuple[int | None, str]]:
-    """Return what is wrong by lines, and in the last place how much more there is."""
-    problems: list[tuple[int | None, str]] = list(found.problems[:most])
-    if found.problem_count > len(problems):
-        problems.append((None, f"and {found.problem_count - len(problems):,} problems more"))
+def list_problems(
+    summary: InputSummary, max_problems: int = MAX_LISTED_PROBLEMS
+) -> list[tuple[int | None, str]]:
+    """Return the first problems with their line numbers, then the count of the others, if any."""
+    problems: list[tuple[int | None, str]] = list(summary.problems[:max_problems])
+    if summary.problem_count > len(problems):
+        problems.append((None, f"and {summary.problem_count - len(problems):,} problems more"))
     return problems

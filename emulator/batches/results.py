@@ -1,4 +1,4 @@
-"""What a batch leaves: an output file, and an error file for what failed or was not done."""
+"""Writes the output file and the error file of a batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import orjson
 from batch.input.line import parse_line
 from batch.input.source import LineSource
 from batch.output.journal import BatchJournal
-from emulator.batches.batch import Results
-from emulator.batches.file_storage import Folder
+from emulator.batches.file_storage import FileStorage
+from emulator.batches.models import BatchResult
 
-_UNDONE = {
+_UNANSWERED_MESSAGES = {
     "batch_cancelled": "the batch was cancelled before this line was answered",
     "batch_expired": "the batch expired before this line was answered",
 }
@@ -23,74 +23,85 @@ _NO_DETAILS = {"cached_tokens": 0}
 
 
 @dataclass(slots=True)
-class BatchUsage:
-    """Adds up what answers say of their tokens."""
+class UsageTotals:
+    """The token counts of all answers of a batch."""
 
-    read: int = 0
-    cached: int = 0
-    written: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
 
     def count(self, lines: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the lines as they are."""
+        """Add the usage of each line, and yield the line unchanged."""
         for line in lines:
             usage = orjson.loads(line)["response"]["body"]["usage"]
-            self.read += usage["prompt_tokens"]
-            # Vectors have neither.
-            self.cached += usage.get("prompt_tokens_details", _NO_DETAILS)["cached_tokens"]
-            self.written += usage.get("completion_tokens", 0)
+            self.input_tokens += usage["prompt_tokens"]
+            # The usage of embeddings has no details and no completion tokens.
+            self.cached_tokens += usage.get("prompt_tokens_details", _NO_DETAILS)["cached_tokens"]
+            self.output_tokens += usage.get("completion_tokens", 0)
             yield line
 
-    def shown(self) -> dict[str, Any]:
-        """Return it as OpenAI tells of a batch's."""
+    def to_openai(self) -> dict[str, Any]:
+        """Return the OpenAI usage object of a batch."""
         return {
-            "input_tokens": self.read,
-            "input_tokens_details": {"cached_tokens": self.cached},
-            "output_tokens": self.written,
+            "input_tokens": self.input_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens},
+            "output_tokens": self.output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": self.read + self.written,
+            "total_tokens": self.input_tokens + self.output_tokens,
         }
 
 
 def write_results(
-    folder: Folder, ids: tuple[str, str], journal: BatchJournal, source: LineSource, undone: str
-) -> tuple[Results, dict[str, int]]:
-    """Write the files that a batch leaves, and return how many bytes each has, by its id.
+    storage: FileStorage,
+    ids: tuple[str, str],
+    journal: BatchJournal,
+    source: LineSource,
+    unanswered_code: str,
+) -> tuple[BatchResult, dict[str, int]]:
+    """Write the output and error files; return the result, and each file's size in bytes by its id.
 
-    Lines without an answer go to the error file under the code `undone`, behind those that failed.
-    A file that would be empty is not written. For a thread; the journal must be at rest.
+    The error file has the failed lines first and then the unanswered lines, whose error code is
+    `unanswered_code`. A file that would be empty is not written. Blocks, so it runs on a thread;
+    nothing else may use the journal meanwhile.
 
     Raises:
-        NoRoom: the disk does not take it.
+        InsufficientStorage: the disk is full.
         InputError: the batch's input cannot be read.
     """
     output_id, error_id = ids
-    usage = BatchUsage()
+    usage = UsageTotals()
     sizes = {}
     completed = journal.done - journal.failed
     if completed:
-        sizes[output_id] = folder.write(output_id, usage.count(journal.answers(ok=True)))
+        sizes[output_id] = storage.write_content(output_id, usage.count(journal.answers(ok=True)))
     if journal.failed or journal.done < journal.lines:
-        sizes[error_id] = folder.write(error_id, _errors(journal, source, undone))
-    found = Results(
+        error_lines = _error_lines(journal, source, unanswered_code)
+        sizes[error_id] = storage.write_content(error_id, error_lines)
+    result = BatchResult(
         completed=completed,
         failed=journal.failed,
         output_file_id=output_id if output_id in sizes else None,
         error_file_id=error_id if error_id in sizes else None,
-        usage=usage.shown(),
+        usage=usage.to_openai(),
     )
-    return found, sizes
+    return result, sizes
 
 
-def _errors(journal: BatchJournal, source: LineSource, undone: str) -> Iterator[bytes]:
+def _error_lines(
+    journal: BatchJournal, source: LineSource, unanswered_code: str
+) -> Iterator[bytes]:
     yield from journal.answers(ok=False)
     if journal.done == journal.lines:
         return
     for number, raw in enumerate(source.lines(), 1):
         if journal.is_missing(number):
-            told = {
+            error_line = {
                 "id": f"batch_req_{uuid.uuid4().hex}",
                 "custom_id": parse_line(raw, number).custom_id,
                 "response": None,
-                "error": {"code": undone, "message": _UNDONE[undone]},
+                "error": {
+                    "code": unanswered_code,
+                    "message": _UNANSWERED_MESSAGES[unanswered_code],
+                },
             }
-            yield orjson.dumps(told) + b"\n"
+            yield orjson.dumps(error_line) + b"\n"

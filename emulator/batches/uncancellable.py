@@ -1,4 +1,4 @@
-"""Work that must not be left alone: what has files open that others close."""
+"""Waits for work that must end before its caller may, because the caller closes its files."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def to_its_end(work: Callable[[], T]) -> T:
-    """Return what a thread returns; who is cancelled meanwhile leaves when the thread is done."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
+async def run_uncancellable(work: Callable[[], T]) -> T:
+    """Run `work` on a thread and return its result.
+
+    If the caller is cancelled, CancelledError is raised only when the thread is done.
+    """
+    future = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        return await asyncio.shield(running)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await all_ended({running})
+        await wait_until_done({future})
         raise
 
 
-async def all_ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Wait until tasks have ended; who is cancelled meanwhile, however often, leaves only then.
+async def wait_until_done(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Wait for tasks; if the caller is cancelled, raise CancelledError only when all are done.
 
-    A server's end cancels once, and once more who is late: to give in to the second would leave a
-    thread alone with what it has just opened.
+    The shutdown cancels once, and again after the drain limit. If the second cancellation were
+    raised at once, a thread would go on alone with the files that it has just opened.
     """
-    waiting = set(tasks)
+    pending = set(tasks)
     cancelled: asyncio.CancelledError | None = None
-    while waiting:
+    while pending:
         try:
-            _, waiting = await asyncio.wait(waiting)
+            _, pending = await asyncio.wait(pending)
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:

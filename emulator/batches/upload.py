@@ -1,4 +1,4 @@
-"""`POST /v1/files`: a form from the network to a file on disk that is known to be good."""
+"""Receives the form of `POST /v1/files` and stores its file once it is valid."""
 
 from __future__ import annotations
 
@@ -13,141 +13,150 @@ from pathlib import Path
 from starlette.requests import Request
 
 from batch.input.source import InputError
-from emulator.batches.expiry import read_expiry
-from emulator.batches.file import INPUT
-from emulator.batches.file_storage import NoRoom
-from emulator.batches.form_parser import Form
-from emulator.batches.input_validation import LineLimits, look, told
-from emulator.batches.repository import BatchStore, Reservation
+from emulator.batches.file_storage import InsufficientStorage
+from emulator.batches.form_parser import FormParser
+from emulator.batches.input_validation import LineLimits, list_problems, validate_input
+from emulator.batches.models import INPUT_PURPOSE
+from emulator.batches.parameters import read_expiry
+from emulator.batches.repository import BatchRepository, Reservation
 from emulator.http.request_body import received_body
 from handler.errors import InvalidRequest, PayloadTooLarge
 from handler.sampling import describe_value
 from jobs.sqlite.private_files import open_private
 
-# Written at once, so that a thread is not asked for each network read.
+# Bytes are written in blocks of this size, so that not every network read needs a thread.
 _WRITE_BYTES = 1 << 20
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-# What a form has beside its file.
-_FRAME_BYTES = 1 << 18
-# One sentence that fits a terminal; a file of the wrong kind has as many problems as lines.
-_MOST_TOLD = 10
+# The maximum size of a form without its file.
+_MAX_FORM_OVERHEAD_BYTES = 1 << 18
+# A file of the wrong kind has a problem on every line; the error message is one sentence.
+_MAX_LISTED_PROBLEMS = 10
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A received and synced file, the room reserved for it, and its sender's fields."""
+    """A received and synced file, the space reserved for it, and the other fields of its form."""
 
     path: Path
     size: int
-    room: Reservation
+    reservation: Reservation
     filename: str
     expires_s: int | None
 
 
-class Uploads:
-    """Receives files, each in bounded memory, and checks all lines of one at a time."""
+class UploadReceiver:
+    """Receives files, each in bounded memory, and validates one file at a time."""
 
-    def __init__(self, store: BatchStore, max_bytes: int, limits: LineLimits) -> None:
-        self._store = store
+    def __init__(self, repository: BatchRepository, max_bytes: int, limits: LineLimits) -> None:
+        self._repository = repository
         self._max_bytes = max_bytes
         self._limits = limits
-        self._looking = asyncio.Lock()
+        self._validating = asyncio.Lock()
 
     @asynccontextmanager
     async def receive(self, request: Request) -> AsyncIterator[Upload]:
-        """Receive a file, which is removed at the end unless it was moved away.
+        """Receive a file; on exit, remove it unless it was moved away.
 
-        Room for it is reserved before its bytes are written: for the declared size of the request
-        at once, and for more as more arrives.
+        Space is reserved before bytes are written: the declared size of the request first, and
+        more if more arrives.
 
         Raises:
-            UnsupportedMediaType: the body is no form.
+            UnsupportedMediaType: the body is not a form.
             PayloadTooLarge: the file is larger than BATCH_MAX_MB.
-            InvalidRequest: something in the form, or of the lines in the file, is wrong.
-            NoRoom: the disk or BATCH_STORE_MB does not have room for it.
+            InvalidRequest: a field of the form or a line of the file is wrong.
+            InsufficientStorage: the disk or BATCH_STORE_MB has no space for the file.
         """
-        form = Form(request.headers.get("content-type", ""))
-        # In a thread, because it may have to create the folder first.
-        path = await asyncio.to_thread(self._store.folder.new_upload, secrets.token_hex(8))
-        room = Reservation(self._store)
+        form = FormParser(request.headers.get("content-type", ""))
+        # On a thread, because it may have to create the folder first.
+        path = await asyncio.to_thread(self._repository.storage.new_upload, secrets.token_hex(8))
+        reservation = Reservation(self._repository)
         try:
-            size = await self._write(request, form, path, room)
+            size = await self._write(request, form, path, reservation)
             form.finish()
             upload = Upload(
                 path=path,
                 size=size,
-                room=room,
+                reservation=reservation,
                 filename=form.filename or "",
-                expires_s=_read(form.fields),
+                expires_s=_read_form_expiry(form.fields),
             )
             if not size:
                 raise InvalidRequest("the file is empty", "file")
-            await self._look(path)
+            await self._validate(path)
             yield upload
         finally:
-            room.release()
+            reservation.release()
             # If that fails, the next start removes the file.
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    async def _write(self, request: Request, form: Form, path: Path, room: Reservation) -> int:
+    async def _write(
+        self, request: Request, form: FormParser, path: Path, reservation: Reservation
+    ) -> int:
+        """Write the file of the request's form, sync it, and return its size in bytes."""
         declared = request.headers.get("content-length", "")
         if declared.isascii() and declared.isdigit() and len(declared) < 20:
-            self._check(int(declared) - _FRAME_BYTES)
-            room.grow_to(int(declared) - _FRAME_BYTES)
-        size = total = 0
-        received = received_body(request)
+            min_file_bytes = int(declared) - _MAX_FORM_OVERHEAD_BYTES
+            self._check_size(min_file_bytes)
+            reservation.reserve_up_to(min_file_bytes)
+        written = received = 0
+        body_reservation = received_body(request)
         try:
             with os.fdopen(open_private(path, _CREATE), "wb") as file:
-                async for piece in request.stream():
-                    form.feed(piece)
-                    total += len(piece)
-                    # Also of what is behind the form's end, which is dropped.
-                    self._check(total - _FRAME_BYTES)
-                    if received is not None:
-                        # From here on at most _WRITE_BYTES of it are in memory.
-                        received.release(len(piece))
-                    self._check(size + form.held)
-                    if form.held >= _WRITE_BYTES:
-                        room.grow_to(size + form.held)
-                        size += await asyncio.to_thread(file.write, form.take())
-                room.grow_to(size + form.held)
-                size += file.write(form.take())
+                async for data in request.stream():
+                    form.feed(data)
+                    received += len(data)
+                    # This includes data after the form's end, which the parser drops.
+                    self._check_size(received - _MAX_FORM_OVERHEAD_BYTES)
+                    if body_reservation is not None:
+                        # From here on at most _WRITE_BYTES of the body are in memory.
+                        body_reservation.release(len(data))
+                    self._check_size(written + form.buffered_bytes)
+                    if form.buffered_bytes >= _WRITE_BYTES:
+                        reservation.reserve_up_to(written + form.buffered_bytes)
+                        written += await asyncio.to_thread(file.write, form.take_buffered())
+                reservation.reserve_up_to(written + form.buffered_bytes)
+                written += file.write(form.take_buffered())
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())
         except OSError as error:
-            raise NoRoom(f"the disk of BATCH_DIR does not take it: {error.strerror}") from None
-        return size
+            raise InsufficientStorage(
+                f"the disk of BATCH_DIR does not take it: {error.strerror}"
+            ) from None
+        return written
 
-    def _check(self, size: int) -> None:
+    def _check_size(self, size: int) -> None:
         if size > self._max_bytes:
-            most = f"{self._max_bytes / 1e6:g} MB (BATCH_MAX_MB)"
-            raise PayloadTooLarge(f"the file is larger than {most}", "file")
+            maximum = f"{self._max_bytes / 1e6:g} MB (BATCH_MAX_MB)"
+            raise PayloadTooLarge(f"the file is larger than {maximum}", "file")
 
-    async def _look(self, path: Path) -> None:
-        async with self._looking:
+    async def _validate(self, path: Path) -> None:
+        async with self._validating:
             try:
-                found = await asyncio.to_thread(look, path, self._limits)
+                summary = await asyncio.to_thread(validate_input, path, self._limits)
             except InputError as error:
-                raise NoRoom(str(error)) from None
-        if found.problem_count:
-            problems = told(found, _MOST_TOLD)
-            said = [text if line is None else f"line {line}: {text}" for line, text in problems]
-            raise InvalidRequest("; ".join(said), "file")
+                raise InsufficientStorage(str(error)) from None
+        if summary.problem_count:
+            sentences = [
+                message if line is None else f"line {line}: {message}"
+                for line, message in list_problems(summary, _MAX_LISTED_PROBLEMS)
+            ]
+            raise InvalidRequest("; ".join(sentences), "file")
 
 
-def _read(fields: dict[str, str]) -> int | None:
-    """Return for how long a file is kept by its form. Raises InvalidRequest."""
+def _read_form_expiry(fields: dict[str, str]) -> int | None:
+    """Check the form's purpose; return its `expires_after` in seconds. Raises InvalidRequest."""
     purpose = fields.get("purpose")
-    if purpose != INPUT:
+    if purpose != INPUT_PURPOSE:
         raise InvalidRequest(
-            f"purpose must be {INPUT}, there is no use for other files, got {describe_value(purpose)}",
+            f"purpose must be {INPUT_PURPOSE}, there is no use for other files, "
+            f"got {describe_value(purpose)}",
             "purpose",
         )
     if _ANCHOR not in fields and _SECONDS not in fields:
         return None
     seconds = fields.get(_SECONDS, "")
-    number = seconds.isascii() and seconds.isdigit() and len(seconds) < 10
-    given = {"anchor": fields.get(_ANCHOR), "seconds": int(seconds) if number else seconds}
-    return read_expiry(given, "expires_after")
+    is_number = seconds.isascii() and seconds.isdigit() and len(seconds) < 10
+    expiry = {"anchor": fields.get(_ANCHOR), "seconds": int(seconds) if is_number else seconds}
+    return read_expiry(expiry, "expires_after")

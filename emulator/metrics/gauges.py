@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from emulator.batches.batch import BatchStatus, StoredBatch
+from emulator.batches.models import BatchStatus, StoredBatch
 from emulator.metrics.definitions import PREFIX
 from emulator.metrics.instruments import MetricSpec, PolledMetric
 from emulator.runpod.worker_registry import Fleet

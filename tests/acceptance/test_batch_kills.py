@@ -33,7 +33,7 @@ FAILPOINTS = {
     "upload-taken": "upload",
     "record-dropped": "delete",
     "batch-kept": "complete",
-    "batch-looked-over": "complete",
+    "batch-validated": "complete",
     "batch-finalizing": "complete",
     "batch-written": "complete",
     "batch-file-kept": "complete",

@@ -31,7 +31,7 @@ async def test_answers_beyond_the_limit_are_not_written_and_the_batch_waits_for_
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(executor, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(executor, "_RETRY_DELAY_S", 0.05)
     folder = tmp_path / "kept"
     server = await serve(
         script({"pieces": [ANSWER]}), batch_dir=folder, batch_store_mb=LIMIT_BYTES / 1e6

@@ -1,4 +1,4 @@
-"""A form with a file: the same, however the network cuts it up."""
+"""The form parser: the result does not depend on how the body is split."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.batches.form_parser import Form
+from emulator.batches.form_parser import FormParser
 from handler.errors import InvalidRequest, UnsupportedMediaType
 
-TYPE = "multipart/form-data; boundary=cut"
+CONTENT_TYPE = "multipart/form-data; boundary=cut"
 
 
 def part(disposition: str, body: bytes) -> bytes:
@@ -28,22 +28,22 @@ PURPOSE = part('name="purpose"', b"batch")
 FILE = part('name="file"; filename="in.jsonl"', b"one\r\n--cu\r\ntwo\r\n")
 
 
-def read(*pieces: bytes) -> tuple[Form, bytes]:
-    form = Form(TYPE)
+def parse(*chunks: bytes) -> tuple[FormParser, bytes]:
+    form = FormParser(CONTENT_TYPE)
     file = b""
-    for piece in pieces:
-        form.feed(piece)
-        assert form.held <= len(piece) + len("\r\n--cut")
-        file += form.take()
+    for chunk in chunks:
+        form.feed(chunk)
+        assert form.buffered_bytes <= len(chunk) + len("\r\n--cut")
+        file += form.take_buffered()
     form.finish()
     return form, file
 
 
 @given(cuts=st.lists(st.integers(0, len(body(PURPOSE, FILE))), max_size=20))
-def test_pieces_do_not_matter(cuts: list[int]) -> None:
-    whole = body(PURPOSE, FILE)
-    places = [0, *sorted(cuts), len(whole)]
-    form, file = read(*(whole[a:b] for a, b in pairwise(places)))
+def test_result_does_not_depend_on_the_chunks(cuts: list[int]) -> None:
+    complete = body(PURPOSE, FILE)
+    offsets = [0, *sorted(cuts), len(complete)]
+    form, file = parse(*(complete[a:b] for a, b in pairwise(offsets)))
     assert (form.fields, form.filename) == ({"purpose": "batch"}, "in.jsonl")
     assert file == b"one\r\n--cu\r\ntwo\r\n"
 
@@ -58,13 +58,15 @@ def test_pieces_do_not_matter(cuts: list[int]) -> None:
         ('name="file"; filename="../../etc/passwd"', "../../etc/passwd"),
     ],
 )
-def test_names_are_only_names(disposition: str, name: str) -> None:
-    form, _ = read(body(part(disposition, b"x")))
+def test_filename_is_kept_as_text_with_a_default_and_a_maximum_length(
+    disposition: str, name: str
+) -> None:
+    form, _ = parse(body(part(disposition, b"x")))
     assert form.filename == name
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("body_bytes", "reason"),
     [
         (body(PURPOSE), "file must be given"),
         (body(FILE, FILE), "file must be given once"),
@@ -75,20 +77,20 @@ def test_names_are_only_names(disposition: str, name: str) -> None:
         (body(*[PURPOSE] * 40), "more than 32 parts"),
     ],
 )
-def test_what_is_wrong_is_said(sent: bytes, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
-        read(sent)
+def test_invalid_form_is_refused_with_the_reason(body_bytes: bytes, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        parse(body_bytes)
 
 
-@pytest.mark.parametrize("label", ["", "application/json", "multipart/mixed; boundary=cut"])
-def test_other_types_are_refused(label: str) -> None:
+@pytest.mark.parametrize("content_type", ["", "application/json", "multipart/mixed; boundary=cut"])
+def test_other_media_types_are_refused(content_type: str) -> None:
     with pytest.raises(UnsupportedMediaType, match="multipart/form-data"):
-        Form(label)
+        FormParser(content_type)
 
 
 @pytest.mark.parametrize(
-    "label", ["multipart/form-data", f"multipart/form-data; boundary={'x' * 500}"]
+    "content_type", ["multipart/form-data", f"multipart/form-data; boundary={'x' * 500}"]
 )
-def test_a_boundary_must_be_one(label: str) -> None:
+def test_missing_or_long_boundary_is_refused(content_type: str) -> None:
     with pytest.raises(InvalidRequest):
-        Form(label)
+        FormParser(content_type)

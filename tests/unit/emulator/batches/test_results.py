@@ -1,4 +1,4 @@
-"""What a batch tells of its answers together."""
+"""The usage of a batch is the sum over its answers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from typing import Any
 import orjson
 from openai.types import BatchUsage as OpenAIBatchUsage
 
-from emulator.batches.results import BatchUsage
+from emulator.batches.results import UsageTotals
 from tests.usage import usage
 
 
-def answered(told: dict[str, Any]) -> bytes:
-    return orjson.dumps({"response": {"body": {"usage": told}}})
+def build_line(usage_object: dict[str, Any]) -> bytes:
+    return orjson.dumps({"response": {"body": {"usage": usage_object}}})
 
 
-def test_tokens_of_all_answers_are_added_up() -> None:
-    vectors = {"prompt_tokens": 100, "total_tokens": 100}
-    lines = [answered(usage(10, 3, cached=4)), answered(usage(20, 5, cached=16)), answered(vectors)]
-    counted = BatchUsage()
-    assert list(counted.count(iter(lines))) == lines
-    told = OpenAIBatchUsage.model_validate(counted.shown(), strict=True)
-    assert (told.input_tokens, told.output_tokens, told.total_tokens) == (130, 8, 138)
-    assert told.input_tokens_details.cached_tokens == 20
+def test_usage_totals_add_up_all_answers() -> None:
+    embeddings_usage = {"prompt_tokens": 100, "total_tokens": 100}
+    lines = [
+        build_line(usage(10, 3, cached=4)),
+        build_line(usage(20, 5, cached=16)),
+        build_line(embeddings_usage),
+    ]
+    totals = UsageTotals()
+    assert list(totals.count(iter(lines))) == lines
+    openai_usage = OpenAIBatchUsage.model_validate(totals.to_openai(), strict=True)
+    assert (openai_usage.input_tokens, openai_usage.output_tokens, openai_usage.total_tokens) == (
+        130,
+        8,
+        138,
+    )
+    assert openai_usage.input_tokens_details.cached_tokens == 20

@@ -1,4 +1,4 @@
-"""What is forgotten when its time is over, and what is not."""
+"""The retention sweeper: what it deletes and what it keeps."""
 
 from __future__ import annotations
 
@@ -8,86 +8,92 @@ from pathlib import Path
 
 import pytest
 
-from emulator.batches.batch import PREFIX as BATCH
-from emulator.batches.batch import StoredBatch
-from emulator.batches.file import PREFIX as FILE
-from emulator.batches.file import StoredFile
-from emulator.batches.file_storage import Folder
-from emulator.batches.repository import BatchStore, now
-from emulator.batches.retention import Sweeper
+from emulator.batches.file_storage import FileStorage
+from emulator.batches.models import BATCH_ID_PREFIX, FILE_ID_PREFIX, StoredBatch, StoredFile
+from emulator.batches.repository import BatchRepository, unix_time
+from emulator.batches.retention import RetentionSweeper
 from tests.waiting import wait_until
 
-KEPT_S = 1_000
+RETENTION_S = 1_000
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[BatchStore]:
-    found = BatchStore(Folder(tmp_path / "kept"), 1_000)
-    await found.open()
-    yield found
-    found.close()
+async def repository(tmp_path: Path) -> AsyncIterator[BatchRepository]:
+    opened = BatchRepository(FileStorage(tmp_path / "kept"), 1_000)
+    await opened.open()
+    yield opened
+    opened.close()
 
 
-async def add(store: BatchStore, expires_in_s: int | None) -> StoredFile:
-    expires_at = None if expires_in_s is None else now() + expires_in_s
+async def add_file(repository: BatchRepository, expires_in_s: int | None) -> StoredFile:
+    expires_at = None if expires_in_s is None else unix_time() + expires_in_s
     file = StoredFile(
-        id=store.new_id(FILE),
+        id=repository.new_id(FILE_ID_PREFIX),
         bytes=1,
         created_at=1,
         filename="a",
         purpose="batch",
         expires_at=expires_at,
     )
-    store.folder.bytes_of(file.id).write_bytes(b"x")
-    await store.add_file(file)
+    repository.storage.content_path(file.id).write_bytes(b"x")
+    await repository.add_file(file)
     return file
 
 
-async def begin(store: BatchStore, file: StoredFile, created_at: int) -> StoredBatch:
+async def add_batch(repository: BatchRepository, file: StoredFile, created_at: int) -> StoredBatch:
     batch = StoredBatch(
-        id=store.new_id(BATCH),
+        id=repository.new_id(BATCH_ID_PREFIX),
         endpoint="/v1/completions",
         input_file_id=file.id,
         created_at=created_at,
         expires_at=created_at,
         model="little",
     )
-    await store.add_batch(batch)
+    await repository.add_batch(batch)
     return batch
 
 
-async def test_what_has_expired_goes_and_what_is_needed_stays(store: BatchStore) -> None:
-    gone, stays, for_ever, needed = [await add(store, each) for each in (-1, 60, None, -1)]
-    old = now() - KEPT_S - 10
-    waits = await begin(store, needed, old)
-    ended, lately = await begin(store, stays, old), await begin(store, stays, now())
-    for each in (ended, lately):
-        await store.change(each.id, lambda batch, at: batch.lose("no", batch.created_at))
-    await Sweeper(store, KEPT_S).sweep()
-    assert store.files == [stays, for_ever, needed]
-    assert [each.id for each in store.batches] == [waits.id, lately.id]
-    assert not store.folder.bytes_of(gone.id).exists()
-    await store.change(waits.id, lambda batch, at: batch.lose("no", at))
-    await Sweeper(store, KEPT_S).sweep()
-    assert store.files == [stays, for_ever]
-
-
-async def test_a_clock_that_jumps_takes_nothing_along(
-    store: BatchStore, monkeypatch: pytest.MonkeyPatch
+async def test_sweep_deletes_what_expired_except_files_that_a_batch_needs(
+    repository: BatchRepository,
 ) -> None:
-    file = await add(store, 60)
-    batch = await begin(store, file, now())
-    await store.change(batch.id, lambda batch, at: batch.lose("no", at))
-    sweeper = Sweeper(store, KEPT_S)
+    expired, unexpired, unlimited, needed = [
+        await add_file(repository, each) for each in (-1, 60, None, -1)
+    ]
+    old = unix_time() - RETENTION_S - 10
+    unfinished = await add_batch(repository, needed, old)
+    ended, recent = (
+        await add_batch(repository, unexpired, old),
+        await add_batch(repository, unexpired, unix_time()),
+    )
+    for each in (ended, recent):
+        await repository.update_batch(
+            each.id, lambda batch, at: batch.fail_input_lost("no", batch.created_at)
+        )
+    await RetentionSweeper(repository, RETENTION_S).sweep()
+    assert repository.files == [unexpired, unlimited, needed]
+    assert [each.id for each in repository.batches] == [unfinished.id, recent.id]
+    assert not repository.storage.content_path(expired.id).exists()
+    await repository.update_batch(unfinished.id, lambda batch, at: batch.fail_input_lost("no", at))
+    await RetentionSweeper(repository, RETENTION_S).sweep()
+    assert repository.files == [unexpired, unlimited]
+
+
+async def test_sweep_ignores_jumps_of_the_system_clock(
+    repository: BatchRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await add_file(repository, 60)
+    batch = await add_batch(repository, file, unix_time())
+    await repository.update_batch(batch.id, lambda batch, at: batch.fail_input_lost("no", at))
+    sweeper = RetentionSweeper(repository, RETENTION_S)
     real = time.time()
     monkeypatch.setattr(time, "time", lambda: real + 1e9)
     await sweeper.sweep()
-    assert (store.files, len(store.batches)) == ([file], 1)
+    assert (repository.files, len(repository.batches)) == ([file], 1)
 
 
-async def test_it_looks_by_itself(store: BatchStore) -> None:
-    sweeper = Sweeper(store, KEPT_S, every_s=0.01)
+async def test_sweeper_sweeps_periodically(repository: BatchRepository) -> None:
+    sweeper = RetentionSweeper(repository, RETENTION_S, interval_s=0.01)
     sweeper.start()
-    await add(store, -1)
-    await wait_until(lambda: store.files == [])
+    await add_file(repository, -1)
+    await wait_until(lambda: repository.files == [])
     await sweeper.close()

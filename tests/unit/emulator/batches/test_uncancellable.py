@@ -1,4 +1,4 @@
-"""Threads that nobody leaves alone, however often they are told to."""
+"""Waiting for threads and tasks although the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import threading
 
 import pytest
 
-from emulator.batches.uncancellable import all_ended, to_its_end
+from emulator.batches.uncancellable import run_uncancellable, wait_until_done
 
 
-async def test_who_is_cancelled_twice_still_waits_for_the_thread() -> None:
-    begun, go = asyncio.Event(), threading.Event()
+async def test_run_uncancellable_waits_for_the_thread_when_cancelled_repeatedly() -> None:
+    started, may_end = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def work() -> None:
-        loop.call_soon_threadsafe(begun.set)
-        assert go.wait(20)
+        loop.call_soon_threadsafe(started.set)
+        assert may_end.wait(20)
 
-    task = asyncio.create_task(to_its_end(work))
-    await begun.wait()
+    task = asyncio.create_task(run_uncancellable(work))
+    await started.wait()
     for _ in range(3):
         task.cancel()
         await asyncio.wait({task}, timeout=0)
         assert not task.done()
-    go.set()
+    may_end.set()
     async with asyncio.timeout(20):
         with pytest.raises(asyncio.CancelledError):
             await task
 
 
-async def test_what_the_thread_returns_or_raises_is_its_callers() -> None:
-    assert await to_its_end(lambda: 7) == 7
+async def test_run_uncancellable_returns_or_raises_what_the_thread_does() -> None:
+    assert await run_uncancellable(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        await to_its_end(lambda: 1 / 0)
+        await run_uncancellable(lambda: 1 / 0)
 
 
-async def test_nobody_waits_for_tasks_that_have_ended() -> None:
+async def test_wait_until_done_returns_at_once_when_all_tasks_are_done() -> None:
     task = asyncio.create_task(asyncio.sleep(0))
     await task
-    await all_ended({task})
+    await wait_until_done({task})

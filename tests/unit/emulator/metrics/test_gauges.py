@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from emulator.batches.batch import BatchStatus
+from emulator.batches.models import BatchStatus
 from emulator.metrics.definitions import PREFIX
 from emulator.metrics.gauges import build_polled_metrics
 from emulator.metrics.snapshot import metrics_as_json
