@@ -1,1 +1,1 @@
-"""Side-by-side measurements of what the design promises; `python -m benchmarks`."""
+"""Side-by-side benchmarks for the budgets of the design; `python -m benchmarks`."""

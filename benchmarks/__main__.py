@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …]`: side-by-side tables of what the design promises."""
+"""`python -m benchmarks [NAME …]`: prints side-by-side tables for the budgets of the design."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
         *(rkllm, logits, n_batch, jobs, job_store, mixed, metrics, batch, llamacpp, threads),
     )
 }
-# The last of the clocks: each wait has a shorter one of its own.
+# The outermost timeout; each wait has a shorter one.
 _LIMIT_S = 7200
 
 
 def main() -> int:
-    """Run the benchmarks named, all by default; 1 when one of them failed."""
+    """Run the named benchmarks, all by default; return 1 if one of them failed."""
     given = _arguments()
     options = Options(pairs=given.pairs or (3 if given.quick else 10), quick=given.quick)
     found: list[tuple[str, Table]] = []
@@ -57,7 +57,7 @@ def main() -> int:
         try:
             tables = BENCHMARKS[name](options)
         except Exception as error:
-            # The others are worth having all the same.
+            # Continue with the other benchmarks.
             say(f"{name}: failed: {type(error).__name__}: {error}")
             failed = True
             continue

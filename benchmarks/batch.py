@@ -1,9 +1,9 @@
-"""A file of prompts: our command beside the script that everybody writes.
+"""A file of prompts: our `batch run` against the usual script.
 
-Both get lines of the same kind, have the same engine answer them, and leave a file; a turn is from
-the start of the process to its end. Ours looks every line over first, loads the engine and writes a
-journal as it goes. The script checks nothing, keeps nothing until the end, and finds a server that
-is up: ours, with the same engine behind it.
+Both process the same lines with the same engine and write a file. A measurement is a whole process,
+from start to exit. Ours checks every line, loads the engine and writes a journal. The script checks
+nothing, keeps all answers in memory until the end, and uses a running server, which is ours with
+the same engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(options: Options) -> list[Table]:
-    """Answer a file, in turns."""
+    """Answer a file with both commands in turns."""
     table = Table(title=NAME, ours="python -m batch run", peer="asyncio, openai, a semaphore")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -63,7 +63,7 @@ def run(options: Options) -> list[Table]:
 def _turn(
     command: Sequence[str], output: Path, lines: int, env: dict[str, str]
 ) -> Callable[[], float]:
-    """Return a turn that gives the lines a second of a whole process."""
+    """Return a measurement of the lines per second of a whole process."""
 
     def once() -> float:
         output.unlink(missing_ok=True)

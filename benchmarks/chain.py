@@ -1,13 +1,14 @@
-"""The whole way: from the callback that brings a token to the bytes that a client reads.
+"""End to end: from the token callback to the bytes that a client reads.
 
-Ours is the server as `make serve` runs it, engine in its own process, over a scripted engine that
-talks as fast as it can or at 20 tokens/s. The peer is the server most people write over such a
-callback (`processes/queue_server.py`), fed by the same backend and read by the same client, in
-turns with ours; how fast the producer alone is, is the first row. The client takes nothing apart
-while it reads. Client, server and engine share the machine's cores: with two of them, one process
-too many for ours, which has an engine process, and none too many for the peer.
+Ours is the server of `make serve`, with the engine in its own process, and a scripted engine at
+full speed or at 20 tokens/s. The peer is the usual server over such a callback
+(`processes/queue_server.py`), with the same backend and the same client, measured in turns with
+ours. The first row is the speed of the producer alone. The client parses nothing while it reads.
+Client, server and engine share the cores of the machine; with two cores, ours has one process more
+than cores, the peer has not.
 
-Every stream's text is compared with what was produced: a server that loses tokens has no speed.
+Each stream's text is compared with the produced text, because a server that loses tokens has no
+valid speed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _NOTES = (
 
 
 def run(options: Options) -> list[Table]:
-    """Measure bursts, then latencies, each with servers of their own."""
+    """Measure bursts, then latencies, each with new servers."""
     table = Table(title=NAME, ours="our server", peer="queue-per-request server")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -74,7 +75,9 @@ def run(options: Options) -> list[Table]:
 
 
 def _bare_producer(table: Table, script: Path, options: Options) -> None:
-    """Measure the scripted backend with a callback that only counts: nothing can be faster."""
+    """Measure the scripted backend with a callback that only counts, the upper limit for any
+    server.
+    """
     say(f"{NAME}: bare producer")
     tokens = options.size(1_000_000, 100_000)
     backend = ScriptedBackend(str(script))

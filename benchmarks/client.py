@@ -1,8 +1,7 @@
-"""An HTTP client that does as little as one can: it asks, and notes what came when.
+"""A minimal HTTP client, which sends requests and records the time of each read.
 
-Every comparison uses it for both sides. A comfortable client parses as it reads, and then it is the
-client that is measured; this one keeps the bytes of each read with the time, and takes them apart
-after the last one.
+All comparisons use it for both sides. A full client parses while it reads, so its own time would be
+measured. This one stores the bytes of each read with the time, and parses them after the last read.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _FIRST_TEXT = re.compile(rb'"(?:text|content)": ?"[^"]')
 
 
 class WrongAnswer(Exception):
-    """A server did not answer what it must have: a figure for it would mean nothing."""
+    """A server returned a wrong answer, so that a measurement would be invalid."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer as it came in; times in nanoseconds of CLOCK_MONOTONIC.
+    """A response as it was received; times are nanoseconds of CLOCK_MONOTONIC.
 
     `times[n]` is when the read that ended at byte `ends[n]` returned.
     """
@@ -43,7 +42,7 @@ class Reply:
 
     @cached_property
     def body(self) -> bytes:
-        """The answer's body. Raises WrongAnswer for any status but 200."""
+        """The response body. Raises WrongAnswer if the status is not 200."""
         head, _, rest = self.raw.partition(b"\r\n\r\n")
         status = head.split(b" ", 2)[1:2]
         if status != [b"200"]:
@@ -62,17 +61,17 @@ class Reply:
 
     @property
     def seconds(self) -> float:
-        """From the question to the last byte."""
+        """Time from the request to the last byte."""
         return (self.times[-1] - self.asked) / 1e9
 
     @property
     def events(self) -> int:
-        """How many server-sent events came, `[DONE]` not counted."""
+        """Number of server-sent events without `[DONE]`."""
         return self.raw.count(_EVENT) - self.raw.count(_LAST_EVENT)
 
     @property
     def first_event_ms(self) -> float:
-        """From the question to the first event."""
+        """Time from the request to the first event."""
         at = self.raw.find(_EVENT)
         if at < 0:
             raise WrongAnswer(f"no event came: {self.raw[:300]!r}")
@@ -80,31 +79,31 @@ class Reply:
 
     @property
     def first_text_ms(self) -> float:
-        """From the question to the first event with text in it; a chat's role has none."""
+        """Time from the request to the first event with text; the role event of a chat has none."""
         found = _FIRST_TEXT.search(self.raw)
         if found is None:
             raise WrongAnswer(f"no text came: {self.raw[:300]!r}")
         return (self._arrival(found.end()) - self.asked) / 1e6
 
     def stamped(self) -> list[tuple[int, int]]:
-        """Return when each stamped token was produced and when it was here."""
+        """Return for each stamped token when it was produced and when it was received."""
         return [(int(found[1]), self._arrival(found.end())) for found in STAMP.finditer(self.raw)]
 
     def latencies_ms(self) -> list[float]:
-        """Return how long each stamped token was on its way from the producer to here."""
+        """Return the latency of each stamped token from the producer to the client."""
         return [(arrived - produced) / 1e6 for produced, arrived in self.stamped()]
 
     def json(self) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed."""
+        """Return the body of a response that is not streamed."""
         value: dict[str, Any] = json.loads(self.body)
         return value
 
     def chunks(self) -> list[dict[str, Any]]:
-        """Return the events' JSON. Raises WrongAnswer when the stream was cut short."""
+        """Return the JSON of the events. Raises WrongAnswer if the stream is incomplete."""
         return list(self._chunks())
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
-        """Yield them, for a burst has too many to be held at once."""
+        """Yield the JSON of the events one by one, because a burst has too many for memory."""
         lines = [line for line in self.body.split(b"\n") if line.startswith(_EVENT)]
         if not lines or lines[-1] != _LAST_EVENT:
             raise WrongAnswer(f"the stream did not end with [DONE] but with {lines[-1:]}")
@@ -112,7 +111,7 @@ class Reply:
             yield json.loads(line[len(_EVENT) :])
 
     def text(self) -> str:
-        """Return the text of a stream, a completion's or a chat's."""
+        """Return the text of the stream of a completion or a chat."""
         return "".join(
             choice.get("text") or choice.get("delta", {}).get("content") or ""
             for chunk in self._chunks()
@@ -139,7 +138,7 @@ class _Reader(asyncio.Protocol):
 
 
 def request_bytes(path: str, body: Mapping[str, Any] | None, accept: str = "*/*") -> bytes:
-    """Return a request as it goes over the wire: a GET, or a POST where there is a body."""
+    """Return the bytes of a request: a GET, or a POST if there is a body."""
     content = b"" if body is None else json.dumps(body).encode()
     head = (
         f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
@@ -158,12 +157,12 @@ async def ask(
     accept: str = "*/*",
     timeout_s: float = 60,
 ) -> Reply:
-    """Ask a server of this machine; the clock starts when the connection stands.
+    """Send a request to a local server; the time starts when the connection is established.
 
     Raises:
-        TimeoutError: the answer was not complete in time.
-        OSError: nobody listens.
-        WrongAnswer: the server hung up without a word.
+        TimeoutError: the response was not complete in time.
+        OSError: no server is listening.
+        WrongAnswer: the server closed the connection without a response.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_s):
@@ -186,7 +185,7 @@ async def ask(
 async def ask_all(
     port: int, path: str, bodies: list[dict[str, Any]], *, timeout_s: float = 120
 ) -> list[Reply]:
-    """Ask several questions at once, each on a connection of its own."""
+    """Send several requests concurrently, each on its own connection."""
     return list(
         await asyncio.gather(*(ask(port, path, body, timeout_s=timeout_s) for body in bodies))
     )

@@ -1,11 +1,11 @@
-"""Aggregating a job: what the server itself adds to each token, and what an answer holds in memory.
+"""Aggregation of a job: the server's time per delta, and the memory of an answer.
 
-No engine is asked. "Aggregation" is what makes the one JSON out of deltas that have arrived:
-`Running.batches` with its `_keep`, then `answer` and `encode`. "The whole chain" begins at the
-callback: UTF-8 decoding, stop matching, counting, the channel, the stream with its clocks, and then
-the same aggregation; producer and consumer share one event loop, so no thread hides any cost. Both
-with one delta a wake-up, as a model at its pace brings them, and with 64, as they come when the
-server is busy. There is no peer: nobody else's server has this stage apart.
+No engine is used. "Aggregation" makes one JSON value from received deltas: `Running.batches` with
+its `_keep`, then `answer` and `encode`. "The whole chain" starts at the callback: UTF-8 decoding,
+stop matching, counting, the channel, the stream with its timers, and then the same aggregation.
+Producer and consumer share one event loop, so that threads hide no cost. Both are measured with one
+delta per wake-up, as at the pace of a model, and with 64, as on a busy server. There is no peer,
+because other servers do not have this stage separately.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def _run(options: Options) -> Table:
 
 
 class _Arrived:
-    """As much of a stream as aggregation sees of it, all deltas being there already."""
+    """A stream for the aggregation whose deltas have all been received."""
 
     warnings: tuple[str, ...] = ()
 
@@ -91,17 +91,17 @@ class _Arrived:
         raise StopAsyncIteration
 
     def abort(self) -> None:
-        """Nothing runs."""
+        """Do nothing."""
 
 
 class _NoHost:
-    """Takes what a stream asks of its host, which never happens here."""
+    """The host interface that a stream needs; it is never used here."""
 
     def abort(self, run_id: int) -> None:
-        """Nothing runs."""
+        """Do nothing."""
 
     def kill_stuck_run(self, run_id: int, error: EngineError) -> None:
-        """Nothing runs."""
+        """Do nothing."""
 
 
 def _texts(count: int) -> list[str]:
@@ -180,7 +180,7 @@ def _check(output: dict[str, object], count: int) -> None:
 
 
 async def _bytes_per_delta(count: int) -> float:
-    """Return the most that the chain held at any moment, its one JSON included."""
+    """Return the peak memory of the chain per delta, including the JSON."""
     pieces = (b" %03d" % (number % 1000) for number in range(count))
     stream = _stream(SamplingParams())
     generation = Generation(SamplingParams(), lambda delta: stream.feed((delta,)))

@@ -1,4 +1,4 @@
-"""Engines for the benchmarks that measure without HTTP, and what is asked of them."""
+"""Engines and requests for the benchmarks without HTTP."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TEXT_STAMP = re.compile(STAMP.pattern.decode())
 
 
 def scripted(script: Path) -> BackendConfig:
-    """Return the scripted backend over a script."""
+    """Return the scripted backend with a script."""
     return BackendConfig("scripted", {"model_path": str(script), "model_name": MODEL})
 
 
 def rkllm(library: Path, model: Path) -> BackendConfig:
-    """Return the RKLLM backend over a library and its model."""
+    """Return the RKLLM backend with a library and its model."""
     options = {
         "model_path": str(model),
         "model_name": MODEL,
@@ -38,9 +38,11 @@ def rkllm(library: Path, model: Path) -> BackendConfig:
 
 @asynccontextmanager
 async def both(backend: BackendConfig) -> AsyncIterator[tuple[Engine, Engine]]:
-    """Yield two loaded engines over one backend: process isolation first, thread isolation second.
+    """Yield two loaded engines with the same backend, with process isolation first and thread
+    isolation second.
 
-    Both live as long as this lasts, so they can take turns; an engine that is not asked sleeps.
+    Both are loaded within the context, so that they can be measured in turns; an idle engine uses
+    no time.
     """
     async with AsyncExitStack() as stack:
         found = []
@@ -53,12 +55,12 @@ async def both(backend: BackendConfig) -> AsyncIterator[tuple[Engine, Engine]]:
 
 
 def request(tokens: int) -> GenerationRequest:
-    """Return a request for so many tokens."""
+    """Return a request for `tokens` tokens."""
     return GenerationRequest(prompt="a prompt", sampling=SamplingParams(max_tokens=tokens))
 
 
 def consumer_latencies_ms(engine: Engine, tokens: int) -> Callable[[], Awaitable[list[float]]]:
-    """Return a turn that gives how long each stamped token was on its way to the consumer."""
+    """Return a measurement of each stamped token's latency to the consumer."""
 
     async def once() -> list[float]:
         found = []
@@ -80,9 +82,9 @@ def consumer_latencies_ms(engine: Engine, tokens: int) -> Callable[[], Awaitable
 def job_seconds(
     engine: Engine, asked: dict[str, Any], tokens: int, jobs: int
 ) -> Callable[[], Awaitable[float]]:
-    """Return a turn that gives the seconds a job takes, one after the other.
+    """Return a measurement of the seconds per job, for consecutive jobs.
 
-    `asked` is the jobs' input but for their number of tokens.
+    `asked` is the input of the jobs without the number of tokens.
     """
     handler = JobHandler(Pipeline(engine, MODEL))
     job = {"id": "job", "input": {**asked, "sampling_params": {"max_tokens": tokens}}}

@@ -1,4 +1,4 @@
-"""What both servers over llama.cpp are asked alike: greedy answers of a length known before."""
+"""Requests for both servers over llama.cpp: greedy answers of a fixed length."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 def completion(prompt: str, tokens: int, *, streamed: bool) -> dict[str, Any]:
-    """Return a completion's body."""
+    """Return the body of a completion."""
     return {"prompt": prompt, **_parameters(tokens, streamed=streamed)}
 
 
 def chat(messages: Sequence[Mapping[str, str]], tokens: int, *, streamed: bool) -> dict[str, Any]:
-    """Return a chat's body; its stream tells the usage only if asked, a completion's always."""
+    """Return the body of a chat. Its stream has usage only on request, a completion's always."""
     body = {"messages": list(messages), **_parameters(tokens, streamed=streamed)}
     return body | {"stream_options": {"include_usage": True}} if streamed else body
 
 
 def user(said: str) -> dict[str, str]:
-    """Return a user's turn."""
+    """Return a user message."""
     return {"role": "user", "content": said}
 
 
@@ -40,7 +40,7 @@ def _parameters(tokens: int, *, streamed: bool) -> dict[str, Any]:
 
 
 def text(reply: Reply, tokens: int, *, streamed: bool) -> str:
-    """Return an answer's text, once its length is known to be right."""
+    """Return the text of an answer after a check of its length."""
     if streamed:
         usages = [chunk["usage"] for chunk in reply.chunks() if chunk.get("usage")]
         _check(usages[-1], tokens)

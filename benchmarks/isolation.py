@@ -1,10 +1,11 @@
-"""What the engine's own process costs: process isolation against threads.
+"""The cost of the engine's own process: process isolation against thread isolation.
 
-The same engine, the same script, the same consumer on one event loop; only where the backend lives
-differs. Bursts show throughput, first tokens and a steady 20 tokens/s show latency: a stamped token
-carries the moment it was produced, on the clock that all processes share, and the consumer looks at
-that clock when it has the token. Thread isolation saves the socket but shares the interpreter's
-lock with the producer; it survives no crash, which is what the other one is for.
+Engine, script and consumer are the same, on one event loop; only the location of the backend
+differs. Bursts measure throughput; first tokens and a steady 20 tokens/s measure latency. A stamped
+token carries the time at which it was produced, on the clock that all processes share, and the
+consumer compares it with the time of receipt. Thread isolation avoids the socket but shares the
+interpreter lock with the producer, and does not survive a crash, which is the purpose of process
+isolation.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PACE = 20.0
 
 
 def run(options: Options) -> list[Table]:
-    """Measure bursts, first tokens and the latency of steady ones."""
+    """Measure bursts, first tokens, and the latency of tokens at a steady pace."""
     with tempfile.TemporaryDirectory() as name, installed():
         folder = Path(name)
         scripts = write_burst(folder), write_stamps(folder, _PACE)

@@ -1,10 +1,9 @@
-"""What a job costs beyond its tokens: `JobHandler.run` against the bare backend.
+"""The overhead of a job: `JobHandler.run` against the bare backend.
 
-Ours takes a job from its input to its JSON: parsing and checking, admission, a thread or a process
-to run on, streams and clocks, aggregation, the size limits. The peer calls the same backend's `run`
-with the same prompt and joins the bytes it is given, which is the least that anyone could do. The
-answer is scripted and costs almost nothing, so nothing hides the difference. Jobs run one after the
-other: the time of one is its latency.
+Ours runs a job from its input to its JSON: parsing and checks, admission, a thread or a process,
+streams and timers, aggregation, and size limits. The peer calls `run` of the same backend with the
+same prompt and joins the bytes, which is the minimum. The answer is scripted and almost free, so
+the difference is visible. Jobs run one after the other, so the time of one is its latency.
 """
 
 from __future__ import annotations
@@ -89,10 +88,10 @@ def _bare(backend: ScriptedBackend, tokens: int, jobs: int) -> Callable[[], Awai
 
 
 def _slope(found: dict[int, Pairs]) -> Pairs:
-    """Return what one more token costs: the difference of two lengths over the tokens between."""
+    """Return the cost of one more token, from the difference of two lengths."""
     more = _LONG - _SHORT
     slopes = Pairs()
-    # Differences of medians: a difference of two single runs is mostly noise.
+    # Differences of medians, because the difference of two single runs is mostly noise.
     slopes.add(
         (Sample.of(found[_LONG].ours).median - Sample.of(found[_SHORT].ours).median) / more,
         (Sample.of(found[_LONG].peer).median - Sample.of(found[_SHORT].peer).median) / more,

@@ -1,10 +1,9 @@
-"""Jobs at the store: how many a second are accepted and on disk, by how many who hand them in.
+"""The job store: accepted and durable jobs per second, by number of submitters.
 
-Ours is the store as the local server has it, in this process, with the journal's SQLite in a
-process of its own. Submitters are tasks that hand in one job after the other, each waiting until it
-is durable. The peer is the plain way: one connection, insert, commit, again, on the same disk with
-the same promise (WAL, synchronous=FULL), and with nothing else to do: no event loop, no queue, no
-states.
+Ours is the store of the local server in this process, with the SQLite journal in its own process.
+Submitters are tasks that enqueue one job after the other, each waiting until it is durable. The
+peer is one connection that inserts and commits in a loop, on the same disk with the same durability
+(WAL, synchronous=FULL), without event loop, queue and states.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import uvloop
 
 from benchmarks.measure import Table, at_least, take_turns
 from benchmarks.options import Options, say
-from emulator.server.gc_tuning import Garbage
+from emulator.server.gc_tuning import GarbageCollectorTuning
 from jobs import Limits, MemoryJobStore, NewJob, SqliteJournal
 
 NAME = "job_store"
 _INPUT = b'{"prompt": "a prompt", "stream": false}'
 _BUDGETS = {1: None, 16: None, 128: at_least(15_000)}
-# Enough for the store process to be asked a few hundred times.
+# Enough for a few hundred requests to the store process.
 _EACH = 300
 _LIMIT_S = 900.0
 
@@ -41,7 +40,7 @@ def run(options: Options) -> list[Table]:
 
 async def _run(options: Options, folder: Path) -> Table:
     table = Table(title=NAME, ours="MemoryJobStore", peer="insert, commit")
-    garbage = Garbage()
+    garbage = GarbageCollectorTuning()
     garbage.start()
     try:
         async with asyncio.timeout(_LIMIT_S):
@@ -96,7 +95,7 @@ def _plain(folder: Path, jobs: int) -> Callable[[], Awaitable[float]]:
             started = perf_counter()
             for _ in range(jobs):
                 row = (str(uuid.uuid4()), _INPUT)
-                # Outside a transaction each statement is one, and committed when it returns.
+                # In autocommit mode each statement is committed when it returns.
                 database.execute("INSERT INTO jobs (id, input) VALUES (?, ?)", row)
             elapsed = perf_counter() - started
         _remove(path)

@@ -1,7 +1,7 @@
-"""The first words of a job: from `POST /run` to the first chunk of `/stream`.
+"""The first tokens of a job: from `POST /run` to the first chunk of `/stream`.
 
-Our server streams while the job runs, as JSON that drains and as server-sent events. The SDK's
-local server runs the whole handler when `/stream` is called and answers when it is over.
+Our server streams while the job runs, by polling for JSON and as server-sent events. The SDK's
+local server runs the whole handler when `/stream` is called and responds at the end.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CHUNKS, _GAP_S = 50, 0.02
 _WORDS = " ".join(f"{number:02d}" for number in range(_CHUNKS))
 _LIMIT_S = 900.0
 
-# From the question to the first chunk and to the last, in milliseconds.
+# Time from the request to the first and to the last chunk, in milliseconds.
 _Times = tuple[float, float]
 
 
 def first_chunks(table: Table, options: Options, folder: Path) -> None:
-    """Compare both of our forms with the one of the SDK's server."""
+    """Compare both of our forms with the SDK's server."""
     script = write_answer(folder, _WORDS, gap_s=_GAP_S)
     env = settings("scripted", script, folder, "streams", STREAM_MODE="generator")
     chunks = folder / "chunks.json"
@@ -111,7 +111,7 @@ async def _peer(port: int, job_id: str, asked: int) -> _Times:
 
 
 def _check(outputs: Any) -> None:
-    """Raise WrongAnswer unless what was streamed, but for the whole at its end, is the answer."""
+    """Raise WrongAnswer unless the streamed text, without the final aggregate, is the answer."""
     *parts, whole = [output["choices"][0]["text"] for output in outputs]
     if "".join(parts) != _WORDS or whole != _WORDS:
         raise WrongAnswer(f"{''.join(parts)!r} was streamed, {whole!r} was the answer")

@@ -1,13 +1,14 @@
 """Jobs over HTTP: our local RunPod against the SDK's own, with wrk as the client.
 
-Ours is the server as `make serve` runs it: jobs in an SQLite database, the engine in its own
-process. The peer is `--rp_serve_api` of the SDK, which keeps nothing, with the same worker behind
-it (`processes/sdk_worker.py`): what differs is the server. Beside that, `processes/sdk_server.py`
-is the SDK's server alone, whose handler only returns what ours answered: same JSON, no work. A job
-of ours is queued, leased, generated from a script and ended, and `/runsync` returns its answer.
+Ours is the server of `make serve`, with jobs in an SQLite database and the engine in its own
+process. The peer is the SDK's `--rp_serve_api`, which stores nothing, with the same worker
+(`processes/sdk_worker.py`), so that only the server differs. In addition, `processes/sdk_server.py`
+is the SDK's server alone, with a handler that only returns our answer: the same JSON without work.
+A job of ours is queued, leased, generated from a script and finished, and `/runsync` returns its
+answer.
 
-wrk looks at nothing but the status, so what is answered is looked at before and after, and our
-server is asked how many jobs have failed.
+wrk only checks the status, so answers are checked before and after, and our server is queried for
+failed jobs.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from benchmarks.streams import settings
 from benchmarks.wrk import Load, check_installed, load
 
 NAME = "jobs"
-# An endpoint without workers: its jobs wait.
+# An endpoint without workers: its jobs stay in the queue.
 WAITING = "/v2/waiting"
 CLIENTS = 32
-# No run of wrk may fill the store: a refusal would be an answer that costs nothing.
+# No run of wrk may fill the store, because a rejected request costs almost nothing.
 ROOM = {"MAX_JOBS": "2000000", "RESULT_RETENTION_S": "1"}
-# Clients, whether answers are validated, and what is promised.
+# Number of clients, whether answers are validated, and the budget.
 _RUNSYNC: tuple[tuple[int, bool, Budget | None], ...] = (
     (1, False, at_least(1.0, "ratio")),
     (CLIENTS, False, at_least(2.5, "ratio")),
@@ -87,13 +88,13 @@ def run(options: Options) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of two servers that are compared: its module and its port."""
+    """One of two compared servers: its module and its port."""
 
     module: str
     port: int
 
     async def load(self, clients: int, options: Options, *, validated: bool) -> tuple[Load, float]:
-        """Load its `/runsync`; return that with the µs of processor time that a job took."""
+        """Load its `/runsync`; return the load with the processor time per job in µs."""
         before_s = processor_s(self.module, self.port)
         found = await _loading(self.port, "/runsync", clients, options, validated=validated)()
         taken_s = processor_s(self.module, self.port) - before_s
@@ -101,7 +102,7 @@ class _Side:
 
 
 async def _output(port: int) -> dict[str, Any]:
-    """Return a job's output. Raises WrongAnswer when it is not what the script says."""
+    """Return a job's output. Raises WrongAnswer if it differs from the script."""
     reply = (await ask(port, "/runsync", job_body())).json()
     if reply["status"] != "COMPLETED" or reply["output"]["choices"][0]["text"] != _WORDS:
         raise WrongAnswer(f"/runsync answered {reply}")
@@ -159,7 +160,7 @@ async def _loads_in_turns(
     ours: Callable[[], Awaitable[tuple[Load, float]]],
     peer: Callable[[], Awaitable[tuple[Load, float]]],
 ) -> tuple[Pairs, Pairs, Pairs, Pairs]:
-    """Return rates, p50, p99 and µs a job of both, after a turn of each that is not counted."""
+    """Return rates, p50, p99 and µs per job of both sides, after a warm-up of each."""
     await ours()
     await peer()
     rates, p50, p99, took = Pairs(), Pairs(), Pairs(), Pairs()
@@ -188,19 +189,20 @@ async def _run(table: Table, options: Options, port: int) -> None:
 
 
 async def empty(port: int, acknowledged: int) -> None:
-    """Check that what was acknowledged waits, and have it forgotten: each turn finds the same.
+    """Check that all acknowledged jobs are queued, and purge them, so that all measurements start
+    equal.
 
     Raises:
-        WrongAnswer: fewer jobs wait than were acknowledged, or they do not go.
+        WrongAnswer: fewer jobs are queued than were acknowledged, or the purge fails.
     """
     waiting = (await ask(port, f"{WAITING}/health")).json()["jobs"]["inQueue"]
-    # wrk leaves with a request on each connection, which it counts no more.
+    # When wrk stops, each connection has a request that it does not count.
     if not acknowledged <= waiting <= acknowledged + CLIENTS:
         raise WrongAnswer(f"{acknowledged} jobs were acknowledged, {waiting} wait")
     async with asyncio.timeout(_EMPTY_S):
         while (await ask(port, f"{WAITING}/requests")).json()["requests"]:
-            # Again each time: what wrk left behind may still have been on its way.
+            # Repeat the purge, because the last requests of wrk may have been in transit.
             await ask(port, f"{WAITING}/purge-queue", {})
             await asyncio.sleep(0.1)
-    # The last of them is deleted from the disk.
+    # Wait until the last job is deleted from the disk.
     await asyncio.sleep(0.5)

@@ -1,16 +1,16 @@
-"""Our server over llama.cpp against the same library's own HTTP listener.
+"""Our server over llama.cpp against the HTTP server of the same library.
 
-What separates them is ours alone: Python, the engine's process, the stream, the event. The library
-and its build, the model, slots, context, threads, batch sizes and every sampling parameter are the
-same, decoding is greedy and never ends early, so both do the same arithmetic. Both stay loaded, and
-only one is asked at a time, in turns. Each turn has prompts of its own that no earlier one begins
-with, and both servers see each of them once: neither finds in its cache what the other computes.
-Chats begin alike, with what the model's template puts there; so they do for both. Ours keeps a chat
-in its slot for its next turn, where the peer takes the slot that begins most alike: after other
-prompts the template's words are computed once for each slot, and once in all by the peer. That is
-not in the figures, for one route is measured after the other.
+The difference is our own code: Python, the engine's process, the stream, the events. The library
+and its build, the model, slots, context, threads, batch sizes and all sampling parameters are the
+same. Decoding is greedy and never ends early, so both do the same arithmetic. Both stay loaded, and
+one is measured at a time, in turns. Each turn has new prompts without a common prefix with earlier
+ones, and both servers get each prompt once, so neither finds in its cache what the other computes.
+All chats start with the words of the model's template. Ours keeps a chat in its slot for its next
+turn; the peer takes the slot with the longest common prefix. After other prompts, ours computes the
+template's words once per slot and the peer once in all. That is not in the figures, because routes
+are measured one after the other.
 
-Then chats of ten turns (`ten_turns`), where it counts that the cache is used.
+Then chats of ten turns follow (`ten_turns`), which benefit from the cache.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 NAME = "llamacpp"
 _ROUTES = ("completions", "chat")
 _SLOTS = 4
-# Room for the longest chat.
+# Context for the longest chat.
 _CONTEXT = 2048
 _LIMIT_S = 4000.0
-# So many times a turn: what is promised is less than one pair differs from the next.
+# Repetitions per turn, because the budget is smaller than the difference between pairs.
 _TIMES = 4
 _SUBJECTS = (
     "lighthouses", "tea", "clocks", "rivers", "bridges", "owls", "bread", "maps", "copper", "rain",
     "violins", "ladders", "moss", "trains", "salt", "kites", "windows", "apples", "ships", "glass",
 )  # fmt: skip
-# The route, how many streams, whether streamed.
+# The route, the number of streams, and whether they are streamed.
 _Case = tuple[str, int, bool]
 
 
 def run(options: Options) -> list[Table]:
-    """Measure both servers over the embedded model."""
+    """Measure both servers with the embedded model."""
     if not DEFAULT_MODEL_PATH.exists():
         say(f"{NAME}: skipped, there is no {DEFAULT_MODEL_PATH.name}; `make bench` fetches it")
         return []
@@ -121,7 +121,7 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
 
 
 def _asked(turn: int) -> Iterator[tuple[int, bool, int]]:
-    """Yield how many streams are asked for in a turn, how, and which time that is of all."""
+    """Yield the number of streams, the form and the repetition of each measurement of a turn."""
     for streams, streamed in product((1, _SLOTS), (True, False)):
         for time in range(turn * _TIMES, (turn + 1) * _TIMES):
             yield streams, streamed, time
@@ -138,7 +138,7 @@ async def _ask(port: int, case: _Case, time: int, tokens: int) -> list[Reply]:
 
 
 def _prompt(time: int, case: _Case, each: int) -> str:
-    """Return a prompt whose first words nothing else has: a shared prefix would not be computed."""
+    """Return a prompt with unique first words, because a common prefix would not be computed."""
     route, streams, streamed = case
     number = (time * 2 + (streams > 1)) * 2 + streamed
     number = (number * 2 + (route == "chat")) * _SLOTS + each

@@ -1,9 +1,10 @@
-"""RKLLM_MODE=logits: what choosing each token here costs, beside what the runtime computes.
+"""RKLLM_MODE=logits: the cost of sampling each token here, in addition to the runtime.
 
-The vocabulary is Qwen's, 151,936 tokens: a row of logits has 608 kB, which is copied while the
-callback lasts and then looked through. The runtime is the stand-in of `tests/fake_rkllm`, ABI 1.3;
-what it takes to make up a row is in the lines of answers, and stands alone before them. What an NPU
-takes for a token is in none. It is processor time, of one thread, so others at work do not count.
+The vocabulary is Qwen's, with 151,936 tokens: a row of logits has 608 kB, which is copied during
+the callback and then searched. The runtime is the stand-in of `tests/fake_rkllm`, ABI 1.3; its time
+to fabricate a row is in the lines for answers, and is shown separately before them. The time of an
+NPU per token is in none. All figures are processor time of one thread, so other load on the machine
+does not count.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _SAID = b'{"name": "Some one who is here, and there", "count": 1234, "tags": ["r
 
 
 class _Tokens:
-    """A vocabulary of nothing but its size."""
+    """A vocabulary that has only a size."""
 
     size = SIZE
     ends = frozenset[int]()
@@ -82,7 +83,7 @@ class _Tokens:
 
 
 class _Words:
-    """Every byte, then words and what JSON has between them, and an end; texts are bytes."""
+    """All bytes, then words and JSON punctuation, and an end token; texts are bytes."""
 
     size = SIZE
     ends = frozenset((SIZE - 1,))
@@ -153,7 +154,9 @@ def run(options: Options) -> list[Table]:
 
 
 def _choosing_ms(params: SamplingParams) -> float:
-    """Rows as models have them: most tokens are out of the question, a few are near the best."""
+    """Measure sampling on rows like those of models: a few tokens are near the maximum, most are
+    far below.
+    """
     dice = np.random.default_rng(1)
     rows = (dice.standard_normal((8, SIZE)) * 3).astype(np.float32)
     rows[:, :20] = 22 - np.arange(20) / 2
@@ -187,7 +190,9 @@ def _schema_ms(grammars: GrammarCompiler) -> float:
 
 
 def _held_ms(grammars: GrammarCompiler) -> float:
-    """A model that would say this anyway; nothing is forced, so each byte is chosen."""
+    """Measure constrained sampling for a model that would write this text anyway, so that no byte
+    is forced.
+    """
     held = _held(grammars)
     chooses = Sampler(SamplingParams(seed=1, **_JOB), _PROMPT, SIZE)
     rows = (np.random.default_rng(1).standard_normal((8, SIZE)) * 3).astype(np.float32)
@@ -223,7 +228,7 @@ def _bare_ms(runtime: Runtime) -> float:
 
 
 def _answer_ms(runtime: Runtime, grammars: GrammarCompiler, params: SamplingParams) -> float:
-    """The tokens after the first, which is paid for by the prompt."""
+    """Measure the tokens after the first one, which includes the prefill."""
     stamps: list[float] = []
 
     def on_piece(piece: bytes, token: int, logprob: object) -> bool:

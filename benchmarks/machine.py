@@ -1,4 +1,4 @@
-"""What the figures were taken on."""
+"""Description of the machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
-# Runs only when a core has nothing else to do; ends by itself when it has become an orphan.
+# Runs only on idle cores; exits when its parent has ended.
 _IDLER = """
 import os
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -24,8 +24,8 @@ while os.getppid() == parent:
 def describe() -> str:
     """Return one line: cores, CPU, load, interpreter.
 
-    The load is of the moment before the run: well above zero, the absolute figures are a
-    neighbour's as much as ours, and only ratios are worth reading.
+    The load is that of the moment before the run. If it is well above zero, absolute figures
+    include the load of others, and only ratios are meaningful.
     """
     cores = len(os.sched_getaffinity(0))
     load = " ".join(f"{value:.2f}" for value in os.getloadavg())
@@ -43,11 +43,11 @@ def _cpu() -> str:
 
 @contextmanager
 def awake() -> Iterator[None]:
-    """Keep the cores from sleeping for as long as this lasts.
+    """Keep the cores from sleeping within the context.
 
-    A core that sleeps between two tokens takes long to wake, and finds its caches cold: on a
-    virtual machine that is most of a lone token's way. Cores that decode a model do not sleep, and
-    boards are run at a fixed clock. What keeps them awake gives way to everything else.
+    A core that sleeps between two tokens takes long to wake up, with cold caches: on a virtual
+    machine that is most of a single token's latency. Cores that decode a model do not sleep, and
+    boards run at a fixed clock. The busy processes have the lowest priority.
     """
     with ExitStack() as stack:
         for _ in os.sched_getaffinity(0):
@@ -56,7 +56,7 @@ def awake() -> Iterator[None]:
         yield
 
 
-# How the cores spend the time between two tokens.
+# Whether the cores sleep between two tokens.
 MOODS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "cores asleep": nullcontext,
     "cores awake": awake,

@@ -1,4 +1,4 @@
-"""Medians with their spread, taken in turns, and the budgets they are held to."""
+"""Medians with their quartiles, measured in turns, and the budgets for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The median and the quartiles of `count` measurements of one thing."""
+    """The median and the quartiles of `count` measurements of one quantity."""
 
     median: float
     low: float
@@ -28,41 +28,41 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What two sides measured in turns; the n-th of both were neighbours in time."""
+    """Measurements of two sides in turns; the n-th measurements of both are neighbours in time."""
 
     ours: list[float] = field(default_factory=list)
     peer: list[float] = field(default_factory=list)
 
     def add(self, ours: float, peer: float) -> None:
-        """Take one more pair."""
+        """Add one pair."""
         self.ours.append(ours)
         self.peer.append(peer)
 
     def ratios(self) -> list[float]:
         """Return ours divided by the peer's, pair by pair.
 
-        The machine's mood changes slowly, so neighbours share it and it drops out of their ratio;
-        the ratio of two medians would keep it.
+        The load of the machine changes slowly, so it is equal for neighbours and cancels out in
+        their ratio; the ratio of two medians would include it.
         """
         return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the design promises for a row's median: for our own figure or for the ratio."""
+    """The limit of the design for a row's median: for our value or for the ratio."""
 
     limit: float
     kind: Literal["at most", "at least"]
     of: Literal["ours", "ratio"] = "ours"
 
     def met(self, value: float) -> bool:
-        """Whether a median keeps the promise."""
+        """Return whether a median is within the budget."""
         return value <= self.limit if self.kind == "at most" else value >= self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of a table: what was measured on both sides, in `unit`."""
+    """One row of a table: a quantity measured on both sides, in `unit`."""
 
     name: str
     unit: str
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One benchmark's outcome; `ours` and `peer` say who stands in those two columns."""
+    """The result of one benchmark; `ours` and `peer` are the headings of the two columns."""
 
     title: str
     ours: str
@@ -91,7 +91,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def compare(self, name: str, unit: str, pairs: Pairs, budget: Budget | None = None) -> None:
-        """Add a row of two sides that took turns."""
+        """Add a row with two sides that were measured in turns."""
         self.rows.append(
             Row(
                 name=name,
@@ -106,24 +106,24 @@ class Table:
     def alone(
         self, name: str, unit: str, values: Sequence[float], budget: Budget | None = None
     ) -> None:
-        """Add a row that has no peer."""
+        """Add a row without a peer."""
         self.rows.append(Row(name=name, unit=unit, ours=Sample.of(values), budget=budget))
 
 
 def at_most(limit: float, of: Literal["ours", "ratio"] = "ours") -> Budget:
-    """Return a budget that a smaller figure keeps."""
+    """Return a budget with an upper limit."""
     return Budget(limit, "at most", of)
 
 
 def at_least(limit: float, of: Literal["ours", "ratio"] = "ours") -> Budget:
-    """Return a budget that a larger figure keeps."""
+    """Return a budget with a lower limit."""
     return Budget(limit, "at least", of)
 
 
 async def take_turns(
     pairs: int, ours: Callable[[], Awaitable[float]], peer: Callable[[], Awaitable[float]]
 ) -> Pairs:
-    """Measure both sides in turns, after one turn of each that warms up and is not counted."""
+    """Measure both sides in turns, after one warm-up of each that does not count."""
     await ours()
     await peer()
     found = Pairs()
@@ -137,7 +137,7 @@ async def latencies_in_turns(
     ours: Callable[[], Awaitable[list[float]]],
     peer: Callable[[], Awaitable[list[float]]],
 ) -> tuple[Pairs, Pairs]:
-    """Return the p50 and the p95 of what both sides measured in turns, none of them a warm-up."""
+    """Return the p50 and the p95 of both sides, measured in turns, without the warm-ups."""
     p50, p95 = Pairs(), Pairs()
     for _ in range(pairs):
         of_ours, of_peer = await ours(), await peer()
@@ -147,7 +147,7 @@ async def latencies_in_turns(
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least `percent` of all do not exceed."""
+    """Return the smallest value that at least `percent` of all values do not exceed."""
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(int(rank), 1) - 1]

@@ -1,9 +1,9 @@
-"""What being watched costs: our server with `/metrics` scraped every second, and without.
+"""The cost of monitoring: our server with a `/metrics` scrape per second, and without.
 
-One server as `make serve` runs it, loaded in turns, each turn with a scrape a second or with none;
-so whatever else the machine does drops out of the ratio. A scrape is read to its end and must have
-what was asked of it. Counting itself cannot be switched off: the last row is what it takes for one
-job, all of its events together, in this process.
+One server as `make serve` runs it is loaded in turns, with a scrape per second or without, so that
+other load on the machine cancels out in the ratio. Each scrape is read completely and checked.
+Counting itself cannot be disabled: the last row is its time for all events of one job, in this
+process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BUDGET: Budget = at_least(0.98, "ratio")
 
 
 def run(options: Options) -> list[Table]:
-    """Measure jobs and a stream, each scraped and not, and what counting one job takes."""
+    """Measure jobs and a stream, with and without scrapes, and the time to count one job."""
     check_installed()
     table = Table(title=NAME, ours="scraped every second", peer="not scraped")
     with tempfile.TemporaryDirectory() as name:
@@ -55,7 +55,7 @@ def run(options: Options) -> list[Table]:
 
 
 async def _jobs(table: Table, options: Options, port: int) -> None:
-    # Several scrapes to a turn.
+    # Long enough for several scrapes per turn.
     seconds = options.size(5, 2)
 
     async def rate() -> float:
@@ -69,7 +69,7 @@ async def _jobs(table: Table, options: Options, port: int) -> None:
 
 async def _stream(table: Table, options: Options, port: int) -> None:
     tokens = options.size(400_000, 40_000)
-    # As long as several scrapes take to come by.
+    # Long enough for several scrapes.
     rate = burst_rate(port, tokens, asks=options.size(6, 2))
     name = f"one stream after the other, of {tokens:,} tokens"
     say(f"{NAME}: {name}, {options.pairs} pairs")
@@ -87,7 +87,7 @@ async def _in_turns(options: Options, port: int, rate: Callable[[], Awaitable[fl
 
 @asynccontextmanager
 async def _scraping(port: int) -> AsyncIterator[None]:
-    """Scrape while this lasts. Raises WrongAnswer where a scrape has not what it must have."""
+    """Scrape within the context. Raises WrongAnswer if a scrape lacks expected metrics."""
     await _scrape(port)
     task = asyncio.create_task(_scrape_on(port))
     try:
@@ -111,7 +111,7 @@ async def _scrape(port: int) -> None:
 
 
 def _counting(options: Options) -> list[float]:
-    """Return the CPU time it takes to count all that happens around one job of /runsync."""
+    """Return the CPU time of counting all events of one /runsync job."""
     metrics = Metrics(())
     finish = Finish(reason=FinishReason.STOP, usage=Usage(8, 32))
     events = (

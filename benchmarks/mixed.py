@@ -1,14 +1,14 @@
-"""Everything at once: streams that saturate the engine, and still jobs, health and a crash.
+"""All loads at the same time: saturating streams, jobs, health checks and a crash.
 
-Our server as `make serve` runs it, with an engine of 32 slots that talks as fast as it can. 31
-streams are read by a wrk and one by this process, as fast as they come; a second wrk hands in jobs
-for an endpoint whose workers have not come, each on disk before it is acknowledged; `/health` is
-asked all the while. Then the engine's process is killed, with all that still going on. Two wrks,
-this client, server, engine and store share the machine's cores.
+Our server as `make serve` runs it, with an engine of 32 slots at full speed. 31 streams are read by
+one wrk and one stream by this process, at full speed. A second wrk submits jobs for an endpoint
+without workers, each of which is on disk before it is acknowledged. `/health` is polled all the
+time. Then the engine's process is killed under this load. Two wrk processes, this client, server,
+engine and store share the machine's cores.
 
-How long a disconnect takes to free its slot cannot be seen from outside, so the server writes down
-when it has. One more stream waits in the queue meanwhile, and the row after it is from closing one
-to the first text of the next.
+The time from a disconnect until the slot is free is not visible to clients, so the server records
+it. Another stream waits in the queue meanwhile; the next row is the time from the disconnect to its
+first text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TURN_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """One turn's figures; times are the worst of the turn, but for those in the loads."""
+    """The figures of one turn; times are the maximum of the turn, except in the loads."""
 
     run: Load
     streams: Load
@@ -113,7 +113,7 @@ async def _run(options: Options, port: int, aborts: Path) -> list[_Found]:
         say(f"{NAME}: turn {turn} of {options.pairs}")
         async with asyncio.timeout(_TURN_S):
             found.append(await _turn(port, options, aborts))
-    # The first one warms up.
+    # The first one is a warm-up.
     return found[1:]
 
 
@@ -123,7 +123,7 @@ async def _turn(port: int, options: Options, aborts: Path) -> _Found:
         own = await OpenStream.ask(port, _PATH, _ENDLESS)
         await _until(port, running=_SLOTS)
         jobs = asyncio.create_task(_enqueue(port, seconds))
-        # The probes must not outlast the load.
+        # The probes must end before the load does.
         health, jobs_health, (freed_ms, next_ms, own) = await asyncio.gather(
             _health_ms(port, "/health", seconds - 0.5),
             _health_ms(port, f"{WAITING}/health", seconds - 0.5),
@@ -149,7 +149,7 @@ async def _turn(port: int, options: Options, aborts: Path) -> _Found:
 
 @asynccontextmanager
 async def _saturating(port: int) -> AsyncIterator[Wrk]:
-    """Have all slots but one talk, as fast as they are read."""
+    """Stream on all slots but one within the context, at full speed."""
     clients = _SLOTS - 1
     wrk = await Wrk.start(port, _PATH, _ENDLESS, clients=clients, seconds=_STREAMS_LIMIT_S)
     try:
@@ -164,7 +164,7 @@ async def _enqueue(port: int, seconds: int) -> Load:
 
 
 async def _health_ms(port: int, path: str, seconds: float) -> float:
-    """Return the longest that a question took, asked again and again."""
+    """Return the maximum time of a health check, polled repeatedly."""
     worst, deadline = 0.0, time.monotonic() + seconds
     while time.monotonic() < deadline:
         reply = await ask(port, path)
@@ -177,9 +177,11 @@ async def _health_ms(port: int, path: str, seconds: float) -> float:
 async def _disconnects(
     port: int, own: OpenStream, seconds: float, aborts: Path
 ) -> tuple[float, float, OpenStream]:
-    """Hang up on a stream while another waits, a few times; return the worst and who is left.
+    """Disconnect a stream while another one waits, several times; return the maxima and the last
+    stream.
 
-    The worst are from a disconnect until its slot was free, and to the next stream's first text.
+    The maxima are the time from a disconnect until its slot is free, and to the first text of the
+    next stream.
     """
     freed, worst = 0.0, 0.0
     for _ in range(_DISCONNECTS):
@@ -189,20 +191,20 @@ async def _disconnects(
         await asyncio.sleep(seconds / _DISCONNECTS / 2)
         closed = own.close()
         worst = max(worst, (await waiting.first_event() - closed) / 1e6)
-        # Written before the next stream could begin.
+        # The line is written before the next stream can start.
         freed = max(freed, (_freed(aborts, closed) - closed) / 1e6)
         own = waiting
     return freed, worst, own
 
 
 def _freed(aborts: Path, after: int) -> int:
-    """Return when the one slot became free that an abort since has freed."""
+    """Return when the slot became free that was released by an abort since then."""
     [free] = [at for at in map(int, aborts.read_bytes().split()) if at > after]
     return free
 
 
 async def _kill(port: int, options: Options) -> tuple[Load, float]:
-    """Kill the engine's process under load; return how `/run` did, and when there were answers."""
+    """Kill the engine's process under load; return the load of `/run` and the recovery times."""
     before = (await _engine(port))["restarts"]
     async with _saturating(port):
         jobs = asyncio.create_task(_enqueue(port, options.size(3, 2)))
@@ -218,7 +220,7 @@ async def _kill(port: int, options: Options) -> tuple[Load, float]:
 
 
 async def _answered(port: int) -> int:
-    """Ask until there is an answer; return when it came. Raises TimeoutError."""
+    """Send requests until one is answered; return the time. Raises TimeoutError."""
     body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8}
     async with asyncio.timeout(_READY_S):
         while True:
@@ -226,7 +228,7 @@ async def _answered(port: int) -> int:
             try:
                 answer = reply.json()
             except WrongAnswer:
-                # It was sent to the engine that is no more.
+                # The request was on the engine that was killed.
                 continue
             if answer["choices"][0]["text"] != burst_text(8):
                 raise WrongAnswer(f"after the restart the answer was {answer}")
@@ -234,14 +236,14 @@ async def _answered(port: int) -> int:
 
 
 async def _engine(port: int) -> dict[str, Any]:
-    """Return what `/health` says of the engine."""
+    """Return the engine's part of `/health`."""
     engine: dict[str, Any] = (await ask(port, "/health")).json()["engine"]
     return engine
 
 
 async def _until(port: int, **wanted: int) -> None:
-    """Wait until the engine counts so many. Raises TimeoutError."""
+    """Wait until the engine reports these counts. Raises TimeoutError."""
     async with asyncio.timeout(_READY_S):
-        # It is another process that counts, so it has to be asked again and again (ASYNC110).
+        # The counts are in another process, so they must be polled (ASYNC110).
         while not wanted.items() <= (await _engine(port)).items():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

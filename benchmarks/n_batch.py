@@ -1,9 +1,9 @@
-"""RKLLM_N_BATCH: what sharing a run gains, and what it costs where it is the wrong thing.
+"""RKLLM_N_BATCH: the gain of sharing a run, and the cost where sharing does not help.
 
-Both sides are our engine on the stand-in of `tests/fake_rkllm`, ABI 1.3, in a process of its own:
-four places in a run, and one request after the other. The stand-in computes nothing. A step takes
-10 ms with one place; with four it takes as long, which is the best there can be, or twice as long:
-what it takes on an NPU nobody has told.
+Both sides are our engine on the stand-in of `tests/fake_rkllm`, ABI 1.3, in its own process: one
+with four requests per run, one with one request after the other. The stand-in computes nothing. A
+step takes 10 ms with one request. With four it takes either the same time, which is the best case,
+or twice as long: the time on an NPU is unknown.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def _engine(folder: Path, places: int, step_ms: int) -> AsyncIterator[Engi
 
 
 async def _answer(engine: Engine, tokens: int, priority: Priority = Priority.JOB) -> None:
-    """Ask for so many tokens, and look whether they are those."""
+    """Request `tokens` tokens and check them."""
     asked = GenerationRequest(prompt=(0, tokens), sampling=SamplingParams(), priority=priority)
     got: list[str] = []
     async with await engine.generate(asked) as stream:
@@ -116,7 +116,7 @@ async def _all_of(engine: Engine, *tokens: int) -> float:
 
 
 async def _latecomer(engine: Engine, *tokens: int) -> float:
-    """How long a short interactive request takes that comes when jobs have just begun."""
+    """Return the time of a short interactive request that arrives when jobs have just started."""
     loop = asyncio.get_running_loop()
     jobs = [asyncio.create_task(_answer(engine, each)) for each in tokens]
     await asyncio.sleep(1.5 * STEP_MS / 1000)

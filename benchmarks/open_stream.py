@@ -1,4 +1,4 @@
-"""A streamed answer that is read as it comes and thrown away, until it is hung up on."""
+"""A streamed response that is read and discarded until it is disconnected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _START_S = 30.0
 class _Discarding(asyncio.Protocol):
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        # Nanoseconds of CLOCK_MONOTONIC, as everywhere.
+        # Times are nanoseconds of CLOCK_MONOTONIC, as in the other modules.
         self.first: asyncio.Future[int] = loop.create_future()
 
     def data_received(self, data: bytes) -> None:
@@ -29,7 +29,7 @@ class _Discarding(asyncio.Protocol):
 
 
 class OpenStream:
-    """One stream; owned by the loop that asked."""
+    """One stream, owned by the event loop that started it."""
 
     def __init__(self, transport: asyncio.Transport, reader: _Discarding) -> None:
         self._transport = transport
@@ -37,18 +37,18 @@ class OpenStream:
 
     @classmethod
     async def ask(cls, port: int, path: str, body: Mapping[str, Any]) -> OpenStream:
-        """Ask for a stream and return at once; it may have to wait for its turn."""
+        """Start a stream and return immediately; the request may have to wait in the queue."""
         loop = asyncio.get_running_loop()
         transport, reader = await loop.create_connection(_Discarding, HOST, port)
         transport.write(request_bytes(path, body))
         return cls(transport, reader)
 
     async def first_event(self) -> int:
-        """Wait for its first event; return when that was read. Raises WrongAnswer, TimeoutError."""
+        """Wait for the first event; return when it was read. Raises WrongAnswer, TimeoutError."""
         async with asyncio.timeout(_START_S):
             return await asyncio.shield(self._reader.first)
 
     def close(self) -> int:
-        """Hang up, whatever is on its way; return when."""
+        """Disconnect immediately; return the time."""
         self._transport.abort()
         return time.monotonic_ns()

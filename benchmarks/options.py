@@ -1,4 +1,4 @@
-"""What a run of the benchmarks was asked for."""
+"""The command line options of a run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 class Options:
     """How often and how much to measure.
 
-    `pairs` is how many times ours and the peer's take turns; `quick` makes every part of a run
-    shorter, for trying the benchmarks out: its figures are no evidence.
+    `pairs` is the number of turns of ours and the peer. `quick` shortens all parts of a run, to try
+    out the benchmarks; its figures are not evidence.
     """
 
     pairs: int = 10
     quick: bool = False
 
     def size(self, full: int, quick: int) -> int:
-        """Return how much to measure of something."""
+        """Return the amount to measure, depending on `quick`."""
         return quick if self.quick else full
 
 
 def say(text: str) -> None:
-    """Tell the person who waits what is being measured; stdout is for the tables."""
+    """Print the current measurement to stderr; stdout is for the tables."""
     print(text, file=sys.stderr, flush=True)

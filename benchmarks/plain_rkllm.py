@@ -1,4 +1,4 @@
-"""librkllmrt.so called as most bindings do it: plain ctypes, and no more than a fair run needs."""
+"""librkllmrt.so called through plain ctypes, as most bindings do, with only what a run needs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 
 
 class PlainRkllm:
-    """One handle of a 1.3 library; `on_result` is what it calls back, nothing in between."""
+    """One handle of a 1.3 library, which calls `on_result` directly."""
 
     def __init__(self, library: Path, model: Path, on_result: OnResult) -> None:
         self._functions = bind(ctypes.CDLL(str(library)), ABI_13)
-        # The library holds no reference that Python sees.
+        # Keep a reference: Python does not see the library's.
         self._callback = ABI_13.init_callback(on_result)
         self._handle = ctypes.c_void_p()
         param = self._functions.createDefaultParam()
@@ -30,7 +30,7 @@ class PlainRkllm:
             raise RuntimeError(f"rkllm_init failed with {code}")
 
     def run(self, prompt: Sequence[int], max_tokens: int) -> None:
-        """Generate; returns when the library has."""
+        """Generate; return when the library returns."""
         ids = (ctypes.c_int32 * len(prompt))(*prompt)
         given = ABI_13.input(role=b"user", input_type=RKLLMInputType.RKLLM_INPUT_TOKEN)
         given.token_input = RKLLMTokenInput(ids, len(prompt))
@@ -39,12 +39,12 @@ class PlainRkllm:
             raise RuntimeError(f"rkllm_run failed with {code}")
 
     def close(self) -> None:
-        """Destroy the handle, once."""
+        """Destroy the handle once."""
         self._functions.destroy(self._handle)
 
 
 class RkllmSource:
-    """What a server with a queue per request makes of it: one lock, held for a whole request."""
+    """The library as a server with a queue per request uses it: with one lock per request."""
 
     def __init__(self, library: Path, model: Path) -> None:
         self._lock = threading.Lock()
@@ -54,13 +54,13 @@ class RkllmSource:
     def generate(
         self, prompt: Sequence[int], max_tokens: int, put: Callable[[str], object]
     ) -> None:
-        """Put the text of each token; returns after the last one."""
+        """Put the text of each token; return after the last one."""
         with self._lock:
             self._put = put
             self._rkllm.run(prompt, max_tokens)
 
     def close(self) -> None:
-        """Destroy the handle, once."""
+        """Destroy the handle once."""
         self._rkllm.close()
 
     def _on_result(self, result: Any, number: int | None, state: int) -> int:

@@ -1,4 +1,4 @@
-"""A queue per request: what most servers put between a runtime's callback and their client."""
+"""A queue per request, as most servers have it between the runtime's callback and the client."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Source(Protocol):
     def generate(
         self, prompt: Sequence[int], max_tokens: int, put: Callable[[str], object]
     ) -> None:
-        """Put the text of each token; returns after the last one."""
+        """Put the text of each token; return after the last one."""
 
 
 def tokens(source: Source, prompt: Sequence[int], max_tokens: int) -> Iterator[str]:
-    """Generate on a thread and yield the tokens one by one, as the queue gives them."""
+    """Generate on a thread and yield the tokens one by one from the queue."""
     found: queue.Queue[str | None] = queue.Queue()
 
     def generate() -> None:

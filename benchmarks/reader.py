@@ -1,8 +1,8 @@
-"""Many streams read at once by a client in C, which costs the server's cores next to nothing.
+"""Reads many streams concurrently with a client in C, which needs almost no processor time.
 
 A client in Python runs code for each read, on the cores of the server that it measures, and with
-hundreds of streams most reads are one event. `reader.c` does a system call for it; it keeps the
-bytes of each read with the time, as `client` does, and here they are taken apart afterwards.
+hundreds of streams most reads are one event. `reader.c` makes one system call per read; it stores
+the bytes with the time, like `client`, and they are parsed afterwards.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LIMIT_S = 330.0
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One stream as it was read, with the nanoseconds of processor time that the server had used.
+    """One stream with its times, and the processor time of the server in nanoseconds.
 
-    `cpu_before` is while the server was silent, before any stream's first bytes; `cpu_first` is at
-    this one's first bytes, `cpu_end` at its end.
+    `cpu_before` is taken while the server is silent, before the first bytes of any stream,
+    `cpu_first` at the first bytes of this one, `cpu_end` at its end.
     """
 
     reply: Reply
@@ -39,17 +39,17 @@ class Read:
 
     @property
     def first(self) -> int:
-        """When its first bytes came."""
+        """When its first bytes were read."""
         return self.reply.times[0]
 
     @property
     def end(self) -> int:
-        """When its last bytes came."""
+        """When its last bytes were read."""
         return self.reply.times[-1]
 
 
 class Reader:
-    """The compiled client; lives as long as its folder."""
+    """The compiled client; it exists as long as its folder."""
 
     def __init__(self, folder: Path) -> None:
         self._program = folder / "reader"
@@ -58,11 +58,11 @@ class Reader:
     def ask(
         self, port: int, server: int, path: str, body: Mapping[str, Any], streams: int
     ) -> list[Read]:
-        """Ask the same on so many connections at once; `server` is the process that answers.
+        """Send the same request on several connections; `server` is the process that responds.
 
         Raises:
-            WrongAnswer: a connection broke or was not answered.
-            subprocess.TimeoutExpired: they were not answered in time.
+            WrongAnswer: a connection broke or got no response.
+            subprocess.TimeoutExpired: the responses were not complete in time.
         """
         done = subprocess.run(
             [str(self._program), str(port), str(streams), str(server)],

@@ -1,4 +1,4 @@
-"""Tables for a terminal, for a Markdown page and for a program."""
+"""Tables for a terminal, for a Markdown page and as JSON."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.table import Table as RichTable
 
 from benchmarks.measure import Budget, Row, Sample, Table
 
-# Wide enough for every column where there is no terminal to ask.
+# Wide enough for all columns if there is no terminal.
 _PLAIN_WIDTH = 200
 
 
 def show(table: Table, machine: str) -> None:
-    """Print a table, in colours and lines only on a terminal."""
+    """Print a table, with colours and lines only on a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PLAIN_WIDTH, no_color=True)
@@ -38,7 +38,7 @@ def show(table: Table, machine: str) -> None:
 
 
 def markdown(table: Table, machine: str) -> str:
-    """Return a table as Markdown, ready to be pasted into a page."""
+    """Return a table as Markdown for a documentation page."""
     headings = _headings(table)
     lines = [f"### {table.title}", "", f"{machine}.", ""]
     lines.append(f"| {' | '.join(headings)} |")
@@ -86,7 +86,7 @@ def _promise(budget: Budget | None) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits that say something, thousands apart."""
+    """Return a number with three significant digits and thousands separators."""
     if not value:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))

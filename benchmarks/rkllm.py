@@ -1,14 +1,13 @@
 """RKLLM: from the runtime's callback to a job's JSON, and to the bytes that a client reads.
 
-The runtime is the stand-in of `tests/fake_rkllm`, ABI 1.3, which talks as fast as its callback lets
-it or at 20 tokens/s, always on the thread that called it; how fast that is with a callback that
-only counts, is the first row. The peer is what the best of the RKLLM servers is: plain ctypes, a
-`queue.Queue` per request, one lock (`plain_rkllm`, `queues`), behind Flask and gunicorn's threads
-(`processes/flask_server`).
-It gets its tokens from the same library and takes turns with ours. A context is at most 16,384
-tokens, so a burst is a long answer asked for several times.
+The runtime is the stand-in of `tests/fake_rkllm`, ABI 1.3, at the full speed that its callback
+allows or at 20 tokens/s, always on the calling thread. The first row is its speed with a callback
+that only counts. The peer is the design of the best RKLLM servers: plain ctypes, a `queue.Queue`
+per request, one lock (`plain_rkllm`, `queues`), with Flask and gunicorn threads
+(`processes/flask_server`). It uses the same library and is measured in turns with ours. A context
+has at most 16,384 tokens, so a burst is several long answers.
 
-Every text is compared with what was produced: who loses tokens has no speed.
+Each text is compared with the produced text, because a server that loses tokens has no valid speed.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ from benchmarks.streams import (
 from tests.fake_rkllm import build
 
 NAME = "rkllm"
-# Of one answer in a burst: nearly all that a context holds.
+# Tokens of one answer in a burst: almost the whole context.
 _TOKENS = 16_000
-# One user's turn, for which the runtime has its own template; deltas come with streaming only.
+# One user message, for which the runtime applies its template; only streams have deltas.
 _JOB = {"messages": [{"role": "user", "content": "a prompt"}], "stream": True}
 _NOTES = (
     f"A burst is an answer of {_TOKENS:,} tokens, several times in a row, measured from the "
@@ -79,7 +78,7 @@ _NOTES = (
 
 
 def run(options: Options) -> list[Table]:
-    """Measure in this process, then servers: bursts, first tokens, steady ones."""
+    """Measure in this process, then servers: bursts, first tokens, a steady pace."""
     inside = Table(title=f"{NAME}, in process", ours="ours", peer="a queue per request")
     served = Table(title=NAME, ours="our server", peer="Flask, a queue per request")
     served.notes.extend(_NOTES)
@@ -93,7 +92,7 @@ def run(options: Options) -> list[Table]:
 
 
 def _bare(table: Table, library: Path, script: Path, options: Options) -> None:
-    """Measure the stand-in with a callback that only counts: nothing in Python can be faster."""
+    """Measure the stand-in with a callback that only counts, the upper limit for Python."""
     say(f"{NAME}: bare stand-in")
     wanted = options.size(500_000, 50_000)
     count = 0
@@ -110,7 +109,7 @@ def _bare(table: Table, library: Path, script: Path, options: Options) -> None:
         started = time.perf_counter()
         bare.run(PROMPT, wanted)
         rates.append(wanted / (time.perf_counter() - started))
-        # The last call says that it is done.
+        # The last call reports the end.
         assert count == wanted + 1, "a token was lost"
     bare.close()
     table.alone("bare stand-in, a callback that only counts", "tokens/s", rates)
@@ -161,7 +160,7 @@ def _each(pairs: Pairs, of: Callable[[float], float]) -> Pairs:
 
 
 def _queued_job_seconds(source: Source, jobs: int) -> Callable[[], Awaitable[float]]:
-    """Return a turn of the peer: the same deltas and text as one JSON, out of its queue."""
+    """Return a measurement of the peer: deltas and text from its queue as one JSON value."""
     expected = burst_text(_TOKENS)
 
     async def once() -> float:

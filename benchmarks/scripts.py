@@ -1,4 +1,4 @@
-"""What the scripted engine, and the stand-in for RKLLM's, are given to say."""
+"""Scripts for the scripted engine and for the stand-in of RKLLM's."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from tests.fake_rkllm import quoted, write_script
 
 MODEL = "bench"
-# A piece for each of a thousand numbers, so that a lost, doubled or swapped token shows.
+# A thousand different pieces, so that lost, repeated or swapped tokens are detected.
 PIECES = [f" {number:03d}" for number in range(1000)]
 _ENDLESS_CONTEXT = 2**31
-# As long as an RKLLM context may be; prompt and answer share it.
+# The maximum RKLLM context, for prompt and answer together.
 RKLLM_CONTEXT = 16_384
-# Nothing to print, and callbacks as fast as they can be.
+# No output, and callbacks at full speed.
 _RKLLM_ANSWER = "chatter none\nanswer\n  thread caller\n"
-# More than a context holds.
+# More than a context can have.
 _ENDLESS = 1_000_000
 
 
 def write_burst(folder: Path, slots: int = 4) -> Path:
-    """Write a script that talks for ever, as fast as it can; requests end it by `max_tokens`."""
+    """Write a script that generates endlessly at full speed; requests limit it by `max_tokens`."""
     path = folder / "burst.json"
     answer = {"pieces": PIECES, "repeat": -1}
     path.write_text(
@@ -32,9 +32,9 @@ def write_burst(folder: Path, slots: int = 4) -> Path:
 
 
 def write_bursts(folder: Path, silences_ms: Mapping[str, float], slots: int) -> Path:
-    """Write the burst for prompts with these words in them, after a silence of their own each.
+    """Write the burst for prompts with these words, each after a delay.
 
-    In the silence all requests of a load can come in before the first token does.
+    During the delay, all requests of a load can arrive before the first token.
     """
     path = folder / "bursts.json"
     answers = [
@@ -48,13 +48,13 @@ def write_bursts(folder: Path, silences_ms: Mapping[str, float], slots: int) -> 
 
 
 def burst_text(tokens: int) -> str:
-    """Return what `tokens` tokens of the burst say."""
+    """Return the text of `tokens` tokens of the burst."""
     rounds, rest = divmod(tokens, len(PIECES))
     return "".join(PIECES) * rounds + "".join(PIECES[:rest])
 
 
 def write_answer(folder: Path, words: str, *, gap_s: float = 0.0, slots: int = 4) -> Path:
-    """Write a script that gives one answer, word by word."""
+    """Write a script that generates one answer, word by word."""
     path = folder / f"{gap_s:g}.answer.json"
     first, *others = words.split(" ")
     answer = {"pieces": [first, *(f" {word}" for word in others)], "delay_ms": gap_s * 1000}
@@ -63,7 +63,7 @@ def write_answer(folder: Path, words: str, *, gap_s: float = 0.0, slots: int = 4
 
 
 def job_body(*, stream: bool = False, validated: bool = False) -> dict[str, Any]:
-    """Return a job as `/run` and `/runsync` take it, on both sides."""
+    """Return the body of a job for `/run` and `/runsync`, the same for both sides."""
     return {"input": {"prompt": "a prompt", "stream": stream, "enable_validation": validated}}
 
 
@@ -75,7 +75,7 @@ def write_stamps(folder: Path, tokens_per_s: float, slots: int = 4) -> Path:
 
 
 def write_rkllm_burst(folder: Path) -> Path:
-    """Write the same burst as a "model file" of the stand-in; requests end it by `max_tokens`."""
+    """Write the same burst as a "model file" of the stand-in; `max_tokens` limits it."""
     said = " ".join(map(quoted, PIECES))
     return write_script(
         folder / "burst.rkllm", f"{_RKLLM_ANSWER}  say {said} times={_ENDLESS // len(PIECES)}\n"
@@ -83,7 +83,7 @@ def write_rkllm_burst(folder: Path) -> Path:
 
 
 def write_rkllm_stamps(folder: Path, tokens_per_s: float) -> Path:
-    """Write the "model file" that says the time at a steady pace, the first token at once."""
+    """Write the "model file" for time stamps at a steady pace, with an immediate first token."""
     stamp = r'say "@\{ns};"'
     return write_script(
         folder / f"{tokens_per_s:g}.stamps.rkllm",

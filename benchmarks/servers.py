@@ -1,4 +1,4 @@
-"""Server processes: ours and the peers', started, waited for and stopped alike."""
+"""Server processes, ours and the peers': start, readiness check and stop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 async def healthy(port: int) -> bool:
-    """Whether a server says that it is, as ours do and most peers."""
+    """Return whether the health check of a server succeeds, as ours and most peers have it."""
     return (await ask(port, "/health", timeout_s=5)).json().get("status") == "ok"
 
 
 async def answering(port: int) -> bool:
-    """Whether a server runs a job: the SDK's has nothing else to be asked."""
+    """Return whether a server runs a job, for the SDK's server, which has no health check."""
     return "id" in (await ask(port, "/runsync", {"input": {}}, timeout_s=5)).json()
 
 
@@ -40,13 +40,13 @@ def serving(
     *,
     ready: Callable[[int], Awaitable[bool]] = healthy,
 ) -> Iterator[int]:
-    """Run a module of `benchmarks.processes` as a server; yields its port once it is `ready`.
+    """Run a module of `benchmarks.processes` as a server; yield its port once it is `ready`.
 
-    It is given its port and this process's id before `args`, and of the environment only what is
-    named: settings of the person at the keyboard must not decide a comparison.
+    It gets its port and this process's id before `args`, and only the named environment variables,
+    so that the user's settings do not affect a comparison.
 
     Raises:
-        RuntimeError: it ended or was not ready in time; with its last words.
+        RuntimeError: it exited or was not ready in time; the message has its last output.
     """
     port = free_port()
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
@@ -55,7 +55,7 @@ def serving(
         process = subprocess.Popen(
             [*command, *args],
             cwd=_ROOT,
-            # As our engine host has them: whoever is measured next needs the cores.
+            # The same as our engine host's, because the next measured server needs the cores.
             env={**thread_wait_env({}), **inherited, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -101,7 +101,7 @@ def our_server(port: int) -> int:
 
 
 def processor_s(module: str, port: int) -> float:
-    """Return the processor time that a server and all processes it started have taken so far.
+    """Return the processor time used by a server and all its child processes so far.
 
     Raises LookupError.
     """
@@ -110,7 +110,7 @@ def processor_s(module: str, port: int) -> float:
     taken_s: dict[int, float] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # Behind the name, which may have anything in it: state, parent, …
+            # After the name, which may have any characters: state, parent, …
             fields = path.read_text().rpartition(")")[2].split()
             pid = int(path.parent.name)
             parents[pid] = int(fields[1])
@@ -126,7 +126,7 @@ def _process(*words: bytes) -> int:
         try:
             given = path.read_bytes().split(b"\0")
         except OSError:
-            # It has ended in between.
+            # The process has exited meanwhile.
             continue
         if all(word in given for word in words):
             return int(path.parent.name)

@@ -1,10 +1,10 @@
-"""A backend whose tokens say when they were produced.
+"""A backend whose tokens contain the time of their production.
 
-The scripted engine's pieces are fixed before it runs, so they cannot carry the time. This one's are
-`@<nanoseconds>;` of CLOCK_MONOTONIC, which all processes of a machine share: whoever reads a token
-knows how long it was on its way. The engine knows backends by name and this one is no part of it,
-so `install` puts it in the scripted engine's place for model files that end in `.stamps.json`; in
-the engine's own process, which no benchmark starts itself, `hook/sitecustomize.py` calls it.
+The pieces of the scripted engine are fixed before it runs, so they cannot contain the time. The
+tokens of this backend are `@<nanoseconds>;` of CLOCK_MONOTONIC, which all processes of a machine
+share, so a reader can compute their latency. The engine selects backends by name and does not have
+this one, so `install` replaces the scripted engine for model files that end in `.stamps.json`. In
+the engine's own process, which the benchmarks do not start, `hook/sitecustomize.py` calls it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOOK = Path(__file__).resolve().parent / "hook"
 
 
 class StampingBackend:
-    """Says the time at a steady pace, the first token at once."""
+    """Generates time stamps at a steady pace, with an immediate first token."""
 
     def __init__(self, model_path: str, model_name: str = "stamps") -> None:
         self._path = Path(model_path)
@@ -42,7 +42,7 @@ class StampingBackend:
         self._aborts: dict[int, threading.Event] = {}
 
     def load(self) -> Capabilities:
-        """Read the pace, and how many may run at once."""
+        """Read the pace and the number of slots."""
         script = json.loads(self._path.read_bytes())
         self._gap_s = 1 / script["tokens_per_s"]
         return Capabilities(
@@ -55,33 +55,33 @@ class StampingBackend:
         )
 
     def render(self, chat: Chat) -> str:
-        """Return anything: nothing depends on the prompt."""
+        """Return any value: nothing depends on the prompt."""
         return "chat"
 
     def tokenize(self, text: str) -> list[int]:
-        """Return anything: nothing depends on the prompt."""
+        """Return any value: nothing depends on the prompt."""
         return [0]
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return anything: nothing depends on it."""
+        """Return any value: nothing depends on it."""
         return ""
 
     def pieces(self, text: str) -> list[str]:
-        """Return anything: nothing depends on it."""
+        """Return any value: nothing depends on it."""
         return []
 
     def infill(self, around: tuple[str, str]) -> str:
-        """Return anything: nothing depends on the prompt."""
+        """Return any value: nothing depends on the prompt."""
         return ""
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Return anything: nothing depends on it."""
+        """Return any value: nothing depends on it."""
         return [1.0], 1
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
     ) -> RunResult:
-        """Stamp tokens until no more are wanted."""
+        """Generate stamps until the limit or an abort."""
         aborted = threading.Event()
         with self._lock:
             self._aborts[run_id] = aborted
@@ -98,28 +98,28 @@ class StampingBackend:
         return RunResult(reason=FinishReason.LENGTH, prompt_tokens=1, completion_tokens=said)
 
     def abort(self, run_id: int) -> None:
-        """Wake the run up."""
+        """Wake up the run."""
         with self._lock:
             aborted = self._aborts.get(run_id)
         if aborted is not None:
             aborted.set()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 _build = engine.backends.build
 
 
 def build(name: str, options: BackendOptions) -> Backend:
-    """Return the backend the engine would, but for stamps."""
+    """Return the engine's backend, or this one for stamps."""
     if name == "scripted" and str(options.get("model_path", "")).endswith(SUFFIX):
         return StampingBackend(**options)
     return _build(name, options)
 
 
 def install() -> None:
-    """Make engines of this process know the stamping backend."""
+    """Install the stamping backend for engines of this process."""
     import engine.hosts.thread
 
     modules: tuple[Any, ...] = (engine.backends, engine.hosts.thread)
@@ -128,13 +128,13 @@ def install() -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables with which a process and the engine hosts it starts know it too."""
+    """Return environment variables that install it in a process and its engine hosts."""
     return {"PYTHONPATH": os.pathsep.join((str(_ROOT), str(_HOOK)))}
 
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Make engines of this process and the hosts they start know it, for as long as this lasts."""
+    """Install it for engines of this process and their hosts within the context."""
     install()
     before = os.environ.get("PYTHONPATH")
     os.environ.update(environment())

@@ -1,15 +1,16 @@
-"""Stop strings: what finding them costs per piece of text.
+"""Stop strings: the cost of their detection per piece of text.
 
-Ours is `StopMatcher`, an automaton that also says what must be held back. The peers are the two
-usual ways, each doing less than ours does: looking for every stop in the whole text after each
-piece (grows with the text), and looking in a window of the last characters (flat, but neither finds
-the earliest of two overlapping stops in one piece nor tells a beginning of a stop from other text).
-All three take turns on the same pieces, in which the stops' first characters occur as often as in
-text with code in it, and never a whole stop: a run that has stopped costs nothing more.
+Ours is `StopMatcher`, an automaton that also returns which text must be held back. The peers are
+the two usual methods, each of which does less. One searches the whole text for every stop after
+each piece, in time that grows with the text. The other searches a window of the last characters, in
+constant time. Neither finds the earliest of two overlapping stops in one piece, or distinguishes
+the beginning of a stop from other text. All three take turns on the same pieces, in which the first
+characters of the stops are as frequent as in text with code, without a complete stop, because a run
+that has stopped costs nothing more.
 
-Ordinary text gets dearer with more stops only because more of its pieces hold a character that some
-stop begins with. In the adverse text every piece begins like a stop, however many stops there are,
-so it shows the worst case and, comparing 16 stops with one, what their number alone costs.
+With ordinary text, more stops cost more only because more pieces contain the first character of a
+stop. In the adverse text every piece starts like a stop, for any number of stops. It shows the
+worst case and, by comparison of 16 stops with one, the cost of their number alone.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ _WORDS = (
 )  # fmt: skip
 _ADVERSE = " <|im"
 _COUNTS = (1, 4, 8, 16)
-# One timing over fewer pieces than this is too short for the clock.
+# The minimum number of pieces for one reliable timing.
 _PIECES_A_TIMING = 20_000
-# The whole text is looked through for a sample of the pieces where all of them would take minutes.
+# The number of pieces for which the whole text is searched; all of them would take minutes.
 _FULL_RESCANS_FROM = 4_000
 _FULL_RESCANS = 200
-# What "flat" means, with room for the noise of a machine.
+# The limit for constant time, with a margin for noise.
 _FLAT = at_most(1.5)
 _BUDGET = at_most(1.0)
 
-# Takes all pieces and returns the seconds it took; what is made once a request is not counted.
+# Processes all pieces and returns the seconds, without the setup of a request.
 Scan = Callable[[list[str], Sequence[str]], float]
 
 
 def run(options: Options) -> list[Table]:
-    """Measure 1 to 16 stops over 100 to 100,000 pieces, ordinary and adverse ones."""
+    """Measure 1 to 16 stops with 100 to 100,000 pieces, ordinary and adverse ones."""
     full = Table(title=NAME, ours="StopMatcher", peer="rescan of the whole text")
     window = Table(title=f"{NAME}, window", ours="StopMatcher", peer="rescan of a window")
     sizes = (100, 4_000, options.size(100_000, 20_000))
@@ -82,7 +83,7 @@ def run(options: Options) -> list[Table]:
 
 
 def _take_turns(pieces: list[str], stops: Sequence[str], rounds: int) -> tuple[Pairs, Pairs]:
-    """Return StopMatcher's µs a piece beside either peer's; the first round only warms up."""
+    """Return µs per piece of StopMatcher and of either peer; the first round is a warm-up."""
     full, window = Pairs(), Pairs()
     for turn in range(rounds + 1):
         ours = _us(_match, pieces, stops)
@@ -152,7 +153,7 @@ def _build_us(stops: Sequence[str]) -> float:
 
 
 def _text(size: int) -> list[str]:
-    # The same text every time, and no stop across the border of two words either.
+    # The same text every time, without a stop across two words.
     dice = random.Random(1)
     longest = max(map(len, STOPS))
     pieces: list[str] = []

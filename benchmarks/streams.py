@@ -1,4 +1,4 @@
-"""Servers asked for streams over HTTP, all of them alike: what two benchmarks measure of them."""
+"""Streams over HTTP: the measurements that two benchmarks share."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from benchmarks.measure import (
 from benchmarks.options import Options, say
 from benchmarks.scripts import MODEL, burst_text
 
-# A model's usual pace, and one that is fast enough for a short row of first tokens and slow enough
-# that the second token does not disturb the first.
+# A usual pace of a model, and one that is fast enough for a short series of first tokens and slow
+# enough that the second token does not delay the first.
 PACE = 20.0
 FIRST_PACE = 200.0
 LIMIT_S = 900.0
-# No slower than the peer.
+# Not slower than the peer.
 SAME = at_most(1.0, "ratio")
 COALESCED = (
     "An event of ours contains all tokens since the previous one, so a burst is coalesced. For one "
@@ -33,12 +33,12 @@ COALESCED = (
     "written at once."
 )
 _PATH = "/v1/completions"
-# Token ids, which every engine takes as they are.
+# Token ids, which engines use unchanged.
 PROMPT = [1, 2, 3]
 
 
 def settings(engine: str, model: Path, folder: Path, name: str, **more: str) -> dict[str, str]:
-    """Return our server's environment; `name` is its own among the servers of a folder."""
+    """Return our server's environment; `name` is unique among the servers of a folder."""
     return {
         "ENGINE": engine,
         "MODEL_PATH": str(model),
@@ -52,10 +52,10 @@ def settings(engine: str, model: Path, folder: Path, name: str, **more: str) -> 
 def burst_rate(
     port: int, tokens: int, *, streams: int = 1, asks: int = 1, each_its_own: bool = False
 ) -> Callable[[], Awaitable[float]]:
-    """Return a turn that gives the tokens a second of bursts, all streams together.
+    """Return a measurement of the tokens per second of bursts, over all streams.
 
-    `asks` is how often they are asked for, one after the other: only what lies between a question
-    and its last byte counts. `each_its_own` demands an event for each token.
+    `asks` is the number of consecutive requests; only the time between request and last byte
+    counts. `each_its_own` requires an event for each token.
     """
     expected = burst_text(tokens)
 
@@ -75,7 +75,7 @@ def burst_rate(
 
 
 async def first_tokens(table: Table, options: Options, ours: int, peer: int) -> None:
-    """Compare the first tokens of two servers that have nothing else to do."""
+    """Compare the first tokens of two idle servers."""
     say(f"{table.title}: first token, {options.pairs} pairs")
     asks = options.size(10, 3)
     async with asyncio.timeout(LIMIT_S):
@@ -86,7 +86,7 @@ async def first_tokens(table: Table, options: Options, ours: int, peer: int) -> 
 
 
 def _first_token_ms(port: int, asks: int) -> Callable[[], Awaitable[float]]:
-    """Return a turn that gives the median time from a question to its first event."""
+    """Return a measurement of the median time from a request to its first event."""
 
     async def once() -> float:
         replies = [await ask(port, _PATH, _body(2)) for _ in range(asks)]
@@ -105,9 +105,9 @@ async def steady(
     p50: Budget | None = SAME,
     p95: Budget | None = None,
 ) -> None:
-    """Compare how long a stamped token is on its way to the client at a model's pace.
+    """Compare the latency of stamped tokens to the client at a model's pace.
 
-    `what` sets one of our servers apart from another.
+    `what` distinguishes several of our servers.
     """
     tokens = options.size(40, 10)
     for mood, cores in MOODS.items():
@@ -123,12 +123,12 @@ async def steady(
 
 
 def _latencies_ms(port: int, tokens: int) -> Callable[[], Awaitable[list[float]]]:
-    """Return a turn that gives how long each stamped token was on its way to the client."""
+    """Return a measurement of each stamped token's latency to the client."""
 
     async def once() -> list[float]:
         found = (await ask(port, _PATH, _body(tokens))).latencies_ms()
         assert len(found) == tokens, "a token was lost"
-        # The first one waits for the answer's head as well; it has a row of its own.
+        # The first token also waits for the response headers; it has its own row.
         return found[1:]
 
     return once

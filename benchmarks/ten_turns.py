@@ -1,9 +1,9 @@
-"""A chat of ten turns over llama.cpp: what the tenth first token costs over the second.
+"""A chat of ten turns over llama.cpp: the tenth first token compared with the second.
 
-Each turn's prompt is the whole chat so far. What was computed of it is in the engine's cache, and a
-server that asks for it by another prompt, or from another slot, computes it all again. Each server
-gets its own answers back, as its clients would send them. Both are asked turn by turn, one after
-the other, so that neighbours in time are the same turn.
+Each prompt is the whole chat so far. Its computed part is in the engine's cache, and a server that
+renders it differently or uses another slot computes it all again. Each server gets its own answers
+back, as its clients would send them. Both are measured turn by turn, one after the other, so that
+neighbours in time are the same turn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.options import Options, say
 _TURNS = 10
 _ANSWER_TOKENS = 24
 _LIMIT_S = 1800.0
-# The first turn loads what the template says before it, so it is the second that counts.
+# The first turn also computes the template's beginning, so the second one is the reference.
 _EARLY, _LATE = 2, _TURNS
 _GROWTH = at_most(1.5)
 _BESIDE = at_most(1.1, "ratio")
@@ -27,14 +27,14 @@ _BESIDE = at_most(1.1, "ratio")
 
 @dataclass(slots=True)
 class _Chat:
-    """One server's side of a chat; `firsts_ms` is when each answer began."""
+    """One server's side of a chat; `firsts_ms` are the times to the first tokens."""
 
     port: int
     messages: list[dict[str, str]] = field(default_factory=list)
     firsts_ms: list[float] = field(default_factory=list)
 
     async def say(self, said: str) -> None:
-        """Take the next turn."""
+        """Run the next turn."""
         self.messages.append(user(said))
         reply = await ask(self.port, CHAT, chat(self.messages, _ANSWER_TOKENS, streamed=True))
         answer = text(reply, _ANSWER_TOKENS, streamed=True)
@@ -42,21 +42,21 @@ class _Chat:
         self.firsts_ms.append(reply.first_text_ms)
 
     def first_ms(self, turn: int) -> float:
-        """Return when the answer of a turn began, the first turn being 1."""
+        """Return the time to the first token of a turn, counted from 1."""
         return self.firsts_ms[turn - 1]
 
     @property
     def growth(self) -> float:
-        """How many times as long the late turn took as the early one."""
+        """Return the time of the late turn divided by that of the early one."""
         return self.first_ms(_LATE) / self.first_ms(_EARLY)
 
 
 async def ten_turns(table: Table, options: Options, ours: int, peer: int) -> None:
-    """Compare two servers over the same model, which have nothing else to do."""
+    """Compare two idle servers with the same model."""
     early, late, growth = Pairs(), Pairs(), Pairs()
     same = 0
     async with asyncio.timeout(_LIMIT_S):
-        # The first chat warms up and is not counted.
+        # The first chat is a warm-up.
         for number in range(options.pairs + 1):
             say(f"{table.title}: chat {number} of {options.pairs}" if number else table.title)
             of_ours, of_peer = _Chat(ours), _Chat(peer)
@@ -79,7 +79,7 @@ async def ten_turns(table: Table, options: Options, ours: int, peer: int) -> Non
 
 
 def _said(number: int, turn: int) -> str:
-    """Return a turn of a chat, as long as any other and the like of none in its first words."""
+    """Return a message of constant length with unique first words."""
     return (
         f"Note {number}.{turn}: yesterday we walked from the harbour to the old mill, and on the "
         f"way somebody counted {number * 17 + turn * 5 + 3} boats, most of them painted blue. What "

@@ -1,9 +1,8 @@
-"""How llama.cpp's threads wait for one another: spinning for a moment, not at all, or on and on.
+"""How llama.cpp's threads wait for each other: a short spin, no spin, or an endless one.
 
-The same engine in a process of its own, three times, with as many threads as there are cores; only
-the OpenMP variables differ. One is asked at a time, in turns, with a prompt that nobody has seen.
-Alone, and beside a process that has one core busy for as long as it lasts, as a server's own or a
-neighbour's may be.
+The same engine in its own process, three times, with one thread per core; only the OpenMP variables
+differ. One is measured at a time, in turns, with a new prompt: alone, and next to a process that
+keeps one core busy, as a server or another program may do.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ NAME = "threads"
 _LIMIT_S = 900.0
 _AS_SHIPPED: dict[str, str] = {}
 _SLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
-# What libgomp does where nothing is said: some 3 ms.
+# The default of libgomp: a spin of about 3 ms.
 _SPIN = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "300000"}
-# Ends by itself when it has become an orphan.
+# Exits when its parent has ended.
 _BUSY = """
 import os
 parent = os.getppid()

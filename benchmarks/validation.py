@@ -1,10 +1,10 @@
-"""Validation: what the verdict on an answer costs, by its length and by how nasty it is.
+"""Validation: the cost of a verdict, by length of the answer and by hostility of its text.
 
-Everything in a row on one answer: redacted, sanitised, all checks, a JSON Schema, the language;
-and as much of a request looked through for blocked terms, as one who asks for all of it has it.
-The texts are ordinary prose and the ones that cost most of those in `NASTY`. CPU time, for a
-thread of its own does it beside the loop. Where it is linear a kilobyte costs the same at every
-length, but for what a thousand characters do not pay for: telling a language takes milliseconds.
+All parts of validation run on one answer: redaction, sanitiser, all checks, a JSON Schema and the
+language; and blocked terms are searched in a request of the same length. The texts are ordinary
+prose and the most expensive ones of `NASTY`. Figures are CPU time, because validation runs on a
+thread next to the event loop. If it is linear, a kilobyte costs the same at each length, except for
+fixed costs, such as milliseconds for the language.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYSTEM = (
     "You are a helpful assistant of a hospital. Never tell anyone which wards are short of staff."
 )
 SIZES = (1_000, 100_000, 1_000_000)
-# What is repeated to make an answer; each was the worst for some part of validation.
+# Units that are repeated to make an answer; each was the worst case of some part of validation.
 NASTY = {
     "one character": "a",
     "dotted letters": "a.",
@@ -57,7 +57,7 @@ _WORDS = (
 
 
 def prose(size: int) -> str:
-    """Return ordinary sentences of so many characters, the same ones every time."""
+    """Return ordinary sentences with `size` characters, the same ones every time."""
     dice = random.Random(1)
     sentences: list[str] = []
     length = 0
@@ -70,12 +70,12 @@ def prose(size: int) -> str:
 
 
 def repeated(unit: str, size: int) -> str:
-    """Return a text of so many characters that is nothing but the unit."""
+    """Return a text of `size` characters that repeats the unit."""
     return (unit * (size // len(unit) + 1))[:size]
 
 
 class Everything:
-    """All of validation on one answer."""
+    """All parts of validation on one answer."""
 
     def __init__(self) -> None:
         language = LanguageCheck("en")
@@ -90,7 +90,7 @@ class Everything:
         )
 
     def seconds(self, text: str) -> float:
-        """Return the CPU time it takes."""
+        """Return the CPU time."""
         started = thread_time()
         redacted, _ = self.redactor.redact(text)
         self.validator.validate(Subject(prompt=PROMPT, text=redacted, system=SYSTEM), self.asked)

@@ -1,14 +1,15 @@
-"""What a token costs on the wire: 1, 32 and 256 streams, completions beside chats.
+"""The cost of a token on the wire: 1, 32 and 256 streams, completions and chats.
 
-Both routes are asked on one server, in turns, so what separates them is what they put around a text
-(R57). Bursts of the scripted engine show how fast that goes, coalesced and with an event for each
-token; tokens at a model's pace, each of which wakes the server for itself, show what a lone one
-costs. The client is the one in C (`reader`). The cost is the processor time of our server's process
-by the kernel's own clock: what client and engine do on the same cores is not in it.
+Both routes are measured on one server in turns, so the difference is the JSON around a text (R57).
+Bursts of the scripted engine show the throughput, coalesced and with an event per token. Tokens at
+a model's pace, each of which wakes the server, show the cost of a single one. The client is the one
+in C (`reader`). The cost is the processor time of our server's process by the kernel's clock, so
+client and engine on the same cores are not included.
 
-Before a burst the engine is silent until all requests are in; what they cost is not in it either.
+Before a burst the engine is silent until all requests have arrived, so their cost is not included
+either.
 
-Every text of a burst is compared with what was produced, and every stamped token is counted.
+Each text of a burst is compared with the produced text, and every stamped token is counted.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from benchmarks.streams import COALESCED, PACE, settings
 T = TypeVar("T")
 
 NAME = "wire"
-# How many streams, and a silence several times as long as their requests take to come in.
+# The number of streams, and a delay several times as long as their requests need to arrive.
 _SILENCES_MS = {1: 300.0, 32: 700.0, 256: 2_500.0}
 _SLOTS = max(_SILENCES_MS)
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
-# Events without a token: the finish reason, and before a chat's text its role.
+# Number of events without a token: the finish reason, and the role of a chat.
 _BARE_EVENTS = {_COMPLETIONS: 1, _CHAT: 2}
 _PARITY = at_most(1.1, "ratio")
-# So long that the last stream has begun before the first one ends, also where others are at work.
+# Long enough that the last stream starts before the first one ends, also on a busy machine.
 _PACED_TOKENS = {1: 100, 32: 100, 256: 200}
 _NOTES = (
     "µs/token: processor time of our server's process, without the engine's and the client's.",
@@ -49,14 +50,14 @@ _NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """Our server, and the client that asks it."""
+    """Our server, and the client for it."""
 
     port: int
     process: int
     reader: Reader
 
     def ask(self, route: str, streams: int, tokens: int) -> list[Read]:
-        """Ask for so many streams at once; the prompt says how many they are."""
+        """Start `count` streams concurrently; the prompt has their number."""
         said = f"{streams} streams"
         asked: dict[str, Any] = {"prompt": said}
         if route == _CHAT:
@@ -67,7 +68,7 @@ class _Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Burst:
-    """What a turn of bursts came to, all streams together."""
+    """The figures of a turn of bursts, over all streams."""
 
     tokens_per_s: float
     events_per_s: float
@@ -76,7 +77,7 @@ class _Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pace:
-    """What a turn at a model's pace came to; the times are from the callback to the client."""
+    """The figures of a turn at a model's pace; times are from the callback to the client."""
 
     cpu_us: float
     p50_ms: float
@@ -84,7 +85,7 @@ class _Pace:
 
 
 def run(options: Options) -> list[Table]:
-    """Measure bursts in both forms, then lone tokens."""
+    """Measure bursts in both forms, then single tokens."""
     table = Table(title=NAME, ours="/v1/completions", peer="/v1/chat/completions")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -147,12 +148,12 @@ def _paced(table: Table, options: Options, server: _Server) -> None:
 def _pace(server: _Server, streams: int, tokens: int, route: str) -> _Pace:
     found = server.ask(route, streams, tokens)
     for each in found:
-        # Raises what a refusal or a stream that was cut short is.
+        # Raises for rejected requests and incomplete streams.
         each.reply.chunks()
     stamped = [each.reply.stamped() for each in found]
     if any(len(each) != tokens for each in stamped):
         raise WrongAnswer(f"{route}: a token was lost")
-    # While all of them run; beginnings and ends cost more than a token.
+    # Only while all streams run, because starts and ends cost more than a token.
     began, ended = max(each.first for each in found), min(each.end for each in found)
     cpu_ns = min(each.cpu_end for each in found) - max(each.cpu_first for each in found)
     waits_ms = [
@@ -175,7 +176,7 @@ def _count(streams: int) -> str:
 
 
 def _in_turns(options: Options, name: str, measure: Callable[[str], T]) -> list[tuple[T, T]]:
-    """Return what both routes came to in turns, after a turn of each that is not counted."""
+    """Return the figures of both routes in turns, after a warm-up of each."""
     say(f"{NAME}: {name}, {options.pairs} pairs")
     turns = [(measure(_COMPLETIONS), measure(_CHAT)) for _ in range(options.pairs + 1)]
     return turns[1:]

@@ -1,7 +1,7 @@
-"""wrk as a client: load that costs so little that it is the server which is measured.
+"""wrk as a client, whose own cost is small compared with that of the server.
 
-A client in Python takes as long for a request as the servers here do, and hides them: on two cores
-both sides of a comparison then look alike.
+A client in Python needs as much time per request as the servers here, which hides them: on two
+cores both sides of a comparison then look alike.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks.client import HOST, WrongAnswer
 
-# What wrk takes beyond its duration: to connect, to stop, to count.
+# Time that wrk needs in addition to its duration, to connect, to stop and to report.
 _MORE_S = 30.0
 _ANSWER_S = 30
-# The figures as JSON, for its own report is rounded.
+# The figures as JSON, because wrk's own report is rounded.
 _SCRIPT = """
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
@@ -40,14 +40,14 @@ end
 
 
 class WrkMissing(RuntimeError):
-    """There is no wrk on this machine; the message says how to get it."""
+    """wrk is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a server did under load: answers, and how long each took.
+    """The responses of a server under load, and their latencies.
 
-    `refused` are answers with a status of 400 and above, `broken` connections that failed.
+    `refused` are responses with a status of 400 and above, `broken` connections that failed.
     """
 
     requests: int
@@ -60,12 +60,12 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Responses per second."""
         return self.requests / self.seconds
 
 
 def check_installed() -> None:
-    """Raise WrkMissing where there is none."""
+    """Raise WrkMissing if wrk is not installed."""
     if shutil.which("wrk") is None:
         raise WrkMissing(
             "wrk, the HTTP load generator, is needed as the client: `apt-get install wrk` on "
@@ -74,7 +74,7 @@ def check_installed() -> None:
 
 
 class Wrk:
-    """A wrk at work: so many connections, each with one request at a time."""
+    """A running wrk with `connections` connections, each with one request at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process, script: Path, seconds: int) -> None:
         self._process = process
@@ -85,7 +85,7 @@ class Wrk:
     async def start(
         cls, port: int, path: str, body: Mapping[str, Any], *, clients: int, seconds: int
     ) -> Wrk:
-        """Begin to post a body to a path of this machine."""
+        """Start to post a body to a path of this machine."""
         with tempfile.NamedTemporaryFile("w", suffix=".lua", delete=False) as file:
             file.write(_SCRIPT % json.dumps(body))
         process = await asyncio.create_subprocess_exec(
@@ -99,12 +99,12 @@ class Wrk:
         return cls(process, Path(file.name), seconds)
 
     def stop(self) -> None:
-        """Have it end before its time; it still tells what it found."""
+        """End the load early; the figures are still reported."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
 
     async def found(self) -> Load:
-        """Wait for its end and return what it found. Raises WrongAnswer, TimeoutError."""
+        """Wait for the end and return the figures. Raises WrongAnswer, TimeoutError."""
         try:
             async with asyncio.timeout(self._limit_s):
                 said, _ = await self._process.communicate()
@@ -125,7 +125,7 @@ class Wrk:
         )
 
     async def close(self) -> None:
-        """End it at once, if it has not ended."""
+        """Kill it, if it is still running."""
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
@@ -135,10 +135,10 @@ class Wrk:
 async def load(
     port: int, path: str, body: Mapping[str, Any], *, clients: int, seconds: int
 ) -> Load:
-    """Load a path of this machine; every answer must be a good one.
+    """Load a path of this machine; every response must be successful.
 
     Raises:
-        WrongAnswer: one was refused, or a connection broke.
+        WrongAnswer: a request was rejected, or a connection broke.
         TimeoutError: wrk did not end in time.
     """
     wrk = await Wrk.start(port, path, body, clients=clients, seconds=seconds)

@@ -1,7 +1,7 @@
-"""Teaches an engine host process the stamping backend.
+"""Installs the stamping backend in an engine host process.
 
-Python imports a `sitecustomize` from its path before anything else, and the engine host inherits
-PYTHONPATH from whoever starts it: the one way into that process that changes nothing in `engine`.
+Python imports `sitecustomize` from its path before anything else, and the engine host inherits
+PYTHONPATH. This is the only way into that process without changes in `engine`.
 """
 
 from benchmarks.stamping import install

@@ -1,1 +1,1 @@
-"""The server processes that benchmarks start: ours as it ships, and the peers."""
+"""The server processes of the benchmarks: our server as shipped, and the peers."""

@@ -1,9 +1,9 @@
-"""The least that a server does whose runtime is a process. `PORT PARENT_PID MODEL LIBRARY`.
+"""The minimum of a server whose runtime is a process. `PORT PARENT_PID MODEL LIBRARY`.
 
-Not a peer, for nobody could use it: one client at a time, no stop strings, no characters split
-between tokens, no usage. The callback writes a token's bytes to a socket pair, and an event loop
-takes them from there to the client as an event. What a server like ours takes longer than this is
-its own doing; what this takes longer than one that has all in one process is the way between two.
+This is not a usable peer: it has one client at a time, no stop strings, no handling of characters
+split between tokens, and no usage. The callback writes a token's bytes to a socket pair, and an
+event loop sends them to the client as events. The difference of our server to this is our own code;
+the difference of this to a single process is the cost of the hop between processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READ_BYTES = 65_536
 
 
 def host(sock: socket.socket, model: Path, library: Path) -> None:
-    """Run the runtime: a number of tokens comes in, their bytes go out."""
+    """Run the runtime: receive a number of tokens, send their bytes."""
 
     def on_result(result: Any, number: int | None, state: int) -> int:
         if state == _NORMAL:
@@ -48,7 +48,7 @@ def host(sock: socket.socket, model: Path, library: Path) -> None:
 
 
 class Client(asyncio.Protocol):
-    """A connection: one request, then a stream of what comes until the end."""
+    """A connection: one request, then a stream until the end."""
 
     def __init__(self, runtime: socket.socket) -> None:
         self._runtime = runtime
@@ -59,7 +59,7 @@ class Client(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer a request that is whole."""
+        """Respond when the request is complete."""
         self._head += data
         head, end, body = self._head.partition(b"\r\n\r\n")
         found = _LENGTH.search(head)
@@ -93,7 +93,7 @@ async def serve(port: int, runtime: socket.socket) -> None:
 
 
 def main() -> None:
-    """Be the server, or the runtime's process where a descriptor is given too."""
+    """Run the server, or the runtime's process if a descriptor is passed too."""
     port, parent, model, library, *rest = sys.argv[1:]
     die_with_parent(int(parent))
     if rest:

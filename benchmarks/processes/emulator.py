@@ -1,9 +1,9 @@
 """Our server as `python -m emulator` runs it: `PORT PARENT_PID [OPTION …]`.
 
-The only addition is that it dies with the benchmark. With `--event-per-token` each token becomes a
-server-sent event of its own, which ours does by itself only while the client keeps up with the
-model: so it can be compared with servers that always do. With `--tell-aborts=FILE` it writes down
-when a slot is free again whose stream was aborted, which no client can see.
+In addition it exits with the benchmark. With `--event-per-token` each token becomes a server-sent
+event, which otherwise happens only while the client keeps up with the model; this allows a
+comparison with servers that always do it. With `--tell-aborts=FILE` it records when the slot of an
+aborted stream is free, which clients cannot see.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TELL_ABORTS = "--tell-aborts="
 async def event_per_token(
     call: OpenAICall, running: ActiveGeneration, interval_s: float = 0.0
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what `handler.openai.events.stream_events` yields, with one event per token."""
+    """Yield the events of `handler.openai.events.stream_events`, with one event per token."""
     opening = call.encode_opening(running.created)
     async for batch in running.batches(interval_s):
         yield opening + b"".join([call.encode_delta([delta]) for delta in batch])
@@ -44,7 +44,7 @@ def tell_aborts(path: Path) -> None:
     file = path.open("ab", buffering=0)
 
     def on_event(event: EngineEvent) -> None:
-        # The slot is given back by the very call that tells of the end.
+        # The call that reports the end also releases the slot.
         if isinstance(event, RequestEnded) and event.aborted:
             file.write(b"%d\n" % time.monotonic_ns())
 

@@ -1,9 +1,10 @@
-"""The peer for RKLLM: Flask under gunicorn's threads. `PORT PARENT_PID MODEL_PATH LIBRARY`.
+"""The peer for RKLLM: Flask with gunicorn threads. `PORT PARENT_PID MODEL_PATH LIBRARY`.
 
-GatekeeperZA's server, the fastest and the most careful of those measured for RKLLM, is this: a
-Flask application, one gunicorn worker with threads, a `queue.Queue` per request between callback
-and response, one lock around the runtime. Fed by the very same librkllmrt.so as ours, called by
-plain ctypes. It is spared what is not its point: logs, history, a web page, text to look through.
+This is the design of GatekeeperZA's server, the fastest and most careful of the measured RKLLM
+servers: a Flask application, one gunicorn worker with threads, a `queue.Queue` per request between
+callback and response, and one lock around the runtime. It uses the same librkllmrt.so as ours,
+through plain ctypes. Logs, history, a web page and text processing are omitted, as they are not the
+subject.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _THREADS = 8
 
 
 def build_app(model: Path, library: Path) -> Flask:
-    """Return the application, with the model loaded."""
+    """Return the application with a loaded model."""
     app = Flask("peer")
     source = RkllmSource(library, model)
 
@@ -46,7 +47,7 @@ def build_app(model: Path, library: Path) -> Flask:
 
 
 class Server(BaseApplication):
-    """Gunicorn around the application, built in the worker: a runtime does not survive a fork."""
+    """Gunicorn; the worker builds the application, because a runtime does not survive a fork."""
 
     def __init__(self, port: int, model: Path, library: Path) -> None:
         self._bind = f"{HOST}:{port}"
@@ -54,7 +55,7 @@ class Server(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """Set what such servers set."""
+        """Set the configuration that such servers use."""
         options = {
             "bind": self._bind,
             "workers": 1,

@@ -1,8 +1,8 @@
 """The peer for llama.cpp: the library's own server. `PORT PARENT_PID MODEL SLOTS CONTEXT`.
 
-llama.cpp's server code, C++ from the socket to the sampler, in the very build that our backend
-calls: the difference to ours is what we put between. Model, slots, context, threads and batch sizes
-are those of `engine.backends.llamacpp`.
+llama.cpp's server code, C++ from socket to sampler, in the same build that our backend calls; the
+difference is the code that we add. Model, slots, context, threads and batch sizes are those of
+`engine.backends.llamacpp`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     params.hostnames = [HOST]
     params.port = int(port)
     server = library.Server(params)
-    # The library has put handlers of its own in place, which only it would hear.
+    # Replace the signal handlers of the library.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     while server is not None:

@@ -1,7 +1,7 @@
-"""What people write who have a file of prompts and a server: asyncio, a client, a semaphore.
+"""The usual script for a file of prompts and a server: asyncio, a client, a semaphore.
 
-`python -m benchmarks.processes.openai_script URL INPUT OUTPUT AT_ONCE`. It is told nothing of what
-has been answered before, and writes at the end.
+`python -m benchmarks.processes.openai_script URL INPUT OUTPUT AT_ONCE`. It does not resume earlier
+runs, and writes at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 
 async def answered(url: str, lines: list[dict[str, Any]], at_once: int) -> list[str]:
-    """Ask for each line's answer; return the lines of the output."""
+    """Request each line's answer; return the lines of the output."""
     limit = asyncio.Semaphore(at_once)
     async with AsyncOpenAI(base_url=url, api_key="none") as client:
 
@@ -30,7 +30,7 @@ async def answered(url: str, lines: list[dict[str, Any]], at_once: int) -> list[
 
 
 def main(url: str, given: Path, output: Path, at_once: int) -> None:
-    """Read a file, have it answered, write a file."""
+    """Read a file, request the answers, write a file."""
     lines = [json.loads(line) for line in given.read_text().splitlines()]
     answers = asyncio.run(answered(url, lines, at_once))
     output.write_text("".join(f"{each}\n" for each in answers))

@@ -1,11 +1,10 @@
 """The peer for streaming: a queue per request. `PORT PARENT_PID MODEL_PATH`.
 
-What most servers over a callback-driven runtime are: the callback puts each token into a
-`queue.Queue`, the request's thread takes them out one by one, renders an OpenAI chunk with
-`json.dumps` and writes it to the client. The leanest form of it, with no framework at all, fed by
-the very same backend as ours. It is given what is fair (a thread per connection, no Nagle delay,
-one write a chunk) and spared what is not its point: no further locks, no logs, no parsing of the
-text, no usage.
+This is the design of most servers over a callback-driven runtime: the callback puts each token into
+a `queue.Queue`; the request's thread takes them out one by one, renders an OpenAI chunk with
+`json.dumps` and writes it to the client. It is the leanest form, without a framework, with the same
+backend as ours. For fairness it has a thread per connection, no Nagle delay and one write per
+chunk. Further locks, logs, text processing and usage are omitted.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class ScriptedSource:
     def generate(
         self, prompt: Sequence[int], max_tokens: int, put: Callable[[str], object]
     ) -> None:
-        """Put the text of each token; returns after the last one."""
+        """Put the text of each token; return after the last one."""
 
         def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
             put(piece.decode())
@@ -43,14 +42,14 @@ class ScriptedSource:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one connection on its thread."""
+    """Handles one connection on its thread."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     source: Source
 
     def do_GET(self) -> None:
-        """Say that all is well."""
+        """Respond to a health check."""
         self._head("application/json", "close")
         self.wfile.write(b'{"status": "ok"}')
 

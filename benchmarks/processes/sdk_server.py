@@ -1,9 +1,9 @@
 """The peer for jobs: the SDK's own local server. `PORT PARENT_PID ANSWER [--stream]`.
 
-What `python handler.py --rp_serve_api` starts, with a handler that has nothing to do: it returns
-what stands in the file ANSWER, so that both sides send the same bytes. With `--stream` ANSWER is
-`{"chunks": […], "gap_s": …}`, and the handler is a generator that yields them at that pace. Spared
-its log lines, a dozen for each job.
+This is the server of `python handler.py --rp_serve_api`, with a handler without work: it returns
+the content of the file ANSWER, so that both sides send the same bytes. With `--stream` ANSWER is
+`{"chunks": […], "gap_s": …}`, and the handler is a generator that yields the chunks at that pace.
+Its dozen log lines per job are disabled.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def main() -> None:
     os.environ.update(RUNPOD_LOG_LEVEL="ERROR", UVICORN_LOG_LEVEL="warning")
     sys.argv[1:] = ["--rp_serve_api", "--rp_api_host", HOST, "--rp_api_port", port]
 
-    # It reads its log level when it is imported.
+    # The SDK reads its log level at import.
     import runpod
 
     def whole(job: dict[str, Any]) -> Any:
-        # The SDK takes keys out of what it is given.
+        # The SDK removes keys from the returned value.
         return dict(answer)
 
     async def streamed(job: dict[str, Any]) -> AsyncGenerator[Any, None]:

@@ -1,7 +1,7 @@
-"""The peer for whole jobs: our worker under the SDK's own local server. `PORT PARENT_PID`.
+"""The peer for whole jobs: our worker in the SDK's own local server. `PORT PARENT_PID`.
 
-What `python -m handler --rp_serve_api` starts: the pipeline and engine of our server, and the SDK's
-way to bring a job there. It keeps nothing, and is spared its log lines, a dozen for each job.
+This is the server of `python -m handler --rp_serve_api`: the pipeline and engine of our server,
+with the SDK's dispatch of jobs. It stores nothing, and its dozen log lines per job are disabled.
 """
 
 from __future__ import annotations
