@@ -31,7 +31,7 @@ from benchmarks import (
 )
 from benchmarks.machine import describe
 from benchmarks.measure import Table
-from benchmarks.options import Options, say
+from benchmarks.options import Options, print_progress
 from benchmarks.render import as_json, markdown, show
 
 BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
@@ -47,31 +47,31 @@ _LIMIT_S = 7200
 
 def main() -> int:
     """Run the named benchmarks, all by default; return 1 if one of them failed."""
-    given = _arguments()
-    options = Options(pairs=given.pairs or (3 if given.quick else 10), quick=given.quick)
-    found: list[tuple[str, Table]] = []
+    args = _arguments()
+    options = Options(pairs=args.pairs or (3 if args.quick else 10), quick=args.quick)
+    tables: list[tuple[str, Table]] = []
     failed = False
-    for name in given.names or BENCHMARKS:
+    for name in args.names or BENCHMARKS:
         machine = describe()
         faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
         try:
-            tables = BENCHMARKS[name](options)
+            new_tables = BENCHMARKS[name](options)
         except Exception as error:
             # Continue with the other benchmarks.
-            say(f"{name}: failed: {type(error).__name__}: {error}")
+            print_progress(f"{name}: failed: {type(error).__name__}: {error}")
             failed = True
             continue
         finally:
             faulthandler.cancel_dump_traceback_later()
-        for table in tables:
-            found.append((machine, table))
-            if given.markdown:
+        for table in new_tables:
+            tables.append((machine, table))
+            if args.markdown:
                 print(markdown(table, machine), flush=True)
             else:
                 show(table, machine)
-    if given.json is not None:
-        values = [{"machine": machine} | as_json(table) for machine, table in found]
-        given.json.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
+    if args.json is not None:
+        values = [{"machine": machine} | as_json(table) for machine, table in tables]
+        args.json.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
     return int(failed)
 
 
@@ -86,12 +86,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="short runs whose figures are not meaningful"
     )
-    given = parser.parse_args()
-    if unknown := set(given.names) - set(BENCHMARKS):
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(BENCHMARKS):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}: {', '.join(BENCHMARKS)}")
-    if given.pairs is not None and given.pairs < 1:
+    if args.pairs is not None and args.pairs < 1:
         parser.error("--pairs must be at least 1")
-    return given
+    return args
 
 
 if __name__ == "__main__":

@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.measure import Pairs, Table, at_least
-from benchmarks.options import Options, say
+from benchmarks.measure import Pairs, Table, min_budget
+from benchmarks.options import Options, print_progress
 from benchmarks.scripts import write_answer
-from benchmarks.servers import serving
+from benchmarks.servers import run_server
 from benchmarks.streams import settings
 
 NAME = "batch"
 _WORDS = "yes it is so and not otherwise"
 _SLOTS = 8
-_AT_ONCE = 2 * _SLOTS
+_CONCURRENCY = 2 * _SLOTS
 _LIMIT_S = 600
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,22 +41,22 @@ def run(options: Options) -> list[Table]:
         output = folder / "out.jsonl"
         lines, of_peer = options.size(50_000, 300), options.size(2_000, 100)
         command = ["batch", "run", "--force", "-i", _input(folder, lines), "-o", str(output)]
-        with serving("emulator", env=env) as port:
+        with run_server("emulator", env=env) as port:
             script = [
                 "benchmarks.processes.openai_script",
                 f"http://127.0.0.1:{port}/v1",
                 _input(folder, of_peer),
                 str(output),
-                str(_AT_ONCE),
+                str(_CONCURRENCY),
             ]
             ours, peer = _turn(command, output, lines, env), _turn(script, output, of_peer, env)
-            say(f"{NAME}: {lines:,} lines and {of_peer:,}, {options.pairs} pairs")
+            print_progress(f"{NAME}: {lines:,} lines and {of_peer:,}, {options.pairs} pairs")
             ours()
             peer()
             pairs = Pairs()
             for _ in range(options.pairs):
                 pairs.add(ours(), peer())
-    table.compare("a file answered, start to end", "lines/s", pairs, at_least(5_000))
+    table.compare("a file answered, start to end", "lines/s", pairs, min_budget(5_000))
     return [table]
 
 
@@ -65,7 +65,7 @@ def _turn(
 ) -> Callable[[], float]:
     """Return a measurement of the lines per second of a whole process."""
 
-    def once() -> float:
+    def measure() -> float:
         output.unlink(missing_ok=True)
         began = time.perf_counter()
         subprocess.run(
@@ -83,7 +83,7 @@ def _turn(
         assert texts == {_WORDS}, "an answer is not what was said"
         return lines / seconds
 
-    return once
+    return measure
 
 
 def _input(folder: Path, lines: int) -> str:

@@ -20,10 +20,10 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks.measure import Table, at_least, take_turns
-from benchmarks.options import Options, say
+from benchmarks.measure import Table, min_budget, take_turns
+from benchmarks.options import Options, print_progress
 from benchmarks.scripts import write_burst, write_stamps
-from benchmarks.servers import serving
+from benchmarks.servers import run_server
 from benchmarks.stamping import environment
 from benchmarks.streams import (
     COALESCED,
@@ -55,19 +55,19 @@ def run(options: Options) -> list[Table]:
         burst = write_burst(folder)
         _bare_producer(table, burst, options)
         with (
-            serving("emulator", env=settings("scripted", burst, folder, "burst")) as ours,
-            serving(
+            run_server("emulator", env=settings("scripted", burst, folder, "burst")) as ours,
+            run_server(
                 "emulator", ["--event-per-token"], settings("scripted", burst, folder, "each")
             ) as per_token,
-            serving("queue_server", [str(burst)]) as peer,
+            run_server("queue_server", [str(burst)]) as peer,
         ):
             uvloop.run(_bursts(table, options, ours, per_token, peer))
         for measure, pace in ((first_tokens, FIRST_PACE), (steady, PACE)):
             stamps = write_stamps(folder, pace)
             env = settings("scripted", stamps, folder, stamps.stem) | environment()
             with (
-                serving("emulator", env=env) as ours,
-                serving("queue_server", [str(stamps)]) as peer,
+                run_server("emulator", env=env) as ours,
+                run_server("queue_server", [str(stamps)]) as peer,
             ):
                 uvloop.run(measure(table, options, ours, peer))
     table.notes.extend(_NOTES)
@@ -78,7 +78,7 @@ def _bare_producer(table: Table, script: Path, options: Options) -> None:
     """Measure the scripted backend with a callback that only counts, the upper limit for any
     server.
     """
-    say(f"{NAME}: bare producer")
+    print_progress(f"{NAME}: bare producer")
     tokens = options.size(1_000_000, 100_000)
     backend = ScriptedBackend(str(script))
     backend.load()
@@ -91,7 +91,7 @@ def _bare_producer(table: Table, script: Path, options: Options) -> None:
         started = perf_counter()
         backend.run(1, "a prompt", SamplingParams(), on_piece)
         rates.append(tokens / (perf_counter() - started))
-    table.alone("bare producer, no server at all", "tokens/s", rates)
+    table.add_single("bare producer, no server at all", "tokens/s", rates)
 
 
 async def _bursts(table: Table, options: Options, ours: int, per_token: int, peer: int) -> None:
@@ -99,19 +99,19 @@ async def _bursts(table: Table, options: Options, ours: int, per_token: int, pee
     async with asyncio.timeout(LIMIT_S):
         for streams in (1, _STREAMS):
             name = f"burst, {streams} stream{'s' if streams > 1 else ''}"
-            say(f"{NAME}: {name}, {options.pairs} pairs")
+            print_progress(f"{NAME}: {name}, {options.pairs} pairs")
             pairs = await take_turns(
                 options.pairs,
                 burst_rate(ours, tokens // streams, streams=streams),
                 burst_rate(peer, of_peer // streams, streams=streams),
             )
-            budget = at_least(200_000) if streams == 1 else None
+            budget = min_budget(200_000) if streams == 1 else None
             table.compare(f"{name}, coalesced", "tokens/s", pairs, budget)
-        say(f"{NAME}: burst, one event per token, {options.pairs} pairs")
+        print_progress(f"{NAME}: burst, one event per token, {options.pairs} pairs")
         tokens = options.size(100_000, 20_000)
         pairs = await take_turns(
             options.pairs,
             burst_rate(per_token, tokens, each_its_own=True),
             burst_rate(peer, of_peer, each_its_own=True),
         )
-        table.compare("burst, 1 stream, one event per token", "events/s", pairs, at_least(35_000))
+        table.compare("burst, 1 stream, one event per token", "events/s", pairs, min_budget(35_000))

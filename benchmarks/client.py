@@ -35,7 +35,7 @@ class Reply:
     `times[n]` is when the read that ended at byte `ends[n]` returned.
     """
 
-    asked: int
+    sent_ns: int
     raw: bytes
     times: list[int]
     ends: list[int]
@@ -62,7 +62,7 @@ class Reply:
     @property
     def seconds(self) -> float:
         """Time from the request to the last byte."""
-        return (self.times[-1] - self.asked) / 1e9
+        return (self.times[-1] - self.sent_ns) / 1e9
 
     @property
     def events(self) -> int:
@@ -75,19 +75,19 @@ class Reply:
         at = self.raw.find(_EVENT)
         if at < 0:
             raise WrongAnswer(f"no event came: {self.raw[:300]!r}")
-        return (self._arrival(at) - self.asked) / 1e6
+        return (self._arrival(at) - self.sent_ns) / 1e6
 
     @property
     def first_text_ms(self) -> float:
         """Time from the request to the first event with text; the role event of a chat has none."""
-        found = _FIRST_TEXT.search(self.raw)
-        if found is None:
+        match = _FIRST_TEXT.search(self.raw)
+        if match is None:
             raise WrongAnswer(f"no text came: {self.raw[:300]!r}")
-        return (self._arrival(found.end()) - self.asked) / 1e6
+        return (self._arrival(match.end()) - self.sent_ns) / 1e6
 
     def stamped(self) -> list[tuple[int, int]]:
         """Return for each stamped token when it was produced and when it was received."""
-        return [(int(found[1]), self._arrival(found.end())) for found in STAMP.finditer(self.raw)]
+        return [(int(match[1]), self._arrival(match.end())) for match in STAMP.finditer(self.raw)]
 
     def latencies_ms(self) -> list[float]:
         """Return the latency of each stamped token from the producer to the client."""
@@ -168,7 +168,7 @@ async def ask(
     async with asyncio.timeout(timeout_s):
         transport, reader = await loop.create_connection(_Reader, HOST, port)
         try:
-            asked = time.monotonic_ns()
+            sent_ns = time.monotonic_ns()
             transport.write(request_bytes(path, body, accept))
             await reader.closed
         finally:
@@ -179,7 +179,7 @@ async def ask(
     for part in reader.parts:
         total += len(part)
         ends.append(total)
-    return Reply(asked, b"".join(reader.parts), reader.times, ends)
+    return Reply(sent_ns, b"".join(reader.parts), reader.times, ends)
 
 
 async def ask_all(

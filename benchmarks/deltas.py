@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import cast
 
-from benchmarks.measure import Table, at_most
-from benchmarks.options import Options, say
+from benchmarks.measure import Table, max_budget
+from benchmarks.options import Options, print_progress
 from engine import (
     Delta,
     Finish,
@@ -51,8 +51,8 @@ async def _run(options: Options) -> Table:
     async with asyncio.timeout(_LIMIT_S * options.pairs):
         for size in (1, 64):
             at_a_time = f"{size} delta{'s' if size > 1 else ''} at a time"
-            say(f"{NAME}: {at_a_time}")
-            alone: list[float] = []
+            print_progress(f"{NAME}: {at_a_time}")
+            aggregation: list[float] = []
             chain: list[float] = []
             matched: list[float] = []
             for turn in range(options.pairs + 1):
@@ -62,17 +62,19 @@ async def _run(options: Options) -> Table:
                     await _chain_us(deltas, size, _STOPS),
                 )
                 if turn:
-                    for values, figure in zip((alone, chain, matched), figures, strict=True):
+                    for values, figure in zip((aggregation, chain, matched), figures, strict=True):
                         values.append(figure)
-            table.alone(f"aggregation, {at_a_time}", "µs/delta", alone, at_most(3.0))
-            table.alone(f"the whole chain, {at_a_time}", "µs/delta", chain)
-            table.alone(f"the whole chain with 4 stops, {at_a_time}", "µs/delta", matched)
+            table.add_single(f"aggregation, {at_a_time}", "µs/delta", aggregation, max_budget(3.0))
+            table.add_single(f"the whole chain, {at_a_time}", "µs/delta", chain)
+            table.add_single(f"the whole chain with 4 stops, {at_a_time}", "µs/delta", matched)
         small, large = deltas // 5, deltas
-        say(f"{NAME}: memory at {small:,} and {large:,} deltas")
+        print_progress(f"{NAME}: memory at {small:,} and {large:,} deltas")
         light, heavy = await _bytes_per_delta(small), await _bytes_per_delta(large)
-    table.alone(f"memory at the peak, {small:,} deltas", "bytes/delta", [light])
-    table.alone(f"memory at the peak, {large:,} deltas", "bytes/delta", [heavy])
-    table.alone("the latter over the former (1 is linear)", "x", [heavy / light], at_most(1.1))
+    table.add_single(f"memory at the peak, {small:,} deltas", "bytes/delta", [light])
+    table.add_single(f"memory at the peak, {large:,} deltas", "bytes/delta", [heavy])
+    table.add_single(
+        "the latter over the former (1 is linear)", "x", [heavy / light], max_budget(1.1)
+    )
     return table
 
 

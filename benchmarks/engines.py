@@ -45,13 +45,13 @@ async def both(backend: BackendConfig) -> AsyncIterator[tuple[Engine, Engine]]:
     no time.
     """
     async with AsyncExitStack() as stack:
-        found = []
+        engines = []
         for isolation in ISOLATIONS:
             engine = Engine(EngineConfig(backend=backend, isolation=isolation))
             stack.push_async_callback(engine.close)
             await engine.ready()
-            found.append(engine)
-        yield found[0], found[1]
+            engines.append(engine)
+        yield engines[0], engines[1]
 
 
 def request(tokens: int) -> GenerationRequest:
@@ -62,35 +62,35 @@ def request(tokens: int) -> GenerationRequest:
 def consumer_latencies_ms(engine: Engine, tokens: int) -> Callable[[], Awaitable[list[float]]]:
     """Return a measurement of each stamped token's latency to the consumer."""
 
-    async def once() -> list[float]:
-        found = []
+    async def measure() -> list[float]:
+        results = []
         async with await engine.generate(request(tokens)) as stream:
             async for batch in stream:
                 now = time.monotonic_ns()
-                found += [
+                results += [
                     (now - int(stamp)) / 1e6
                     for delta in batch
                     for stamp in TEXT_STAMP.findall(delta.text)
                 ]
             await stream.wait_ended()
-        assert len(found) == tokens, "a token was lost"
-        return found
+        assert len(results) == tokens, "a token was lost"
+        return results
 
-    return once
+    return measure
 
 
 def job_seconds(
-    engine: Engine, asked: dict[str, Any], tokens: int, jobs: int
+    engine: Engine, job_input: dict[str, Any], tokens: int, jobs: int
 ) -> Callable[[], Awaitable[float]]:
     """Return a measurement of the seconds per job, for consecutive jobs.
 
-    `asked` is the input of the jobs without the number of tokens.
+    `job_input` is the input of the jobs without the number of tokens.
     """
     handler = JobHandler(Pipeline(engine, MODEL))
-    job = {"id": "job", "input": {**asked, "sampling_params": {"max_tokens": tokens}}}
+    job = {"id": "job", "input": {**job_input, "sampling_params": {"max_tokens": tokens}}}
     expected = burst_text(tokens)
 
-    async def once() -> float:
+    async def measure() -> float:
         elapsed = 0.0
         for _ in range(jobs):
             started = time.perf_counter()
@@ -101,4 +101,4 @@ def job_seconds(
             assert len(choice.get("deltas", ())) in (0, tokens), "a delta holds two tokens"
         return elapsed / jobs
 
-    return once
+    return measure

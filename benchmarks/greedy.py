@@ -21,9 +21,9 @@ def chat(messages: Sequence[Mapping[str, str]], tokens: int, *, streamed: bool) 
     return body | {"stream_options": {"include_usage": True}} if streamed else body
 
 
-def user(said: str) -> dict[str, str]:
+def user_message(content: str) -> dict[str, str]:
     """Return a user message."""
-    return {"role": "user", "content": said}
+    return {"role": "user", "content": content}
 
 
 def _parameters(tokens: int, *, streamed: bool) -> dict[str, Any]:
@@ -39,17 +39,17 @@ def _parameters(tokens: int, *, streamed: bool) -> dict[str, Any]:
     }
 
 
-def text(reply: Reply, tokens: int, *, streamed: bool) -> str:
+def answer_text(reply: Reply, tokens: int, *, streamed: bool) -> str:
     """Return the text of an answer after a check of its length."""
     if streamed:
         usages = [chunk["usage"] for chunk in reply.chunks() if chunk.get("usage")]
         _check(usages[-1], tokens)
         return reply.text()
-    whole = reply.json()
-    _check(whole["usage"], tokens)
-    [choice] = whole["choices"]
-    said = choice["message"]["content"] if "message" in choice else choice["text"]
-    return str(said)
+    body = reply.json()
+    _check(body["usage"], tokens)
+    [choice] = body["choices"]
+    content = choice["message"]["content"] if "message" in choice else choice["text"]
+    return str(content)
 
 
 def _check(usage: Mapping[str, int], tokens: int) -> None:

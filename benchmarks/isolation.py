@@ -21,8 +21,8 @@ import uvloop
 
 from benchmarks.engines import both, consumer_latencies_ms, request, scripted
 from benchmarks.machine import MOODS
-from benchmarks.measure import Table, at_most, latencies_in_turns, percentile, take_turns
-from benchmarks.options import Options, say
+from benchmarks.measure import Table, latencies_in_turns, max_budget, percentile, take_turns
+from benchmarks.options import Options, print_progress
 from benchmarks.scripts import burst_text, write_burst, write_stamps
 from benchmarks.stamping import installed
 from engine import Engine
@@ -49,12 +49,12 @@ async def _run(options: Options, burst: Path, stamps: Path) -> Table:
         for streams in (1, _STREAMS):
             each = tokens // streams
             name = f"burst, {streams} stream{'s' if streams > 1 else ''} of {each:,} tokens"
-            say(f"{NAME}: {name}")
+            print_progress(f"{NAME}: {name}")
             pairs = await take_turns(
                 options.pairs, _burst(process, each, streams), _burst(thread, each, streams)
             )
             table.compare(name, "tokens/s", pairs)
-        say(f"{NAME}: first token")
+        print_progress(f"{NAME}: first token")
         asks = options.size(100, 10)
         table.compare(
             "first token",
@@ -65,7 +65,7 @@ async def _run(options: Options, burst: Path, stamps: Path) -> Table:
         )
         process, thread = await stack.enter_async_context(both(scripted(stamps)))
         for mood, cores in MOODS.items():
-            say(f"{NAME}: {_PACE:g} tokens/s, {mood}, {options.pairs} pairs")
+            print_progress(f"{NAME}: {_PACE:g} tokens/s, {mood}, {options.pairs} pairs")
             with cores():
                 await _steady(table, process, thread, options, mood)
     return table
@@ -81,7 +81,7 @@ async def _steady(
         consumer_latencies_ms(thread, tokens),
     )
     name = f"callback to consumer at {_PACE:g} tokens/s, {mood}"
-    table.compare(f"{name}, p50", "ms", p50, at_most(0.3))
+    table.compare(f"{name}, p50", "ms", p50, max_budget(0.3))
     table.compare(f"{name}, p95", "ms", p95)
 
 
@@ -92,18 +92,18 @@ def _burst(engine: Engine, tokens: int, streams: int) -> Callable[[], Awaitable[
             await stream.wait_ended()
         return "".join(texts)
 
-    async def once() -> float:
+    async def measure() -> float:
         started = time.perf_counter()
         texts = await asyncio.gather(*(text() for _ in range(streams)))
         elapsed = time.perf_counter() - started
         assert set(texts) == {burst_text(tokens)}, "a token was lost"
         return tokens * streams / elapsed
 
-    return once
+    return measure
 
 
 def _first_token(engine: Engine, asks: int) -> Callable[[], Awaitable[float]]:
-    async def once() -> float:
+    async def measure() -> float:
         waits = []
         for _ in range(asks):
             started = time.perf_counter()
@@ -113,4 +113,4 @@ def _first_token(engine: Engine, asks: int) -> Callable[[], Awaitable[float]]:
                 await stream.wait_ended()
         return percentile(waits, 50) * 1000
 
-    return once
+    return measure

@@ -18,7 +18,7 @@ import uvloop
 
 from benchmarks.engines import ISOLATIONS, both, job_seconds, scripted
 from benchmarks.measure import Pairs, Sample, Table, take_turns
-from benchmarks.options import Options, say
+from benchmarks.options import Options, print_progress
 from benchmarks.scripts import write_burst
 from engine import Engine, SamplingParams
 from engine.backends.scripted import ScriptedBackend
@@ -42,29 +42,29 @@ async def _run(options: Options, script: Path) -> Table:
     backend.load()
     async with asyncio.timeout(_LIMIT_S), both(scripted(script)) as engines:
         for isolation, engine in zip(ISOLATIONS, engines, strict=True):
-            found: dict[int, Pairs] = {}
+            results: dict[int, Pairs] = {}
             for tokens in (_SHORT, _LONG):
-                say(f"{NAME}: {tokens} tokens, {isolation} isolation")
-                found[tokens] = await take_turns(
+                print_progress(f"{NAME}: {tokens} tokens, {isolation} isolation")
+                results[tokens] = await take_turns(
                     options.pairs, _ours(engine, tokens, jobs), _bare(backend, tokens, jobs)
                 )
-                table.compare(f"{tokens} tokens, {isolation}", "µs/job", found[tokens])
-            table.compare(f"each further token, {isolation}", "µs/token", _slope(found))
+                table.compare(f"{tokens} tokens, {isolation}", "µs/job", results[tokens])
+            table.compare(f"each further token, {isolation}", "µs/token", _slope(results))
             added = [
                 ours - peer
-                for ours, peer in zip(found[_SHORT].ours, found[_SHORT].peer, strict=True)
+                for ours, peer in zip(results[_SHORT].ours, results[_SHORT].peer, strict=True)
             ]
-            table.alone(f"added to a job of {_SHORT} tokens, {isolation}", "µs/job", added)
+            table.add_single(f"added to a job of {_SHORT} tokens, {isolation}", "µs/job", added)
     return table
 
 
 def _ours(engine: Engine, tokens: int, jobs: int) -> Callable[[], Awaitable[float]]:
     seconds = job_seconds(engine, {"prompt": "a prompt"}, tokens, jobs)
 
-    async def once() -> float:
+    async def measure() -> float:
         return await seconds() * 1e6
 
-    return once
+    return measure
 
 
 def _bare(backend: ScriptedBackend, tokens: int, jobs: int) -> Callable[[], Awaitable[float]]:
@@ -78,22 +78,22 @@ def _bare(backend: ScriptedBackend, tokens: int, jobs: int) -> Callable[[], Awai
         backend.run(1, "a prompt", SamplingParams(max_tokens=tokens), on_piece)
         return b"".join(pieces).decode()
 
-    async def once() -> float:
+    async def measure() -> float:
         started = perf_counter()
         for _ in range(jobs):
             answer()
         return (perf_counter() - started) / jobs * 1e6
 
-    return once
+    return measure
 
 
-def _slope(found: dict[int, Pairs]) -> Pairs:
+def _slope(results: dict[int, Pairs]) -> Pairs:
     """Return the cost of one more token, from the difference of two lengths."""
     more = _LONG - _SHORT
     slopes = Pairs()
     # Differences of medians, because the difference of two single runs is mostly noise.
     slopes.add(
-        (Sample.of(found[_LONG].ours).median - Sample.of(found[_SHORT].ours).median) / more,
-        (Sample.of(found[_LONG].peer).median - Sample.of(found[_SHORT].peer).median) / more,
+        (Sample.of(results[_LONG].ours).median - Sample.of(results[_SHORT].ours).median) / more,
+        (Sample.of(results[_LONG].peer).median - Sample.of(results[_SHORT].peer).median) / more,
     )
     return slopes

@@ -19,14 +19,14 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks.measure import Table, at_least, take_turns
-from benchmarks.options import Options, say
+from benchmarks.measure import Table, min_budget, take_turns
+from benchmarks.options import Options, print_progress
 from emulator.server.gc_tuning import GarbageCollectorTuning
 from jobs import Limits, MemoryJobStore, NewJob, SqliteJournal
 
 NAME = "job_store"
 _INPUT = b'{"prompt": "a prompt", "stream": false}'
-_BUDGETS = {1: None, 16: None, 128: at_least(15_000)}
+_BUDGETS = {1: None, 16: None, 128: min_budget(15_000)}
 # Enough for a few hundred requests to the store process.
 _EACH = 300
 _LIMIT_S = 900.0
@@ -46,7 +46,7 @@ async def _run(options: Options, folder: Path) -> Table:
         async with asyncio.timeout(_LIMIT_S):
             for submitters, budget in _BUDGETS.items():
                 name = f"{submitters} submitter{'s' if submitters > 1 else ''}"
-                say(f"{NAME}: {name}, {options.pairs} pairs")
+                print_progress(f"{NAME}: {name}, {options.pairs} pairs")
                 each = _EACH if submitters > 1 else 4 * _EACH
                 each = options.size(each, each // 4)
                 pairs = await take_turns(
@@ -66,7 +66,7 @@ def _ours(folder: Path, submitters: int, each: int) -> Callable[[], Awaitable[fl
         for _ in range(each):
             await store.enqueue(new)
 
-    async def once() -> float:
+    async def measure() -> float:
         path = folder / f"{uuid.uuid4()}.sqlite3"
         store = MemoryJobStore(Limits(max_jobs=jobs), SqliteJournal(path))
         await store.start()
@@ -77,16 +77,16 @@ def _ours(folder: Path, submitters: int, each: int) -> Callable[[], Awaitable[fl
         finally:
             await store.close()
         with closing(sqlite3.connect(path)) as database:
-            (found,) = database.execute("SELECT count(*) FROM jobs").fetchone()
-        assert found == jobs, "an acknowledged job is not on disk"
+            (stored_jobs,) = database.execute("SELECT count(*) FROM jobs").fetchone()
+        assert stored_jobs == jobs, "an acknowledged job is not on disk"
         _remove(path)
         return jobs / elapsed
 
-    return once
+    return measure
 
 
 def _plain(folder: Path, jobs: int) -> Callable[[], Awaitable[float]]:
-    async def once() -> float:
+    async def measure() -> float:
         path = folder / f"{uuid.uuid4()}.sqlite3"
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("PRAGMA journal_mode = WAL")
@@ -101,7 +101,7 @@ def _plain(folder: Path, jobs: int) -> Callable[[], Awaitable[float]]:
         _remove(path)
         return jobs / elapsed
 
-    return once
+    return measure
 
 
 def _remove(path: Path) -> None:

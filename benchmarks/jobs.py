@@ -26,10 +26,10 @@ import uvloop
 
 from benchmarks.client import WrongAnswer, ask
 from benchmarks.job_streams import first_chunks
-from benchmarks.measure import Budget, Pairs, Table, at_least
-from benchmarks.options import Options, say
+from benchmarks.measure import Budget, Pairs, Table, min_budget
+from benchmarks.options import Options, print_progress
 from benchmarks.scripts import job_body, write_answer
-from benchmarks.servers import answering, processor_s, serving
+from benchmarks.servers import is_running_jobs, processor_s, run_server
 from benchmarks.streams import settings
 from benchmarks.wrk import Load, check_installed, load
 
@@ -41,8 +41,8 @@ CLIENTS = 32
 ROOM = {"MAX_JOBS": "2000000", "RESULT_RETENTION_S": "1"}
 # Number of clients, whether answers are validated, and the budget.
 _RUNSYNC: tuple[tuple[int, bool, Budget | None], ...] = (
-    (1, False, at_least(1.0, "ratio")),
-    (CLIENTS, False, at_least(2.5, "ratio")),
+    (1, False, min_budget(1.0, "ratio")),
+    (CLIENTS, False, min_budget(2.5, "ratio")),
     (CLIENTS, True, None),
 )
 # Against a handler that does nothing.
@@ -70,14 +70,14 @@ def run(options: Options) -> list[Table]:
         folder = Path(name)
         script = write_answer(folder, _WORDS)
         env = settings("scripted", script, folder, "jobs", **ROOM)
-        with serving("emulator", env=env) as ours:
+        with run_server("emulator", env=env) as ours:
             answer = folder / "answer.json"
             answer.write_text(json.dumps(asyncio.run(_output(ours))))
-            alone = {name: value for name, value in env.items() if name != "JOB_DB"}
-            with serving("sdk_worker", env=alone, ready=answering) as peer:
+            own_env = {name: value for name, value in env.items() if name != "JOB_DB"}
+            with run_server("sdk_worker", env=own_env, ready=is_running_jobs) as peer:
                 sides = _Side("emulator", ours), _Side("sdk_worker", peer)
                 uvloop.run(_runsync(table, options, *sides, _RUNSYNC))
-            with serving("sdk_server", [str(answer)], ready=answering) as peer:
+            with run_server("sdk_server", [str(answer)], ready=is_running_jobs) as peer:
                 sides = _Side("emulator", ours), _Side("sdk_server", peer)
                 uvloop.run(_runsync(table, options, *sides, _NO_WORK, ", handler without work"))
             uvloop.run(_run(table, options, ours))
@@ -96,9 +96,9 @@ class _Side:
     async def load(self, clients: int, options: Options, *, validated: bool) -> tuple[Load, float]:
         """Load its `/runsync`; return the load with the processor time per job in µs."""
         before_s = processor_s(self.module, self.port)
-        found = await _loading(self.port, "/runsync", clients, options, validated=validated)()
+        loads = await _loading(self.port, "/runsync", clients, options, validated=validated)()
         taken_s = processor_s(self.module, self.port) - before_s
-        return found, taken_s * 1e6 / found.requests
+        return loads, taken_s * 1e6 / loads.requests
 
 
 async def _output(port: int) -> dict[str, Any]:
@@ -128,7 +128,7 @@ async def _runsync(
         for clients, validated, budget in rows:
             name = f"/runsync, {clients} client{'s' if clients > 1 else ''}{of_peer}"
             name += ", validated" if validated else ""
-            say(f"{NAME}: {name}, {options.pairs} pairs")
+            print_progress(f"{NAME}: {name}, {options.pairs} pairs")
             rates, p50, p99, took = await _loads_in_turns(
                 options.pairs,
                 partial(ours.load, clients, options, validated=validated),
@@ -149,10 +149,10 @@ def _loading(
 ) -> Callable[[], Awaitable[Load]]:
     body = job_body(validated=validated)
 
-    async def once() -> Load:
+    async def measure() -> Load:
         return await load(port, path, body, clients=clients, seconds=options.size(3, 1))
 
-    return once
+    return measure
 
 
 async def _loads_in_turns(
@@ -175,17 +175,17 @@ async def _loads_in_turns(
 
 async def _run(table: Table, options: Options, port: int) -> None:
     name = f"/run, {CLIENTS} clients, acknowledged durable"
-    say(f"{NAME}: {name}, {options.pairs} turns")
-    once = _loading(port, f"{WAITING}/run", CLIENTS, options)
-    found: list[Load] = []
+    print_progress(f"{NAME}: {name}, {options.pairs} turns")
+    measure = _loading(port, f"{WAITING}/run", CLIENTS, options)
+    loads: list[Load] = []
     async with asyncio.timeout(_LIMIT_S):
         for _ in range(options.pairs + 1):
-            found.append(await once())
-            await empty(port, found[-1].requests)
-    del found[0]
-    table.alone(name, "jobs/s", [each.rate for each in found], at_least(4_000))
-    table.alone(f"{name}, p50", "ms", [each.p50_ms for each in found])
-    table.alone(f"{name}, p99", "ms", [each.p99_ms for each in found])
+            loads.append(await measure())
+            await empty(port, loads[-1].requests)
+    del loads[0]
+    table.add_single(name, "jobs/s", [each.rate for each in loads], min_budget(4_000))
+    table.add_single(f"{name}, p50", "ms", [each.p50_ms for each in loads])
+    table.add_single(f"{name}, p99", "ms", [each.p99_ms for each in loads])
 
 
 async def empty(port: int, acknowledged: int) -> None:

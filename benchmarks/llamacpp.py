@@ -25,10 +25,10 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.client import Reply, ask_all
-from benchmarks.greedy import CHAT, COMPLETIONS, chat, completion, text, user
-from benchmarks.measure import Pairs, Table, at_least, at_most
-from benchmarks.options import Options, say
-from benchmarks.servers import serving
+from benchmarks.greedy import CHAT, COMPLETIONS, answer_text, chat, completion, user_message
+from benchmarks.measure import Pairs, Table, max_budget, min_budget
+from benchmarks.options import Options, print_progress
+from benchmarks.servers import run_server
 from benchmarks.ten_turns import ten_turns
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 
@@ -51,7 +51,9 @@ _Case = tuple[str, int, bool]
 def run(options: Options) -> list[Table]:
     """Measure both servers with the embedded model."""
     if not DEFAULT_MODEL_PATH.exists():
-        say(f"{NAME}: skipped, there is no {DEFAULT_MODEL_PATH.name}; `make bench` fetches it")
+        print_progress(
+            f"{NAME}: skipped, there is no {DEFAULT_MODEL_PATH.name}; `make bench` fetches it"
+        )
         return []
     table = Table(title=NAME, ours="our server", peer="the library's own listener")
     chats = Table(title=f"{NAME}, ten turns", ours=table.ours, peer=table.peer)
@@ -66,10 +68,10 @@ def run(options: Options) -> list[Table]:
             "JOB_DB": str(Path(folder) / "jobs.sqlite3"),
             "LOG_LEVEL": "WARNING",
         }
-        say(f"{NAME}: loading the model twice")
+        print_progress(f"{NAME}: loading the model twice")
         with (
-            serving("emulator", env=env) as ours,
-            serving("llama_listener", [model, str(_SLOTS), str(_CONTEXT)]) as peer,
+            run_server("emulator", env=env) as ours,
+            run_server("llama_listener", [model, str(_SLOTS), str(_CONTEXT)]) as peer,
         ):
             uvloop.run(_run(table, options, ours, peer))
             uvloop.run(ten_turns(chats, options, ours, peer))
@@ -82,20 +84,20 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
     firsts: dict[_Case, Pairs] = defaultdict(Pairs)
     same = 0
     async with asyncio.timeout(_LIMIT_S):
-        # The first turn with a route warms up and is not counted. One route at a time, as a server
-        # is mostly used: what its prompts begin with, the template's own words, is in every slot.
+        # The first turn with a route is a warm-up. Routes are measured one after the other, as servers
+        # usually serve one route: then each slot has the template's words in its cache.
         for route, turn in product(_ROUTES, range(options.pairs + 1)):
             pair = f"pair {turn} of {options.pairs}" if turn else "warming up"
-            say(f"{NAME}: {route}, {pair}")
-            for streams, streamed, time in _asked(turn):
+            print_progress(f"{NAME}: {route}, {pair}")
+            for streams, streamed, time in _measurements(turn):
                 case = (route, streams, streamed)
-                asked = {
+                body = {
                     port: await _ask(port, case, time, tokens)
                     for port in ((ours, peer) if time % 2 else (peer, ours))
                 }
-                by_ours, by_peer = asked[ours], asked[peer]
+                by_ours, by_peer = body[ours], body[peer]
                 texts = [
-                    [text(reply, tokens, streamed=streamed) for reply in replies]
+                    [answer_text(reply, tokens, streamed=streamed) for reply in replies]
                     for replies in (by_ours, by_peer)
                 ]
                 if not turn:
@@ -109,10 +111,10 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
         route, streams, streamed = case
         name = f"{route}, {streams} stream{'s' if streams > 1 else ''}"
         how = "streamed" if streamed else "whole"
-        table.compare(f"{name}, {how}", "tokens/s", pairs, at_least(0.97, "ratio"))
+        table.compare(f"{name}, {how}", "tokens/s", pairs, min_budget(0.97, "ratio"))
     for (route, streams, _), pairs in firsts.items():
         name = "time to first token" if streams == 1 else f"the last of {streams} first tokens"
-        table.compare(f"{route}, {name}", "ms", pairs, at_most(1.1, "ratio"))
+        table.compare(f"{route}, {name}", "ms", pairs, max_budget(1.1, "ratio"))
     table.notes.append(
         f"{tokens} tokens per stream, {_TIMES} pairs per turn; the time includes the prompt. Of "
         f"{4 * _TIMES * options.pairs} greedy answers with one stream, {same} were the same text "
@@ -120,7 +122,7 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
     )
 
 
-def _asked(turn: int) -> Iterator[tuple[int, bool, int]]:
+def _measurements(turn: int) -> Iterator[tuple[int, bool, int]]:
     """Yield the number of streams, the form and the repetition of each measurement of a turn."""
     for streams, streamed in product((1, _SLOTS), (True, False)):
         for time in range(turn * _TIMES, (turn + 1) * _TIMES):
@@ -131,7 +133,7 @@ async def _ask(port: int, case: _Case, time: int, tokens: int) -> list[Reply]:
     route, streams, streamed = case
     prompts = [_prompt(time, case, each) for each in range(streams)]
     if route == "chat":
-        bodies = [chat([user(prompt)], tokens, streamed=streamed) for prompt in prompts]
+        bodies = [chat([user_message(prompt)], tokens, streamed=streamed) for prompt in prompts]
         return await ask_all(port, CHAT, bodies)
     bodies = [completion(prompt, tokens, streamed=streamed) for prompt in prompts]
     return await ask_all(port, COMPLETIONS, bodies)
@@ -150,9 +152,9 @@ def _prompt(time: int, case: _Case, each: int) -> str:
 
 
 def _tokens_per_s(replies: list[Reply], tokens: int) -> float:
-    asked = min(reply.asked for reply in replies)
+    started = min(reply.sent_ns for reply in replies)
     ended = max(reply.times[-1] for reply in replies)
-    return len(replies) * tokens / ((ended - asked) / 1e9)
+    return len(replies) * tokens / ((ended - started) / 1e9)
 
 
 def _last_first_ms(replies: list[Reply]) -> float:

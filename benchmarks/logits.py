@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.measure import Table
-from benchmarks.options import Options, say
+from benchmarks.options import Options, print_progress
 from engine.backends.rkllm.abi import ABI_13, bind
 from engine.backends.rkllm.library import load_library
 from engine.backends.rkllm.logits.grammar import Constraint, GrammarCompiler
@@ -66,7 +66,9 @@ _SCHEMA: Mapping[str, Any] = {
     "required": ["name", "count", "tags"],
     "additionalProperties": False,
 }
-_SAID = b'{"name": "Some one who is here, and there", "count": 1234, "tags": ["red", "blue"]}'
+_CONSTRAINED_TEXT = (
+    b'{"name": "Some one who is here, and there", "count": 1234, "tags": ["red", "blue"]}'
+)
 
 
 class _Tokens:
@@ -110,40 +112,40 @@ def run(options: Options) -> list[Table]:
     table = Table(title=NAME, ours="ours")
     repeats = max(options.pairs, 3)
     for way, sampling in _WAYS.items():
-        say(f"{NAME}: {way}")
+        print_progress(f"{NAME}: {way}")
         params = SamplingParams(seed=1, **sampling)
-        table.alone(
+        table.add_single(
             f"choosing, {way}", "CPU ms/token", [_choosing_ms(params) for _ in range(repeats)]
         )
-    say(f"{NAME}: held to a schema")
+    print_progress(f"{NAME}: held to a schema")
     words = _Words()
-    table.alone(
+    table.add_single(
         "preparing the vocabulary for schemas, once",
         "CPU ms",
         [_known_ms(words) for _ in range(3)],
     )
     grammars = _grammars(words)
-    table.alone(
+    table.add_single(
         "compiling a schema",
         "CPU ms/answer",
         [_schema_ms(grammars) for _ in range(repeats)],
     )
-    table.alone(
+    table.add_single(
         "choosing, a job's defaults, held to a schema",
         "CPU ms/token",
         [_held_ms(grammars) for _ in range(repeats)],
     )
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         runtime = _runtime(Path(folder))
-        table.alone(
+        table.add_single(
             "bare stand-in, a row of logits without reading it",
             "CPU ms/token",
             [_bare_ms(runtime) for _ in range(repeats)],
         )
         for way in ("greedy", "a job's defaults"):
-            say(f"{NAME}: an answer, {way}")
+            print_progress(f"{NAME}: an answer, {way}")
             params = SamplingParams(seed=1, **_WAYS[way])
-            table.alone(
+            table.add_single(
                 f"an answer's token, {way}",
                 "CPU ms/token",
                 [_answer_ms(runtime, grammars, params) for _ in range(repeats)],
@@ -197,7 +199,7 @@ def _held_ms(grammars: GrammarCompiler) -> float:
     chooses = Sampler(SamplingParams(seed=1, **_JOB), _PROMPT, SIZE)
     rows = (np.random.default_rng(1).standard_normal((8, SIZE)) * 3).astype(np.float32)
     spent = 0.0
-    for number, byte in enumerate(_SAID):
+    for number, byte in enumerate(_CONSTRAINED_TEXT):
         row = rows[number % len(rows)]
         row[byte] = 50
         started = process_time()
@@ -206,7 +208,7 @@ def _held_ms(grammars: GrammarCompiler) -> float:
         spent += process_time() - started
         assert picked.token == byte
         row[byte] = 0
-    return spent * 1000 / len(_SAID)
+    return spent * 1000 / len(_CONSTRAINED_TEXT)
 
 
 def _runtime(folder: Path) -> Runtime:

@@ -42,7 +42,7 @@ def _cpu() -> str:
 
 
 @contextmanager
-def awake() -> Iterator[None]:
+def keep_cores_awake() -> Iterator[None]:
     """Keep the cores from sleeping within the context.
 
     A core that sleeps between two tokens takes long to wake up, with cold caches: on a virtual
@@ -59,5 +59,5 @@ def awake() -> Iterator[None]:
 # Whether the cores sleep between two tokens.
 MOODS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "cores asleep": nullcontext,
-    "cores awake": awake,
+    "cores awake": keep_cores_awake,
 }

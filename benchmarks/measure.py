@@ -103,19 +103,19 @@ class Table:
             )
         )
 
-    def alone(
+    def add_single(
         self, name: str, unit: str, values: Sequence[float], budget: Budget | None = None
     ) -> None:
         """Add a row without a peer."""
         self.rows.append(Row(name=name, unit=unit, ours=Sample.of(values), budget=budget))
 
 
-def at_most(limit: float, of: Literal["ours", "ratio"] = "ours") -> Budget:
+def max_budget(limit: float, of: Literal["ours", "ratio"] = "ours") -> Budget:
     """Return a budget with an upper limit."""
     return Budget(limit, "at most", of)
 
 
-def at_least(limit: float, of: Literal["ours", "ratio"] = "ours") -> Budget:
+def min_budget(limit: float, of: Literal["ours", "ratio"] = "ours") -> Budget:
     """Return a budget with a lower limit."""
     return Budget(limit, "at least", of)
 
@@ -126,10 +126,10 @@ async def take_turns(
     """Measure both sides in turns, after one warm-up of each that does not count."""
     await ours()
     await peer()
-    found = Pairs()
+    measured = Pairs()
     for _ in range(pairs):
-        found.add(await ours(), await peer())
-    return found
+        measured.add(await ours(), await peer())
+    return measured
 
 
 async def latencies_in_turns(

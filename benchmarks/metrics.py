@@ -19,10 +19,10 @@ import uvloop
 
 from benchmarks.client import WrongAnswer, ask
 from benchmarks.jobs import CLIENTS
-from benchmarks.measure import Budget, Pairs, Table, at_least, take_turns
-from benchmarks.options import Options, say
+from benchmarks.measure import Budget, Pairs, Table, min_budget, take_turns
+from benchmarks.options import Options, print_progress
 from benchmarks.scripts import job_body, write_answer, write_burst
-from benchmarks.servers import serving
+from benchmarks.servers import run_server
 from benchmarks.streams import burst_rate, settings
 from benchmarks.wrk import check_installed, load
 from emulator.metrics.definitions import PREFIX, Metrics
@@ -35,7 +35,7 @@ NAME = "metrics"
 _EVERY_S = 1.0
 _LIMIT_S = 1800.0
 _COUNTED = f"{PREFIX}generations_total".encode()
-_BUDGET: Budget = at_least(0.98, "ratio")
+_BUDGET: Budget = min_budget(0.98, "ratio")
 
 
 def run(options: Options) -> list[Table]:
@@ -45,12 +45,12 @@ def run(options: Options) -> list[Table]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         answer = write_answer(folder, "The quick brown fox jumps over the dog.")
-        with serving("emulator", env=settings("scripted", answer, folder, "jobs")) as port:
+        with run_server("emulator", env=settings("scripted", answer, folder, "jobs")) as port:
             uvloop.run(_jobs(table, options, port))
         burst = write_burst(folder)
-        with serving("emulator", env=settings("scripted", burst, folder, "burst")) as port:
+        with run_server("emulator", env=settings("scripted", burst, folder, "burst")) as port:
             uvloop.run(_stream(table, options, port))
-    table.alone("counting one job", "µs/job", _counting(options))
+    table.add_single("counting one job", "µs/job", _counting(options))
     return [table]
 
 
@@ -59,11 +59,11 @@ async def _jobs(table: Table, options: Options, port: int) -> None:
     seconds = options.size(5, 2)
 
     async def rate() -> float:
-        found = await load(port, "/runsync", job_body(), clients=CLIENTS, seconds=seconds)
-        return found.rate
+        results = await load(port, "/runsync", job_body(), clients=CLIENTS, seconds=seconds)
+        return results.rate
 
     name = f"/runsync, {CLIENTS} clients"
-    say(f"{NAME}: {name}, {options.pairs} pairs")
+    print_progress(f"{NAME}: {name}, {options.pairs} pairs")
     table.compare(name, "jobs/s", await _in_turns(options, port, rate), _BUDGET)
 
 
@@ -72,7 +72,7 @@ async def _stream(table: Table, options: Options, port: int) -> None:
     # Long enough for several scrapes.
     rate = burst_rate(port, tokens, asks=options.size(6, 2))
     name = f"one stream after the other, of {tokens:,} tokens"
-    say(f"{NAME}: {name}, {options.pairs} pairs")
+    print_progress(f"{NAME}: {name}, {options.pairs} pairs")
     table.compare(name, "tokens/s", await _in_turns(options, port, rate), _BUDGET)
 
 
@@ -132,7 +132,7 @@ def _counting(options: Options) -> list[float]:
     verdict = Verdict(text="", intent="general")
     scope = {"type": "http", "path": "/runsync"}
     jobs = options.size(20_000, 1_000)
-    found = []
+    results = []
     for _ in range(options.pairs):
         started = time.thread_time()
         for _ in range(jobs):
@@ -141,5 +141,5 @@ def _counting(options: Options) -> list[float]:
             metrics.count_verdict(verdict)
             metrics.job_ended(job)
             metrics.count_request(scope, 200, 0.1)
-        found.append((time.thread_time() - started) / jobs * 1e6)
-    return found
+        results.append((time.thread_time() - started) / jobs * 1e6)
+    return results

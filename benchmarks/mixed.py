@@ -28,11 +28,11 @@ import uvloop
 
 from benchmarks.client import WrongAnswer, ask
 from benchmarks.jobs import ROOM, WAITING, empty
-from benchmarks.measure import Table, at_least, at_most
+from benchmarks.measure import Table, max_budget, min_budget
 from benchmarks.open_stream import OpenStream
-from benchmarks.options import Options, say
+from benchmarks.options import Options, print_progress
 from benchmarks.scripts import MODEL, burst_text, job_body, write_burst
-from benchmarks.servers import engine_host, serving
+from benchmarks.servers import engine_host, run_server
 from benchmarks.streams import PROMPT, settings
 from benchmarks.wrk import Load, Wrk, check_installed, load
 
@@ -49,7 +49,7 @@ _TURN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _TurnFigures:
     """The figures of one turn; times are the maximum of the turn, except in the loads."""
 
     run: Load
@@ -59,7 +59,7 @@ class _Found:
     freed_ms: float
     next_ms: float
     run_killed: Load
-    again_ms: float
+    recovery_ms: float
 
 
 def run(options: Options) -> list[Table]:
@@ -70,54 +70,56 @@ def run(options: Options) -> list[Table]:
         folder = Path(name)
         env = settings("scripted", write_burst(folder, _SLOTS), folder, "mixed", **ROOM)
         aborts = folder / "aborts"
-        with serving("emulator", [f"--tell-aborts={aborts}"], env) as port:
+        with run_server("emulator", [f"--tell-aborts={aborts}"], env) as port:
             _show(table, uvloop.run(_run(options, port, aborts)))
     return [table]
 
 
-def _show(table: Table, found: list[_Found]) -> None:
-    def alone(name: str, unit: str, of: Any, budget: Any = None) -> None:
-        table.alone(name, unit, [of(each) for each in found], budget)
+def _show(table: Table, turns: list[_TurnFigures]) -> None:
+    def add_row(name: str, unit: str, of: Any, budget: Any = None) -> None:
+        table.add_single(name, unit, [of(each) for each in turns], budget)
 
     jobs = f"/run, {_CLIENTS} clients"
-    alone(f"{_SLOTS} streams", "MB/s", lambda each: each.streams.megabytes / each.streams.seconds)
-    alone(jobs, "jobs/s", lambda each: each.run.rate, at_least(1_000))
-    alone(f"{jobs}, p50", "ms", lambda each: each.run.p50_ms)
-    alone(f"{jobs}, p99", "ms", lambda each: each.run.p99_ms, at_most(50))
-    alone("/health, worst", "ms", lambda each: each.health_ms, at_most(100))
-    alone("/v2/{endpoint}/health, worst", "ms", lambda each: each.jobs_health_ms, at_most(100))
-    alone(
+    add_row(f"{_SLOTS} streams", "MB/s", lambda each: each.streams.megabytes / each.streams.seconds)
+    add_row(jobs, "jobs/s", lambda each: each.run.rate, min_budget(1_000))
+    add_row(f"{jobs}, p50", "ms", lambda each: each.run.p50_ms)
+    add_row(f"{jobs}, p99", "ms", lambda each: each.run.p99_ms, max_budget(50))
+    add_row("/health, worst", "ms", lambda each: each.health_ms, max_budget(100))
+    add_row("/v2/{endpoint}/health, worst", "ms", lambda each: each.jobs_health_ms, max_budget(100))
+    add_row(
         f"from a disconnect until its slot is free, worst of {_DISCONNECTS}",
         "ms",
         lambda each: each.freed_ms,
-        at_most(50),
+        max_budget(50),
     )
-    alone(
+    add_row(
         f"from a disconnect to the next stream's first text, worst of {_DISCONNECTS}",
         "ms",
         lambda each: each.next_ms,
     )
     killed = f"{jobs}, engine host killed meanwhile"
-    alone(killed, "jobs/s", lambda each: each.run_killed.rate)
-    alone(f"{killed}, p99", "ms", lambda each: each.run_killed.p99_ms)
-    alone("from the engine host's SIGKILL to the next answer", "ms", lambda each: each.again_ms)
+    add_row(killed, "jobs/s", lambda each: each.run_killed.rate)
+    add_row(f"{killed}, p99", "ms", lambda each: each.run_killed.p99_ms)
+    add_row(
+        "from the engine host's SIGKILL to the next answer", "ms", lambda each: each.recovery_ms
+    )
     table.notes.append(
         "All rows of a turn are measured at the same time. No job was refused or lost, and the "
         "engine was restarted exactly once each time it was killed."
     )
 
 
-async def _run(options: Options, port: int, aborts: Path) -> list[_Found]:
-    found = []
+async def _run(options: Options, port: int, aborts: Path) -> list[_TurnFigures]:
+    turns = []
     for turn in range(options.pairs + 1):
-        say(f"{NAME}: turn {turn} of {options.pairs}")
+        print_progress(f"{NAME}: turn {turn} of {options.pairs}")
         async with asyncio.timeout(_TURN_S):
-            found.append(await _turn(port, options, aborts))
+            turns.append(await _turn(port, options, aborts))
     # The first one is a warm-up.
-    return found[1:]
+    return turns[1:]
 
 
-async def _turn(port: int, options: Options, aborts: Path) -> _Found:
+async def _turn(port: int, options: Options, aborts: Path) -> _TurnFigures:
     seconds = options.size(5, 2)
     async with _saturating(port) as streams:
         own = await OpenStream.ask(port, _PATH, _ENDLESS)
@@ -132,10 +134,10 @@ async def _turn(port: int, options: Options, aborts: Path) -> _Found:
         run_load = await jobs
         own.close()
         streams.stop()
-        streams_load = await streams.found()
-    run_killed, again_ms = await _kill(port, options)
+        streams_load = await streams.wait()
+    run_killed, recovery_ms = await _kill(port, options)
     await empty(port, run_load.requests + run_killed.requests)
-    return _Found(
+    return _TurnFigures(
         run=run_load,
         streams=streams_load,
         health_ms=health,
@@ -143,7 +145,7 @@ async def _turn(port: int, options: Options, aborts: Path) -> _Found:
         freed_ms=freed_ms,
         next_ms=next_ms,
         run_killed=run_killed,
-        again_ms=again_ms,
+        recovery_ms=recovery_ms,
     )
 
 
@@ -211,12 +213,12 @@ async def _kill(port: int, options: Options) -> tuple[Load, float]:
         await asyncio.sleep(0.5)
         os.kill(engine_host(port), signal.SIGKILL)
         killed = time.monotonic_ns()
-        again_ms = (await _answered(port) - killed) / 1e6
+        recovery_ms = (await _answered(port) - killed) / 1e6
         load_ = await jobs
     restarts = (await _engine(port))["restarts"] - before
     if restarts != 1:
         raise WrongAnswer(f"the engine was killed once and restarted {restarts} times")
-    return load_, again_ms
+    return load_, recovery_ms
 
 
 async def _answered(port: int) -> int:
@@ -241,9 +243,9 @@ async def _engine(port: int) -> dict[str, Any]:
     return engine
 
 
-async def _until(port: int, **wanted: int) -> None:
+async def _until(port: int, **expected: int) -> None:
     """Wait until the engine reports these counts. Raises TimeoutError."""
     async with asyncio.timeout(_READY_S):
         # The counts are in another process, so they must be polled (ASYNC110).
-        while not wanted.items() <= (await _engine(port)).items():  # noqa: ASYNC110
+        while not expected.items() <= (await _engine(port)).items():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from benchmarks.measure import Table, take_turns
-from benchmarks.options import Options, say
+from benchmarks.options import Options, print_progress
 from engine import (
     BackendConfig,
     Engine,
@@ -52,7 +52,7 @@ async def _run(options: Options) -> Table:
             for told, step_ms in (("as long", STEP_MS), ("twice as long", 2 * STEP_MS)):
                 several = await engine(PLACES, step_ms)
                 for row, measure in _ROWS.items():
-                    say(f"{NAME}: {row}, a step takes {told}")
+                    print_progress(f"{NAME}: {row}, a step takes {told}")
                     pairs = await take_turns(
                         max(options.pairs // 2, 2), _on(measure, several), _on(measure, one)
                     )
@@ -99,9 +99,11 @@ async def _engine(folder: Path, places: int, step_ms: int) -> AsyncIterator[Engi
 
 async def _answer(engine: Engine, tokens: int, priority: Priority = Priority.JOB) -> None:
     """Request `tokens` tokens and check them."""
-    asked = GenerationRequest(prompt=(0, tokens), sampling=SamplingParams(), priority=priority)
+    request_sent = GenerationRequest(
+        prompt=(0, tokens), sampling=SamplingParams(), priority=priority
+    )
     got: list[str] = []
-    async with await engine.generate(asked) as stream:
+    async with await engine.generate(request_sent) as stream:
         async for batch in stream:
             got += [delta.text for delta in batch]
     if "".join(got) != "".join(f"{i} " for i in range(tokens)):

@@ -22,6 +22,6 @@ class Options:
         return quick if self.quick else full
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print the current measurement to stderr; stdout is for the tables."""
     print(text, file=sys.stderr, flush=True)

@@ -32,10 +32,10 @@ class PlainRkllm:
     def run(self, prompt: Sequence[int], max_tokens: int) -> None:
         """Generate; return when the library returns."""
         ids = (ctypes.c_int32 * len(prompt))(*prompt)
-        given = ABI_13.input(role=b"user", input_type=RKLLMInputType.RKLLM_INPUT_TOKEN)
-        given.token_input = RKLLMTokenInput(ids, len(prompt))
+        runtime_input = ABI_13.input(role=b"user", input_type=RKLLMInputType.RKLLM_INPUT_TOKEN)
+        runtime_input.token_input = RKLLMTokenInput(ids, len(prompt))
         infer = ABI_13.infer_param(max_new_tokens=max_tokens)
-        if (code := self._functions.run(self._handle, given, infer, None)) != 0:
+        if (code := self._functions.run(self._handle, runtime_input, infer, None)) != 0:
             raise RuntimeError(f"rkllm_run failed with {code}")
 
     def close(self) -> None:

@@ -24,16 +24,16 @@ class Source(Protocol):
 
 def tokens(source: Source, prompt: Sequence[int], max_tokens: int) -> Iterator[str]:
     """Generate on a thread and yield the tokens one by one from the queue."""
-    found: queue.Queue[str | None] = queue.Queue()
+    token_queue: queue.Queue[str | None] = queue.Queue()
 
     def generate() -> None:
         try:
-            source.generate(prompt, max_tokens, found.put)
+            source.generate(prompt, max_tokens, token_queue.put)
         finally:
-            found.put(None)
+            token_queue.put(None)
 
     threading.Thread(target=generate, daemon=True).start()
-    while (token := found.get(timeout=_TOKEN_TIMEOUT_S)) is not None:
+    while (token := token_queue.get(timeout=_TOKEN_TIMEOUT_S)) is not None:
         yield token
 
 

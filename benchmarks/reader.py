@@ -20,7 +20,7 @@ from tests.fake_rkllm import run as compile_c
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2")
-_TOLD = struct.Struct("=qqqqqq")
+_RECORD = struct.Struct("=qqqqqq")
 _LIMIT_S = 330.0
 
 
@@ -76,15 +76,15 @@ class Reader:
         return list(_reads(done.stdout))
 
 
-def _reads(told: bytes) -> Iterator[Read]:
+def _reads(raw: bytes) -> Iterator[Read]:
     at = 0
-    while at < len(told):
-        asked, cpu_before, cpu_first, cpu_end, count, size = _TOLD.unpack_from(told, at)
-        at += _TOLD.size
+    while at < len(raw):
+        sent_ns, cpu_before, cpu_first, cpu_end, count, size = _RECORD.unpack_from(raw, at)
+        at += _RECORD.size
         if not count:
             raise WrongAnswer("the server closed the connection without an answer")
-        pairs = array("q", told[at : at + 16 * count])
+        pairs = array("q", raw[at : at + 16 * count])
         at += 16 * count
-        reply = Reply(asked, told[at : at + size], list(pairs[::2]), list(pairs[1::2]))
+        reply = Reply(sent_ns, raw[at : at + size], list(pairs[::2]), list(pairs[1::2]))
         at += size
         yield Read(reply, cpu_before, cpu_first, cpu_end)

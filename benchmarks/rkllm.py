@@ -34,12 +34,12 @@ from benchmarks.machine import MOODS
 from benchmarks.measure import (
     Pairs,
     Table,
-    at_least,
-    at_most,
     latencies_in_turns,
+    max_budget,
+    min_budget,
     take_turns,
 )
-from benchmarks.options import Options, say
+from benchmarks.options import Options, print_progress
 from benchmarks.plain_rkllm import PlainRkllm, RkllmSource
 from benchmarks.queues import Source, tokens
 from benchmarks.scripts import (
@@ -48,7 +48,7 @@ from benchmarks.scripts import (
     write_rkllm_burst,
     write_rkllm_stamps,
 )
-from benchmarks.servers import serving
+from benchmarks.servers import run_server
 from benchmarks.streams import (
     COALESCED,
     FIRST_PACE,
@@ -93,8 +93,8 @@ def run(options: Options) -> list[Table]:
 
 def _bare(table: Table, library: Path, script: Path, options: Options) -> None:
     """Measure the stand-in with a callback that only counts, the upper limit for Python."""
-    say(f"{NAME}: bare stand-in")
-    wanted = options.size(500_000, 50_000)
+    print_progress(f"{NAME}: bare stand-in")
+    token_count = options.size(500_000, 50_000)
     count = 0
 
     def on_result(result: Any, number: int | None, state: int) -> int:
@@ -107,12 +107,12 @@ def _bare(table: Table, library: Path, script: Path, options: Options) -> None:
     for _ in range(options.pairs):
         count = 0
         started = time.perf_counter()
-        bare.run(PROMPT, wanted)
-        rates.append(wanted / (time.perf_counter() - started))
+        bare.run(PROMPT, token_count)
+        rates.append(token_count / (time.perf_counter() - started))
         # The last call reports the end.
-        assert count == wanted + 1, "a token was lost"
+        assert count == token_count + 1, "a token was lost"
     bare.close()
-    table.alone("bare stand-in, a callback that only counts", "tokens/s", rates)
+    table.add_single("bare stand-in, a callback that only counts", "tokens/s", rates)
 
 
 # ---- in this process ----
@@ -125,7 +125,7 @@ async def _inside(table: Table, library: Path, folder: Path, options: Options) -
         jobs, of_peer = options.size(10, 2), options.size(3, 1)
         async with both(rkllm(library, burst)) as engines:
             for isolation, engine in zip(ISOLATIONS, engines, strict=True):
-                say(f"{NAME}: jobs, {isolation} isolation, {options.pairs} pairs")
+                print_progress(f"{NAME}: jobs, {isolation} isolation, {options.pairs} pairs")
                 pairs = await take_turns(
                     options.pairs,
                     job_seconds(engine, _JOB, _TOKENS, jobs),
@@ -142,14 +142,14 @@ async def _inside(table: Table, library: Path, folder: Path, options: Options) -
             for isolation, engine in zip(ISOLATIONS, engines, strict=True):
                 for mood, cores in MOODS.items():
                     what = f"{PACE:g} tokens/s, {isolation} isolation, {mood}"
-                    say(f"{NAME}: {what}, {options.pairs} pairs")
+                    print_progress(f"{NAME}: {what}, {options.pairs} pairs")
                     with cores():
                         p50, p95 = await latencies_in_turns(
                             options.pairs,
                             consumer_latencies_ms(engine, paced),
                             _queued_latencies_ms(peer, paced),
                         )
-                    budget = at_most(0.3) if isolation == "process" else None
+                    budget = max_budget(0.3) if isolation == "process" else None
                     table.compare(f"callback to consumer at {what}, p50", "ms", p50, budget)
                     table.compare(f"callback to consumer at {what}, p95", "ms", p95)
         peer.close()
@@ -163,7 +163,7 @@ def _queued_job_seconds(source: Source, jobs: int) -> Callable[[], Awaitable[flo
     """Return a measurement of the peer: deltas and text from its queue as one JSON value."""
     expected = burst_text(_TOKENS)
 
-    async def once() -> float:
+    async def measure() -> float:
         elapsed = 0.0
         for _ in range(jobs):
             started = time.perf_counter()
@@ -174,19 +174,19 @@ def _queued_job_seconds(source: Source, jobs: int) -> Callable[[], Awaitable[flo
             assert text == expected, "a token was lost"
         return elapsed / jobs
 
-    return once
+    return measure
 
 
-def _queued_latencies_ms(source: Source, wanted: int) -> Callable[[], Awaitable[list[float]]]:
-    async def once() -> list[float]:
-        came = [(time.monotonic_ns(), text) for text in tokens(source, PROMPT, wanted)]
-        found = [
+def _queued_latencies_ms(source: Source, token_count: int) -> Callable[[], Awaitable[list[float]]]:
+    async def measure() -> list[float]:
+        came = [(time.monotonic_ns(), text) for text in tokens(source, PROMPT, token_count)]
+        results = [
             (now - int(stamp)) / 1e6 for now, text in came for stamp in TEXT_STAMP.findall(text)
         ]
-        assert len(found) == wanted, "a token was lost"
-        return found
+        assert len(results) == token_count, "a token was lost"
+        return results
 
-    return once
+    return measure
 
 
 # ---- servers ----
@@ -209,29 +209,29 @@ def _served(table: Table, library: Path, folder: Path, options: Options) -> None
 
     burst = write_rkllm_burst(folder)
     with (
-        serving("emulator", env=ours(burst, "process")) as process,
-        serving("emulator", env=ours(burst, "thread", "thread")) as thread,
-        serving("emulator", ["--event-per-token"], ours(burst, "each")) as per_token,
-        serving("flask_server", peer(burst)) as flask,
+        run_server("emulator", env=ours(burst, "process")) as process,
+        run_server("emulator", env=ours(burst, "thread", "thread")) as thread,
+        run_server("emulator", ["--event-per-token"], ours(burst, "each")) as per_token,
+        run_server("flask_server", peer(burst)) as flask,
     ):
         uvloop.run(_bursts(table, options, (process, thread), per_token, flask))
     stamps = write_rkllm_stamps(folder, FIRST_PACE)
     with (
-        serving("emulator", env=ours(stamps, stamps.stem)) as process,
-        serving("flask_server", peer(stamps)) as flask,
+        run_server("emulator", env=ours(stamps, stamps.stem)) as process,
+        run_server("flask_server", peer(stamps)) as flask,
     ):
         uvloop.run(first_tokens(table, options, process, flask))
     stamps = write_rkllm_stamps(folder, PACE)
     for isolation in ISOLATIONS:
         with (
-            serving("emulator", env=ours(stamps, stamps.stem, isolation)) as port,
-            serving("flask_server", peer(stamps)) as flask,
+            run_server("emulator", env=ours(stamps, stamps.stem, isolation)) as port,
+            run_server("flask_server", peer(stamps)) as flask,
         ):
             what = f"{isolation} isolation, "
             uvloop.run(steady(table, options, port, flask, what=what, p95=SAME))
     with (
-        serving("bare_hop", peer(stamps)) as port,
-        serving("flask_server", peer(stamps)) as flask,
+        run_server("bare_hop", peer(stamps)) as port,
+        run_server("flask_server", peer(stamps)) as flask,
     ):
         uvloop.run(steady(table, options, port, flask, what="a bare hop, ", p50=None))
 
@@ -242,19 +242,19 @@ async def _bursts(
     asks, of_peer = options.size(20, 2), options.size(3, 1)
     async with asyncio.timeout(LIMIT_S):
         for isolation, port in zip(ISOLATIONS, ours, strict=True):
-            say(f"{NAME}: burst, {isolation} isolation, {options.pairs} pairs")
+            print_progress(f"{NAME}: burst, {isolation} isolation, {options.pairs} pairs")
             pairs = await take_turns(
                 options.pairs,
                 burst_rate(port, _TOKENS, asks=asks),
                 burst_rate(peer, _TOKENS, asks=of_peer),
             )
-            budget = at_least(200_000) if isolation == "process" else None
+            budget = min_budget(200_000) if isolation == "process" else None
             name = f"burst, 1 stream, coalesced, {isolation} isolation"
             table.compare(name, "tokens/s", pairs, budget)
-        say(f"{NAME}: burst, one event per token, {options.pairs} pairs")
+        print_progress(f"{NAME}: burst, one event per token, {options.pairs} pairs")
         pairs = await take_turns(
             options.pairs,
             burst_rate(per_token, _TOKENS, asks=options.size(10, 1), each_its_own=True),
             burst_rate(peer, _TOKENS, asks=of_peer, each_its_own=True),
         )
-        table.compare("burst, 1 stream, one event per token", "events/s", pairs, at_least(35_000))
+        table.compare("burst, 1 stream, one event per token", "events/s", pairs, min_budget(35_000))

@@ -76,9 +76,9 @@ def write_stamps(folder: Path, tokens_per_s: float, slots: int = 4) -> Path:
 
 def write_rkllm_burst(folder: Path) -> Path:
     """Write the same burst as a "model file" of the stand-in; `max_tokens` limits it."""
-    said = " ".join(map(quoted, PIECES))
+    pieces = " ".join(map(quoted, PIECES))
     return write_script(
-        folder / "burst.rkllm", f"{_RKLLM_ANSWER}  say {said} times={_ENDLESS // len(PIECES)}\n"
+        folder / "burst.rkllm", f"{_RKLLM_ANSWER}  say {pieces} times={_ENDLESS // len(PIECES)}\n"
     )
 
 

@@ -22,23 +22,23 @@ _STOP_S = 15.0
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 
-async def healthy(port: int) -> bool:
+async def is_healthy(port: int) -> bool:
     """Return whether the health check of a server succeeds, as ours and most peers have it."""
     return (await ask(port, "/health", timeout_s=5)).json().get("status") == "ok"
 
 
-async def answering(port: int) -> bool:
+async def is_running_jobs(port: int) -> bool:
     """Return whether a server runs a job, for the SDK's server, which has no health check."""
     return "id" in (await ask(port, "/runsync", {"input": {}}, timeout_s=5)).json()
 
 
 @contextmanager
-def serving(
+def run_server(
     module: str,
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     *,
-    ready: Callable[[int], Awaitable[bool]] = healthy,
+    ready: Callable[[int], Awaitable[bool]] = is_healthy,
 ) -> Iterator[int]:
     """Run a module of `benchmarks.processes` as a server; yield its port once it is `ready`.
 
@@ -124,10 +124,10 @@ def _process(*words: bytes) -> int:
     """Return the process whose command line has all these words. Raises LookupError."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            given = path.read_bytes().split(b"\0")
+            arguments = path.read_bytes().split(b"\0")
         except OSError:
             # The process has exited meanwhile.
             continue
-        if all(word in given for word in words):
+        if all(word in arguments for word in words):
             return int(path.parent.name)
     raise LookupError(f"no process has {words} in its command line")

@@ -86,16 +86,16 @@ class StampingBackend:
         with self._lock:
             self._aborts[run_id] = aborted
         due = time.monotonic()
-        said = 0
-        for said in itertools.count(1):
+        count = 0
+        for count in itertools.count(1):
             if aborted.wait(max(due - time.monotonic(), 0)):
                 break
-            if on_piece(b"@%d;" % time.monotonic_ns(), said, None):
+            if on_piece(b"@%d;" % time.monotonic_ns(), count, None):
                 break
             due += self._gap_s
         with self._lock:
             del self._aborts[run_id]
-        return RunResult(reason=FinishReason.LENGTH, prompt_tokens=1, completion_tokens=said)
+        return RunResult(reason=FinishReason.LENGTH, prompt_tokens=1, completion_tokens=count)
 
     def abort(self, run_id: int) -> None:
         """Wake up the run."""

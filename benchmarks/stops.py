@@ -19,8 +19,8 @@ import random
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from benchmarks.measure import Pairs, Sample, Table, at_most
-from benchmarks.options import Options, say
+from benchmarks.measure import Pairs, Sample, Table, max_budget
+from benchmarks.options import Options, print_progress
 from engine.stops import StopMatcher
 
 NAME = "stops"
@@ -40,8 +40,8 @@ _PIECES_A_TIMING = 20_000
 _FULL_RESCANS_FROM = 4_000
 _FULL_RESCANS = 200
 # The limit for constant time, with a margin for noise.
-_FLAT = at_most(1.5)
-_BUDGET = at_most(1.0)
+_FLAT = max_budget(1.5)
+_BUDGET = max_budget(1.0)
 
 # Processes all pieces and returns the seconds, without the setup of a request.
 Scan = Callable[[list[str], Sequence[str]], float]
@@ -56,7 +56,7 @@ def run(options: Options) -> list[Table]:
 
     def measure(kind: str, pieces: list[str], count: int) -> float:
         name = f"{len(pieces):,} {kind}pieces, {count} stop{'s' if count > 1 else ''}"
-        say(f"{NAME}: {name}")
+        print_progress(f"{NAME}: {name}")
         against_full, against_window = _take_turns(pieces, STOPS[:count], options.pairs)
         full.compare(name, "µs/piece", against_full, _BUDGET)
         window.compare(name, "µs/piece", against_window, _BUDGET)
@@ -66,14 +66,16 @@ def run(options: Options) -> list[Table]:
         for count in _COUNTS:
             medians[size, count] = measure("", _text(size), count)
     longest = sizes[-1]
-    few, many = (measure("adverse ", [_ADVERSE] * longest, count) for count in (1, 16))
+    one_stop, sixteen_stops = (
+        measure("adverse ", [_ADVERSE] * longest, count) for count in (1, 16)
+    )
     longer = [medians[longest, count] / medians[sizes[0], count] for count in _COUNTS]
-    full.alone(f"{longest:,} pieces over {sizes[0]}, worst of four", "x", [max(longer)], _FLAT)
-    full.alone("16 stops over 1, adverse pieces", "x", [many / few], _FLAT)
-    say(f"{NAME}: building the automaton")
+    full.add_single(f"{longest:,} pieces over {sizes[0]}, worst of four", "x", [max(longer)], _FLAT)
+    full.add_single("16 stops over 1, adverse pieces", "x", [sixteen_stops / one_stop], _FLAT)
+    print_progress(f"{NAME}: building the automaton")
     for count in (1, 16):
         built = [_build_us(STOPS[:count]) for _ in range(options.pairs)]
-        full.alone(f"once a request: building it for {count}", "µs", built)
+        full.add_single(f"once a request: building it for {count}", "µs", built)
     full.notes.append(
         f"Above {_FULL_RESCANS_FROM:,} pieces, the whole text is rescanned only for "
         f"{_FULL_RESCANS} of them, evenly spread. All of them "

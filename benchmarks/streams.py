@@ -12,12 +12,12 @@ from benchmarks.machine import MOODS
 from benchmarks.measure import (
     Budget,
     Table,
-    at_most,
     latencies_in_turns,
+    max_budget,
     percentile,
     take_turns,
 )
-from benchmarks.options import Options, say
+from benchmarks.options import Options, print_progress
 from benchmarks.scripts import MODEL, burst_text
 
 # A usual pace of a model, and one that is fast enough for a short series of first tokens and slow
@@ -26,7 +26,7 @@ PACE = 20.0
 FIRST_PACE = 200.0
 LIMIT_S = 900.0
 # Not slower than the peer.
-SAME = at_most(1.0, "ratio")
+SAME = max_budget(1.0, "ratio")
 COALESCED = (
     "An event of ours contains all tokens since the previous one, so a burst is coalesced. For one "
     "event per token, each token becomes its own event; tokens that arrive together are still "
@@ -59,7 +59,7 @@ def burst_rate(
     """
     expected = burst_text(tokens)
 
-    async def once() -> float:
+    async def measure() -> float:
         elapsed_ns = 0
         for _ in range(asks):
             replies = await ask_all(port, _PATH, [_body(tokens)] * streams)
@@ -67,32 +67,32 @@ def burst_rate(
                 assert reply.text() == expected, "a token was lost"
                 # The last event has the finish reason and no text.
                 assert not each_its_own or reply.events == tokens + 1, "tokens shared an event"
-            asked = min(reply.asked for reply in replies)
-            elapsed_ns += max(reply.times[-1] for reply in replies) - asked
+            sent_ns = min(reply.sent_ns for reply in replies)
+            elapsed_ns += max(reply.times[-1] for reply in replies) - sent_ns
         return tokens * streams * asks / (elapsed_ns / 1e9)
 
-    return once
+    return measure
 
 
 async def first_tokens(table: Table, options: Options, ours: int, peer: int) -> None:
     """Compare the first tokens of two idle servers."""
-    say(f"{table.title}: first token, {options.pairs} pairs")
+    print_progress(f"{table.title}: first token, {options.pairs} pairs")
     asks = options.size(10, 3)
     async with asyncio.timeout(LIMIT_S):
         pairs = await take_turns(
             options.pairs, _first_token_ms(ours, asks), _first_token_ms(peer, asks)
         )
-    table.compare("first token, idle server", "ms", pairs, at_most(3.0))
+    table.compare("first token, idle server", "ms", pairs, max_budget(3.0))
 
 
 def _first_token_ms(port: int, asks: int) -> Callable[[], Awaitable[float]]:
     """Return a measurement of the median time from a request to its first event."""
 
-    async def once() -> float:
+    async def measure() -> float:
         replies = [await ask(port, _PATH, _body(2)) for _ in range(asks)]
         return percentile([reply.first_event_ms for reply in replies], 50)
 
-    return once
+    return measure
 
 
 async def steady(
@@ -112,7 +112,7 @@ async def steady(
     tokens = options.size(40, 10)
     for mood, cores in MOODS.items():
         name = f"callback to client at {PACE:g} tokens/s, {what}{mood}"
-        say(f"{table.title}: {name}, {options.pairs} pairs")
+        print_progress(f"{table.title}: {name}, {options.pairs} pairs")
         with cores():
             async with asyncio.timeout(LIMIT_S):
                 middle, tail = await latencies_in_turns(
@@ -125,13 +125,13 @@ async def steady(
 def _latencies_ms(port: int, tokens: int) -> Callable[[], Awaitable[list[float]]]:
     """Return a measurement of each stamped token's latency to the client."""
 
-    async def once() -> list[float]:
-        found = (await ask(port, _PATH, _body(tokens))).latencies_ms()
-        assert len(found) == tokens, "a token was lost"
+    async def measure() -> list[float]:
+        results = (await ask(port, _PATH, _body(tokens))).latencies_ms()
+        assert len(results) == tokens, "a token was lost"
         # The first token also waits for the response headers; it has its own row.
-        return found[1:]
+        return results[1:]
 
-    return once
+    return measure
 
 
 def _body(tokens: int) -> dict[str, Any]:

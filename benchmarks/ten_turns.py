@@ -12,17 +12,17 @@ import asyncio
 from dataclasses import dataclass, field
 
 from benchmarks.client import ask
-from benchmarks.greedy import CHAT, chat, text, user
-from benchmarks.measure import Pairs, Table, at_most
-from benchmarks.options import Options, say
+from benchmarks.greedy import CHAT, answer_text, chat, user_message
+from benchmarks.measure import Pairs, Table, max_budget
+from benchmarks.options import Options, print_progress
 
 _TURNS = 10
 _ANSWER_TOKENS = 24
 _LIMIT_S = 1800.0
 # The first turn also computes the template's beginning, so the second one is the reference.
 _EARLY, _LATE = 2, _TURNS
-_GROWTH = at_most(1.5)
-_BESIDE = at_most(1.1, "ratio")
+_GROWTH = max_budget(1.5)
+_RATIO_BUDGET = max_budget(1.1, "ratio")
 
 
 @dataclass(slots=True)
@@ -33,11 +33,11 @@ class _Chat:
     messages: list[dict[str, str]] = field(default_factory=list)
     firsts_ms: list[float] = field(default_factory=list)
 
-    async def say(self, said: str) -> None:
+    async def send(self, content: str) -> None:
         """Run the next turn."""
-        self.messages.append(user(said))
+        self.messages.append(user_message(content))
         reply = await ask(self.port, CHAT, chat(self.messages, _ANSWER_TOKENS, streamed=True))
-        answer = text(reply, _ANSWER_TOKENS, streamed=True)
+        answer = answer_text(reply, _ANSWER_TOKENS, streamed=True)
         self.messages.append({"role": "assistant", "content": answer})
         self.firsts_ms.append(reply.first_text_ms)
 
@@ -58,19 +58,21 @@ async def ten_turns(table: Table, options: Options, ours: int, peer: int) -> Non
     async with asyncio.timeout(_LIMIT_S):
         # The first chat is a warm-up.
         for number in range(options.pairs + 1):
-            say(f"{table.title}: chat {number} of {options.pairs}" if number else table.title)
+            print_progress(
+                f"{table.title}: chat {number} of {options.pairs}" if number else table.title
+            )
             of_ours, of_peer = _Chat(ours), _Chat(peer)
             for turn in range(_TURNS):
                 for each in (of_ours, of_peer):
-                    await each.say(_said(number, turn))
+                    await each.send(_message(number, turn))
             if not number:
                 continue
             early.add(of_ours.first_ms(_EARLY), of_peer.first_ms(_EARLY))
             late.add(of_ours.first_ms(_LATE), of_peer.first_ms(_LATE))
             growth.add(of_ours.growth, of_peer.growth)
             same += of_ours.messages == of_peer.messages
-    table.compare(f"time to first token, turn {_EARLY}", "ms", early, _BESIDE)
-    table.compare(f"time to first token, turn {_LATE}", "ms", late, _BESIDE)
+    table.compare(f"time to first token, turn {_EARLY}", "ms", early, _RATIO_BUDGET)
+    table.compare(f"time to first token, turn {_LATE}", "ms", late, _RATIO_BUDGET)
     table.compare(f"turn {_LATE} over turn {_EARLY}", "x", growth, _GROWTH)
     table.notes.append(
         f"Answers of {_ANSWER_TOKENS} tokens. Of {options.pairs} chats, {same} were identical on "
@@ -78,7 +80,7 @@ async def ten_turns(table: Table, options: Options, ours: int, peer: int) -> Non
     )
 
 
-def _said(number: int, turn: int) -> str:
+def _message(number: int, turn: int) -> str:
     """Return a message of constant length with unique first words."""
     return (
         f"Note {number}.{turn}: yesterday we walked from the harbour to the old mill, and on the "

@@ -26,7 +26,7 @@ from unittest.mock import patch
 import uvloop
 
 from benchmarks.measure import Table, take_turns
-from benchmarks.options import Options, say
+from benchmarks.options import Options, print_progress
 from engine import BackendConfig, Engine, EngineConfig, GenerationRequest, SamplingParams
 from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 
@@ -55,7 +55,7 @@ def _busy() -> Iterator[None]:
             process.kill()
 
 
-_BESIDE: dict[str, Callable[[], AbstractContextManager[None]]] = {
+_BACKGROUND_LOADS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "alone": nullcontext,
     "beside a busy core": _busy,
 }
@@ -64,7 +64,9 @@ _BESIDE: dict[str, Callable[[], AbstractContextManager[None]]] = {
 def run(options: Options) -> list[Table]:
     """Measure the embedded model."""
     if not DEFAULT_MODEL_PATH.exists():
-        say(f"{NAME}: skipped, there is no {DEFAULT_MODEL_PATH.name}; `make bench` fetches it")
+        print_progress(
+            f"{NAME}: skipped, there is no {DEFAULT_MODEL_PATH.name}; `make bench` fetches it"
+        )
         return []
     return uvloop.run(_run(options))
 
@@ -78,13 +80,13 @@ async def _run(options: Options) -> list[Table]:
         for how, variables in peers.items():
             table = Table(title=f"{NAME}, {how}", ours="spinning for a moment", peer=how)
             async with _engine(variables) as peer:
-                for beside, others in _BESIDE.items():
-                    say(f"{NAME}: {how}, {beside}, {options.pairs} pairs")
+                for background, others in _BACKGROUND_LOADS.items():
+                    print_progress(f"{NAME}: {how}, {background}, {options.pairs} pairs")
                     with others():
                         pairs = await take_turns(
                             options.pairs, _rate(ours, tokens), _rate(peer, tokens)
                         )
-                    table.compare(f"1 stream, {beside}", "tokens/s", pairs)
+                    table.compare(f"1 stream, {background}", "tokens/s", pairs)
             tables.append(table)
     return tables
 
@@ -112,7 +114,7 @@ _numbers = itertools.count(1)
 def _rate(engine: Engine, tokens: int) -> Callable[[], Awaitable[float]]:
     sampling = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
 
-    async def once() -> float:
+    async def measure() -> float:
         prompt = f"{next(_numbers)} notes on tea, and how it came to this town."
         started = time.perf_counter()
         async with await engine.generate(
@@ -125,4 +127,4 @@ def _rate(engine: Engine, tokens: int) -> Callable[[], Awaitable[float]]:
         assert answer.result.usage.completion_tokens == tokens, "a token was lost"
         return tokens / (time.perf_counter() - started)
 
-    return once
+    return measure

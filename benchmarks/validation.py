@@ -12,9 +12,9 @@ from __future__ import annotations
 import random
 from time import thread_time
 
-from benchmarks.measure import Table, at_most
-from benchmarks.options import Options, say
-from validation import Options as Asked
+from benchmarks.measure import Table, max_budget
+from benchmarks.options import Options, print_progress
+from validation import Options as ValidationOptions
 from validation import Subject
 from validation.options.blocked import Blocklist
 from validation.options.language import LanguageCheck
@@ -83,7 +83,7 @@ class Everything:
         schema = {"type": "object", "properties": {"city": {"type": "string"}}}
         self.validator = RulesValidator.from_file()
         self.redactor = PiiRedactor()
-        self.asked = Asked(
+        self.options = ValidationOptions(
             checks={"json_schema": SchemaCheck(schema), "language": language},
             redactor=self.redactor,
             blockers=(Blocklist(["wire transfer", "walnut", "never mind"]),),
@@ -93,8 +93,8 @@ class Everything:
         """Return the CPU time."""
         started = thread_time()
         redacted, _ = self.redactor.redact(text)
-        self.validator.validate(Subject(prompt=PROMPT, text=redacted, system=SYSTEM), self.asked)
-        self.validator.check_request(PROMPT, text, self.asked)
+        self.validator.validate(Subject(prompt=PROMPT, text=redacted, system=SYSTEM), self.options)
+        self.validator.check_request(PROMPT, text, self.options)
         return thread_time() - started
 
 
@@ -105,11 +105,13 @@ def run(options: Options) -> list[Table]:
     rounds = max(options.pairs // 2, 1)
     _intent(table, everything.validator, options)
     for size in SIZES:
-        say(f"{NAME}: {size:,} characters")
+        print_progress(f"{NAME}: {size:,} characters")
         kilobytes = size / 1000
         plain = prose(size)
         times = [everything.seconds(plain) for _ in range(rounds)]
-        table.alone(f"prose, {size:,} characters", "µs/kB", [t / kilobytes * 1e6 for t in times])
+        table.add_single(
+            f"prose, {size:,} characters", "µs/kB", [t / kilobytes * 1e6 for t in times]
+        )
         worst, name = 0.0, ""
         for each, unit in NASTY.items():
             text = repeated(unit, size)
@@ -119,18 +121,18 @@ def run(options: Options) -> list[Table]:
         text = repeated(NASTY[name], size)
         times = [everything.seconds(text) for _ in range(rounds)]
         row = f"the worst of {len(NASTY)} texts ({name}), {size:,} characters"
-        table.alone(row, "µs/kB", [t / kilobytes * 1e6 for t in times])
+        table.add_single(row, "µs/kB", [t / kilobytes * 1e6 for t in times])
         if size == SIZES[-1]:
-            table.alone(f"{name}, {size:,} characters", "s", times, at_most(1.0))
+            table.add_single(f"{name}, {size:,} characters", "s", times, max_budget(1.0))
     return [table]
 
 
 def _intent(table: Table, validator: RulesValidator, options: Options) -> None:
     asks = options.size(200, 50)
-    found = []
+    results = []
     for _ in range(options.pairs):
         started = thread_time()
         for _ in range(asks):
             validator.detect_intent(PROMPT)
-        found.append((thread_time() - started) / asks * 1e3)
-    table.alone("intent of a prompt of 18 words", "ms", found, at_most(1.0))
+        results.append((thread_time() - started) / asks * 1e3)
+    table.add_single("intent of a prompt of 18 words", "ms", results, max_budget(1.0))

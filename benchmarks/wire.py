@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.client import WrongAnswer
-from benchmarks.measure import Pairs, Table, at_most, percentile
-from benchmarks.options import Options, say
+from benchmarks.measure import Pairs, Table, max_budget, percentile
+from benchmarks.options import Options, print_progress
 from benchmarks.reader import Read, Reader
 from benchmarks.scripts import MODEL, burst_text, write_bursts, write_stamps
-from benchmarks.servers import our_server, serving
+from benchmarks.servers import our_server, run_server
 from benchmarks.stamping import environment
 from benchmarks.streams import COALESCED, PACE, settings
 
@@ -39,7 +39,7 @@ _SLOTS = max(_SILENCES_MS)
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 # Number of events without a token: the finish reason, and the role of a chat.
 _BARE_EVENTS = {_COMPLETIONS: 1, _CHAT: 2}
-_PARITY = at_most(1.1, "ratio")
+_PARITY = max_budget(1.1, "ratio")
 # Long enough that the last stream starts before the first one ends, also on a busy machine.
 _PACED_TOKENS = {1: 100, 32: 100, 256: 200}
 _NOTES = (
@@ -57,12 +57,12 @@ class _Server:
     reader: Reader
 
     def ask(self, route: str, streams: int, tokens: int) -> list[Read]:
-        """Start `count` streams concurrently; the prompt has their number."""
-        said = f"{streams} streams"
-        asked: dict[str, Any] = {"prompt": said}
+        """Start streams concurrently; the prompt has their number."""
+        prompt = f"{streams} streams"
+        body: dict[str, Any] = {"prompt": prompt}
         if route == _CHAT:
-            asked = {"messages": [{"role": "user", "content": said}]}
-        body = {"model": MODEL, "max_tokens": tokens, "stream": True, **asked}
+            body = {"messages": [{"role": "user", "content": prompt}]}
+        body = {"model": MODEL, "max_tokens": tokens, "stream": True, **body}
         return self.reader.ask(self.port, self.process, route, body, streams)
 
 
@@ -94,11 +94,11 @@ def run(options: Options) -> list[Table]:
         script = write_bursts(folder, words, _SLOTS)
         for form, flags in (("coalesced", []), ("one event per token", ["--event-per-token"])):
             env = settings("scripted", script, folder, flags[0] if flags else "burst")
-            with serving("emulator", flags, env) as port:
+            with run_server("emulator", flags, env) as port:
                 server = _Server(port, our_server(port), reader)
                 _bursts(table, options, server, form, each_its_own=bool(flags))
         env = settings("scripted", write_stamps(folder, PACE, _SLOTS), folder, "paced")
-        with serving("emulator", env=env | environment()) as port:
+        with run_server("emulator", env=env | environment()) as port:
             _paced(table, options, _Server(port, our_server(port), reader))
     table.notes.extend(_NOTES)
     return [table]
@@ -110,8 +110,8 @@ def _bursts(
     in_all = options.size(204_800, 25_600) if each_its_own else options.size(819_200, 51_200)
     for streams in _SILENCES_MS:
         name = f"{_count(streams)}, {form}"
-        once = partial(_burst, server, streams, in_all // streams, each_its_own=each_its_own)
-        turns = _in_turns(options, name, once)
+        measure = partial(_burst, server, streams, in_all // streams, each_its_own=each_its_own)
+        turns = _in_turns(options, name, measure)
         if not each_its_own:
             table.compare(name, "tokens/s", _pairs(turns, lambda each: each.tokens_per_s))
         table.compare(name, "events/s", _pairs(turns, lambda each: each.events_per_s))
@@ -119,18 +119,18 @@ def _bursts(
 
 
 def _burst(server: _Server, streams: int, tokens: int, route: str, *, each_its_own: bool) -> _Burst:
-    found = server.ask(route, streams, tokens)
+    reads = server.ask(route, streams, tokens)
     expected = burst_text(tokens)
-    for each in found:
+    for each in reads:
         if each.reply.text() != expected:
             raise WrongAnswer(f"{route}: a token was lost")
         if each_its_own and each.reply.events != tokens + _BARE_EVENTS[route]:
             raise WrongAnswer(f"{route}: tokens shared an event")
-    seconds = (max(each.end for each in found) - min(each.first for each in found)) / 1e9
-    cpu_ns = max(each.cpu_end for each in found) - found[0].cpu_before
+    seconds = (max(each.end for each in reads) - min(each.first for each in reads)) / 1e9
+    cpu_ns = max(each.cpu_end for each in reads) - reads[0].cpu_before
     return _Burst(
         tokens_per_s=streams * tokens / seconds,
-        events_per_s=sum(each.reply.events for each in found) / seconds,
+        events_per_s=sum(each.reply.events for each in reads) / seconds,
         cpu_us=cpu_ns / 1e3 / (streams * tokens),
     )
 
@@ -146,16 +146,16 @@ def _paced(table: Table, options: Options, server: _Server) -> None:
 
 
 def _pace(server: _Server, streams: int, tokens: int, route: str) -> _Pace:
-    found = server.ask(route, streams, tokens)
-    for each in found:
+    reads = server.ask(route, streams, tokens)
+    for each in reads:
         # Raises for rejected requests and incomplete streams.
         each.reply.chunks()
-    stamped = [each.reply.stamped() for each in found]
+    stamped = [each.reply.stamped() for each in reads]
     if any(len(each) != tokens for each in stamped):
         raise WrongAnswer(f"{route}: a token was lost")
     # Only while all streams run, because starts and ends cost more than a token.
-    began, ended = max(each.first for each in found), min(each.end for each in found)
-    cpu_ns = min(each.cpu_end for each in found) - max(each.cpu_first for each in found)
+    began, ended = max(each.first for each in reads), min(each.end for each in reads)
+    cpu_ns = min(each.cpu_end for each in reads) - max(each.cpu_first for each in reads)
     waits_ms = [
         (arrived - produced) / 1e6
         for each in stamped
@@ -177,7 +177,7 @@ def _count(streams: int) -> str:
 
 def _in_turns(options: Options, name: str, measure: Callable[[str], T]) -> list[tuple[T, T]]:
     """Return the figures of both routes in turns, after a warm-up of each."""
-    say(f"{NAME}: {name}, {options.pairs} pairs")
+    print_progress(f"{NAME}: {name}, {options.pairs} pairs")
     turns = [(measure(_COMPLETIONS), measure(_CHAT)) for _ in range(options.pairs + 1)]
     return turns[1:]
 

@@ -103,17 +103,17 @@ class Wrk:
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
 
-    async def found(self) -> Load:
+    async def wait(self) -> Load:
         """Wait for the end and return the figures. Raises WrongAnswer, TimeoutError."""
         try:
             async with asyncio.timeout(self._limit_s):
-                said, _ = await self._process.communicate()
+                output, _ = await self._process.communicate()
         finally:
             await self.close()
         try:
-            figures: dict[str, int] = json.loads(said[said.rfind(b"{") :])
+            figures: dict[str, int] = json.loads(output[output.rfind(b"{") :])
         except ValueError:
-            raise WrongAnswer(f"wrk said {said.decode(errors='replace')[-300:]!r}") from None
+            raise WrongAnswer(f"wrk said {output.decode(errors='replace')[-300:]!r}") from None
         return Load(
             requests=figures["requests"],
             seconds=figures["us"] / 1e6,
@@ -142,10 +142,10 @@ async def load(
         TimeoutError: wrk did not end in time.
     """
     wrk = await Wrk.start(port, path, body, clients=clients, seconds=seconds)
-    found = await wrk.found()
-    if found.refused or found.broken or not found.requests:
+    load_result = await wrk.wait()
+    if load_result.refused or load_result.broken or not load_result.requests:
         raise WrongAnswer(
-            f"{path}: {found.refused} of {found.requests} answers were refusals, "
-            f"{found.broken} connections broke"
+            f"{path}: {load_result.refused} of {load_result.requests} answers were refusals, "
+            f"{load_result.broken} connections broke"
         )
-    return found
+    return load_result

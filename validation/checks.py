@@ -158,7 +158,7 @@ class Checks:
         return {"words": length}
 
     def _applies_to(self, name: str, text: str) -> bool:
-        """Return whether the text has one of the check's phrases, or the check has none."""
+        """Return whether the text has a phrase of the check, or the check needs no phrase."""
         phrases = self._phrases[name]
         return not phrases or phrases.search(text)
 

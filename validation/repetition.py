@@ -25,7 +25,7 @@ class Loop:
 
 
 def find_longest_loop(tokens: Sequence[str]) -> Loop | None:
-    """Return the longest loop of a text, or None if there is none.
+    """Return the longest loop of a text, or None without a loop.
 
     In a loop of period p, each trigram last occurred p words ago. So a run of equal distances
     between trigrams and their last occurrences is a loop of that period, for any period, and one

@@ -62,8 +62,8 @@ class Client(asyncio.Protocol):
         """Respond when the request is complete."""
         self._head += data
         head, end, body = self._head.partition(b"\r\n\r\n")
-        found = _LENGTH.search(head)
-        if not end or len(body) < int(found[1] if found else 0):
+        match = _LENGTH.search(head)
+        if not end or len(body) < int(match[1] if match else 0):
             return
         write = self._transport.write
         if head.startswith(b"GET /health"):

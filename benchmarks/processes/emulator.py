@@ -23,7 +23,7 @@ from handler.active_generation import ActiveGeneration
 from handler.openai.call import OpenAICall
 from handler.openai.events import DONE
 
-_TELL_ABORTS = "--tell-aborts="
+_ABORTS_FLAG = "--tell-aborts="
 
 
 async def event_per_token(
@@ -37,7 +37,7 @@ async def event_per_token(
     yield opening + call.encode_closing(await running.build_answer()) + DONE
 
 
-def tell_aborts(path: Path) -> None:
+def record_aborts(path: Path) -> None:
     """Write a line for each aborted stream whose slot is free: CLOCK_MONOTONIC in nanoseconds."""
     module: Any = emulator.__main__
     build = module.build_engine
@@ -64,8 +64,8 @@ def main() -> int:
         routes: Any = emulator.openai.routes
         routes.stream_events = event_per_token
     for flag in flags:
-        if flag.startswith(_TELL_ABORTS):
-            tell_aborts(Path(flag.removeprefix(_TELL_ABORTS)))
+        if flag.startswith(_ABORTS_FLAG):
+            record_aborts(Path(flag.removeprefix(_ABORTS_FLAG)))
     sys.argv[1:] = ["--host", HOST, "--port", port]
     return emulator.__main__.main()
 

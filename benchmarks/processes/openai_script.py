@@ -15,24 +15,24 @@ from typing import Any
 from openai import AsyncOpenAI
 
 
-async def answered(url: str, lines: list[dict[str, Any]], at_once: int) -> list[str]:
+async def request_answers(url: str, lines: list[dict[str, Any]], concurrency: int) -> list[str]:
     """Request each line's answer; return the lines of the output."""
-    limit = asyncio.Semaphore(at_once)
+    limit = asyncio.Semaphore(concurrency)
     async with AsyncOpenAI(base_url=url, api_key="none") as client:
 
         async def answer(line: dict[str, Any]) -> str:
             async with limit:
-                found = await client.completions.create(**line["body"])
-            body = found.model_dump(mode="json")
+                response = await client.completions.create(**line["body"])
+            body = response.model_dump(mode="json")
             return json.dumps({"custom_id": line["custom_id"], "response": {"body": body}})
 
         return await asyncio.gather(*(answer(line) for line in lines))
 
 
-def main(url: str, given: Path, output: Path, at_once: int) -> None:
+def main(url: str, input_path: Path, output: Path, concurrency: int) -> None:
     """Read a file, request the answers, write a file."""
-    lines = [json.loads(line) for line in given.read_text().splitlines()]
-    answers = asyncio.run(answered(url, lines, at_once))
+    lines = [json.loads(line) for line in input_path.read_text().splitlines()]
+    answers = asyncio.run(request_answers(url, lines, concurrency))
     output.write_text("".join(f"{each}\n" for each in answers))
 
 

@@ -31,7 +31,7 @@ def main() -> None:
     # The SDK reads its log level at import.
     import runpod
 
-    def whole(job: dict[str, Any]) -> Any:
+    def return_answer(job: dict[str, Any]) -> Any:
         # The SDK removes keys from the returned value.
         return dict(answer)
 
@@ -40,7 +40,7 @@ def main() -> None:
             await asyncio.sleep(answer["gap_s"])
             yield chunk
 
-    runpod.serverless.start({"handler": streamed if "--stream" in flags else whole})
+    runpod.serverless.start({"handler": streamed if "--stream" in flags else return_answer})
 
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ def _lines_outside_fences(text: str) -> Iterator[str]:
 
 
 def _find_block_end(text: str, start: int, fence: str) -> int:
-    """Return the end of the line that closes a block, or of the text if there is none."""
+    """Return the end of the line that closes a block, or of the text without such a line."""
     for closing in _CLOSING[fence[0]].finditer(text, start):
         if len(closing.group(1)) >= len(fence):
             return closing.end()

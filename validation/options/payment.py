@@ -150,7 +150,7 @@ def _find_cards_among_numbers(text: str, start: int, end: int) -> list[Span]:
 
 
 def _count_card_groups(text: str, groups: list[Span]) -> int:
-    """Return the number of groups of the card at the start of `groups`, 0 if there is none."""
+    """Return the number of groups of the card at the start of `groups`, 0 without a card."""
     first = groups[0][0]
     if groups[0][1] - first < 4 or text[first : first + 4] not in _CARD_LENGTHS:
         return 0

@@ -80,7 +80,7 @@ async def test_reads_have_their_times_and_the_servers_processor_time(reader: Rea
 
     for each in found:
         reply = each.reply
-        assert reply.asked < each.first <= each.end
+        assert reply.sent_ns < each.first <= each.end
         assert all(one <= other for one, other in pairwise(reply.times))
         assert reply.ends[-1] == len(reply.raw)
         assert len(reply.times) == len(reply.ends)
