@@ -84,8 +84,8 @@ async def _run(table: Table, options: Options, ours: int, peer: int) -> None:
     firsts: dict[_Case, Pairs] = defaultdict(Pairs)
     same = 0
     async with asyncio.timeout(_LIMIT_S):
-        # The first turn with a route is a warm-up. Routes are measured one after the other, as servers
-        # usually serve one route: then each slot has the template's words in its cache.
+        # The first turn with a route is a warm-up. Routes are measured one after the other, as
+        # servers usually serve one route: then each slot has the template's words in its cache.
         for route, turn in product(_ROUTES, range(options.pairs + 1)):
             pair = f"pair {turn} of {options.pairs}" if turn else "warming up"
             print_progress(f"{NAME}: {route}, {pair}")
