@@ -13,12 +13,10 @@ COMMANDS := $(VENV)/commands
 CLIENTS := tests/clients/node_modules/.package-lock.json
 # Servers that want other versions than the rest, for tests that start them.
 SERVERS := tests/servers/.venv
-# A Python for arm64, as boards have it, which qemu runs, and the tests that say what is different
-# there: the layouts, the calls and callbacks, the host's processes.
+# A Python for arm64, the boards' architecture, run by qemu, and the tests of what differs there:
+# struct layouts, calls and callbacks, the host's processes.
 ARM64 := .arm64
-ARM64_# What tools/plain_words.py checks: the product, its tools, and all pages.
-PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tools benchmarks docs *.md)
-SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/hosts \
+ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/hosts \
 	$(wildcard tests/integration/engine/rkllm/test_fake_*.py) \
 	tests/integration/engine/rkllm/test_rkllm_many.py tests/integration/engine/test_orphans.py
 
@@ -26,8 +24,10 @@ SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/hosts \
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
 CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tests benchmarks tools/docs)
+# What tools/plain_words.py checks: the product, its tools, and all pages.
+PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tools benchmarks docs *.md)
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/security tests/acceptance)
-# What has a long form: properties, and tests that are told how often (`scale`).
+# Tests with a long form: properties, and tests that use the fixture `scale`.
 LONG_SUITE := $(shell grep -rl 'scale: int' tests/acceptance tests/security tests/integration tests/unit 2>/dev/null) $(wildcard tests/long tests/property)
 PYTEST_ARGS ?=
 JOBS ?= 100000
