@@ -34,7 +34,7 @@ def create_app(components: Components) -> Starlette:
     # Starlette tries the routes in this order, so the most frequent requests come first.
     routes = [
         *components.worker_routes.routes(),
-        *components.job_routes.routes(),
+        *components.client_routes.routes(),
         *components.openai_routes.routes(),
         *components.queued_openai_routes.routes(),
         *components.batches.routes(),

@@ -26,14 +26,13 @@ from emulator.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.openai.routes import OpenAIRoutes
 from emulator.openai.system_status import RequestStatistics, SystemStatus
 from emulator.openai.tokenize_routes import TokenizeRoutes
-from emulator.runpod.client_routes import JobRoutes
+from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.job_log import log_ended, log_started
 from emulator.runpod.job_response import worker_key
-from emulator.runpod.local_worker import NAME as LOCAL
-from emulator.runpod.local_worker import LocalWorker
+from emulator.runpod.local_worker import LOCAL_WORKER_NAME, LocalWorker
 from emulator.runpod.webhooks import Webhooks
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.server.engine_watch import EngineWatch
 from emulator.server.graceful_shutdown import GracefulShutdown, RunningWork
@@ -60,7 +59,7 @@ class Components:
     store: MemoryJobStore
     end_reporter: JobEndReporter
     webhooks: Webhooks
-    fleet: Fleet
+    worker_registry: WorkerRegistry
     local_worker: LocalWorker
     autoscaler: Autoscaler
     batches: BatchService
@@ -72,7 +71,7 @@ class Components:
     managed_worker_key: str | None
     openai_routes: OpenAIRoutes
     queued_openai_routes: QueuedOpenAIRoutes
-    job_routes: JobRoutes
+    client_routes: ClientRoutes
     worker_routes: WorkerRoutes
     console_routes: ConsoleRoutes
     health: Health
@@ -87,7 +86,7 @@ class Components:
             await self.store.start(self._can_outlive_server, self.settings.lease_s)
             self.end_reporter.is_recovering = False
             await self.batches.start()
-            self.fleet.start()
+            self.worker_registry.start()
             if self.settings.local_worker:
                 self.local_worker.start()
             else:
@@ -98,7 +97,7 @@ class Components:
             await self.engine_watch.close()
             is_late = self.shutdown.deadline_passed.is_set()
             await self.workload.drain(0 if is_late else self.settings.drain_s)
-            await self.fleet.close()
+            await self.worker_registry.close()
             await self.webhooks.close()
             await self.queued_openai_routes.close()
             await self.batches.close()
@@ -110,7 +109,9 @@ class Components:
             await self.tracing.close()
 
     def _can_outlive_server(self, key: str) -> bool:
-        return key != worker_key(self.settings.endpoint_id, LOCAL) and not is_managed(key)
+        return key != worker_key(self.settings.endpoint_id, LOCAL_WORKER_NAME) and not is_managed(
+            key
+        )
 
 
 class JobEndReporter:
@@ -129,7 +130,7 @@ class JobEndReporter:
     def report(self, job: Job) -> None:
         """Report a job that has ended."""
         if self.webhooks is not None:
-            self.webhooks.tell(job)
+            self.webhooks.send(job)
         self._tracing.job_ended(job)
         if not self.is_recovering:
             log_ended(job)
@@ -159,7 +160,7 @@ class Workload:
         return RunningWork(
             jobs=self.store.count_by_status()[JobStatus.IN_PROGRESS],
             requests=self.shutdown.active_requests,
-            batches=sum(not each.status.final for each in self.batches.batches()),
+            batches=sum(not each.status.is_final for each in self.batches.batches()),
         )
 
 
@@ -184,44 +185,46 @@ def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Component
     routes_store = DrainingStore(traced_store, shutdown)
     end_reporter.webhooks = webhooks = Webhooks(
         store,
-        tries=settings.webhook_tries,
-        pause_s=settings.webhook_pause_s,
+        max_attempts=settings.webhook_tries,
+        retry_delay_s=settings.webhook_pause_s,
         targets=settings.outbound_policy(),
     )
-    fleet = Fleet(store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s)
+    worker_registry = WorkerRegistry(
+        store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s
+    )
     local_worker = LocalWorker(
         store,
         services.jobs,
         engine,
-        fleet,
+        worker_registry,
         settings.endpoint_id,
         settings.stream_mode,
         tracing.enter_job,
         # REQUEST_TIMEOUT_S applies to jobs as well if it is set.
-        policy_decides="request_timeout_s" not in settings.model_fields_set,
-        max_losses=settings.store_limits().max_losses,
+        use_policy_timeout="request_timeout_s" not in settings.model_fields_set,
+        max_lost_attempts=settings.store_limits().max_losses,
     )
     managed_worker_key = secrets.token_urlsafe(32) if settings.keys() else None
     autoscaler = Autoscaler(
         store,
-        fleet,
+        worker_registry,
         settings.endpoint_id,
         settings.scaling_policy(),
         command=settings.worker_command,
         api_key=next(iter(settings.keys()), None),
         own_key=managed_worker_key,
         allows_private_targets=settings.outbound_policy().allows_private,
-        local=LOCAL,
+        local=LOCAL_WORKER_NAME,
     )
     batches = BatchService(settings, services, engine, metrics.count_batch_line)
     workload = Workload(store, shutdown, local_worker, autoscaler, batches)
     graceful_shutdown = GracefulShutdown(
         shutdown, settings.drain_s, store.wait_until_idle, workload.drain, workload.count
     )
-    has_other_workers = partial(_has_other_workers, settings, fleet)
+    has_other_workers = partial(_has_other_workers, settings, worker_registry)
     exported_metrics = [
         *metrics.families,
-        *build_polled_metrics(settings, engine, store, fleet, journal, batches.batches),
+        *build_polled_metrics(settings, engine, store, worker_registry, journal, batches.batches),
     ]
     engines = engines_by_model(engine, settings.served_model)
     max_body_bytes = int(settings.max_body_mb * 1e6)
@@ -234,7 +237,7 @@ def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Component
         store=store,
         end_reporter=end_reporter,
         webhooks=webhooks,
-        fleet=fleet,
+        worker_registry=worker_registry,
         local_worker=local_worker,
         autoscaler=autoscaler,
         batches=batches,
@@ -252,9 +255,9 @@ def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Component
             settings.stream_interval_ms / 1000,
         ),
         queued_openai_routes=QueuedOpenAIRoutes(traced_store, services.openai, shutdown, settings),
-        job_routes=JobRoutes(routes_store, fleet, settings),
-        worker_routes=WorkerRoutes(routes_store, fleet, settings, shutdown),
-        console_routes=ConsoleRoutes(routes_store, fleet, engines, tracker, settings),
+        client_routes=ClientRoutes(routes_store, worker_registry, settings),
+        worker_routes=WorkerRoutes(routes_store, worker_registry, settings, shutdown),
+        console_routes=ConsoleRoutes(routes_store, worker_registry, engines, tracker, settings),
         health=Health(engine, engines, journal, shutdown, batches.damaged_ids),
     )
 
@@ -290,9 +293,9 @@ def _build_chat_rate_limiter(rate: str) -> ChatRateLimiter:
         ) from None
 
 
-def _has_other_workers(settings: EmulatorSettings, fleet: Fleet) -> bool:
+def _has_other_workers(settings: EmulatorSettings, worker_registry: WorkerRegistry) -> bool:
     """Return whether the server is useful without its own engine."""
-    return bool(settings.workers) or not settings.local_worker or fleet.has_workers
+    return bool(settings.workers) or not settings.local_worker or worker_registry.has_workers
 
 
 async def _load_model(engine: AnyEngine) -> None:

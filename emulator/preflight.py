@@ -13,7 +13,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from emulator.batches.folder_layout import LOCK, why_refused
+from emulator.batches.folder_layout import LOCK, explain_refusal
 from emulator.http.allowed_hosts import is_loopback
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from handler.setting_error import SettingError
@@ -148,7 +148,7 @@ def _check_batch_folder(folder: Path) -> None:
         try:
             _check_owner(folder, f"the batch folder {folder}", remedy)
             is_used = is_locked(folder / LOCK)
-            reason = why_refused(folder)
+            reason = explain_refusal(folder)
         except OSError as error:
             raise SettingError(
                 f"the batch folder {folder} cannot be read: {error.strerror}; {remedy}"

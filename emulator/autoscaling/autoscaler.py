@@ -18,7 +18,7 @@ from emulator.autoscaling.worker_process import (
 )
 from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import worker_key, worker_name
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import JobStatus, JobStore
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Autoscaler:
     def __init__(
         self,
         store: JobStore,
-        fleet: Fleet,
+        worker_registry: WorkerRegistry,
         endpoint: str,
         policy: ScalingPolicy,
         *,
@@ -74,7 +74,7 @@ class Autoscaler:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._fleet = fleet
+        self._worker_registry = worker_registry
         self._endpoint = endpoint
         self._policy = policy
         self._command = parse_worker_command(command)
@@ -115,7 +115,9 @@ class Autoscaler:
     async def tick(self) -> None:
         """Update the state of the workers, then stop or start some."""
         now = self._now()
-        registered = {worker.name: worker for worker in self._fleet.workers(self._endpoint)}
+        registered = {
+            worker.name: worker for worker in self._worker_registry.workers(self._endpoint)
+        }
         for worker in list(self._workers.values()):
             if worker.process.returncode is not None:
                 await self._handle_exit(worker, worker.process.returncode, now)
@@ -128,7 +130,7 @@ class Autoscaler:
             if worker.ending_at is not None:
                 if now - worker.ending_at > _EXIT_TIMEOUT_S and not self._has_jobs(worker):
                     worker.process.kill()
-            elif registration is not None and registration.refresh:
+            elif registration is not None and registration.wants_replacement:
                 logger.info("%s asked to be replaced", worker.name)
                 self._terminate(worker, now)
                 self._replacements += 1
@@ -137,7 +139,7 @@ class Autoscaler:
                 worker.process.kill()
         await self._scale(now)
         starting = sum(not worker.joined for worker in self._active)
-        self._fleet.show_initializing(self._endpoint, starting)
+        self._worker_registry.set_initializing(self._endpoint, starting)
 
     @property
     def _active(self) -> list[ManagedWorker]:
@@ -205,7 +207,7 @@ class Autoscaler:
 
     async def _handle_exit(self, worker: ManagedWorker, code: int, now: float) -> None:
         del self._workers[worker.name]
-        self._fleet.left(self._endpoint, worker.name)
+        self._worker_registry.forget_worker(self._endpoint, worker.name)
         await self._store.reclaim_jobs(worker_key(self._endpoint, worker.name), "its worker ended")
         if worker.ending_at is not None:
             logger.info("%s has ended", worker.name)
@@ -213,9 +215,11 @@ class Autoscaler:
         if worker.joined and now - worker.started_at > _BACKOFF_RESET_S:
             self._consecutive_crashes = 0
         # A reason that the worker has reported itself is better than its last line of output.
-        has_reported_reason = worker.name in self._fleet.unhealthy(self._endpoint)
+        has_reported_reason = worker.name in self._worker_registry.unhealthy_workers(self._endpoint)
         if code and not worker.joined and not has_reported_reason:
-            self._fleet.show_unhealthy(self._endpoint, worker.name, worker.process.last_line)
+            self._worker_registry.mark_unhealthy(
+                self._endpoint, worker.name, worker.process.last_line
+            )
         self._back_off(now, f"{worker.name} ended by itself, with code {code}")
 
     def _back_off(self, now: float, reason: str) -> None:

@@ -93,7 +93,7 @@ class BatchExecutor:
                 await asyncio.sleep(_RETRY_DELAY_S)
         finally:
             await self._close_journal()
-            if self._batch.status.final:
+            if self._batch.status.is_final:
                 # The journal is removed, and the files made of it are counted instead.
                 self._reservation.release()
 
@@ -118,7 +118,7 @@ class BatchExecutor:
                 await self._validate()
             if self._batch.status is BatchStatus.IN_PROGRESS:
                 await self._answer_until_deadline()
-            if not (self._stopping or self._batch.status.final):
+            if not (self._stopping or self._batch.status.is_final):
                 await self._finish()
         except (InputError, JournalDamaged) as error:
             logger.error("batch %s has failed: %s", self.id, error)
@@ -262,7 +262,7 @@ class BatchExecutor:
         if journal is None:
             return
         try:
-            if self._batch.status.final:
+            if self._batch.status.is_final:
                 journal.remove()
             await run_uncancellable(journal.close)
         except OSError as error:
@@ -271,7 +271,7 @@ class BatchExecutor:
 
 def with_live_counts(batch: StoredBatch, executor: BatchExecutor | None) -> StoredBatch:
     """Return a batch with the current counts of its executor, if it has one."""
-    if executor is None or batch.status.final:
+    if executor is None or batch.status.is_final:
         return batch
     completed, failed = executor.counts
     return replace(batch, completed=completed, failed=failed)

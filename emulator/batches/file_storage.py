@@ -201,7 +201,9 @@ class FileStorage:
             {name for file in files for name in (file.id, file.id + RECORD_SUFFIX)},
             self.damaged_ids,
         )
-        journals = {self.journal_path(batch.id).name for batch in batches if not batch.status.final}
+        journals = {
+            self.journal_path(batch.id).name for batch in batches if not batch.status.is_final
+        }
         _remove_incomplete(
             self._batches,
             BATCH_NAME,

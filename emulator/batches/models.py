@@ -33,7 +33,7 @@ class BatchStatus(StrEnum):
     CANCELLED = "cancelled"
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         """Whether the status is terminal."""
         return self in _FINAL
 

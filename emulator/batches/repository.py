@@ -92,7 +92,7 @@ class BatchRepository:
         """Return the id of an unfinished batch that needs a file, None if there is none."""
         for batch in self._batches.values():
             needed_ids = (batch.input_file_id, *(batch.results or ()))
-            if not batch.status.final and file_id in needed_ids:
+            if not batch.status.is_final and file_id in needed_ids:
                 return batch.id
         return None
 

@@ -54,7 +54,7 @@ class RetentionSweeper:
             if is_expired and repository.find_batch_using(file.id) is None:
                 await repository.delete_file(file.id)
         for batch in repository.batches:
-            if batch.status.final and batch.changed_at + self._retention_s <= now:
+            if batch.status.is_final and batch.changed_at + self._retention_s <= now:
                 await repository.delete_batch(batch.id)
 
     async def _sweep_forever(self) -> None:

@@ -32,7 +32,7 @@ class BatchScheduler:
     def start(self) -> None:
         """Continue the batches that an earlier server did not finish."""
         for batch in self._repository.batches:
-            if not batch.status.final:
+            if not batch.status.is_final:
                 # If the clock was put back, the batch must still expire within its window.
                 remaining_s = max(0, batch.expires_at - unix_time())
                 self._start_executor(batch, min(remaining_s, self._context.policy.window_s))

@@ -40,7 +40,7 @@ def summary_view(job: Job, first_token_at: float | None) -> dict[str, Any]:
 
 def full_view(job: Job, first_token_at: float | None) -> dict[str, Any]:
     """Return all fields of a job that a client may see."""
-    return {**summary_view(job, first_token_at), **job_response.request(job)}
+    return {**summary_view(job, first_token_at), **job_response.build_request(job)}
 
 
 def _webhook_state(job: Job) -> str:

@@ -15,8 +15,8 @@ from emulator.console.events import JobEventStream
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.responses import JSON
 from emulator.runpod.job_response import worker_key
-from emulator.runpod.local_worker import NAME as LOCAL
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.errors import InvalidRequest, NotFound
@@ -37,13 +37,13 @@ class ConsoleRoutes:
     def __init__(
         self,
         store: JobStore,
-        fleet: Fleet,
+        worker_registry: WorkerRegistry,
         engines: Mapping[str, Engine],
         tracker: GenerationTracker,
         settings: EmulatorSettings,
     ) -> None:
         self._store = store
-        self._fleet = fleet
+        self._worker_registry = worker_registry
         self._engine = engines[settings.served_model]
         self._tracker = tracker
         self._settings = settings
@@ -75,7 +75,7 @@ class ConsoleRoutes:
                 "endpoints": endpoints,
                 "endpoint": endpoint,
                 "counts": {each.value: stats.counts.get(each, 0) for each in JobStatus},
-                "workers": self._fleet.counts(endpoint),
+                "workers": self._worker_registry.count_workers(endpoint),
                 "jobs": [
                     job_view.summary_view(job, self._tracker.first_text_at(job.id)) for job in jobs
                 ],
@@ -88,7 +88,7 @@ class ConsoleRoutes:
         if job is None:
             raise NotFound(f"there is no job {job_id}")
         if "text/event-stream" in request.headers.get("accept", ""):
-            local = worker_key(self._settings.endpoint_id, LOCAL)
+            local = worker_key(self._settings.endpoint_id, LOCAL_WORKER_NAME)
             return JobEventStream(self._store, self._tracker, job_id, local).response()
         return JSON(job_view.full_view(job, self._tracker.first_text_at(job_id)))
 

@@ -10,7 +10,7 @@ from typing import Any
 from emulator.batches.models import BatchStatus, StoredBatch
 from emulator.metrics.definitions import PREFIX
 from emulator.metrics.instruments import MetricSpec, PolledMetric
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from engine import AnyEngine, EngineState, engines_by_model
 from jobs import JobStatus, MemoryJobStore, SqliteJournal
@@ -22,7 +22,7 @@ def build_polled_metrics(
     settings: EmulatorSettings,
     engine: AnyEngine,
     store: MemoryJobStore,
-    fleet: Fleet,
+    worker_registry: WorkerRegistry,
     journal: SqliteJournal | None,
     batches: Callable[[], Sequence[StoredBatch]],
 ) -> list[PolledMetric]:
@@ -87,7 +87,7 @@ def build_polled_metrics(
             "Workers of the server's own endpoint by state; each slot of the local worker counts.",
             "state",
             _WORKERS,
-            lambda: fleet.counts(endpoint),
+            lambda: worker_registry.count_workers(endpoint),
         ),
         _labelled_gauge(
             "batches",

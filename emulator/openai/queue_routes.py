@@ -23,8 +23,8 @@ from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, ShutdownState
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.openai.queued_call import QueuedCall
 from emulator.openai.worker_output import CallFailed, read_body
-from emulator.runpod.client_routes import asked_wait_s
-from emulator.runpod.job_request import new_job
+from emulator.runpod.client_routes import read_wait_s
+from emulator.runpod.job_request import parse_job
 from emulator.settings import EmulatorSettings
 from handler.errors import ModelNotFound, error_info
 from handler.openai.events import DONE, error_event
@@ -150,10 +150,10 @@ class QueuedOpenAIRoutes:
             StoreFull: the store has no room for another job.
             StoreUnavailable: the job cannot be written.
         """
-        wait_s = asked_wait_s(request)
+        wait_s = read_wait_s(request)
         job_body = {"input": {"openai_route": route, "openai_input": body}}
         endpoint = request.path_params["endpoint"]
-        job = await self._store.enqueue(new_job(job_body, endpoint, self._policy, sync=True))
+        job = await self._store.enqueue(parse_job(job_body, endpoint, self._policy, sync=True))
         # For the request's log line.
         request.path_params["job_id"] = job.id
         return QueuedCall(self._store, job, self._shutdown, wait_s, self._on_detach)

@@ -15,11 +15,11 @@ from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
 from emulator.runpod import job_response
-from emulator.runpod.job_request import new_job
-from emulator.runpod.local_worker import NAME as LOCAL
+from emulator.runpod.job_request import parse_job
+from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.stream_route import JobStream
 from emulator.runpod.webhook_loops import received_depth
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, NotFound
 from handler.job_keys import find_job_warnings
@@ -28,108 +28,113 @@ from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
-# RunPod's own default and bounds of ?wait=, in milliseconds.
-_WAIT_MS, _MIN_WAIT_MS, _MAX_WAIT_MS = 90_000, 1_000, 300_000
-# So long a wait is not worth noticing that its client has left.
-_SOON_S = 0.25
-# Jobs in one answer of `/requests`.
-_RECENT = 100
+# RunPod's default and bounds of `?wait=`.
+_DEFAULT_WAIT_MS, _MIN_WAIT_MS, _MAX_WAIT_MS = 90_000, 1_000, 300_000
+# During a wait this short, the connection of the client is not watched.
+_UNWATCHED_WAIT_S = 0.25
+# The maximum number of jobs in a response to `/requests`.
+_MAX_RECENT_JOBS = 100
 
 _Handler = Callable[[Request], Coroutine[Any, Any, Any]]
 
 
-class JobRoutes:
-    """What a client asks of a job queue: send, wait, look, stream, take back, run again."""
+class ClientRoutes:
+    """The routes that create, await, read, stream, cancel and retry jobs."""
 
-    def __init__(self, store: JobStore, fleet: Fleet, settings: EmulatorSettings) -> None:
+    def __init__(
+        self, store: JobStore, worker_registry: WorkerRegistry, settings: EmulatorSettings
+    ) -> None:
         self._store = store
-        self._fleet = fleet
-        self._default = settings.endpoint_id
-        self._policy = settings.policy_limits()
+        self._worker_registry = worker_registry
+        self._default_endpoint = settings.endpoint_id
+        self._policy_limits = settings.policy_limits()
         self._targets = settings.outbound_policy()
-        self._run_bytes = int(settings.max_run_mb * 1e6)
-        self._runsync_bytes = int(settings.max_runsync_mb * 1e6)
-        local = job_response.worker_key(settings.endpoint_id, LOCAL)
+        self._max_run_bytes = int(settings.max_run_mb * 1e6)
+        self._max_runsync_bytes = int(settings.max_runsync_mb * 1e6)
+        local = job_response.worker_key(settings.endpoint_id, LOCAL_WORKER_NAME)
         self._stream = JobStream(store, settings.stream_hold_s, local_worker=local)
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
-        either = ["GET", "POST"]
+        get_or_post = ["GET", "POST"]
         table: list[tuple[str, _Handler, list[str]]] = [
             ("/run", self._run, ["POST"]),
             ("/runsync", self._runsync, ["POST"]),
-            ("/status/{job_id}", self._status, either),
-            ("/status-sync/{job_id}", self._status_sync, either),
-            ("/stream/{job_id}", self._read_stream, either),
+            ("/status/{job_id}", self._status, get_or_post),
+            ("/status-sync/{job_id}", self._status_sync, get_or_post),
+            ("/stream/{job_id}", self._read_stream, get_or_post),
             ("/cancel/{job_id}", self._cancel, ["POST"]),
             ("/retry/{job_id}", self._retry, ["POST"]),
             ("/purge-queue", self._purge, ["POST"]),
-            ("/requests", self._requests, either),
-            ("/requests/{job_id}", self._request, either),
+            ("/requests", self._requests, get_or_post),
+            ("/requests/{job_id}", self._request, get_or_post),
         ]
         # /health without an endpoint is the server's own.
-        with_endpoint = [*table, ("/health", self._health, either)]
+        with_endpoint = [*table, ("/health", self._health, get_or_post)]
         return [
             *(Route(f"/v2/{{endpoint}}{path}", f, methods=m) for path, f, m in with_endpoint),
             *(Route(path, f, methods=m) for path, f, m in table),
         ]
 
     async def _run(self, request: Request) -> Response:
-        body = await read_json(request, self._run_bytes)
-        new = self._new_job(request, body, sync=False)
+        body = await read_json(request, self._max_run_bytes)
+        new = self._parse_job(request, body, sync=False)
         job = await self._enqueue(new)
         failpoint("run-accepted")
-        return JSON(job_response.accepted(job) | _warnings(body))
+        return JSON(job_response.build_accepted(job) | _log_warnings(body))
 
     async def _runsync(self, request: Request) -> Response:
-        wait_s = asked_wait_s(request)
-        body = await read_json(request, self._runsync_bytes)
-        new = self._new_job(request, body, sync=True)
+        wait_s = read_wait_s(request)
+        body = await read_json(request, self._max_runsync_bytes)
+        new = self._parse_job(request, body, sync=True)
         job = await self._enqueue(new)
-        # The job goes on when the client leaves, as it does on RunPod; only the waiting ends.
-        now = await self._waited(request, job.id, wait_s)
-        if not now.status.is_final:
+        # If the client disconnects, only this wait ends: as on RunPod, the job continues.
+        job = await self._wait_for_end(request, job.id, wait_s)
+        if not job.status.is_final:
             await self._store.publish(job.id)
         failpoint("runsync-ended")
-        return JSON(job_response.status(now) | _warnings(body))
+        return JSON(job_response.build_status(job) | _log_warnings(body))
 
     async def _status(self, request: Request) -> Response:
-        return JSON(job_response.status(await self._job(request)))
+        return JSON(job_response.build_status(await self._find_job(request)))
 
     async def _status_sync(self, request: Request) -> Response:
-        wait_s = asked_wait_s(request)
-        job = await self._job(request)
-        return JSON(job_response.status(await self._waited(request, job.id, wait_s)))
+        wait_s = read_wait_s(request)
+        job = await self._find_job(request)
+        return JSON(job_response.build_status(await self._wait_for_end(request, job.id, wait_s)))
 
     async def _read_stream(self, request: Request) -> Any:
-        return await self._stream.respond(request, await self._job(request))
+        return await self._stream.respond(request, await self._find_job(request))
 
     async def _cancel(self, request: Request) -> Response:
-        job = await self._job(request)
-        # Not in the store: what is taken back for a client that has left is nobody's to look up.
+        job = await self._find_job(request)
+        # Not in `JobStore.cancel`: when a job is cancelled because its client has disconnected,
+        # no client knows its id, so it need not be written to the disk.
         await self._store.publish(job.id)
-        return JSON(job_response.accepted(_kept(await self._store.cancel(job.id), job.id)))
+        return JSON(
+            job_response.build_accepted(_require_job(await self._store.cancel(job.id), job.id))
+        )
 
     async def _retry(self, request: Request) -> Response:
-        # A webhook that runs its own job again would be a loop too.
+        # A webhook that retries its own job would be a loop, too.
         received_depth(request.headers)
-        job = await self._job(request)
+        job = await self._find_job(request)
         try:
-            _kept(await self._store.retry(job.id), job.id)
+            _require_job(await self._store.retry(job.id), job.id)
         except NotRetryable as error:
             raise InvalidRequest(str(error)) from None
-        # What `/run` says, though a worker may have it already.
+        # The same response as from `/run`, even if a worker has the job already.
         return JSON({"id": job.id, "status": JobStatus.IN_QUEUE.value})
 
     async def _purge(self, request: Request) -> Response:
-        removed = await self._store.purge(self._endpoint(request))
+        removed = await self._store.purge(self._endpoint_of(request))
         return JSON({"removed": removed, "status": "completed"})
 
     async def _health(self, request: Request) -> Response:
-        endpoint = self._endpoint(request)
+        endpoint = self._endpoint_of(request)
         stats = await self._store.stats(endpoint)
         count = stats.counts.get
-        unhealthy = self._fleet.unhealthy(endpoint)
+        unhealthy = self._worker_registry.unhealthy_workers(endpoint)
         reasons = [{"id": name, "reason": reason} for name, reason in unhealthy.items()]
         return JSON(
             {
@@ -140,23 +145,23 @@ class JobRoutes:
                     "inQueue": count(JobStatus.IN_QUEUE, 0),
                     "retried": stats.retried,
                 },
-                "workers": self._fleet.counts(endpoint),
+                "workers": self._worker_registry.count_workers(endpoint),
                 **({"unhealthyWorkers": reasons} if reasons else {}),
             }
         )
 
     async def _requests(self, request: Request) -> Response:
-        jobs = await self._store.list_recent_jobs(self._endpoint(request), _RECENT)
-        return JSON({"requests": [job_response.status(job) for job in jobs]})
+        jobs = await self._store.list_recent_jobs(self._endpoint_of(request), _MAX_RECENT_JOBS)
+        return JSON({"requests": [job_response.build_status(job) for job in jobs]})
 
     async def _request(self, request: Request) -> Response:
-        return JSON(job_response.request(await self._job(request)))
+        return JSON(job_response.build_request(await self._find_job(request)))
 
-    def _new_job(self, request: Request, body: dict[str, Any], *, sync: bool) -> NewJob:
-        return new_job(
+    def _parse_job(self, request: Request, body: dict[str, Any], *, sync: bool) -> NewJob:
+        return parse_job(
             body,
-            self._endpoint(request),
-            self._policy,
+            self._endpoint_of(request),
+            self._policy_limits,
             sync=sync,
             targets=self._targets,
             webhook_depth=received_depth(request.headers),
@@ -164,53 +169,53 @@ class JobRoutes:
 
     async def _enqueue(self, new: NewJob) -> Job:
         job = await self._store.enqueue(new)
-        # What is logged of the call from here on, its own line too, says which job it made.
+        # All later log lines of this request have the job's id, including the request's own line.
         bind_contextvars(job_id=job.id)
         return job
 
-    def _endpoint(self, request: Request) -> str:
-        endpoint: str = request.path_params.get("endpoint", self._default)
+    def _endpoint_of(self, request: Request) -> str:
+        endpoint: str = request.path_params.get("endpoint", self._default_endpoint)
         return endpoint
 
-    async def _job(self, request: Request) -> Job:
+    async def _find_job(self, request: Request) -> Job:
         job_id = request.path_params["job_id"]
         job = await self._store.get(job_id)
-        if job is None or job.endpoint != self._endpoint(request):
+        if job is None or job.endpoint != self._endpoint_of(request):
             raise NotFound(f"there is no job {job_id}")
         return job
 
-    async def _waited(self, request: Request, job_id: str, wait_s: float) -> Job:
-        """Return a job when it has ended, or as it is when its client has waited long enough."""
-        # Most jobs are over before looking after the client would have paid.
-        soon_s = min(_SOON_S, wait_s)
-        job = _kept(await self._store.wait(job_id, soon_s), job_id)
+    async def _wait_for_end(self, request: Request, job_id: str, wait_s: float) -> Job:
+        """Return a job when it ends, or its current state after `wait_s`."""
+        # Most jobs end so soon that watching the client's connection would cost more.
+        unwatched_s = min(_UNWATCHED_WAIT_S, wait_s)
+        job = _require_job(await self._store.wait(job_id, unwatched_s), job_id)
         if job.status.is_final:
             return job
-        wait = self._store.wait(job_id, wait_s - soon_s)
-        return _kept(await while_connected(request.receive, wait), job_id)
+        wait = self._store.wait(job_id, wait_s - unwatched_s)
+        return _require_job(await while_connected(request.receive, wait), job_id)
 
 
-def _warnings(body: dict[str, Any]) -> dict[str, Any]:
-    """Return `warnings` about the keys beside `input`, which no worker gets to see (R61)."""
+def _log_warnings(body: dict[str, Any]) -> dict[str, Any]:
+    """Log and return warnings about keys beside `input`, which no worker receives (R61)."""
     warnings = find_job_warnings(body)
     for warning in warnings:
         logger.warning("%s", warning)
     return {"warnings": list(warnings)} if warnings else {}
 
 
-def _kept(job: Job | None, job_id: str) -> Job:
+def _require_job(job: Job | None, job_id: str) -> Job:
     if job is None:
         raise NotFound(f"the job {job_id} is not kept any more: its ttl is over")
     return job
 
 
-def asked_wait_s(request: Request) -> float:
-    """Return how long `?wait=` lets a call wait. Raises InvalidRequest."""
-    # Asked first: reading no parameters takes as long as reading the body.
+def read_wait_s(request: Request) -> float:
+    """Return the value of `?wait=` in seconds, or the default. Raises InvalidRequest."""
+    # Parsing an empty query string takes as long as reading the body, so check it first.
     raw = request.query_params.get("wait") if request.scope["query_string"] else None
     if raw is None:
-        return _WAIT_MS / 1000
-    # isdigit alone also takes "²", which int() does not, and more digits than it does.
+        return _DEFAULT_WAIT_MS / 1000
+    # isdigit() alone also accepts "²" and more digits than int() converts.
     number = int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else 0
     if not _MIN_WAIT_MS <= number <= _MAX_WAIT_MS:
         raise InvalidRequest(

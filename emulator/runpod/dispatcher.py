@@ -1,27 +1,27 @@
-"""When a worker that asks for jobs gets which."""
+"""Decides which jobs a worker that calls for jobs gets, and when."""
 
 from __future__ import annotations
 
 import asyncio
 
-from emulator.runpod.remote_worker import Worker
+from emulator.runpod.remote_worker import RemoteWorker
 from jobs import Job, JobStore
 
-# So young is a call for jobs that its worker was not told to end since: the SDK's own run loop
-# needs as long to notice.
-_FRESH_S = 0.1
-# How often a held call looks at what nothing wakes it for.
-_STEP_S = 0.25
-# Inputs in one answer; the jobs beyond come with the next.
-_BATCH_BYTES = 50_000_000
+# A job-take call that started less than this ago comes from a worker that has not been asked to
+# stop: the SDK's own run loop needs at least this long to notice.
+_SHUTDOWN_NOTICE_S = 0.1
+# The interval at which a held call checks conditions that no event signals.
+_CHECK_INTERVAL_S = 0.25
+# The maximum size of the inputs in one response; the next call returns the other jobs.
+_MAX_RESPONSE_BYTES = 50_000_000
 
 
-class Handout:
-    """Leases jobs to workers in such a way that a worker's end or death costs none of them.
+class JobDispatcher:
+    """Leases jobs to workers so that no job is lost when a worker shuts down or dies.
 
-    An SDK worker that was told to end makes no new call for jobs, but still has one open, and what
-    it is given by that it never runs. So a job that turns up while a call is held only ends the
-    call, and is for the next one, which a worker that goes on makes in the same breath.
+    An SDK worker that is asked to stop makes no new job-take call, but still has one open, and it
+    never runs the jobs that this call returns. Therefore a job that arrives during a held call only
+    ends the call, with no jobs. A live worker polls again immediately, and gets the job then.
     """
 
     def __init__(self, store: JobStore, *, hold_s: float, lease_s: float) -> None:
@@ -29,48 +29,52 @@ class Handout:
         self._hold_s = hold_s
         self._lease_s = lease_s
 
-    async def next(self, worker: Worker, limit: int, *, busy: bool = False) -> list[Job]:
-        """Lease up to `limit` jobs; where none waits, return when one may, or after `hold_s`.
+    async def lease_jobs(
+        self, worker: RemoteWorker, limit: int, *, is_busy: bool = False
+    ) -> list[Job]:
+        """Lease up to `limit` jobs to a worker.
 
-        A worker that is `busy` says that it runs some already.
+        If no job is ready, return none when one arrives, or after `hold_s`. `is_busy` means that
+        the worker reports other running jobs.
         """
         endpoint = worker.endpoint
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        started_at = loop.time()
         if not self._store.has_ready_job(endpoint):
-            await self._turn_up(endpoint)
-            if loop.time() - began > _FRESH_S:
-                # Should this worker not come back for it in a moment, it is somebody else's.
-                loop.call_later(_FRESH_S, self._store.wake_waiter, endpoint)
+            await self._wait_for_job(endpoint)
+            if loop.time() - started_at > _SHUTDOWN_NOTICE_S:
+                # If this worker does not poll again in a moment, another one gets the job.
+                loop.call_later(_SHUTDOWN_NOTICE_S, self._store.wake_waiter, endpoint)
                 return []
             if not self._store.has_ready_job(endpoint):
                 return []
-        await worker.listens()
+        await worker.wait_for_stop_poll()
         leased: list[Job] = []
-        room = _BATCH_BYTES
-        while len(leased) < limit and room > 0:
+        remaining_bytes = _MAX_RESPONSE_BYTES
+        while len(leased) < limit and remaining_bytes > 0:
             jobs = await self._store.receive(
-                endpoint, worker.key, lease_s=self._lease_s, skip_lost=busy
+                endpoint, worker.key, lease_s=self._lease_s, skip_lost=is_busy
             )
             if not jobs:
                 break
             leased += jobs
-            room -= sum(job.size for job in jobs)
+            remaining_bytes -= sum(job.size for job in jobs)
         if not leased and self._store.has_ready_job(endpoint):
-            # None of them is for this worker, which asks again as soon as it is told so.
-            await asyncio.sleep(_STEP_S)
+            # The ready jobs are not for this worker, which polls again as soon as this returns.
+            await asyncio.sleep(_CHECK_INTERVAL_S)
         return leased
 
-    async def _turn_up(self, endpoint: str) -> None:
-        """Wait until a job may be there, but no longer than a call is held."""
+    async def _wait_for_job(self, endpoint: str) -> None:
+        """Wait until a job may be ready, for at most `hold_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._hold_s
-        while (left_s := deadline - loop.time()) > 0:
+        while (remaining_s := deadline - loop.time()) > 0:
             try:
-                async with asyncio.timeout(min(_STEP_S, left_s)):
+                async with asyncio.timeout(min(_CHECK_INTERVAL_S, remaining_s)):
                     await self._store.wait_for_job(endpoint)
                 return
             except TimeoutError:
-                # Whoever was woken for it may be busy, as the local worker without a slot is.
+                # The waiter that was woken for the job may be busy, such as a local worker that
+                # has no slot.
                 if self._store.has_ready_job(endpoint):
                     return

@@ -1,4 +1,4 @@
-"""The log lines about a job: one when it starts and one when it ends, on whatever worker."""
+"""Logs a line when a job starts and a line when it ends, on any worker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ logger = logging.getLogger(__name__)
 
 # The token count of an output, in the forms that jobs and OpenAI bodies have. A quote inside a
 # JSON string is written \", so no text that a model generates can match.
-_TOKENS = re.compile(rb'"usage":\s*\{[^{}]*?"(?:output|completion_tokens)":\s*(\d{1,9})')
-# How much of an output is searched, at its end: `usage` comes behind the texts.
+_TOKEN_COUNT = re.compile(rb'"usage":\s*\{[^{}]*?"(?:output|completion_tokens)":\s*(\d{1,9})')
+# Only the end of an output is searched, because `usage` follows the texts.
 _SEARCHED_BYTES = 16_000
 
 
 def log_started(job: Job) -> None:
-    """Log that a worker has been given a job."""
+    """Log that a job was leased to a worker."""
     if not logger.isEnabledFor(logging.INFO):
         return
     fields = {
@@ -31,12 +31,12 @@ def log_started(job: Job) -> None:
         "attempt": job.attempt,
         "queue_ms": job.delay_ms,
     }
-    again = f" again (attempt {job.attempt})" if job.attempt > 1 else ""
-    logger.info("job %s started%s", job.id, again, extra={FIELDS: fields})
+    suffix = f" again (attempt {job.attempt})" if job.attempt > 1 else ""
+    logger.info("job %s started%s", job.id, suffix, extra={FIELDS: fields})
 
 
 def log_ended(job: Job) -> None:
-    """Log how a job ended, how long it waited and ran, and why where it did not succeed."""
+    """Log how a job ended, how long it waited and ran, and its error if it failed."""
     if not logger.isEnabledFor(logging.INFO):
         return
     fields: dict[str, object] = {
@@ -48,9 +48,9 @@ def log_ended(job: Job) -> None:
         fields["worker"] = worker_name(job.worker_id)
         fields["queue_ms"], fields["run_ms"] = job.delay_ms, job.execution_ms
     elif job.ended_at is not None:
-        # It ended in the queue, which no worker took it from.
+        # The job ended in the queue, without a worker.
         fields["queue_ms"] = max(0, round((job.ended_at - job.queued_at) * 1000))
-    if job.output is not None and (tokens := _tokens(job.output)) is not None:
+    if job.output is not None and (tokens := _find_token_count(job.output)) is not None:
         fields["tokens"] = tokens
     if job.error is not None:
         fields["error"] = sanitize_for_log(extract_error_message(job.error) or job.error)
@@ -59,7 +59,7 @@ def log_ended(job: Job) -> None:
     logger.info("job %s %s", job.id, job.status.value, extra={FIELDS: fields})
 
 
-def _tokens(output: bytes) -> int | None:
-    """Return how many tokens an output says were generated; None where it does not say."""
-    counts = _TOKENS.findall(output, max(0, len(output) - _SEARCHED_BYTES))
+def _find_token_count(output: bytes) -> int | None:
+    """Return the completion token count in the usage of an output; None if it has no usage."""
+    counts = _TOKEN_COUNT.findall(output, max(0, len(output) - _SEARCHED_BYTES))
     return int(counts[-1]) if counts else None

@@ -1,4 +1,4 @@
-"""The body of `/run` and `/runsync` as a job."""
+"""Parses the body of `/run` and `/runsync` into a job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from handler.outbound_targets import OutboundPolicy
 from handler.sampling import as_integer, describe_value
 from jobs import NewJob, Policy
 
-_LONGEST_MS = 7 * 24 * 3600 * 1000
-_LONGEST_URL = 2_000
+_MAX_POLICY_MS = 7 * 24 * 3600 * 1000
+_MAX_URL_CHARS = 2_000
 _ANY_TARGET = OutboundPolicy()
 
 
-def new_job(
+def parse_job(
     body: Mapping[str, Any],
     endpoint: str,
     limits: PolicyLimits,
@@ -29,7 +29,7 @@ def new_job(
     targets: OutboundPolicy = _ANY_TARGET,
     webhook_depth: int = 0,
 ) -> NewJob:
-    """Return the job that a body asks for, whose webhook and bucket are among the `targets`.
+    """Return the job of a request body. Its webhook and bucket must be allowed by `targets`.
 
     Raises:
         InvalidRequest: a field is missing or wrong; the sentence names it.
@@ -45,12 +45,12 @@ def new_job(
         check_target(webhook, "webhook", targets)
     s3_config = body.get("s3Config")
     if s3_config is not None and not isinstance(s3_config, dict):
-        # Not what it is: there are secrets in it.
+        # The message must not quote the value: it may contain secrets.
         raise InvalidRequest(
             f"s3Config must be an object, got {describe_type(s3_config)}", "s3Config"
         )
     if s3_config is not None and _is_url(s3_config.get("endpointUrl")):
-        # Every other value of it is the worker's to check.
+        # The worker checks all other values of s3Config.
         check_target(s3_config["endpointUrl"], "s3Config.endpointUrl", targets)
     extra = {name: body[name] for name in ("webhook", "s3Config") if body.get(name) is not None}
     if webhook is not None and webhook_depth:
@@ -59,29 +59,29 @@ def new_job(
         endpoint=endpoint,
         input=encode_json(body["input"], "input", "input"),
         sync=sync,
-        policy=_policy(body.get("policy"), limits),
+        policy=_parse_policy(body.get("policy"), limits),
         webhook=webhook,
         extra=encode_json(extra, "s3Config", "s3Config") if extra else b"",
     )
 
 
 def _is_url(value: Any) -> bool:
-    if not isinstance(value, str) or len(value) > _LONGEST_URL or not value.isprintable():
+    if not isinstance(value, str) or len(value) > _MAX_URL_CHARS or not value.isprintable():
         return False
     try:
         url = urlsplit(value)
-        # A port that is none raises when it is asked for.
+        # `port` raises ValueError if the URL's port is not valid.
         return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         return False
 
 
-def _policy(given: Any, limits: PolicyLimits) -> Policy:
-    if given is None:
+def _parse_policy(policy: Any, limits: PolicyLimits) -> Policy:
+    if policy is None:
         return limits.default
-    if not isinstance(given, dict):
-        raise InvalidRequest(f"policy must be an object, got {describe_value(given)}", "policy")
-    low_priority = given.get("lowPriority")
+    if not isinstance(policy, dict):
+        raise InvalidRequest(f"policy must be an object, got {describe_value(policy)}", "policy")
+    low_priority = policy.get("lowPriority")
     if low_priority is None:
         low_priority = False
     if not isinstance(low_priority, bool):
@@ -90,26 +90,26 @@ def _policy(given: Any, limits: PolicyLimits) -> Policy:
             "policy.lowPriority",
         )
     return Policy(
-        execution_timeout_ms=_milliseconds(
-            given,
+        execution_timeout_ms=_parse_milliseconds(
+            policy,
             "executionTimeout",
             limits.default.execution_timeout_ms,
             limits.min_execution_timeout_ms,
         ),
-        ttl_ms=_milliseconds(given, "ttl", limits.default.ttl_ms, limits.min_ttl_ms),
+        ttl_ms=_parse_milliseconds(policy, "ttl", limits.default.ttl_ms, limits.min_ttl_ms),
         low_priority=low_priority,
     )
 
 
-def _milliseconds(given: Mapping[str, Any], name: str, default: int, least: int) -> int:
-    value = given.get(name)
+def _parse_milliseconds(policy: Mapping[str, Any], name: str, default: int, minimum: int) -> int:
+    value = policy.get(name)
     if value is None:
         return default
-    whole = as_integer(value)
-    if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= _LONGEST_MS:
+    number = as_integer(value)
+    if type(number) is not int or not minimum <= number <= _MAX_POLICY_MS:
         raise InvalidRequest(
-            f"policy.{name} must be a whole number of milliseconds from {least} to {_LONGEST_MS}, "
-            f"got {describe_value(value)}",
+            f"policy.{name} must be a whole number of milliseconds from {minimum} to "
+            f"{_MAX_POLICY_MS}, got {describe_value(value)}",
             f"policy.{name}",
         )
-    return whole
+    return number

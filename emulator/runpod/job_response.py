@@ -1,4 +1,4 @@
-"""Jobs as RunPod shows them."""
+"""Builds RunPod's JSON representations of a job."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from emulator.runpod.webhook_loops import DEPTH_KEY
 from jobs import Chunk, Job, JobStatus
 
 
-def accepted(job: Job) -> dict[str, Any]:
-    """Return the answer to `/run`: where to ask again."""
+def build_accepted(job: Job) -> dict[str, Any]:
+    """Return the response to `/run`: the job's id and status."""
     return {"id": job.id, "status": job.status.value}
 
 
-def status(job: Job) -> dict[str, Any]:
-    """Return a job as `/status` shows it."""
-    shown: dict[str, Any] = {"id": job.id, "status": job.status.value}
+def build_status(job: Job) -> dict[str, Any]:
+    """Return the response to `/status`."""
+    fields: dict[str, Any] = {"id": job.id, "status": job.status.value}
     if job.delay_ms is not None:
-        shown["delayTime"] = job.delay_ms
+        fields["delayTime"] = job.delay_ms
     if job.execution_ms is not None:
-        shown["executionTime"] = job.execution_ms
+        fields["executionTime"] = job.execution_ms
     if job.worker_id is not None:
-        shown["workerId"] = worker_name(job.worker_id)
+        fields["workerId"] = worker_name(job.worker_id)
     if job.error is not None:
-        shown["error"] = job.error
+        fields["error"] = job.error
     if job.output is not None:
-        shown["output"] = orjson.Fragment(job.output)
+        fields["output"] = orjson.Fragment(job.output)
     elif job.progress and not job.status.is_final:
-        shown["output"] = orjson.Fragment(job.progress)
+        fields["output"] = orjson.Fragment(job.progress)
     elif job.status is JobStatus.COMPLETED:
-        shown["output"] = None
-    return shown
+        fields["output"] = None
+    return fields
 
 
-def request(job: Job) -> dict[str, Any]:
-    """Return a job with what it was sent with, as `/requests` and webhooks show it."""
-    shown = status(job)
-    shown["input"] = orjson.Fragment(job.input)
+def build_request(job: Job) -> dict[str, Any]:
+    """Return the status of a job with its input and webhook, for `/requests` and webhooks."""
+    fields = build_status(job)
+    fields["input"] = orjson.Fragment(job.input)
     if job.webhook is not None:
-        shown["webhook"] = job.webhook
-    return shown
+        fields["webhook"] = job.webhook
+    return fields
 
 
-def handed_out(job: Job) -> dict[str, Any]:
-    """Return a job as a worker's handler gets it."""
+def build_worker_job(job: Job) -> dict[str, Any]:
+    """Return the job that a worker's handler receives."""
     extra = orjson.loads(job.extra) if job.extra else {}
     extra.pop(DEPTH_KEY, None)
     return {"id": job.id, "input": orjson.Fragment(job.input), **extra}
 
 
-def stream(job: Job, chunks: Iterable[Chunk]) -> dict[str, Any]:
-    """Return the answer to `/stream`: what is new, and whether more may come."""
+def build_stream(job: Job, chunks: Iterable[Chunk]) -> dict[str, Any]:
+    """Return the response to `/stream`: the job's status and its new chunks."""
     return {
         "status": job.status.value,
         "stream": [{"output": orjson.Fragment(chunk.value)} for chunk in chunks],
@@ -61,10 +61,10 @@ def stream(job: Job, chunks: Iterable[Chunk]) -> dict[str, Any]:
 
 
 def worker_key(endpoint: str, worker: str) -> str:
-    """Return the name of a worker among those of all endpoints."""
+    """Return the key of a worker, which is unique across endpoints."""
     return f"{endpoint}/{worker}"
 
 
 def worker_name(key: str) -> str:
-    """Return a worker's own name."""
+    """Return the name of a worker from its key."""
     return key.partition("/")[2] or key

@@ -1,4 +1,4 @@
-"""The in-process worker of the default endpoint: the pipeline, no SDK in between."""
+"""The in-process worker of the default endpoint, which runs jobs without the SDK."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 from structlog.contextvars import bind_contextvars
 
 from emulator.runpod.job_response import worker_key
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_registry import WorkerRegistry
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineError
 from handler.errors import ResultTooLarge
@@ -23,157 +23,159 @@ from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
-NAME = "local"
-# What the disk refuses is offered again after so long.
-_AGAIN_S = 1.0
+LOCAL_WORKER_NAME = "local"
+# The delay before a failed operation is retried, such as a write to a full disk.
+_RETRY_DELAY_S = 1.0
 _STOP_POLL_S = 60.0
-# The store ends a job in time, as TIMED_OUT; the end of its generation would be FAILED.
-_LATER_S = 10.0
-# Jobs that have their answer and wait for the disk, beside those that run: their slots are free
-# again and should not stand idle, but what cannot be saved must not pile up either.
-_MOST_UNSAVED = 64
+# Added to a job's own timeout, so that the store ends the job first, as TIMED_OUT. A timeout of its
+# generation would make it FAILED.
+_TIMEOUT_MARGIN_S = 10.0
+# The maximum number of jobs that have a result but wait for the disk. Their slots are free and can
+# run other jobs, but unsaved results must not accumulate without a limit.
+_MAX_UNSAVED_JOBS = 64
 
 
 class LocalWorker:
-    """Leases a job only when the engine has granted it a slot, so waiting is never execution.
+    """Leases a job only when it has an engine slot, so that the execution time excludes waiting.
 
-    One task waits for a job, then for a slot, then takes the job and starts a task that runs it.
-    It takes no job while the engine has no loaded model, and none any more when the engine is dead:
-    they stay in the queue.
+    One task waits for a job, then for a slot, then leases the job and starts a task that runs it.
+    While the engine has no loaded model, or when it is dead, jobs stay in the queue.
 
-    A job that was running when the engine crashed goes back to the queue as a lost one does, and
-    fails after `max_losses`. Before its last try it runs alone, so that of the jobs that ran side
-    by side at the crashes only the one that causes them fails. A job that was interrupted for
-    another reason goes back without that being counted.
+    A job that was running when the engine crashed is queued again as a lost attempt, and fails
+    after `max_lost_attempts`. Its last attempt runs without other jobs, so that of the jobs that
+    ran during the crashes only the one that causes them fails. A job that was interrupted for
+    another reason is queued again, and the attempt does not count as lost.
 
     A job that asks to stream is streamed in either `mode`; the mode decides whether its output is
-    one JSON or the list of its chunks. `enter` is called with each job's id in the job's own task.
-    With `policy_decides` a job may run as long as its own policy allows, whatever the engine's
-    limit for other requests. Owned by the event loop.
+    one JSON value or the list of its chunks. `on_job_start` is called with each job's id, in the
+    job's own task. With `use_policy_timeout` a job may run as long as its own policy allows,
+    whatever the engine's limit for other requests. Owned by the event loop.
     """
 
     def __init__(
         self,
         store: JobStore,
-        jobs: JobHandler,
+        job_handler: JobHandler,
         engine: AnyEngine,
-        fleet: Fleet,
+        worker_registry: WorkerRegistry,
         endpoint: str,
         mode: Literal["aggregate", "generator"],
-        enter: Callable[[str], object] = lambda job_id: None,
+        on_job_start: Callable[[str], object] = lambda job_id: None,
         *,
-        policy_decides: bool = False,
-        max_losses: int = 3,
+        use_policy_timeout: bool = False,
+        max_lost_attempts: int = 3,
     ) -> None:
         self._store = store
-        self._jobs = jobs
+        self._job_handler = job_handler
         self._engine = engine
-        self._fleet = fleet
+        self._worker_registry = worker_registry
         self._endpoint = endpoint
         self._as_list = mode == "generator"
-        self._enter = enter
-        self._policy_decides = policy_decides
-        self._max_losses = max_losses
-        self._key = worker_key(endpoint, NAME)
+        self._on_job_start = on_job_start
+        self._use_policy_timeout = use_policy_timeout
+        self._max_lost_attempts = max_lost_attempts
+        self._key = worker_key(endpoint, LOCAL_WORKER_NAME)
         self._running: dict[asyncio.Task[None], Job] = {}
-        self._returning: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Event()
-        self._taker: asyncio.Task[None] | None = None
-        self._stopper: asyncio.Task[None] | None = None
+        self._nack_tasks: set[asyncio.Task[None]] = set()
+        self._has_capacity = asyncio.Event()
+        self._take_task: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin taking jobs."""
-        self._taker = asyncio.create_task(self._take_all())
-        self._stopper = asyncio.create_task(self._stop_told())
+        """Start taking jobs."""
+        self._take_task = asyncio.create_task(self._take_jobs_forever())
+        self._stop_task = asyncio.create_task(self._stop_jobs_forever())
 
-    async def _take_all(self) -> None:
-        self._fleet.show_local(self._endpoint, self._slots)
+    async def _take_jobs_forever(self) -> None:
+        self._worker_registry.set_local_slots(self._endpoint, self._count_slots)
         while True:
             try:
-                await self._take()
+                await self._start_next_job()
             except EngineError as error:
                 logger.error("no more jobs are taken, they stay in the queue: %s", error)
                 return
             except Exception:
                 logger.exception("the local worker could not take a job")
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_DELAY_S)
 
-    async def _take(self) -> None:
+    async def _start_next_job(self) -> None:
         """Wait for a job and a slot, and start the job. Raises EngineUnavailable."""
-        # First of all, so that an engine that cannot load its model is noticed without a job.
+        # Wait for the engine first: a model that cannot be loaded is then noticed without a job.
         await self._engine.ready()
         await self._store.wait_for_job(self._endpoint)
-        while len(self._running) >= self._engine.slots + _MOST_UNSAVED:
-            self._room.clear()
-            await self._room.wait()
-        alone = self._runs_alone()
-        slot = await self._engine.reserve(Priority.JOB, exclusive=alone)
+        while len(self._running) >= self._engine.slots + _MAX_UNSAVED_JOBS:
+            self._has_capacity.clear()
+            await self._has_capacity.wait()
+        must_run_alone = self._must_run_alone()
+        slot = await self._engine.reserve(Priority.JOB, exclusive=must_run_alone)
         jobs: list[Job] = []
         try:
-            # Meanwhile one may have come back to the front of the queue.
-            if alone or not self._runs_alone():
+            # The next job may be another one now, which must run without other jobs.
+            if must_run_alone or not self._must_run_alone():
                 jobs = await self._store.receive(self._endpoint, self._key, lease_s=math.inf)
         finally:
-            # It was cancelled meanwhile, or another worker has it.
+            # The job was cancelled meanwhile, or another worker has taken it.
             if not jobs:
                 slot.release()
         for job in jobs:
             task = asyncio.create_task(self._run(job, slot))
             self._running[task] = job
-            # Not in the task itself: one that is cancelled before its first step runs none of it.
-            task.add_done_callback(lambda task: self._over(task, slot))
+            # A task that is cancelled before it starts never runs its `finally`.
+            task.add_done_callback(lambda task: self._on_task_done(task, slot))
 
-    def _runs_alone(self) -> bool:
-        """Return whether the next job fails if it is lost once more: it may be what kills."""
+    def _must_run_alone(self) -> bool:
+        """Return whether the next job is in its last attempt: it may be what crashes the engine."""
         job = self._store.peek_job(self._endpoint)
-        return job is not None and 0 < job.lost_attempts == self._max_losses - 1
+        return job is not None and 0 < job.lost_attempts == self._max_lost_attempts - 1
 
     async def _run(self, job: Job, slot: Slot) -> None:
-        # All that is logged of it from here on says so: the task is its own.
+        # All later log lines of this task have the job's id.
         bind_contextvars(job_id=job.id)
-        self._enter(job.id)
-        await self._end(job, await self._result(job, slot))
+        self._on_job_start(job.id)
+        await self._save_result(job, await self._run_handler(job, slot))
 
-    def _over(self, task: asyncio.Task[None], slot: Slot) -> None:
+    def _on_task_done(self, task: asyncio.Task[None], slot: Slot) -> None:
         job = self._running.pop(task)
         slot.release()
         if task.cancelled():
-            # It is over where it was stopped for that, and else another's turn.
-            back = asyncio.create_task(self._give_back(job))
-            self._returning.add(back)
-            back.add_done_callback(self._returning.discard)
-        self._room.set()
+            # If the job has not ended, it is queued again.
+            nack_task = asyncio.create_task(self._nack(job))
+            self._nack_tasks.add(nack_task)
+            nack_task.add_done_callback(self._nack_tasks.discard)
+        self._has_capacity.set()
 
-    async def _give_back(self, job: Job) -> None:
+    async def _nack(self, job: Job) -> None:
         await self._store.nack(job.id, job.attempt)
 
-    async def _result(self, job: Job, slot: Slot) -> JobResult:
+    async def _run_handler(self, job: Job, slot: Slot) -> JobResult:
         try:
             extra = orjson.loads(job.extra) if job.extra else {}
             limit_s = None
-            if self._policy_decides:
-                limit_s = job.policy.execution_timeout_ms / 1000 + _LATER_S
-            told = {**extra, "id": job.id, "input": orjson.loads(job.input)}
+            if self._use_policy_timeout:
+                limit_s = job.policy.execution_timeout_ms / 1000 + _TIMEOUT_MARGIN_S
+            payload = {**extra, "id": job.id, "input": orjson.loads(job.input)}
 
-            async def put(chunk: bytes) -> None:
+            async def append_chunk(chunk: bytes) -> None:
                 try:
                     await self._store.append_chunks(job.id, job.attempt, [chunk])
                 except StoreFull as error:
                     raise ResultTooLarge(str(error)) from None
 
-            return await self._jobs.run_encoded(told, slot, limit_s, put, as_list=self._as_list)
+            return await self._job_handler.run_encoded(
+                payload, slot, limit_s, append_chunk, as_list=self._as_list
+            )
         except Exception:
             logger.exception("the local worker failed on job %s", job.id)
             return JobResult(error="the worker failed; see its log")
         finally:
-            # A job that was refused has not used it, and need not keep it until it is saved.
+            # A refused job has not used its slot. Release it now, not after the result is saved.
             slot.release()
 
-    async def _end(self, job: Job, result: JobResult) -> None:
+    async def _save_result(self, job: Job, result: JobResult) -> None:
         failpoint("local-ran")
         if result.interruption is Interruption.NO_ENGINE and self._engine.failure is None:
-            # It would be leased again at once where other models are loaded.
-            await asyncio.sleep(_AGAIN_S)
+            # With other models loaded, the job would be leased again at once.
+            await asyncio.sleep(_RETRY_DELAY_S)
         while True:
             try:
                 if result.interruption is None:
@@ -188,40 +190,40 @@ class LocalWorker:
                 logger.error("the result of job %s has to wait: %s", job.id, unavailable)
             except Exception:
                 logger.exception("the result of job %s was not taken", job.id)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_DELAY_S)
 
-    async def _stop_told(self) -> None:
-        """Stop what is cancelled or has run for too long."""
+    async def _stop_jobs_forever(self) -> None:
+        """Stop the jobs that were cancelled or have timed out."""
         while True:
-            told = await self._store.receive_stops(self._key, _STOP_POLL_S)
+            job_ids = await self._store.receive_stops(self._key, _STOP_POLL_S)
             for task, job in self._running.items():
-                if job.id in told:
+                if job.id in job_ids:
                     task.cancel()
 
-    def _slots(self) -> tuple[int, int, int]:
-        """Return how many are idle, running and unhealthy."""
+    def _count_slots(self) -> tuple[int, int, int]:
+        """Return the numbers of idle, running and unhealthy slots."""
         running = len(self._running)
-        others = max(0, self._engine.slots - running)
+        not_running = max(0, self._engine.slots - running)
         if self._engine.state is EngineState.DEAD:
-            return 0, running, others
-        return others, running, 0
+            return 0, running, not_running
+        return not_running, running, 0
 
     async def drain(self, limit_s: float) -> None:
-        """Take no more jobs, and wait for those that run; what runs on goes back to the queue."""
-        await _cancelled(self._taker)
+        """Stop taking jobs and wait up to `limit_s` for running jobs; queue the others again."""
+        await _cancel_and_wait(self._take_task)
         if self._running:
             await asyncio.wait(set(self._running), timeout=limit_s)
         await self.close()
 
     async def close(self) -> None:
-        """Stop taking jobs; those that run go back to the queue."""
-        await _cancelled(self._taker, self._stopper)
-        await _cancelled(*self._running)
-        await asyncio.gather(*self._returning, return_exceptions=True)
+        """Stop taking jobs, and queue the running jobs again."""
+        await _cancel_and_wait(self._take_task, self._stop_task)
+        await _cancel_and_wait(*self._running)
+        await asyncio.gather(*self._nack_tasks, return_exceptions=True)
 
 
-async def _cancelled(*tasks: asyncio.Task[None] | None) -> None:
-    there = [task for task in tasks if task is not None]
-    for task in there:
+async def _cancel_and_wait(*tasks: asyncio.Task[None] | None) -> None:
+    started = [task for task in tasks if task is not None]
+    for task in started:
         task.cancel()
-    await asyncio.gather(*there, return_exceptions=True)
+    await asyncio.gather(*started, return_exceptions=True)

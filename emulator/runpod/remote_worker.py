@@ -1,4 +1,4 @@
-"""One SDK worker, as far as its calls tell of it."""
+"""The state of one SDK worker, as it is known from its calls."""
 
 from __future__ import annotations
 
@@ -12,148 +12,151 @@ from typing import Literal
 from emulator.runpod.job_response import worker_key
 from jobs import Job
 
-# The SDK pauses for a second between two calls of job-stop that told it nothing.
-_LISTENS_AGAIN_S = 1.5
-# A worker that has never called job-stop is an old one that does not, or is about to.
-_LISTENS_FIRST_S = 0.25
-# A free worker asks for a job again at once, or after the second it sleeps when it has as many
-# jobs as it takes.
-_ASKS_AGAIN_S = 1.5
+# The SDK pauses for a second between two job-stop calls that returned no job.
+_STOP_POLL_TIMEOUT_S = 1.5
+# A worker that has never called job-stop has an older SDK, which never does, or is about to.
+_FIRST_STOP_POLL_TIMEOUT_S = 0.25
+# A free worker calls for a job again at once. A worker with as many jobs as it runs concurrently
+# sleeps for a second first.
+_MAX_TAKE_GAP_S = 1.5
 
 
-class Worker:
-    """One worker's signs of life; owned by the fleet."""
+class RemoteWorker:
+    """The open calls of one worker, and what they say about its jobs; owned by the registry."""
 
     __slots__ = (
-        "_absent",
-        "_asked_at",
-        "_hears",
-        "_listening",
-        "_took_at",
-        "dropped",
+        "_calls_job_stop",
+        "_has_open_stop_poll",
+        "_last_job_call_at",
+        "_last_take_started_at",
+        "_unlisted_attempts",
         "endpoint",
+        "has_broken_poll",
+        "has_duplicate_name",
         "key",
-        "missing",
+        "last_seen_at",
+        "missing_attempts",
         "name",
-        "refresh",
-        "seen_at",
-        "stops",
-        "takes",
-        "twins",
+        "open_stop_polls",
+        "open_take_polls",
+        "wants_replacement",
     )
 
     def __init__(self, endpoint: str, name: str) -> None:
         self.endpoint = endpoint
         self.name = name
         self.key = worker_key(endpoint, name)
-        # Its open long-polls: for jobs, and for what to stop.
-        self.takes = 0
-        self.stops = 0
-        self.seen_at = self._asked_at = time.monotonic()
-        # One of its long-polls has broken off, unanswered, and no other has been begun since.
-        self.dropped = False
-        # It has asked to be replaced (`stopPod`).
-        self.refresh = False
-        # Two of the name are at work at once; what one of them says is not true of the other.
-        self.twins = False
-        # Attempts that it held by our book and not by its own word, and since when.
-        self.missing: dict[tuple[str, int], float] = {}
-        # Those that its last ping did not name, and since when none has.
-        self._absent: dict[tuple[str, int], float] = {}
-        # When it began its last call for jobs.
-        self._took_at = -math.inf
+        # Its open long-polls: job-take calls, and job-stop calls.
+        self.open_take_polls = 0
+        self.open_stop_polls = 0
+        self.last_seen_at = time.monotonic()
+        # The time of its last job-take call or post about a job.
+        self._last_job_call_at = self.last_seen_at
+        # Whether a long-poll broke off before it was answered, and no other has started since.
+        self.has_broken_poll = False
+        # Whether it has asked to be replaced (`stopPod`).
+        self.wants_replacement = False
+        # Whether two running workers have this name; what one reports is not true of the other.
+        self.has_duplicate_name = False
+        # Attempts that the store has leased to it but that it reports not to have, and since when.
+        self.missing_attempts: dict[tuple[str, int], float] = {}
+        # Attempts that its last ping did not list, and since when no ping has.
+        self._unlisted_attempts: dict[tuple[str, int], float] = {}
+        # The time at which its last job-take call started.
+        self._last_take_started_at = -math.inf
         # Whether it calls job-stop at all; None while that is not known.
-        self._hears: bool | None = None
-        # Set while such a call is open.
-        self._listening = asyncio.Event()
+        self._calls_job_stop: bool | None = None
+        # Set while a job-stop call is open.
+        self._has_open_stop_poll = asyncio.Event()
 
     @property
-    def polling(self) -> bool:
-        """Whether a long-poll of it is open, which the kernel closes when it dies."""
-        return self.takes + self.stops > 0
+    def has_open_poll(self) -> bool:
+        """Whether it has an open long-poll; the kernel closes its connections when it dies."""
+        return self.open_take_polls + self.open_stop_polls > 0
 
     @contextmanager
-    def poll(self, kind: Literal["takes", "stops"]) -> Iterator[None]:
-        """Count a long-poll for as long as it is open; leaving by an exception means it broke."""
-        asked = kind == "takes"
-        self._count(kind, 1)
-        self.dropped = False
-        self._seen(asked=asked)
-        if asked:
-            self._took_at = self.seen_at
+    def poll(self, kind: Literal["take", "stop"]) -> Iterator[None]:
+        """Count a long-poll while it is open; an exception means that its connection broke."""
+        is_take = kind == "take"
+        self._count_poll(kind, 1)
+        self.has_broken_poll = False
+        self._record_call(is_job_call=is_take)
+        if is_take:
+            self._last_take_started_at = self.last_seen_at
         try:
             yield
         except BaseException:
-            self.dropped = True
+            self.has_broken_poll = True
             raise
         finally:
-            self._count(kind, -1)
-            self._seen(asked=asked)
+            self._count_poll(kind, -1)
+            self._record_call(is_job_call=is_take)
 
-    def _count(self, kind: Literal["takes", "stops"], change: int) -> None:
-        if kind == "takes":
-            self.takes += change
+    def _count_poll(self, kind: Literal["take", "stop"], change: int) -> None:
+        if kind == "take":
+            self.open_take_polls += change
             return
-        self.stops += change
-        self._hears = True
-        if self.stops:
-            self._listening.set()
+        self.open_stop_polls += change
+        self._calls_job_stop = True
+        if self.open_stop_polls:
+            self._has_open_stop_poll.set()
         else:
-            self._listening.clear()
+            self._has_open_stop_poll.clear()
 
-    async def listens(self) -> None:
-        """Wait until it can be told to stop, unless it does not come to be.
+    async def wait_for_stop_poll(self) -> None:
+        """Wait until the worker has an open job-stop call; return early if none comes in time.
 
-        It may block its event loop as soon as it has a job, and then makes no call until the job is
-        over. The poll that is open by then is the one sign by which its death would be noticed.
+        Its handler may block its event loop as soon as it has a job, and then it makes no call
+        until the job ends. A poll that is open by then is the only sign by which its death would be
+        noticed.
         """
-        if self._hears is False:
+        if self._calls_job_stop is False:
             return
-        limit_s = _LISTENS_FIRST_S if self._hears is None else _LISTENS_AGAIN_S
+        is_first = self._calls_job_stop is None
+        limit_s = _FIRST_STOP_POLL_TIMEOUT_S if is_first else _STOP_POLL_TIMEOUT_S
         try:
             async with asyncio.timeout(limit_s):
-                await self._listening.wait()
+                await self._has_open_stop_poll.wait()
         except TimeoutError:
-            self._hears = self._hears or False
+            self._calls_job_stop = self._calls_job_stop or False
 
-    def posted(self) -> None:
-        """Take a post about a job as a sign of life; the worker may have become free by it."""
-        self._seen(asked=True)
+    def record_post(self) -> None:
+        """Record a post about a job as a sign of life; the post may have ended the worker's job."""
+        self._record_call(is_job_call=True)
 
-    def _seen(self, *, asked: bool) -> None:
-        self.seen_at = time.monotonic()
-        if asked:
-            self._asked_at = self.seen_at
+    def _record_call(self, *, is_job_call: bool) -> None:
+        self.last_seen_at = time.monotonic()
+        if is_job_call:
+            self._last_job_call_at = self.last_seen_at
 
-    def leaving(self, now: float) -> bool:
-        """Whether it asks for no jobs any more, though it has none: it was told to end.
+    def is_shutting_down(self, now: float) -> bool:
+        """Return whether a worker without jobs has stopped calling for jobs.
 
-        It then waits for the answer to its call of job-stop, and for nothing else.
+        A worker that was asked to stop only waits for the answer to its job-stop call.
         """
-        return not self.takes and now - self._asked_at > _ASKS_AGAIN_S
+        return not self.open_take_polls and now - self._last_job_call_at > _MAX_TAKE_GAP_S
 
-    def has_none(self, held: Sequence[Job]) -> None:
-        """Take its word that it has no job, where by our book it has.
+    def report_no_jobs(self, leased: Sequence[Job]) -> None:
+        """Mark all its leased jobs as missing, because it reports that it has none.
 
         The SDK counts a job as in progress until its result has been posted or given up.
         """
         now = time.monotonic()
-        for job in held:
-            self.missing.setdefault((job.id, job.attempt), now)
+        for job in leased:
+            self.missing_attempts.setdefault((job.id, job.attempt), now)
 
-    def names(self, named: Set[str], held: Sequence[Job]) -> None:
-        """Take its pings' word for which jobs it has, where by our book it has more.
+    def report_jobs(self, listed_ids: Set[str], leased: Sequence[Job]) -> None:
+        """Mark its leased jobs as missing that two pings in a row did not list.
 
-        What two pings in a row do not name it has lost, but only if it has begun a call for jobs
-        in between: until then it may not have read the answer that the job was in, which a handler
-        that blocks its loop puts off.
+        The worker must also have started a job-take call in between. Until then it may not have
+        read the response that has the job, because a handler that blocks its loop delays that.
         """
         now = time.monotonic()
-        absent: dict[tuple[str, int], float] = {}
-        for job in held:
-            if job.id not in named:
+        unlisted_attempts: dict[tuple[str, int], float] = {}
+        for job in leased:
+            if job.id not in listed_ids:
                 attempt = (job.id, job.attempt)
-                since = absent[attempt] = self._absent.get(attempt, now)
-                if since < self._took_at:
-                    self.missing.setdefault(attempt, now)
-        self._absent = absent
+                since = unlisted_attempts[attempt] = self._unlisted_attempts.get(attempt, now)
+                if since < self._last_take_started_at:
+                    self.missing_attempts.setdefault(attempt, now)
+        self._unlisted_attempts = unlisted_attempts

@@ -1,4 +1,4 @@
-"""Why the stream of a job has ended: one sentence for a client that got no output from it."""
+"""Explains in one sentence why the stream of an ended job has no output."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def explain_end(job: Job, chunk_count: int, local_worker: str) -> str | None:
     """Return why an ended job has no output to stream; None if it streamed and completed.
 
     `chunk_count` counts the chunks of the job's last attempt. `local_worker` is the key of the
-    worker in this process: its jobs stream when their input asks to, and for the jobs of other
-    workers that depends on the worker's handler.
+    worker in this process. Its jobs stream if their input asks for it; whether jobs of other
+    workers stream depends on the worker's handler.
     """
     if job.status in _ENDINGS:
         return _explain_failure(job, chunk_count)
@@ -53,12 +53,12 @@ def explain_drained(chunk_count: int) -> str:
 
 def _explain_failure(job: Job, chunk_count: int) -> str:
     if chunk_count:
-        when = f"after {chunk_count:,} chunk{'s' if chunk_count > 1 else ''}"
+        moment = f"after {chunk_count:,} chunk{'s' if chunk_count > 1 else ''}"
     elif job.started_at is None:
-        when = "before a worker took it"
+        moment = "before a worker took it"
     else:
-        when = "before it streamed anything"
-    sentence = f"{_ENDINGS[job.status]} {when}"
-    # A worker may report a traceback as its error; its first line is a sentence.
+        moment = "before it streamed anything"
+    summary = f"{_ENDINGS[job.status]} {moment}"
+    # A worker may report a traceback as its error; the first line of that is a sentence.
     reason = (job.error or "").partition("\n")[0].strip()
-    return f"{sentence}: {reason}" if reason else sentence
+    return f"{summary}: {reason}" if reason else summary

@@ -1,4 +1,4 @@
-"""`/stream/{id}`: the chunks of a job since the last call, or all of them as server-sent events."""
+"""Answers `/stream/{id}`: new chunks of a job as JSON, or all chunks as server-sent events."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from emulator.runpod.stream_end import explain_drained, explain_end
 from handler.errors import InvalidRequest, NotFound
 from jobs import Chunk, Job, JobStore
 
-# The id of the last event. An EventSource connects again with it, and 204 is what makes it stop.
+# The id of the last event. An EventSource reconnects with this id, and a 204 makes it stop.
 _END = "end"
 _RESTART = b"event: restart\ndata: {}\n\n"
 
 
 class JobStream:
-    """Answers with JSON, as RunPod does, or with events to a client that accepts them.
+    """Responds with JSON, as RunPod does, or with events to a client that accepts them.
 
-    JSON drains: each chunk is in one answer, the last of which has a final status. An answer waits
-    up to `hold_s` for a chunk, which is less than RunPod's own client waits. Events do not drain;
-    their ids are `attempt.number`, and `Last-Event-ID` resumes behind one. A comment after each
-    `keep_alive_s` without a chunk keeps proxies from closing the connection.
+    JSON responses drain the stream: each chunk is in one response, and the last response has a
+    terminal status. A response waits up to `hold_s` for a chunk, which is less than the timeout of
+    RunPod's own client. Events do not drain the stream. Their ids are `attempt.number`, and
+    `Last-Event-ID` resumes after an event. A comment after each `keep_alive_s` without a chunk
+    keeps proxies from closing the connection.
 
-    An end without output has a `message` that gives the reason. `local_worker` is the key of the
-    worker in this process.
+    If an ended job has no output to stream, a `message` gives the reason. `local_worker` is the key
+    of the worker in this process.
     """
 
     def __init__(
@@ -46,52 +47,53 @@ class JobStream:
         """Return the response. Raises InvalidRequest."""
         if request.method == "HEAD":
             # The client of a HEAD gets no body, so the stream must not be drained.
-            return JSON(job_response.stream(job, ()))
+            return JSON(job_response.build_stream(job, ()))
         if "text/event-stream" in request.headers.get("accept", ""):
             last = request.headers.get("last-event-id", "")
             if last == _END and job.status.is_final:
                 return Response(status_code=204)
-            return SSEResponse(self._events(job.id, _place(last)), lambda: None)
-        now, chunks = await self._take(request, job.id)
-        if not chunks and not now.status.is_final:
-            heard = await self._store.read_chunks(job.id, (0, 0), 0)
-            after = _place_of(heard[-1]) if heard else (0, 0)
+            return SSEResponse(self._events(job.id, _parse_event_id(last)), lambda: None)
+        job, chunks = await self._take(request, job.id)
+        if not chunks and not job.status.is_final:
+            sent = await self._store.read_chunks(job.id, (0, 0), 0)
+            after = _event_id_of(sent[-1]) if sent else (0, 0)
             # Wait without draining: if this client disconnects, the next one gets the chunk.
             await while_connected(
                 request.receive, self._store.read_chunks(job.id, after, self._hold_s)
             )
-            now, chunks = await self._take(request, job.id)
-        answer = job_response.stream(now, chunks)
-        if not chunks and now.status.is_final:
+            job, chunks = await self._take(request, job.id)
+        response = job_response.build_stream(job, chunks)
+        if not chunks and job.status.is_final:
             count = len(await self._store.read_chunks(job.id, (0, 0), 0))
-            answer["message"] = self._explain_end(now, count) or explain_drained(count)
-        return JSON(answer)
+            response["message"] = self._explain_end(job, count) or explain_drained(count)
+        return JSON(response)
 
     def _explain_end(self, job: Job, chunk_count: int) -> str | None:
         return explain_end(job, chunk_count, self._local_worker)
 
     async def _take(self, request: Request, job_id: str) -> tuple[Job, list[Chunk]]:
-        """Drain a stream for a client that is still there."""
+        """Return the job and its new chunks. Raises ClientDisconnected and NotFound."""
         if await request.is_disconnected():
             raise ClientDisconnected
-        now = await self._store.get(job_id)
-        if now is None:
+        job = await self._store.get(job_id)
+        if job is None:
             raise NotFound(f"there is no job {job_id}")
-        # After the status: the npm client stops at a final one, so all that is left goes with it.
-        return now, await self._store.take_chunks(job_id, 0)
+        # Take the chunks after the status: the npm client stops at a terminal status, so this
+        # response must have all remaining chunks.
+        return job, await self._store.take_chunks(job_id, 0)
 
     async def _events(self, job_id: str, after: tuple[int, int]) -> AsyncGenerator[bytes, None]:
-        # The head goes out at once, so that the client knows it is connected.
+        # This sends the response headers at once, so that the client knows it is connected.
         yield b": open\n\n"
         while True:
-            # Before its chunks: an end that is known before them is behind all of them.
+            # Read the job before its chunks: if it has ended, all its chunks are read below.
             job = await self._store.get(job_id)
             block = b""
             for chunk in await self._store.read_chunks(job_id, after, self._keep_alive_s):
                 if after[0] not in (0, chunk.attempt):
                     # The job was lost or retried, so its stream starts again.
                     block += _RESTART
-                after = _place_of(chunk)
+                after = _event_id_of(chunk)
                 output = orjson.dumps({"output": orjson.Fragment(chunk.value)})
                 block += b"id: %d.%d\ndata: %b\n\n" % (*after, output)
             if block:
@@ -102,7 +104,7 @@ class JobStream:
             elif job.status.is_final:
                 # The attempt that ended the job may have streamed nothing.
                 restart = _RESTART if after[0] not in (0, job.attempt) else b""
-                end = job_response.status(job)
+                end = job_response.build_status(job)
                 count = len(await self._store.read_chunks(job_id, (0, 0), 0))
                 if (message := self._explain_end(job, count)) is not None:
                     end["message"] = message
@@ -113,8 +115,11 @@ class JobStream:
                 yield b": still here\n\n"
 
 
-def _place(raw: str) -> tuple[int, int]:
-    """Return the place an event's id stands for, the very beginning for none. InvalidRequest."""
+def _parse_event_id(raw: str) -> tuple[int, int]:
+    """Return the attempt and number of an event id; (0, 0) for an empty one.
+
+    Raises InvalidRequest.
+    """
     if raw in ("", _END):
         return (0, 0)
     attempt, _, number = raw.partition(".")
@@ -123,5 +128,5 @@ def _place(raw: str) -> tuple[int, int]:
     raise InvalidRequest(f"Last-Event-ID must be the id of an event of this stream, got {raw!r}")
 
 
-def _place_of(chunk: Chunk) -> tuple[int, int]:
+def _event_id_of(chunk: Chunk) -> tuple[int, int]:
     return (chunk.attempt, chunk.number)

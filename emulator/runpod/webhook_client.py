@@ -1,4 +1,4 @@
-"""The HTTP client of webhooks: it connects to the targets that jobs may name, and to no others."""
+"""The HTTP client for webhooks, which connects only to allowed targets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SocketOption = (
 def webhook_client(targets: OutboundPolicy, timeout_s: float) -> httpx2.AsyncClient:
     """Return a client that follows no redirects.
 
-    Where private addresses are refused, it uses no proxy of the environment: a proxy would resolve
-    the name once more, and nothing that was checked here would hold.
+    If private addresses are refused, the client ignores the proxies of the environment: a proxy
+    would resolve the name again and could connect to an address that was not checked.
     """
     if targets.allows_private:
         return httpx2.AsyncClient(timeout=timeout_s, follow_redirects=False)
@@ -30,7 +30,7 @@ def webhook_client(targets: OutboundPolicy, timeout_s: float) -> httpx2.AsyncCli
 
 
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):
-    """Resolves a name once and connects to an address that was checked."""
+    """Resolves a name once and connects to one of the addresses that were checked."""
 
     def __init__(self, targets: OutboundPolicy) -> None:
         self._targets = targets
@@ -47,8 +47,8 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         """Connect to the first allowed address that accepts.
 
         Raises:
-            TargetRefused: the host has private addresses alone.
-            ConnectError, ConnectTimeout: no address was found or accepted the connection.
+            TargetRefused: the host has only private addresses.
+            ConnectError, ConnectTimeout: the host has no address, or none accepted the connection.
         """
         options = list(socket_options or ())
         try:

@@ -1,9 +1,9 @@
-"""Loops of webhooks: a webhook that calls `/run`, whose job has a webhook, and so on.
+"""Stops loops of webhooks: a webhook that calls `/run`, whose job has a webhook, and so on.
 
-Such a body is a valid job: it has the `input` and the `webhook` of the job that ended. Without a
-bound, one request would start jobs for ever, on one server or between two. A post of a webhook
-therefore has a header with the number of webhooks in a row, the job that it starts keeps that
-number, and a long row is refused.
+The body of a webhook is a valid job: it has the `input` and the `webhook` of the job that ended.
+Without a limit, one request could start jobs for ever, on one server or between two. Therefore each
+webhook request has a header with the number of webhooks in the chain, the job that it starts keeps
+that number, and a chain that is too long is refused.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from handler.errors import InvalidRequest
 from jobs import Job
 
 DEPTH_HEADER = "x-webhook-depth"
-# Where a job keeps its number; no worker is given it.
+# The key of a job's `extra` that has its depth; it is not sent to workers.
 DEPTH_KEY = "webhookDepth"
-# A job may be started by a webhook, but a chain of jobs is built by an application, which sends
-# requests of its own: their count starts anew.
+# A webhook may start a job. An application that builds longer chains of jobs sends requests of its
+# own, for which the count starts again at 0.
 MAX_DEPTH = 3
 
 
 def received_depth(headers: Mapping[str, str]) -> int:
-    """Return how many webhooks in a row have led to a request; 0 for a client's own request.
+    """Return the number of webhooks in the chain that led to a request; 0 for a client's request.
 
     Raises:
-        InvalidRequest: there are more than `MAX_DEPTH`.
+        InvalidRequest: the chain is longer than `MAX_DEPTH`.
     """
-    written = headers.get(DEPTH_HEADER)
-    if written is None:
+    value = headers.get(DEPTH_HEADER)
+    if value is None:
         return 0
-    depth = int(written) if written.isascii() and written.isdigit() and len(written) < 4 else None
+    depth = int(value) if value.isascii() and value.isdigit() and len(value) < 4 else None
     if depth is None or depth > MAX_DEPTH:
         raise InvalidRequest(
             f"{DEPTH_HEADER} must be a number up to {MAX_DEPTH}: webhooks that start jobs, whose "
@@ -42,8 +42,8 @@ def received_depth(headers: Mapping[str, str]) -> int:
 
 
 def depth_of(job: Job) -> int:
-    """Return how many webhooks in a row have led to a job."""
-    # Most jobs have nothing there.
+    """Return the number of webhooks in the chain that led to a job."""
+    # Most jobs have no depth, and need no JSON parsing.
     if not job.extra or DEPTH_KEY.encode() not in job.extra:
         return 0
     depth = orjson.loads(job.extra).get(DEPTH_KEY, 0)

@@ -1,4 +1,4 @@
-"""Webhooks: posts to the URL that a job names, when the job has ended."""
+"""Sends webhooks: posts a job that has ended to the URL that the job names."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Concurrent posts; the others wait.
-_AT_ONCE = 16
+# The maximum number of concurrent posts.
+_MAX_CONCURRENT_POSTS = 16
 _ANY_TARGET = OutboundPolicy()
 
 
 class Webhooks:
-    """Posts ended jobs to their webhooks, a few times each, until one answers 200.
+    """Posts ended jobs to their webhooks, and retries until one responds with 200.
 
-    Each is delivered at least once: the store knows which were, and after a restart the others are
-    sent again. Only the status of an answer is used: it may be the answer of an internal server,
-    and no client or log gets more of it. Owned by the event loop.
+    Each webhook is delivered at least once: the store records which were sent, and after a restart
+    the others are sent again. Only the status of a response is used: it may come from an internal
+    server, so no client and no log gets more of it. Owned by the event loop.
     """
 
     def __init__(
         self,
         store: JobStore,
         *,
-        tries: int,
-        pause_s: float,
-        answer_s: float = 10.0,
+        max_attempts: int,
+        retry_delay_s: float,
+        timeout_s: float = 10.0,
         targets: OutboundPolicy = _ANY_TARGET,
     ) -> None:
         self._store = store
-        self._tries = tries
-        self._pause_s = pause_s
-        self._answer_s = answer_s
+        self._max_attempts = max_attempts
+        self._retry_delay_s = retry_delay_s
+        self._timeout_s = timeout_s
         self._targets = targets
         self._tasks: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._post_slots = asyncio.Semaphore(_MAX_CONCURRENT_POSTS)
         self._client: asyncio.Task[AsyncClient] | None = None
         self._closed = False
 
-    def tell(self, job: Job) -> None:
+    def send(self, job: Job) -> None:
         """Send the webhook of a job that has ended; no-op if the job has none."""
         if job.webhook is None or self._closed:
             return
@@ -63,25 +63,27 @@ class Webhooks:
     async def _deliver(self, job: Job, url: str) -> None:
         bind_contextvars(job_id=job.id)
         failure: str | None = None
-        for left in reversed(range(self._tries)):
-            async with self._room:
+        for remaining in reversed(range(self._max_attempts)):
+            async with self._post_slots:
                 failure = await self._post(job, url)
-            if failure is None or not left:
+            if failure is None or not remaining:
                 break
-            logger.warning("the webhook of job %s failed, %s; %d more tries", job.id, failure, left)
-            await asyncio.sleep(self._pause_s)
+            logger.warning(
+                "the webhook of job %s failed, %s; %d more tries", job.id, failure, remaining
+            )
+            await asyncio.sleep(self._retry_delay_s)
             if not await self._has_same_end(job):
                 return
         if failure is not None:
             logger.error("the webhook of job %s was given up: %s", job.id, failure)
-        failpoint("webhook-told")
+        failpoint("webhook-delivered")
         if await self._has_same_end(job):
             await self._store.mark_webhook_sent(job.id)
 
     async def _has_same_end(self, job: Job) -> bool:
-        """Return whether a job is still as it ended, or was removed.
+        """Return whether a job has not been retried since it ended; True if it was removed.
 
-        A job that runs again (`/retry`) sends its webhook when it ends again.
+        A job that was retried (`/retry`) sends its webhook when it ends again.
         """
         current = await self._store.get(job.id)
         return current is None or current.ended_at == job.ended_at
@@ -89,25 +91,25 @@ class Webhooks:
     async def _post(self, job: Job, url: str) -> str | None:
         """Post once; return why it failed, or None."""
         if self._client is None:
-            # The package and the certificates take a while, and streams share this loop.
+            # Loading the package and the certificates would block the streams on this loop.
             self._client = asyncio.create_task(
-                asyncio.to_thread(_client, self._targets, self._answer_s)
+                asyncio.to_thread(_create_client, self._targets, self._timeout_s)
             )
         client = await asyncio.shield(self._client)
         from httpx2 import ConnectError, HTTPError, InvalidURL
 
-        failpoint("webhook-telling")
-        body = orjson.dumps(job_response.request(job))
+        failpoint("webhook-sending")
+        body = orjson.dumps(job_response.build_request(job))
         headers = {"content-type": "application/json", DEPTH_HEADER: str(depth_of(job) + 1)}
         try:
-            # The status is enough: the body may be long, and may never end.
+            # Read only the status: the body may be long or endless.
             async with (
-                asyncio.timeout(self._answer_s),
+                asyncio.timeout(self._timeout_s),
                 client.stream("POST", url, content=body, headers=headers) as response,
             ):
                 status = response.status_code
         except TimeoutError:
-            return f"it did not answer in {self._answer_s:g} s"
+            return f"it did not answer in {self._timeout_s:g} s"
         except TargetRefused as error:
             return str(error)
         except (ConnectError, InvalidURL) as error:
@@ -118,7 +120,7 @@ class Webhooks:
         return None if status == 200 else f"it answered {status}"
 
     async def close(self) -> None:
-        """Stop sending; webhooks that were not delivered are sent after the next start."""
+        """Stop sending; the next start sends the webhooks that were not delivered."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -127,8 +129,8 @@ class Webhooks:
             await (await self._client).aclose()
 
 
-def _client(targets: OutboundPolicy, answer_s: float) -> AsyncClient:
+def _create_client(targets: OutboundPolicy, timeout_s: float) -> AsyncClient:
     # Most servers send no webhook and need no HTTP client.
     from emulator.runpod.webhook_client import webhook_client
 
-    return webhook_client(targets, answer_s)
+    return webhook_client(targets, timeout_s)

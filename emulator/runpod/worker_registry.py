@@ -1,4 +1,4 @@
-"""The SDK workers that have shown up, and how it is known that one has gone."""
+"""Keeps track of the SDK workers, and reclaims the jobs of workers that are gone."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from collections.abc import Callable, Sequence
 from starlette.exceptions import HTTPException
 
 from emulator.runpod.job_response import worker_key
-from emulator.runpod.remote_worker import Worker
+from emulator.runpod.remote_worker import RemoteWorker
 from jobs import Job, JobStore, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-_TICK_S = 0.25
-# What was not heard of for so long, and has nothing to do, is no worker any more: one that is free
-# always has a poll open, or comes back from the 5 s it stays away after a 429.
-_FORGOTTEN_S = 10.0
-# A worker's word that it has a job no more is believed when it has stood for so long: that of a
-# second worker of the same name has been found out by then.
-_SURE_S = 1.5
-# How long a worker that has reported itself unhealthy, or could not start, is shown as such.
-_UNHEALTHY_S = 120.0
+_CHECK_INTERVAL_S = 0.25
+# A worker without jobs and without calls for this long is removed: a free worker always has an open
+# poll, except for the 5 s that it waits after a 429.
+_IDLE_EXPIRY_S = 10.0
+# A worker's report that it no longer has a job is acted on after this delay. By then a second
+# worker of the same name, which may have sent the report, has been noticed.
+_MISSING_CONFIRM_S = 1.5
+# How long a worker that has reported itself unhealthy, or could not start, is shown as unhealthy.
+_UNHEALTHY_EXPIRY_S = 120.0
 _MAX_UNHEALTHY = 100
 _MAX_REASON_CHARS = 300
-# Characters of a list of jobs that is sure to be whole.
-_LONGEST_LIST = 60_000
-# Workers known at a time; names come from whoever calls.
-MOST_WORKERS = 10_000
+# A list of job ids that is shorter than this is complete: the SDK truncates longer lists.
+_MAX_JOB_LIST_CHARS = 60_000
+# The maximum number of registered workers, because any caller can choose new names.
+MAX_WORKERS = 10_000
 
 
-class Fleet:
-    """Knows workers by their long-polls first and by their pings second.
+class WorkerRegistry:
+    """Registers workers by their calls, and detects lost workers and lost jobs.
 
-    A worker that is killed takes its connections with it, so a poll that breaks off and is not
-    taken up again within `grace_s` is a loss that is noticed at once. Pings come from a process of
-    their own that outlives a killed worker: they keep a lease only while no poll has broken off. A
-    worker whose handler blocks its loop polls no more, and its last poll stays open: it is held for
-    as long as the worker has jobs. What gives no sign at all for `lease_s` is lost as well.
+    Long-polls come first, pings second. The connections of a killed worker are closed at once, so a
+    poll that breaks off and is not replaced within `grace_s` is a lost worker. Pings come from a
+    separate process that outlives a killed worker, so they only extend a lease while no poll has
+    broken off. A worker whose handler blocks its loop makes no new poll, and its last poll stays
+    open: the poll is held for as long as the worker has jobs. A worker that makes no call at all
+    for `lease_s` is lost as well.
 
-    A worker can also lose a job and live: its result could not be written as JSON or not be
-    delivered, or it was started anew under its old name. It then asks for jobs and says that it has
-    none, or names others in its pings, and what it has by our book waits again.
+    A live worker can also lose a job: its result could not be encoded as JSON or not be delivered,
+    or the worker was restarted under its old name. It then calls for jobs and reports that it has
+    none, or its pings list other jobs, and the jobs that are leased to it are queued again.
 
     Owned by the event loop.
     """
@@ -52,116 +53,119 @@ class Fleet:
         self._store = store
         self.lease_s = lease_s
         self._grace_s = grace_s
-        self._workers: dict[str, Worker] = {}
-        # Set while there are any.
-        self._known = asyncio.Event()
-        self._local: dict[str, Callable[[], tuple[int, int, int]]] = {}
+        self._workers: dict[str, RemoteWorker] = {}
+        # Set while any worker is registered.
+        self._has_workers = asyncio.Event()
+        self._count_local_slots: dict[str, Callable[[], tuple[int, int, int]]] = {}
         self._initializing: dict[str, int] = {}
-        # By worker key: until when it is shown, and why it is unhealthy.
+        # By worker key: until when the worker is shown as unhealthy, and the reason.
         self._unhealthy: dict[str, tuple[float, str]] = {}
-        self._watch: asyncio.Task[None] | None = None
+        self._monitor: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look after the workers."""
-        self._watch = asyncio.create_task(self._look_after())
+        """Start monitoring the workers."""
+        self._monitor = asyncio.create_task(self._check_forever())
 
     async def close(self) -> None:
-        """Stop looking after them."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        """Stop monitoring the workers."""
+        if self._monitor is not None:
+            self._monitor.cancel()
+            await asyncio.gather(self._monitor, return_exceptions=True)
 
-    def worker(self, endpoint: str, name: str) -> Worker:
-        """Return a worker, known or new. Raises HTTPException where there are too many."""
+    def get_or_register(self, endpoint: str, name: str) -> RemoteWorker:
+        """Return a worker; register it if it is new. Raises HTTPException if there are too many."""
         key = worker_key(endpoint, name)
         worker = self._workers.get(key)
         if worker is None:
             self._unhealthy.pop(key, None)
-            # One that has jobs is let in: its result must not be refused.
-            if len(self._workers) >= MOST_WORKERS and not self._store.list_leased_jobs(key):
+            # A worker that has jobs is always registered: its result must not be refused.
+            if len(self._workers) >= MAX_WORKERS and not self._store.list_leased_jobs(key):
                 raise HTTPException(
-                    429, f"{MOST_WORKERS:,} workers are known, the most there may be"
+                    429, f"{MAX_WORKERS:,} workers are known, the most there may be"
                 )
-            worker = self._workers[key] = Worker(endpoint, name)
-            self._known.set()
+            worker = self._workers[key] = RemoteWorker(endpoint, name)
+            self._has_workers.set()
             logger.info("worker %s has joined endpoint %s", name, endpoint)
         return worker
 
     @property
     def has_workers(self) -> bool:
-        """Whether any SDK worker is known, of whatever endpoint."""
+        """Whether any endpoint has an SDK worker."""
         return bool(self._workers)
 
-    def workers(self, endpoint: str) -> list[Worker]:
+    def workers(self, endpoint: str) -> list[RemoteWorker]:
         """Return an endpoint's workers."""
-        return [each for each in self._workers.values() if each.endpoint == endpoint]
+        return [worker for worker in self._workers.values() if worker.endpoint == endpoint]
 
-    def left(self, endpoint: str, name: str) -> None:
-        """Forget a worker whose process is known to have ended; its jobs are looked after."""
+    def forget_worker(self, endpoint: str, name: str) -> None:
+        """Remove a worker whose process has ended; the caller reclaims its jobs."""
         worker = self._workers.get(worker_key(endpoint, name))
         if worker is not None:
-            self._leave(worker)
+            self._remove(worker)
 
-    def held(self, worker: Worker) -> Sequence[Job]:
-        """Return the jobs that a worker has by our book."""
+    def leased_jobs(self, worker: RemoteWorker) -> Sequence[Job]:
+        """Return the jobs that are leased to a worker."""
         return self._store.list_leased_jobs(worker.key)
 
-    def ping(self, endpoint: str, name: str, jobs: str = "") -> None:
-        """Take a ping, which says less than a call of the worker itself: it may outlive it.
+    def record_ping(self, endpoint: str, name: str, job_ids: str = "") -> None:
+        """Record a ping, which proves less than a call: its process can outlive the worker.
 
-        It names the worker's `jobs`, with commas between them. One that names none says nothing:
-        that of an older SDK never does.
+        `job_ids` are the ids of the worker's jobs, separated by commas. An empty list is ignored,
+        because older SDKs never send one.
         """
         key = worker_key(endpoint, name)
         worker = self._workers.get(key)
         if worker is None:
             if not self._store.list_leased_jobs(key):
                 return
-            # From before the server's last start, and in a handler that blocks it.
-            worker = self.worker(endpoint, name)
-        if not worker.dropped:
-            worker.seen_at = time.monotonic()
-            # A longer list is cut by the SDK.
-            if 0 < len(jobs) < _LONGEST_LIST:
-                worker.names(frozenset(jobs.split(",")), self.held(worker))
+            # The worker had its jobs before the server restarted, and its handler blocks its loop.
+            worker = self.get_or_register(endpoint, name)
+        if not worker.has_broken_poll:
+            worker.last_seen_at = time.monotonic()
+            if 0 < len(job_ids) < _MAX_JOB_LIST_CHARS:
+                worker.report_jobs(frozenset(job_ids.split(",")), self.leased_jobs(worker))
 
-    def show_local(self, endpoint: str, slots: Callable[[], tuple[int, int, int]]) -> None:
-        """Count the local worker's slots, as workers, among an endpoint's.
+    def set_local_slots(
+        self, endpoint: str, count_slots: Callable[[], tuple[int, int, int]]
+    ) -> None:
+        """Count the local worker's slots as workers of an endpoint.
 
-        Those idle, running and unhealthy are asked for when they are told: an engine may be given
-        up while nothing else happens.
+        `count_slots` returns the idle, running and unhealthy slots. It is called on each read,
+        because the engine may die without an event.
         """
-        self._local[endpoint] = slots
+        self._count_local_slots[endpoint] = count_slots
 
-    def show_initializing(self, endpoint: str, count: int) -> None:
-        """Count workers that have been started and have not asked for a job yet."""
+    def set_initializing(self, endpoint: str, count: int) -> None:
+        """Set the number of workers that were started and have not called for a job yet."""
         self._initializing[endpoint] = count
 
-    def show_unhealthy(self, endpoint: str, name: str, reason: str) -> None:
-        """Show a worker as unhealthy for a while, until it asks for jobs, with its last words."""
-        # A worker's words may have control characters in them.
-        shown = "".join(each if each.isprintable() else " " for each in reason[:_MAX_REASON_CHARS])
-        logger.error("worker %s is unhealthy: %s", name, shown)
+    def mark_unhealthy(self, endpoint: str, name: str, reason: str) -> None:
+        """Show a worker as unhealthy for a while, or until it calls for jobs."""
+        # The reason comes from the worker and may contain control characters.
+        printable = "".join(
+            char if char.isprintable() else " " for char in reason[:_MAX_REASON_CHARS]
+        )
+        logger.error("worker %s is unhealthy: %s", name, printable)
         key = worker_key(endpoint, name)
         self._unhealthy.pop(key, None)
         while len(self._unhealthy) >= _MAX_UNHEALTHY:
             del self._unhealthy[next(iter(self._unhealthy))]
-        self._unhealthy[key] = (time.monotonic() + _UNHEALTHY_S, shown)
+        self._unhealthy[key] = (time.monotonic() + _UNHEALTHY_EXPIRY_S, printable)
 
-    def unhealthy(self, endpoint: str) -> dict[str, str]:
-        """Return why workers of an endpoint are unhealthy, by their names."""
+    def unhealthy_workers(self, endpoint: str) -> dict[str, str]:
+        """Return an endpoint's unhealthy workers: the reasons by the workers' names."""
         now, prefix = time.monotonic(), worker_key(endpoint, "")
-        self._unhealthy = {key: each for key, each in self._unhealthy.items() if each[0] > now}
+        self._unhealthy = {key: entry for key, entry in self._unhealthy.items() if entry[0] > now}
         return {
             key.removeprefix(prefix): reason
             for key, (_, reason) in self._unhealthy.items()
             if key.startswith(prefix)
         }
 
-    def counts(self, endpoint: str) -> dict[str, int]:
-        """Return an endpoint's workers as `/health` shows them."""
-        local = self._local.get(endpoint)
-        idle, running, unhealthy = local() if local is not None else (0, 0, 0)
+    def count_workers(self, endpoint: str) -> dict[str, int]:
+        """Return the numbers of an endpoint's workers by state, as `/health` shows them."""
+        count_local_slots = self._count_local_slots.get(endpoint)
+        idle, running, unhealthy = (0, 0, 0) if count_local_slots is None else count_local_slots()
         for worker in self.workers(endpoint):
             if self._store.list_leased_jobs(worker.key):
                 running += 1
@@ -173,69 +177,72 @@ class Fleet:
             "ready": idle,
             "running": running,
             "throttled": 0,
-            "unhealthy": unhealthy + len(self.unhealthy(endpoint)),
+            "unhealthy": unhealthy + len(self.unhealthy_workers(endpoint)),
         }
 
-    async def _look_after(self) -> None:
+    async def _check_forever(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             if not self._workers:
-                self._known.clear()
-                await self._known.wait()
+                self._has_workers.clear()
+                await self._has_workers.wait()
             for worker in list(self._workers.values()):
                 try:
-                    await self._look_at(worker, time.monotonic())
+                    await self._check(worker, time.monotonic())
                 except StoreUnavailable as error:
                     logger.error("the jobs of worker %s were not given back: %s", worker.key, error)
                 except Exception:
-                    # Whatever it was, the other workers need looking after.
-                    logger.exception("worker %s could not be looked after", worker.key)
+                    # Keep checking the other workers.
+                    logger.exception("worker %s could not be checked", worker.key)
 
-    async def _look_at(self, worker: Worker, now: float) -> None:
-        held = self._store.list_leased_jobs(worker.key)
-        if worker.polling:
-            worker.seen_at = now
-        elif worker.dropped and now - worker.seen_at > self._grace_s:
-            lost = await self._store.reclaim_jobs(worker.key, "its worker went away")
-            # It may have come back while that was written.
-            if not worker.polling:
-                self._leave(worker, f"; {lost} jobs wait again or have failed" if lost else "")
+    async def _check(self, worker: RemoteWorker, now: float) -> None:
+        """Reclaim lost jobs, extend leases, and remove the worker if it is gone."""
+        leased = self._store.list_leased_jobs(worker.key)
+        if worker.has_open_poll:
+            worker.last_seen_at = now
+        elif worker.has_broken_poll and now - worker.last_seen_at > self._grace_s:
+            count = await self._store.reclaim_jobs(worker.key, "its worker went away")
+            # The worker may have polled again during the write.
+            if not worker.has_open_poll:
+                self._remove(worker, f"; {count} jobs wait again or have failed" if count else "")
             return
-        silent_s = now - worker.seen_at
-        if not held and silent_s > _FORGOTTEN_S:
-            self._leave(worker)
+        silent_s = now - worker.last_seen_at
+        if not leased and silent_s > _IDLE_EXPIRY_S:
+            self._remove(worker)
             return
-        self._look_for_twins(worker)
-        await self._take_back(worker, held, now)
+        self._detect_duplicate_name(worker)
+        await self._requeue_missing_jobs(worker, leased, now)
         if silent_s < self.lease_s:
-            for job in held:
+            for job in leased:
                 await self._store.extend(job.id, job.attempt, self.lease_s - silent_s)
 
-    def _leave(self, worker: Worker, note: str = "") -> None:
+    def _remove(self, worker: RemoteWorker, note: str = "") -> None:
         self._workers.pop(worker.key, None)
         logger.info("worker %s has left endpoint %s%s", worker.name, worker.endpoint, note)
 
-    def _look_for_twins(self, worker: Worker) -> None:
-        twins = worker.takes > 1 or worker.stops > 1
-        if twins:
-            worker.missing.clear()
-            if not worker.twins:
+    def _detect_duplicate_name(self, worker: RemoteWorker) -> None:
+        has_duplicate_name = worker.open_take_polls > 1 or worker.open_stop_polls > 1
+        if has_duplicate_name:
+            worker.missing_attempts.clear()
+            if not worker.has_duplicate_name:
                 logger.error(
                     "two workers of endpoint %s call themselves %s: give each a RUNPOD_POD_ID of "
                     "its own, or the loss of one is not noticed while the other lives",
                     worker.endpoint,
                     worker.name,
                 )
-        worker.twins = twins
+        worker.has_duplicate_name = has_duplicate_name
 
-    async def _take_back(self, worker: Worker, held: Sequence[Job], now: float) -> None:
-        """Let what the worker has had no more for a while wait again."""
-        attempts = {(job.id, job.attempt): job for job in held}
-        for attempt, since in list(worker.missing.items()):
-            job = attempts.get(attempt)
+    async def _requeue_missing_jobs(
+        self, worker: RemoteWorker, leased: Sequence[Job], now: float
+    ) -> None:
+        """Queue the jobs again that the worker has reported missing for long enough."""
+        jobs = {(job.id, job.attempt): job for job in leased}
+        for attempt, since in list(worker.missing_attempts.items()):
+            job = jobs.get(attempt)
             if job is None:
-                del worker.missing[attempt]
-            elif now - since > _SURE_S:
+                del worker.missing_attempts[attempt]
+            elif now - since > _MISSING_CONFIRM_S:
                 await self._store.nack(
                     job.id, job.attempt, "its worker has it no more and has sent no result"
                 )

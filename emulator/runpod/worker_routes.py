@@ -1,4 +1,4 @@
-"""The worker's side of RunPod: what an unmodified SDK worker calls."""
+"""RunPod's worker routes: the calls of an unmodified SDK worker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from emulator.http.request_body import encode_json, read_object, require_json_co
 from emulator.http.responses import JSON
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod import job_response
-from emulator.runpod.dispatcher import Handout
+from emulator.runpod.dispatcher import JobDispatcher
 from emulator.runpod.job_response import worker_key
-from emulator.runpod.local_worker import NAME as LOCAL
-from emulator.runpod.remote_worker import Worker
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.remote_worker import RemoteWorker
+from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
 from handler.sampling import describe_value
@@ -33,37 +33,43 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOST_JOBS = 1_000
-# 3,000 embeddings of 768 numbers. Workers are trusted with more than clients are: a result that is
-# refused ends a job that has been paid for.
+_MAX_BATCH_JOBS = 1_000
+# 3,000 embeddings of 768 numbers. The limit is higher than for clients: refusing a result fails a
+# job that has already used its time on a worker.
 _MAX_RESULT_VALUES = 2_500_000
-# How often a held call looks at what nothing wakes it for.
-_STEP_S = 0.25
-# Below the 90 s after which the SDK breaks off its own call of job-stop.
-_LONGEST_HOLD_S = 80.0
-# The SDK calls again at once after a refusal, ten thousand times a second if it is let.
-_REFUSAL_S = 5.0
+# The interval at which a held call checks conditions that no event signals.
+_CHECK_INTERVAL_S = 0.25
+# Less than the 90 s after which the SDK aborts its job-stop call.
+_MAX_STOP_HOLD_S = 80.0
+# The SDK repeats a refused call at once, ten thousand times a second if the refusal is not delayed.
+_REFUSAL_DELAY_S = 5.0
 
 
 class WorkerRoutes:
-    """Hands out jobs and takes what becomes of them.
+    """Dispatches jobs to workers and stores their results.
 
-    A worker is told by its path: the SDK's X-Request-ID sticks to its connections and lies. What a
-    worker says of a job that is over, or no longer its own, is answered with 200 and ignored: an
-    error would only make it try again.
+    A worker is identified by the path: the SDK's X-Request-ID belongs to a connection and may name
+    another job. A post about a job that has ended, or is leased to another worker, gets a 200 and
+    is ignored: an error would only make the worker retry.
     """
 
     def __init__(
-        self, store: JobStore, fleet: Fleet, settings: EmulatorSettings, shutdown: ShutdownState
+        self,
+        store: JobStore,
+        worker_registry: WorkerRegistry,
+        settings: EmulatorSettings,
+        shutdown: ShutdownState,
     ) -> None:
         self._store = store
-        self._fleet = fleet
+        self._worker_registry = worker_registry
         self._shutdown = shutdown
-        self._handout = Handout(store, hold_s=settings.poll_hold_s, lease_s=settings.lease_s)
-        self._run_result = int(settings.max_run_mb * 1e6)
-        self._runsync_result = int(settings.max_runsync_mb * 1e6)
-        self._chunk = int(settings.max_chunk_mb * 1e6)
-        self._local = worker_key(settings.endpoint_id, LOCAL)
+        self._dispatcher = JobDispatcher(
+            store, hold_s=settings.poll_hold_s, lease_s=settings.lease_s
+        )
+        self._max_run_bytes = int(settings.max_run_mb * 1e6)
+        self._max_runsync_bytes = int(settings.max_runsync_mb * 1e6)
+        self._max_chunk_bytes = int(settings.max_chunk_mb * 1e6)
+        self._local_worker_key = worker_key(settings.endpoint_id, LOCAL_WORKER_NAME)
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
@@ -78,173 +84,178 @@ class WorkerRoutes:
         ]
         for route in routes:
             if route.methods is not None:
-                # Starlette adds it to every GET; here it would take a job and throw it away.
+                # Starlette adds HEAD to every GET; a HEAD here would take a job and drop it.
                 route.methods.discard("HEAD")
         return routes
 
     # -- long-polls -----------------------------------------------------------------------------
 
     async def _take(self, request: Request) -> Response:
-        jobs = await self._leased(request, 1)
+        jobs = await self._lease_jobs(request, 1)
         failpoint("handed-out")
-        return JSON(job_response.handed_out(jobs[0])) if jobs else Response(status_code=204)
+        return JSON(job_response.build_worker_job(jobs[0])) if jobs else Response(status_code=204)
 
     async def _take_batch(self, request: Request) -> Response:
         raw = request.query_params.get("batch_size", "1")
         count = int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else 0
-        if not 1 <= count <= _MOST_JOBS:
+        if not 1 <= count <= _MAX_BATCH_JOBS:
             raise InvalidRequest(
-                f"batch_size must be from 1 to {_MOST_JOBS}, got {describe_value(raw)}",
+                f"batch_size must be from 1 to {_MAX_BATCH_JOBS}, got {describe_value(raw)}",
                 "batch_size",
             )
-        jobs = await self._leased(request, count)
+        jobs = await self._lease_jobs(request, count)
         if not jobs:
             return Response(status_code=204)
-        return JSON([job_response.handed_out(job) for job in jobs])
+        return JSON([job_response.build_worker_job(job) for job in jobs])
 
-    async def _leased(self, request: Request, limit: int) -> list[Job]:
-        worker = await self._polling(request)
-        progress = request.query_params.get("job_in_progress")
-        if progress == "0":
-            worker.has_none(self._fleet.held(worker))
-        given_back: list[Job] = []
+    async def _lease_jobs(self, request: Request, limit: int) -> list[Job]:
+        worker = await self._polling_worker(request)
+        in_progress = request.query_params.get("job_in_progress")
+        if in_progress == "0":
+            worker.report_no_jobs(self._worker_registry.leased_jobs(worker))
+        undelivered: list[Job] = []
         try:
-            with worker.poll("takes"):
-                found = self._handout.next(worker, limit, busy=progress == "1")
-                return await _held_open(request, found, given_back.extend)
+            with worker.poll("take"):
+                lease = self._dispatcher.lease_jobs(worker, limit, is_busy=in_progress == "1")
+                return await _run_long_poll(request, lease, undelivered.extend)
         finally:
-            for job in given_back:
+            for job in undelivered:
                 await self._store.nack(job.id, job.attempt)
 
     async def _stop(self, request: Request) -> Response:
-        worker = await self._polling(request)
+        worker = await self._polling_worker(request)
 
-        def give_back(stops: list[str]) -> None:
-            for job_id in stops:
+        def request_stops_again(job_ids: list[str]) -> None:
+            for job_id in job_ids:
                 self._store.request_stop(worker.key, job_id)
 
-        with worker.poll("stops"):
-            told = self._shutdown.wait_until_deadline(self._stops(worker), list[str]())
-            stops = await _held_open(request, told, give_back)
-        return JSON({"jobsToStop": stops}) if stops else Response(status_code=204)
+        with worker.poll("stop"):
+            wait = self._shutdown.wait_until_deadline(self._wait_for_stops(worker), list[str]())
+            job_ids = await _run_long_poll(request, wait, request_stops_again)
+        return JSON({"jobsToStop": job_ids}) if job_ids else Response(status_code=204)
 
-    async def _stops(self, worker: Worker) -> list[str]:
-        """Wait for jobs to stop; while it has any, the poll stays open as its sign of life."""
+    async def _wait_for_stops(self, worker: RemoteWorker) -> list[str]:
+        """Wait for jobs to stop; while the worker has jobs, the open poll is its sign of life."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LONGEST_HOLD_S
+        deadline = loop.time() + _MAX_STOP_HOLD_S
         while True:
-            stops = await self._store.receive_stops(worker.key, _STEP_S)
-            if stops:
-                return stops
-            over = worker.leaving(time.monotonic()) or loop.time() > deadline
-            if over and not self._fleet.held(worker):
+            job_ids = await self._store.receive_stops(worker.key, _CHECK_INTERVAL_S)
+            if job_ids:
+                return job_ids
+            may_end = worker.is_shutting_down(time.monotonic()) or loop.time() > deadline
+            if may_end and not self._worker_registry.leased_jobs(worker):
                 return []
 
     # -- posts ----------------------------------------------------------------------------------
 
     async def _stream(self, request: Request) -> Response:
         require_json_content_type(request)
-        job = await self._own(request)
+        job = await self._find_leased_job(request)
         if job is None:
             return JSON({"ok": True, "ignored": True})
         try:
-            body = await read_object(request, self._chunk, "it", max_values=_MAX_RESULT_VALUES)
+            body = await read_object(
+                request, self._max_chunk_bytes, "it", max_values=_MAX_RESULT_VALUES
+            )
             chunk = encode_json(body.get("output"), "it")
-            taken = await self._store.append_chunks(job.id, job.attempt, [chunk])
+            is_accepted = await self._store.append_chunks(job.id, job.attempt, [chunk])
             failpoint("chunk-kept")
         except (InvalidRequest, PayloadTooLarge, StoreFull) as error:
-            raise await self._fail(request, job, "stream", error) from None
-        return JSON({"ok": True} if taken else {"ok": True, "ignored": True})
+            raise await self._fail_job(request, job, "stream", error) from None
+        return JSON({"ok": True} if is_accepted else {"ok": True, "ignored": True})
 
     async def _done(self, request: Request) -> Response:
         require_json_content_type(request)
-        job = await self._own(request)
+        job = await self._find_leased_job(request)
         if job is None:
             return JSON({"ok": True, "ignored": True})
         try:
-            limit = self._runsync_result if job.sync else self._run_result
-            body = await read_object(request, limit, "it", max_values=_MAX_RESULT_VALUES)
+            max_bytes = self._max_runsync_bytes if job.sync else self._max_run_bytes
+            body = await read_object(request, max_bytes, "it", max_values=_MAX_RESULT_VALUES)
             output = encode_json(body["output"], "it") if "output" in body else None
-            error_ = _text(body.get("error"))
+            job_error = _encode_error(body.get("error"))
         except (InvalidRequest, PayloadTooLarge) as error:
-            raise await self._fail(request, job, "result", error) from None
+            raise await self._fail_job(request, job, "result", error) from None
         failpoint("result-come")
         if body.get("status") == "IN_PROGRESS":
-            taken = await self._store.save_progress(job.id, job.attempt, output or b"null")
+            is_accepted = await self._store.save_progress(job.id, job.attempt, output or b"null")
         else:
             if body.get("stopPod"):
-                self._worker(request).refresh = True
-            taken = await self._store.ack(job.id, job.attempt, output=output, error=error_)
+                self._worker(request).wants_replacement = True
+            is_accepted = await self._store.ack(job.id, job.attempt, output=output, error=job_error)
         failpoint("result-kept")
-        return JSON({"ok": True} if taken else {"ok": True, "ignored": True})
+        return JSON({"ok": True} if is_accepted else {"ok": True, "ignored": True})
 
-    async def _fail(
-        self, request: Request, job: Job, what: str, error: Exception
+    async def _fail_job(
+        self, request: Request, job: Job, kind: str, error: Exception
     ) -> InvalidRequest:
-        """End a job whose worker cannot say what it has to say; return what the worker is told.
+        """Fail a job whose result or chunk is refused; return the error for the worker.
 
-        Over there a result that is too large is answered with 400, as it is here, and then just
-        gone, the job COMPLETED (runpod-python#309).
+        RunPod also answers a result that is too large with 400, but then the result is gone and the
+        job COMPLETED (runpod-python#309).
         """
-        said = f"the job's {what} could not be taken: {error}"
-        logger.warning("job %s: %s", job.id, said, extra={"job_id": job.id})
-        if await self._store.ack(job.id, job.attempt, error=said):
-            # It may have hours of it left.
+        message = f"the job's {kind} could not be taken: {error}"
+        logger.warning("job %s: %s", job.id, message, extra={"job_id": job.id})
+        if await self._store.ack(job.id, job.attempt, error=message):
+            # The worker may otherwise run the job for hours.
             self._store.request_stop(self._worker(request).key, job.id)
-        return InvalidRequest(said)
+        return InvalidRequest(message)
 
     async def _ping(self, request: Request) -> Response:
-        name = request.path_params["worker"]
+        endpoint, name = request.path_params["endpoint"], request.path_params["worker"]
         query = request.query_params
         if query.get("status") == "unhealthy":
             reason = f"{query.get('check')}: {query.get('reason')}"
-            self._fleet.show_unhealthy(request.path_params["endpoint"], name, reason)
+            self._worker_registry.mark_unhealthy(endpoint, name, reason)
         else:
-            self._fleet.ping(request.path_params["endpoint"], name, query.get("job_id", ""))
+            self._worker_registry.record_ping(endpoint, name, query.get("job_id", ""))
         return JSON({"ok": True})
 
-    # -- who it is ------------------------------------------------------------------------------
+    # -- the caller -----------------------------------------------------------------------------
 
-    async def _polling(self, request: Request) -> Worker:
-        """Return the worker of a long-poll; a refusal is held as well, or it comes back at once."""
+    async def _polling_worker(self, request: Request) -> RemoteWorker:
+        """Return the worker of a long-poll; delay a refusal, which the SDK would retry at once."""
         try:
             return self._worker(request)
         except HTTPException as error:
             if error.status_code != 429:
-                await while_connected(request.receive, asyncio.sleep(_REFUSAL_S))
+                await while_connected(request.receive, asyncio.sleep(_REFUSAL_DELAY_S))
             raise
 
-    def _worker(self, request: Request) -> Worker:
-        """Return the worker that a call is from. Raises HTTPException."""
+    def _worker(self, request: Request) -> RemoteWorker:
+        """Return the worker that makes a call. Raises HTTPException."""
         endpoint, name = request.path_params["endpoint"], request.path_params["worker"]
-        if worker_key(endpoint, name) == self._local:
+        if worker_key(endpoint, name) == self._local_worker_key:
             raise HTTPException(409, f"{name} is the server's own worker: choose another name")
-        return self._fleet.worker(endpoint, name)
+        return self._worker_registry.get_or_register(endpoint, name)
 
-    async def _own(self, request: Request) -> Job | None:
-        """Return the job that a worker speaks of, if it is still its own."""
+    async def _find_leased_job(self, request: Request) -> Job | None:
+        """Return the job that a worker posts about; None if it is not leased to that worker."""
         endpoint, name = request.path_params["endpoint"], request.path_params["worker"]
         job = await self._store.get(request.path_params["job_id"])
         if job is None or job.status.is_final or job.worker_id != worker_key(endpoint, name):
             return None
-        self._worker(request).posted()
+        self._worker(request).record_post()
         return job
 
 
-async def _held_open(
+async def _run_long_poll(
     request: Request, work: Coroutine[Any, Any, list[T]], give_back: Callable[[list[T]], None]
 ) -> list[T]:
-    """Return what a long-poll brings, or give it back and raise ClientDisconnected."""
-    found = await while_connected(request.receive, work, dispose=give_back)
-    if found and await request.is_disconnected():
-        # The worker left in the very moment in which there was something for it.
-        give_back(found)
+    """Return the result of `work`.
+
+    If the worker disconnects first, give a result back and raise ClientDisconnected.
+    """
+    result = await while_connected(request.receive, work, dispose=give_back)
+    if result and await request.is_disconnected():
+        # The worker disconnected in the same turn of the event loop in which `work` finished.
+        give_back(result)
         raise ClientDisconnected
-    return found
+    return result
 
 
-def _text(error: Any) -> str | None:
-    """Return a worker's word for its failure, if there is any. Raises InvalidRequest."""
+def _encode_error(error: Any) -> str | None:
+    """Return the error that a worker reports as a string, if any. Raises InvalidRequest."""
     if not error:
         return None
     return error if isinstance(error, str) else encode_json(error, "its error").decode()

@@ -165,8 +165,8 @@ PARTS: Mapping[str, Part] = {
     "store-saved": run,
     "timed-out": time_limit,
     "webhook-kept": webhook,
-    "webhook-told": webhook,
-    "webhook-telling": webhook,
+    "webhook-delivered": webhook,
+    "webhook-sending": webhook,
 }
 # Passed only when the database is locked by somebody else, or the store process is killed.
 LOCKED = frozenset({"journal-refused", "store-refused"})

@@ -9,7 +9,7 @@ from pathlib import Path
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_polled_metrics
 from emulator.metrics.instruments import Metric, MetricSpec
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from jobs import MemoryJobStore
@@ -31,11 +31,13 @@ def specs() -> tuple[MetricSpec, ...]:
     # Independent of the environment variables of this machine.
     settings = EmulatorSettings.model_construct(engine="scripted", engine_isolation="thread")
     store = MemoryJobStore()
-    fleet = Fleet(store, lease_s=1, grace_s=1)
+    worker_registry = WorkerRegistry(store, lease_s=1, grace_s=1)
     validator = RulesValidator.from_file()
     metrics: list[Metric] = [
         *Metrics(validator.issue_rules, validator.notice_rules).families,
-        *build_polled_metrics(settings, Engine(settings.engine_config()), store, fleet, None, list),
+        *build_polled_metrics(
+            settings, Engine(settings.engine_config()), store, worker_registry, None, list
+        ),
     ]
     return tuple(metric.spec for metric in metrics)
 

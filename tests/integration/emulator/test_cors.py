@@ -88,7 +88,7 @@ async def test_what_the_routes_did_not_expect_is_shown_as_well(
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("emulator.runpod.worker_registry.Fleet.counts", broken)
+    monkeypatch.setattr("emulator.runpod.worker_registry.WorkerRegistry.count_workers", broken)
     async with server.client() as client:
         response = await client.get("/v2/default/health", headers={"origin": PAGE})
     assert response.status_code == 500

@@ -127,7 +127,7 @@ MakePlane = Callable[..., Awaitable[Plane]]
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers by hand mostly make no call for stops, and each would be waited for."""
     monkeypatch.setattr(emulator.runpod.remote_worker, "_LISTENS_FIRST_S", 0.02)
-    monkeypatch.setattr(emulator.runpod.worker_registry, "_SURE_S", 0.6)
+    monkeypatch.setattr(emulator.runpod.worker_registry, "_MISSING_CONFIRM_S", 0.6)
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ async def test_batch(plane: MakePlane) -> None:
 async def test_batch_is_no_larger_than_an_answer_may_be(
     plane: MakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emulator.runpod.dispatcher._BATCH_BYTES", 1_500)
+    monkeypatch.setattr("emulator.runpod.dispatcher._MAX_RESPONSE_BYTES", 1_500)
     at = await plane()
     for _ in range(4):
         await at.run({"x": "x" * 1000})
@@ -243,7 +243,7 @@ async def test_other_methods_do_nothing(plane: MakePlane) -> None:
 async def test_local_workers_name_is_its_own(
     plane: MakePlane, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.runpod.worker_routes, "_REFUSAL_S", 0.2)
+    monkeypatch.setattr(emulator.runpod.worker_routes, "_REFUSAL_DELAY_S", 0.2)
     at = await plane(script({"pieces": ["a", {"hang_s": 3600}]}), local_worker=True)
     worker = at.worker("local", "default")
     job_id = await at.run({"prompt": "x"}, "default")
@@ -268,7 +268,7 @@ async def test_local_workers_name_is_its_own(
 async def test_more_workers_than_are_kept_wait(
     plane: MakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.runpod.worker_registry, "MOST_WORKERS", 2)
+    monkeypatch.setattr(emulator.runpod.worker_registry, "MAX_WORKERS", 2)
     at = await plane()
     # The SDK waits 5 s after a 429.
     for name, status in (("a", 204), ("b", 204), ("c", 429), ("a", 204)):
@@ -632,7 +632,7 @@ async def test_job_is_given_only_to_a_worker_whose_death_would_be_noticed(plane:
 async def test_health_counts_workers_and_forgets_them(
     plane: MakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.runpod.worker_registry, "_FORGOTTEN_S", 0.3)
+    monkeypatch.setattr(emulator.runpod.worker_registry, "_IDLE_EXPIRY_S", 0.3)
     at = await plane()
 
     async def counts() -> tuple[int, int]:

@@ -22,7 +22,7 @@ from emulator.autoscaling.worker_process import (
 )
 from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import worker_key
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
 from tests.integration.emulator.processes import ROOT
 from tests.waiting import wait_until
@@ -67,10 +67,10 @@ class AutoscalerScene:
         self.processes: list[Process] = []
         self.refuses = False
         self.store = MemoryJobStore(now=lambda: self.time, monotonic=lambda: self.time)
-        self.fleet = Fleet(self.store, lease_s=30, grace_s=2)
+        self.worker_registry = WorkerRegistry(self.store, lease_s=30, grace_s=2)
         self.autoscaler = Autoscaler(
             self.store,
-            self.fleet,
+            self.worker_registry,
             ENDPOINT,
             ScalingPolicy(**scaling),
             local="local",
@@ -101,7 +101,7 @@ class AutoscalerScene:
 
     def join(self, *processes: Process) -> None:
         for process in processes or self.processes:
-            self.fleet.worker(ENDPOINT, process.name)
+            self.worker_registry.get_or_register(ENDPOINT, process.name)
 
     async def take(self, name: str, count: int = 1) -> list[Job]:
         return await self.store.receive(
@@ -118,7 +118,7 @@ class AutoscalerScene:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        counts = self.fleet.counts(ENDPOINT)
+        counts = self.worker_registry.count_workers(ENDPOINT)
         return counts["initializing"], counts["idle"], counts["running"]
 
 
@@ -278,10 +278,12 @@ async def test_worker_that_cannot_start_is_unhealthy_with_its_reason_or_last_lin
     await scene.after(0.25)
     (first,) = scene.processes
     if reported is not None:
-        scene.fleet.show_unhealthy(ENDPOINT, first.name, reported)
+        scene.worker_registry.mark_unhealthy(ENDPOINT, first.name, reported)
     first.end(1)
     await scene.after(0.25)
-    assert scene.fleet.unhealthy(ENDPOINT) == {first.name: reported or "its last words"}
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {
+        first.name: reported or "its last words"
+    }
 
 
 async def test_command_that_cannot_be_started_is_retried(
@@ -318,7 +320,7 @@ async def test_worker_that_requests_a_refresh_is_replaced() -> None:
     scene.join()
     (first,) = scene.processes
     await scene.finish(await scene.take(first.name))
-    scene.fleet.worker(ENDPOINT, first.name).refresh = True
+    scene.worker_registry.get_or_register(ENDPOINT, first.name).wants_replacement = True
     await scene.after(0.5)
     assert first.terminated == 1
     assert len(scene.processes) == 2

@@ -41,7 +41,10 @@ class Scene:
             settings,
             cast("Any", self.engine),
             self.store,
-            cast("Any", SimpleNamespace(counts=lambda endpoint: self.workers.get(endpoint, {}))),
+            cast(
+                "Any",
+                SimpleNamespace(count_workers=lambda endpoint: self.workers.get(endpoint, {})),
+            ),
             self.journal,
             lambda: self.batches,
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from emulator.runpod.client_routes import JobRoutes
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.client_routes import ClientRoutes
+from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from jobs import MemoryJobStore
 
@@ -24,8 +24,8 @@ BOTH_FORMS = {
 
 def test_every_route_is_there_with_and_without_its_endpoint() -> None:
     store = MemoryJobStore()
-    fleet = Fleet(store, lease_s=30, grace_s=2)
-    routes = JobRoutes(store, fleet, EmulatorSettings()).routes()
+    worker_registry = WorkerRegistry(store, lease_s=30, grace_s=2)
+    routes = ClientRoutes(store, worker_registry, EmulatorSettings()).routes()
     found = {route.path: route.methods for route in routes}
     assert len(found) == len(routes)
     # The bare /health is the server's own (R42).

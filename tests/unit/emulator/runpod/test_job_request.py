@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emulator.config import PolicyLimits
-from emulator.runpod.job_request import new_job
+from emulator.runpod.job_request import parse_job
 from handler.errors import InvalidRequest
 from jobs import Policy
 
@@ -18,16 +18,16 @@ INPUT: dict[str, Any] = {"prompt": "hello"}
 
 def refused(**body: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        new_job({"input": INPUT} | body, "default", PolicyLimits(), sync=False)
+        parse_job({"input": INPUT} | body, "default", PolicyLimits(), sync=False)
     return caught.value
 
 
 def policy(**given: Any) -> Policy:
-    return new_job({"input": INPUT, "policy": given}, "e", PolicyLimits(), sync=False).policy
+    return parse_job({"input": INPUT, "policy": given}, "e", PolicyLimits(), sync=False).policy
 
 
 def test_job_has_what_was_asked_for_and_runpods_defaults() -> None:
-    job = new_job({"input": INPUT, "more": 1}, "mine", PolicyLimits(), sync=True)
+    job = parse_job({"input": INPUT, "more": 1}, "mine", PolicyLimits(), sync=True)
     assert (job.endpoint, job.sync, job.webhook, job.extra) == ("mine", True, None, b"")
     assert json.loads(job.input) == INPUT
     assert job.policy == Policy(execution_timeout_ms=600_000, ttl_ms=86_400_000, low_priority=False)
@@ -37,13 +37,13 @@ def test_job_has_what_was_asked_for_and_runpods_defaults() -> None:
     "given", [{}, [], "", 0, False, 1.5, "text", [1], {"deep": [{"er": None}]}]
 )
 def test_input_is_any_json_but_null(given: Any) -> None:
-    assert json.loads(new_job({"input": given}, "e", PolicyLimits(), sync=False).input) == given
+    assert json.loads(parse_job({"input": given}, "e", PolicyLimits(), sync=False).input) == given
 
 
 @pytest.mark.parametrize("body", [{}, {"input": None}, {"Input": {}}, {"prompt": "x"}])
 def test_missing_input_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="input must be given") as caught:
-        new_job(body, "e", PolicyLimits(), sync=False)
+        parse_job(body, "e", PolicyLimits(), sync=False)
     assert caught.value.param == "input"
 
 
@@ -59,7 +59,7 @@ def test_what_can_be_read_but_not_written_is_refused(field: str) -> None:
 def test_worker_is_to_see_the_webhook_and_the_bucket() -> None:
     bucket = {"accessId": "a", "accessSecret": "s", "bucketName": "b", "endpointUrl": "http://s3"}
     body = {"input": INPUT, "webhook": "http://here/", "s3Config": bucket, "policy": {}}
-    job = new_job(body, "e", PolicyLimits(), sync=False)
+    job = parse_job(body, "e", PolicyLimits(), sync=False)
     assert json.loads(job.extra) == {"webhook": "http://here/", "s3Config": bucket}
     assert job.webhook == "http://here/"
 
@@ -77,7 +77,7 @@ def test_worker_is_to_see_the_webhook_and_the_bucket() -> None:
     ],
 )
 def test_webhook_is_a_url(url: str) -> None:
-    job = new_job({"input": INPUT, "webhook": url}, "e", PolicyLimits(), sync=False)
+    job = parse_job({"input": INPUT, "webhook": url}, "e", PolicyLimits(), sync=False)
     assert job.webhook == url
 
 
@@ -133,7 +133,7 @@ def test_null_is_the_default() -> None:
     assert policy(executionTimeout=None, ttl=None, lowPriority=None) == Policy()
     assert policy(executionTimeout=5_000.0) == Policy(execution_timeout_ms=5_000)  # R66
     body = {"input": INPUT, "policy": None, "webhook": None, "s3Config": None}
-    job = new_job(body, "e", PolicyLimits(), sync=False)
+    job = parse_job(body, "e", PolicyLimits(), sync=False)
     assert (job.policy, job.webhook, job.extra) == (Policy(), None, b"")
 
 
@@ -144,7 +144,7 @@ def test_defaults_and_bounds_are_settings() -> None:
         min_ttl_ms=2,
     )
     given = {"input": INPUT, "policy": {"executionTimeout": 1}}
-    assert new_job(given, "e", limits, sync=False).policy == Policy(
+    assert parse_job(given, "e", limits, sync=False).policy == Policy(
         execution_timeout_ms=1, ttl_ms=8
     )
 

@@ -25,15 +25,15 @@ def wire(shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_waiting_job_has_no_times() -> None:
-    shown = wire(job_response.status(WAITING))
-    assert shown == job_response.accepted(WAITING) == {"id": "j-u1", "status": "IN_QUEUE"}
+    shown = wire(job_response.build_status(WAITING))
+    assert shown == job_response.build_accepted(WAITING) == {"id": "j-u1", "status": "IN_QUEUE"}
 
 
 def test_running_job_has_its_delay_its_worker_and_its_progress() -> None:
     shown = {"id": "j-u1", "status": "IN_PROGRESS", "delayTime": 500, "workerId": "w-1"}
-    assert wire(job_response.status(RUNNING)) == shown
+    assert wire(job_response.build_status(RUNNING)) == shown
     half = replace(RUNNING, progress=b'"half"')
-    assert wire(job_response.status(half)) == shown | {"output": "half"}
+    assert wire(job_response.build_status(half)) == shown | {"output": "half"}
 
 
 @pytest.mark.parametrize("output", [{"a": 1}, [1], "text", None, 0, False, []])
@@ -41,7 +41,7 @@ def test_completed_job_has_its_output_whatever_that_is(output: Any) -> None:
     job = replace(
         ENDED, status=JobStatus.COMPLETED, output=orjson.dumps(output), progress=b'"half"'
     )
-    assert wire(job_response.status(job)) == {
+    assert wire(job_response.build_status(job)) == {
         "id": "j-u1",
         "status": "COMPLETED",
         "output": output,
@@ -50,13 +50,16 @@ def test_completed_job_has_its_output_whatever_that_is(output: Any) -> None:
 
 
 def test_completed_job_without_an_output_has_null() -> None:
-    assert wire(job_response.status(replace(ENDED, status=JobStatus.COMPLETED)))["output"] is None
+    assert (
+        wire(job_response.build_status(replace(ENDED, status=JobStatus.COMPLETED)))["output"]
+        is None
+    )
 
 
 @pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.TIMED_OUT])
 def test_failed_job_has_one_error_string_and_no_output(status: JobStatus) -> None:  # R50
     job = replace(ENDED, status=status, error="it broke", progress=b'"half"')
-    assert wire(job_response.status(job)) == {
+    assert wire(job_response.build_status(job)) == {
         "id": "j-u1",
         "status": status.value,
         "error": "it broke",
@@ -66,22 +69,22 @@ def test_failed_job_has_one_error_string_and_no_output(status: JobStatus) -> Non
 
 def test_job_cancelled_in_the_queue_never_ran() -> None:
     job = replace(WAITING, status=JobStatus.CANCELLED, ended_at=11.0)
-    assert wire(job_response.status(job)) == {"id": "j-u1", "status": "CANCELLED"}
+    assert wire(job_response.build_status(job)) == {"id": "j-u1", "status": "CANCELLED"}
 
 
 def test_request_shows_what_was_sent() -> None:
     job = replace(ENDED, status=JobStatus.COMPLETED, output=b"2", webhook="http://here/")
-    assert wire(job_response.request(job)) == wire(job_response.status(job)) | {
+    assert wire(job_response.build_request(job)) == wire(job_response.build_status(job)) | {
         "input": {"a": 1},
         "webhook": "http://here/",
     }
-    assert "webhook" not in job_response.request(ENDED)
+    assert "webhook" not in job_response.build_request(ENDED)
 
 
 def test_worker_gets_id_input_and_what_else_was_for_it() -> None:
-    assert wire(job_response.handed_out(WAITING)) == {"id": "j-u1", "input": {"a": 1}}
+    assert wire(job_response.build_worker_job(WAITING)) == {"id": "j-u1", "input": {"a": 1}}
     more = replace(WAITING, extra=b'{"webhook":"http://here/"}', webhook="http://here/")
-    assert wire(job_response.handed_out(more)) == {
+    assert wire(job_response.build_worker_job(more)) == {
         "id": "j-u1",
         "input": {"a": 1},
         "webhook": "http://here/",
@@ -90,11 +93,11 @@ def test_worker_gets_id_input_and_what_else_was_for_it() -> None:
 
 def test_stream_has_both_keys_even_when_nothing_is_new() -> None:
     chunks = [Chunk(1, 1, b'"a"'), Chunk(1, 2, b'{"b":null}')]
-    assert wire(job_response.stream(RUNNING, chunks)) == {
+    assert wire(job_response.build_stream(RUNNING, chunks)) == {
         "status": "IN_PROGRESS",
         "stream": [{"output": "a"}, {"output": {"b": None}}],
     }
-    assert wire(job_response.stream(RUNNING, ())) == {"status": "IN_PROGRESS", "stream": []}
+    assert wire(job_response.build_stream(RUNNING, ())) == {"status": "IN_PROGRESS", "stream": []}
 
 
 def test_worker_is_named_among_all_endpoints_and_shown_by_its_own_name() -> None:

@@ -16,8 +16,8 @@ import pytest
 
 import emulator.runpod.local_worker
 from emulator.runpod.job_response import worker_key
-from emulator.runpod.local_worker import NAME, LocalWorker
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.local_worker import LOCAL_WORKER_NAME, LocalWorker
+from emulator.runpod.worker_registry import WorkerRegistry
 from engine import BackendConfig, Engine, EngineState, GenerationRequest, Priority
 from engine.hooks import (
     EngineEvent,
@@ -73,14 +73,16 @@ class Worker:
         self.events = events
         self.disk = Disk()
         self.store = MemoryJobStore(limits, self.disk)
-        self.fleet = Fleet(self.store, lease_s=30, grace_s=2)
+        self.worker_registry = WorkerRegistry(self.store, lease_s=30, grace_s=2)
         jobs = JobHandler(Pipeline(engine, "scripted"), interval_s=0)
-        self.worker = LocalWorker(self.store, jobs, engine, self.fleet, ENDPOINT, mode)
+        self.worker = LocalWorker(self.store, jobs, engine, self.worker_registry, ENDPOINT, mode)
         self.at_load: list[int] = []
 
     def on_event(self, event: EngineEvent) -> None:
         if isinstance(event, HostLoaded):
-            self.at_load.append(len(self.store.list_leased_jobs(worker_key(ENDPOINT, NAME))))
+            self.at_load.append(
+                len(self.store.list_leased_jobs(worker_key(ENDPOINT, LOCAL_WORKER_NAME)))
+            )
 
     async def enqueue(self, *prompts: str, **fields: Any) -> list[Job]:
         return [await self.send({"prompt": prompt}, **fields) for prompt in prompts]
@@ -109,7 +111,7 @@ class Worker:
     @property
     def shown(self) -> dict[str, int]:
         """How many workers of which kind its endpoint has, of those that there may be."""
-        counts = self.fleet.counts(ENDPOINT)
+        counts = self.worker_registry.count_workers(ENDPOINT)
         return {name: counts[name] for name in ("idle", "ready", "running", "unhealthy")}
 
     async def quiet(self) -> None:
@@ -160,7 +162,7 @@ async def on_a_slow_job(
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulator.runpod.local_worker, "_AGAIN_S", 0.02)
+    monkeypatch.setattr(emulator.runpod.local_worker, "_RETRY_DELAY_S", 0.02)
 
 
 async def test_jobs_are_answered(engine_factory: EngineFactory, script: ScriptFactory) -> None:
@@ -172,7 +174,7 @@ async def test_jobs_are_answered(engine_factory: EngineFactory, script: ScriptFa
             assert output["id"] == job.id
             assert ended.worker_id == "here/local"
         await at.quiet()
-        assert at.fleet.counts(ENDPOINT)["idle"] == 4
+        assert at.worker_registry.count_workers(ENDPOINT)["idle"] == 4
 
 
 async def test_bad_job_fails_and_the_next_is_served(
@@ -197,7 +199,7 @@ async def test_as_many_jobs_run_as_there_are_slots(
         await at.events.wait(RequestStarted, 3)
         running = JobStatus.IN_PROGRESS
         assert [(await at.now(job)).status for job in jobs].count(running) == 3
-        counts = at.fleet.counts(ENDPOINT)
+        counts = at.worker_registry.count_workers(ENDPOINT)
         assert (counts["idle"], counts["running"]) == (0, 3)
         await at.store.cancel(jobs[1].id)
         started = await at.events.wait(RequestStarted, 4)
@@ -570,7 +572,7 @@ async def test_drain_ends_though_the_disk_takes_nothing(
 async def test_results_that_cannot_be_saved_do_not_pile_up(
     engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.runpod.local_worker, "_MOST_UNSAVED", 3)
+    monkeypatch.setattr(emulator.runpod.local_worker, "_MAX_UNSAVED_JOBS", 3)
     async with working(engine_factory, script({"pieces": ["ok"]}, slots=2)) as at:
         await at.text((await at.enqueue("warm"))[0])
         jobs: list[Job] = []

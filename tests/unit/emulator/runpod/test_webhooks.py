@@ -22,9 +22,11 @@ pytestmark = pytest.mark.usefixtures("no_tasks_left")
 class Told:
     """A store whose ended jobs are told of."""
 
-    def __init__(self, *, tries: int, pause_s: float, answer_s: float) -> None:
-        self.store = MemoryJobStore(on_ended=lambda job: self.webhooks.tell(job))
-        self.webhooks = Webhooks(self.store, tries=tries, pause_s=pause_s, answer_s=answer_s)
+    def __init__(self, *, max_attempts: int, retry_delay_s: float, timeout_s: float) -> None:
+        self.store = MemoryJobStore(on_ended=lambda job: self.webhooks.send(job))
+        self.webhooks = Webhooks(
+            self.store, max_attempts=max_attempts, retry_delay_s=retry_delay_s, timeout_s=timeout_s
+        )
 
     async def end(self, url: str | None, error: str | None = None) -> Job:
         """Send a job and end it."""
@@ -51,9 +53,9 @@ class Told:
 
 @asynccontextmanager
 async def telling(
-    tries: int = 3, pause_s: float = 0.01, answer_s: float = DEADLINE_S
+    max_attempts: int = 3, retry_delay_s: float = 0.01, timeout_s: float = DEADLINE_S
 ) -> AsyncIterator[Told]:
-    found = Told(tries=tries, pause_s=pause_s, answer_s=answer_s)
+    found = Told(max_attempts=max_attempts, retry_delay_s=retry_delay_s, timeout_s=timeout_s)
     try:
         yield found
     finally:
@@ -102,7 +104,7 @@ async def test_all_but_200_is_tried_again(answer: int) -> None:
 
 async def test_refused_connection_is_tried_again() -> None:
     port = free_port()
-    async with telling(tries=1_000_000) as at:
+    async with telling(max_attempts=1_000_000) as at:
         job = await at.end(f"http://127.0.0.1:{port}/told")
         await wait_until(lambda: at.webhooks._client is not None and at.webhooks._client.done())
         async with receiving(port=port) as receiver:
@@ -112,7 +114,7 @@ async def test_refused_connection_is_tried_again() -> None:
 
 
 async def test_given_up_after_so_many_tries(caplog: pytest.LogCaptureFixture) -> None:
-    async with receiving(500, 404, 503, 502, 500) as receiver, telling(tries=3) as at:
+    async with receiving(500, 404, 503, 502, 500) as receiver, telling(max_attempts=3) as at:
         with caplog.at_level(logging.WARNING):
             job = await at.end(receiver.url)
             await at.settled()
@@ -142,7 +144,7 @@ async def test_given_up_after_so_many_tries(caplog: pytest.LogCaptureFixture) ->
 async def test_no_answer_is_no_200(
     answer: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with receiving(answer) as receiver, telling(tries=1, answer_s=0.05) as at:
+    async with receiving(answer) as receiver, telling(max_attempts=1, timeout_s=0.05) as at:
         await at.end(receiver.url)
         await at.settled()
     assert words in caplog.text
@@ -161,7 +163,7 @@ async def test_body_of_the_answer_is_not_waited_for() -> None:
 async def test_url_that_cannot_be_called_is_given_up(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with telling(tries=1) as at:
+    async with telling(max_attempts=1) as at:
         job = await at.end(url)
         await at.settled()
         assert await at.sent(job)
@@ -169,7 +171,7 @@ async def test_url_that_cannot_be_called_is_given_up(
 
 
 async def test_only_so_many_are_told_at_a_time() -> None:
-    async with receiving(*[""] * 40) as receiver, telling(tries=1) as at:
+    async with receiving(*[""] * 40) as receiver, telling(max_attempts=1) as at:
         for _ in range(40):
             await at.end(receiver.url)
         for told in (16, 32, 40):
@@ -182,7 +184,7 @@ async def test_only_so_many_are_told_at_a_time() -> None:
 
 async def test_close_leaves_the_rest_to_the_next_start() -> None:
     async with receiving("", 500) as receiver:
-        async with telling(pause_s=3600) as at:
+        async with telling(retry_delay_s=3600) as at:
             waiting, pausing = await at.end(receiver.url), await at.end(receiver.url)
             await receiver.got(2)
         assert not await at.sent(waiting)
@@ -193,7 +195,7 @@ async def test_close_leaves_the_rest_to_the_next_start() -> None:
 
 
 async def test_job_that_is_run_again_is_told_of_as_it_ends_then() -> None:
-    async with receiving(500) as receiver, telling(pause_s=0.1) as at:
+    async with receiving(500) as receiver, telling(retry_delay_s=0.1) as at:
         job = await at.end(receiver.url, error="it broke")
         await receiver.got(1)
         await at.store.retry(job.id)
@@ -208,7 +210,7 @@ async def test_job_that_is_run_again_is_told_of_as_it_ends_then() -> None:
 
 
 async def test_end_that_was_told_late_does_not_count_for_the_next() -> None:
-    async with receiving("", "") as receiver, telling(tries=1) as at:
+    async with receiving("", "") as receiver, telling(max_attempts=1) as at:
         job = await at.end(receiver.url, error="it broke")
         await receiver.got(1)
         (first,) = at.webhooks._tasks

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod.draining_store import DrainingStore
-from emulator.runpod.worker_registry import Fleet
+from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.settings import EmulatorSettings
 from jobs import JobStatus, MemoryJobStore, NewJob
@@ -27,11 +27,11 @@ class Plane:
     def __init__(self) -> None:
         settings = EmulatorSettings(job_db=":memory:", poll_hold_s=5)
         self.store = MemoryJobStore()
-        self.fleet = Fleet(self.store, lease_s=30, grace_s=1)
+        self.worker_registry = WorkerRegistry(self.store, lease_s=30, grace_s=1)
         self.shutdown = ShutdownState()
         seen = DrainingStore(self.store, self.shutdown)
-        self.routes = WorkerRoutes(seen, self.fleet, settings, self.shutdown)
-        self.worker = self.fleet.worker("ep", "w")
+        self.routes = WorkerRoutes(seen, self.worker_registry, settings, self.shutdown)
+        self.worker = self.worker_registry.get_or_register("ep", "w")
 
     def request(self, peer: Any, query: str = "") -> Request:
         scope = {
@@ -49,7 +49,7 @@ async def test_job_is_answered_or_waits_again_whenever_the_poll_breaks(
     connection: Connect, turns: int
 ) -> None:
     plane, peer = Plane(), connection()
-    with plane.worker.poll("stops"):
+    with plane.worker.poll("stop"):
         taking = asyncio.create_task(plane.routes._take(plane.request(peer)))
         await asyncio.sleep(0)
         job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
@@ -62,12 +62,12 @@ async def test_job_is_answered_or_waits_again_whenever_the_poll_breaks(
     assert now is not None
     if taking.exception() is None:
         assert now.status is JobStatus.IN_PROGRESS
-        assert not plane.worker.dropped
+        assert not plane.worker.has_broken_poll
     else:
         assert isinstance(taking.exception(), ClientDisconnected)
-        assert plane.worker.dropped
+        assert plane.worker.has_broken_poll
         assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 0)
-    assert plane.worker.takes == 0
+    assert plane.worker.open_take_polls == 0
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -87,7 +87,7 @@ async def test_stop_is_told_whenever_the_poll_breaks(connection: Connect, turns:
         assert job.id.encode() in stopping.result().body
     else:
         # It is told by the next one, also where nothing else is known of the worker any more.
-        plane.fleet.left("ep", "w")
+        plane.worker_registry.forget_worker("ep", "w")
         response = await plane.routes._stop(plane.request(connection()))
         assert job.id.encode() in response.body
 
@@ -96,7 +96,7 @@ async def test_worker_that_left_before_it_was_served_is_given_nothing(connection
     plane, peer = Plane(), connection()
     job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     peer.left.set()
-    with plane.worker.poll("stops"), pytest.raises(ClientDisconnected):
+    with plane.worker.poll("stop"), pytest.raises(ClientDisconnected):
         await plane.routes._take(plane.request(peer))
     now = await plane.store.get(job.id)
     assert now is not None
@@ -141,7 +141,7 @@ async def test_worker_that_is_busy_gets_no_second_run_of_what_it_runs(connection
     job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     await plane.store.receive("ep", plane.worker.key, lease_s=30)
     await plane.store.reclaim_jobs(plane.worker.key, "its connection broke off")
-    with plane.worker.poll("stops"):
+    with plane.worker.poll("stop"):
         busy = plane.request(connection(), "job_in_progress=1")
         async with asyncio.timeout(DEADLINE_S):
             assert (await plane.routes._take(busy)).status_code == 204
