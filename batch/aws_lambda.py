@@ -75,7 +75,7 @@ class LambdaWorker:
         self._config = asyncio.run_coroutine_threadsafe(self._prepare(), self._loop).result()
 
     def answer(self, event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
-        """Answer an event's messages and return those that SQS must deliver again."""
+        """Answer an event's messages and return the messages that SQS must deliver again."""
         time_limit_s = context.get_remaining_time_in_millis() / 1000 - _TIMEOUT_MARGIN_S
         answering = self._answer_records(event, time_limit_s)
         finished = asyncio.run_coroutine_threadsafe(answering, self._loop).result()

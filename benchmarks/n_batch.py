@@ -49,14 +49,14 @@ async def _run(options: Options) -> Table:
                 return await stack.enter_async_context(_engine(folder, places, step_ms))
 
             one = await engine(1)
-            for told, step_ms in (("as long", STEP_MS), ("twice as long", 2 * STEP_MS)):
+            for answer_length, step_ms in (("as long", STEP_MS), ("twice as long", 2 * STEP_MS)):
                 several = await engine(PLACES, step_ms)
                 for row, measure in _ROWS.items():
-                    print_progress(f"{NAME}: {row}, a step takes {told}")
+                    print_progress(f"{NAME}: {row}, a step takes {answer_length}")
                     pairs = await take_turns(
                         max(options.pairs // 2, 2), _on(measure, several), _on(measure, one)
                     )
-                    table.compare(f"{row}, a step takes {told}", "ms", pairs)
+                    table.compare(f"{row}, a step takes {answer_length}", "ms", pairs)
     table.notes.append(
         f"A step takes {STEP_MS} ms with one position; with {PLACES} it takes as long or twice as "
         "long, as the rows say."

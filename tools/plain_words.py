@@ -21,20 +21,20 @@ VAGUE_WORDS = frozenset(
     "told tells said says asked given found heard seen shown whole over begun gone had most least "
     "tries again anew apart beside elsewhere meant wants wanted twins tidy looking looks".split()
 )
-# Names that users rely on (settings, HTTP errors), and terms of the field that hold such a word.
-ALLOWED_NAMES = frozenset({"not_found"})
+# Usual terms that contain such a word.
+USUAL_TERMS = re.compile(r"not_found|last_seen|at_most|at_least|most_likely|whole_seconds")
 # Settings are public: their names stay.
 SETTING_NAME = re.compile(r"(?:batch|webhook)_tries|BATCH_TRIES|WEBHOOK_TRIES")
 
 # A pattern of prose, and what to write instead.
 ODD_PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), advice)
+    (re.compile(pattern), advice)
     for pattern, advice in (
-        (r"\b(?:nobody|somebody|whoever)\b", "name the role: the client, the worker, the caller"),
-        (r"\bthose (?:that|who|which)\b", "name the things"),
+        (r"(?i:\b(?:nobody|somebody|whoever)\b)", "name the role: client, worker, caller"),
+        (r"(?i:\bthose (?:that|who|which)\b)", "name the things"),
         (r"\b(?:is|are|was|were|be|been) (?:told|said|heard)\b", "use send, log, return or notify"),
         (r"\b(?:tells?|says?|hears?) (?:of|whether)\b", "use return, report or log"),
-        (r"\bin the same breath\b|\bfor ever\b|\banew\b", "use the usual words"),
+        (r"(?i:\bin the same breath\b|\bfor ever\b|\banew\b)", "use the usual words"),
         (
             r"(?:^|[.:;] )What (?!is|are|does|do|happens|if|to|it|you|a |an |the )\w+",
             "start with a verb",
@@ -67,9 +67,10 @@ def words_of(name: str) -> list[str]:
 
 def is_vague(name: str) -> bool:
     """Return whether an identifier uses a word of the list."""
-    if name.strip("_").lower() in ALLOWED_NAMES or SETTING_NAME.search(name):
+    if SETTING_NAME.search(name):
         return False
-    return not VAGUE_WORDS.isdisjoint(words_of(name))
+    words = USUAL_TERMS.sub("", "_".join(words_of(name))).split("_")
+    return not VAGUE_WORDS.isdisjoint(words)
 
 
 def defined_names(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -87,7 +87,7 @@ class QueueWorker:
         return len(self._messages)
 
     def stop(self) -> None:
-        """Stop receiving messages; finish those that have a slot and return the others."""
+        """Stop receiving messages; finish the messages that have a slot and return the others."""
         self._stopping = True
         # Wake the messages that wait for a slot, so that they return to the queue immediately.
         for _ in self._messages:
@@ -227,7 +227,7 @@ class QueueWorker:
         await self._return_to_queue(job)
 
     async def _retry(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Run an operation with retries: generating the answer anew would cost more."""
+        """Run an operation with retries: generating the answer again would cost more."""
         delay_s = _MIN_RETRY_DELAY_S
         for _ in range(self._config.max_attempts - 1):
             try:

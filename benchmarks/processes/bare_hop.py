@@ -76,10 +76,10 @@ class Client(asyncio.Protocol):
 
     def _readable(self) -> None:
         text = self._runtime.recv(_READ_BYTES)
-        over = text.endswith(_END)
+        has_ended = text.endswith(_END)
         if text := text.removesuffix(_END):
             self._transport.write(b'data: {"choices":[{"index":0,"text":"%s"}]}\n\n' % text)
-        if over:
+        if has_ended:
             asyncio.get_running_loop().remove_reader(self._runtime.fileno())
             self._transport.write(b"data: [DONE]\n\n")
             self._transport.close()

@@ -10,7 +10,7 @@ from emulator.config import ScalingPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The jobs of an endpoint at one moment, without those that its local worker runs.
+    """The jobs of an endpoint at one moment, without the jobs that its local worker runs.
 
     `waited_s` is the waiting time of the oldest queued job, 0 if none is queued.
     """

@@ -136,7 +136,7 @@ def _enable_keep_alive_probes(sock: socket.socket) -> None:
     """Make the kernel probe the connections that are accepted on a socket.
 
     A machine that lost its power closes no connection, and nothing is sent on a worker's long poll
-    that could remain unacknowledged. Without probes the worker would keep its jobs for ever.
+    that could remain unacknowledged. Without probes the worker would keep its jobs forever.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEP_ALIVE_PROBES.items():

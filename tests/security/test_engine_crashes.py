@@ -284,7 +284,7 @@ async def test_crash_right_after_a_clients_abort_counts_neither_against_jobs_nor
         for number in range(4):
             await server.events.wait(RequestStarted, 2 * number + 1)
             await abort_a_deaf_request(server, 2 * number + 2)
-            await server.becomes(lambda: any(each.aborted for each in server.engine._streams))
+            await server.becomes(lambda: any(each.is_aborted for each in server.engine._streams))
             # The library dies of the abort.
             kill(server)
             await server.events.wait(HostLost, number + 1)

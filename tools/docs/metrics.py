@@ -17,7 +17,7 @@ from validation.rules_validator import RulesValidator
 
 TEXT = Path(__file__).with_suffix(".md")
 # Above this, the page shows the number of values instead of the values.
-_MAX_VALUES_SHOWN = 12
+_MAX_LISTED_VALUES = 12
 
 
 def page() -> str:
@@ -54,7 +54,7 @@ def _label(spec: MetricSpec, name: str) -> str:
     values = spec.labels[name]
     if len(values) == 1:
         return f"`{name}`"
-    if len(values) > _MAX_VALUES_SHOWN:
+    if len(values) > _MAX_LISTED_VALUES:
         return f"`{name}`: one of {len(values)}"
     return f"`{name}`: {', '.join(f'`{value}`' for value in values)}"
 

@@ -102,12 +102,12 @@ OPTION_EXAMPLES = Path(__file__).parents[2] / "validation" / "options" / "exampl
 
 
 class OptionRule(BaseModel):
-    """The description of an option; `given` is the `validation` of the request in its examples."""
+    """The description of an option; `validation` is that field of the request in its examples."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     about: str
-    given: dict[str, Any]
+    validation: dict[str, Any]
     examples: list[Example]
 
 
@@ -159,7 +159,7 @@ def _options(rules: Rules) -> Iterable[str]:
     for name, rule in option_rules().items():
         yield f"### `{name}`"
         yield _escape_markdown(rule.about)
-        yield f"```json\n{json.dumps(rule.given, ensure_ascii=False)}\n```"
+        yield f"```json\n{json.dumps(rule.validation, ensure_ascii=False)}\n```"
         for example in rule.examples:
             yield from _example(example)
 

@@ -76,7 +76,7 @@ _KEY = compile_pattern(
     r"\b(?:"
     + "|".join(
         (
-            r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI and those who took the shape over
+            r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, and services with the same format
             r"(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
             r"whsec_[A-Za-z0-9+/=]{24,}",
             r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
@@ -150,7 +150,7 @@ _ATOM = rf"[{_LETTER}0-9_%+'-]+"
 _REVERSED_LOCAL_PART = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
 _NOT_FIRST_CHARS = "%'-."
 # Suffixes of names with an @ that are not addresses: systemd units, images for high-density screens
-# and other files. For those that are also country codes, see _NOT_DOMAIN.
+# and other files. For extensions that are also country codes, see _NOT_DOMAIN.
 _NOT_TOP_LEVEL_DOMAINS = frozenset(
     "service socket timer target mount slice path scope device png jpg jpeg gif svg webp pdf txt "
     "json yaml toml html css js ts cpp tar gz".split()

@@ -69,7 +69,7 @@ def _find_tags(view: TextView, names: set[str]) -> list[_Tag]:
     ):
         return []
     first, *parts = view.text.split("<")
-    found: list[_Tag] = []
+    tags: list[_Tag] = []
     at = len(first)
     for part in parts:
         name = _parse_tag_name(part, names)
@@ -77,9 +77,9 @@ def _find_tags(view: TextView, names: set[str]) -> list[_Tag]:
             return []
         if name:
             view.budget.spend()
-            found.append(_Tag(at, at + part.index(">") + 2, name, part.startswith("/")))
+            tags.append(_Tag(at, at + part.index(">") + 2, name, part.startswith("/")))
         at += len(part) + 1
-    return found
+    return tags
 
 
 def _parse_tag_name(part: str, names: set[str]) -> str | None:
@@ -184,7 +184,7 @@ def _replace_entities(view: TextView) -> Iterator[Edit]:
     first, *parts = view.text.split("&")
     view.budget.spend(len(parts))
     at = len(first)
-    found: list[Edit] = []
+    edits: list[Edit] = []
     has_tags = False
     for part in parts:
         size = part.find(";", 0, _MAX_ENTITY_CHARS) + 2
@@ -196,6 +196,6 @@ def _replace_entities(view: TextView) -> Iterator[Edit]:
                 character == "<" and (following.isalpha() or following in "/!?<&")
             )
             if character != entity:
-                found.append(Edit(at, at + size, character, _RULE_ID))
+                edits.append(Edit(at, at + size, character, _RULE_ID))
         at += len(part) + 1
-    return (edit for edit in found if not (has_tags and edit.replacement in "<>"))
+    return (edit for edit in edits if not (has_tags and edit.replacement in "<>"))

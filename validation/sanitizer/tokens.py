@@ -21,9 +21,9 @@ _AFTER_WORD = (" ", ",", ".", ";", ":", ")")
 class TokenRules:
     """The rules `template_token` and `edge_token`, together because their tokens may be adjacent.
 
-    Tokens of `template_token` have no other meaning and are removed anywhere. Those of `edge_token`
-    may also be placeholders or HTML tags. They are removed only at either end of the text, next to
-    another token, or right after the end of a sentence.
+    Tokens of `template_token` have no other meaning and are removed anywhere. Tokens of
+    `edge_token` may also be placeholders or HTML tags. They are removed only at either end of the
+    text, next to another token, or right after the end of a sentence.
     """
 
     def __init__(self, template: SanitizerRule | None, edge: SanitizerRule | None) -> None:

@@ -22,7 +22,7 @@ READER = OptionsReader(OptionsInput(), V.intents)
 
 def examples(rule: OptionRule, text: str) -> set[str]:
     """The ids of the rules that find something in a text, as prompt and as answer."""
-    options, warnings = READER.read(rule.given)
+    options, warnings = READER.read(rule.validation)
     assert warnings == ()
     refusal = V.check_request(text, text, options)
     if refusal is not None:
@@ -41,5 +41,5 @@ def test_what_it_catches_and_what_it_leaves(name: str, rule: OptionRule, example
 
 
 def test_every_field_has_a_rule() -> None:
-    given = {field for rule in RULES.values() for field in rule.given}
+    given = {field for rule in RULES.values() for field in rule.validation}
     assert given | {"regenerate"} == set(OptionsInput.model_fields)

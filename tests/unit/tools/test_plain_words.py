@@ -27,13 +27,16 @@ def python_file(
     return path
 
 
-@pytest.mark.parametrize("name", ["told", "_told_s", "jobSeen", "MOST_BYTES", "GivenName"])
+@pytest.mark.parametrize(
+    "name", ["told", "_told_s", "jobSeen", "MOST_BYTES", "GivenName", "not_found_told"]
+)
 def test_is_vague_finds_a_word_in_any_spelling(name: str) -> None:
     assert is_vague(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["jobs", "toldo", "not_found", "almost", "batch_tries", "_WEBHOOK_TRIES"]
+    "name",
+    ["jobs", "toldo", "not_found", "ModelNotFound", "almost", "batch_tries", "_WEBHOOK_TRIES"],
 )
 def test_is_vague_allows_public_and_longer_names(name: str) -> None:
     assert not is_vague(name)
