@@ -130,7 +130,7 @@ class Autoscaler:
             if worker.ending_at is not None:
                 if now - worker.ending_at > _EXIT_TIMEOUT_S and not self._has_jobs(worker):
                     worker.process.kill()
-            elif registration is not None and registration.wants_replacement:
+            elif registration is not None and registration.requests_replacement:
                 logger.info("%s asked to be replaced", worker.name)
                 self._terminate(worker, now)
                 self._replacements += 1

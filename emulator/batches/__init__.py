@@ -1,1 +1,1 @@
-"""OpenAI's `/v1/files` and `/v1/batches`: files of requests that the server answers by itself."""
+"""OpenAI's Batch API: `/v1/files`, `/v1/batches`, and the batches that run in the background."""

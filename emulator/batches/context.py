@@ -34,7 +34,7 @@ class BatchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:
-    """What all batches share.
+    """The parts and settings that all batches share.
 
     The batch that holds `answer_lock` is the one whose lines are answered. `on_line` is called for
     each answered line with whether it succeeded.

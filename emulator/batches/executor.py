@@ -77,7 +77,7 @@ class BatchExecutor:
         self._cancelled.set()
 
     def stop(self) -> None:
-        """Start no more lines and finish the running ones; the next start continues the batch."""
+        """Start no new lines and finish the running lines. The next start continues the batch."""
         self._stopping = True
         if self._runner is not None:
             self._runner.stop()

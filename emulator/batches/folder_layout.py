@@ -16,7 +16,7 @@ import orjson
 from batch.output.journal import SUFFIX
 
 FILES, BATCHES, LOCK = "files", "batches", "lock"
-# The presence of this file says that the program created the folder.
+# This file marks a folder that the program has created.
 MARKER = "worker-rkllm-batches.json"
 RECORD_SUFFIX = ".json"
 _FORMAT = 1

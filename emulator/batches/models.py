@@ -58,7 +58,7 @@ _INTERNAL_FIELDS = ("lines", "completed", "failed", "digest", "output_expires_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """The line counts, files and usage of a batch that has ended; a file without lines is None."""
+    """The line counts, result files and usage of an ended batch; an empty file has the id None."""
 
     completed: int = 0
     failed: int = 0
@@ -165,7 +165,7 @@ class StoredBatch:
         return self._enter_status("cancelling", now)
 
     def finalize(self, results: tuple[str, str], now: int) -> StoredBatch:
-        """Return the batch with no more lines to answer, and the ids of its result files."""
+        """Return the batch finalizing: its lines are done, and its result files have ids."""
         batch = replace(self, results=self.results or results)
         if self.status is not BatchStatus.IN_PROGRESS:
             return batch

@@ -89,7 +89,7 @@ class BatchRepository:
         return f"{prefix}{self._last_number:0{_NUMBER_DIGITS}x}{secrets.token_hex(8)}"
 
     def find_batch_using(self, file_id: str) -> str | None:
-        """Return the id of an unfinished batch that needs a file, None if there is none."""
+        """Return the id of an unfinished batch that needs a file, or None."""
         for batch in self._batches.values():
             needed_ids = (batch.input_file_id, *(batch.results or ()))
             if not batch.status.is_final and file_id in needed_ids:

@@ -82,7 +82,7 @@ class BatchScheduler:
         return self.batch(batch_id)
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more lines and wait up to `limit_s` for the running ones.
+        """Start no new lines and wait up to `limit_s` for the running lines.
 
         The next start continues the batches.
         """

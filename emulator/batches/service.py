@@ -96,7 +96,7 @@ class BatchService:
         self._sweeper.start()
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more lines and wait up to `limit_s` for the running ones."""
+        """Start no new lines and wait up to `limit_s` for the running lines."""
         await self._scheduler.drain(limit_s)
 
     async def close(self) -> None:

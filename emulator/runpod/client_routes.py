@@ -196,7 +196,7 @@ class ClientRoutes:
 
 
 def _log_warnings(body: dict[str, Any]) -> dict[str, Any]:
-    """Log and return warnings about keys beside `input`, which no worker receives (R61)."""
+    """Log and return warnings about top-level keys that workers do not receive (R61)."""
     warnings = find_job_warnings(body)
     for warning in warnings:
         logger.warning("%s", warning)

@@ -106,12 +106,12 @@ class LocalWorker:
         while len(self._running) >= self._engine.slots + _MAX_UNSAVED_JOBS:
             self._has_capacity.clear()
             await self._has_capacity.wait()
-        must_run_alone = self._must_run_alone()
-        slot = await self._engine.reserve(Priority.JOB, exclusive=must_run_alone)
+        is_exclusive = self._needs_exclusive_slot()
+        slot = await self._engine.reserve(Priority.JOB, exclusive=is_exclusive)
         jobs: list[Job] = []
         try:
             # The next job may be another one now, which must run without other jobs.
-            if must_run_alone or not self._must_run_alone():
+            if is_exclusive or not self._needs_exclusive_slot():
                 jobs = await self._store.receive(self._endpoint, self._key, lease_s=math.inf)
         finally:
             # The job was cancelled meanwhile, or another worker has taken it.
@@ -123,7 +123,7 @@ class LocalWorker:
             # A task that is cancelled before it starts never runs its `finally`.
             task.add_done_callback(lambda task: self._on_task_done(task, slot))
 
-    def _must_run_alone(self) -> bool:
+    def _needs_exclusive_slot(self) -> bool:
         """Return whether the next job is in its last attempt: it may be what crashes the engine."""
         job = self._store.peek_job(self._endpoint)
         return job is not None and 0 < job.lost_attempts == self._max_lost_attempts - 1

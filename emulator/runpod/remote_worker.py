@@ -34,12 +34,12 @@ class RemoteWorker:
         "has_broken_poll",
         "has_duplicate_name",
         "key",
-        "last_seen_at",
+        "last_active_at",
         "missing_attempts",
         "name",
         "open_stop_polls",
         "open_take_polls",
-        "wants_replacement",
+        "requests_replacement",
     )
 
     def __init__(self, endpoint: str, name: str) -> None:
@@ -49,14 +49,14 @@ class RemoteWorker:
         # Its open long-polls: job-take calls, and job-stop calls.
         self.open_take_polls = 0
         self.open_stop_polls = 0
-        self.last_seen_at = time.monotonic()
+        self.last_active_at = time.monotonic()
         # The time of its last job-take call or post about a job.
-        self._last_job_call_at = self.last_seen_at
+        self._last_job_call_at = self.last_active_at
         # Whether a long-poll broke off before it was answered, and no other has started since.
         self.has_broken_poll = False
         # Whether it has asked to be replaced (`stopPod`).
-        self.wants_replacement = False
-        # Whether two running workers have this name; what one reports is not true of the other.
+        self.requests_replacement = False
+        # Whether two running workers have this name. Then reports about missing jobs are ignored.
         self.has_duplicate_name = False
         # Attempts that the store has leased to it but that it reports not to have, and since when.
         self.missing_attempts: dict[tuple[str, int], float] = {}
@@ -82,7 +82,7 @@ class RemoteWorker:
         self.has_broken_poll = False
         self._record_call(is_job_call=is_take)
         if is_take:
-            self._last_take_started_at = self.last_seen_at
+            self._last_take_started_at = self.last_active_at
         try:
             yield
         except BaseException:
@@ -125,9 +125,9 @@ class RemoteWorker:
         self._record_call(is_job_call=True)
 
     def _record_call(self, *, is_job_call: bool) -> None:
-        self.last_seen_at = time.monotonic()
+        self.last_active_at = time.monotonic()
         if is_job_call:
-            self._last_job_call_at = self.last_seen_at
+            self._last_job_call_at = self.last_active_at
 
     def is_shutting_down(self, now: float) -> bool:
         """Return whether a worker without jobs has stopped calling for jobs.
@@ -137,19 +137,19 @@ class RemoteWorker:
         return not self.open_take_polls and now - self._last_job_call_at > _MAX_TAKE_GAP_S
 
     def report_no_jobs(self, leased: Sequence[Job]) -> None:
-        """Mark all its leased jobs as missing, because it reports that it has none.
+        """Mark all leased jobs as missing: the worker has reported that it runs no job.
 
-        The SDK counts a job as in progress until its result has been posted or given up.
+        The SDK counts a job as in progress until it has posted the result or given up posting it.
         """
         now = time.monotonic()
         for job in leased:
             self.missing_attempts.setdefault((job.id, job.attempt), now)
 
     def report_jobs(self, listed_ids: Set[str], leased: Sequence[Job]) -> None:
-        """Mark its leased jobs as missing that two pings in a row did not list.
+        """Mark the leased jobs as missing that two consecutive pings did not list.
 
-        The worker must also have started a job-take call in between. Until then it may not have
-        read the response that has the job, because a handler that blocks its loop delays that.
+        The worker must also have started a job-take call between the two pings. Until then it may
+        not have read the response with the job, because a handler that blocks its loop delays that.
         """
         now = time.monotonic()
         unlisted_attempts: dict[tuple[str, int], float] = {}

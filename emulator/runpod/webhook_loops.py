@@ -1,7 +1,7 @@
-"""Stops loops of webhooks: a webhook that calls `/run`, whose job has a webhook, and so on.
+"""Stops loops of webhooks: a webhook calls `/run`, the new job has a webhook too, and so on.
 
 The body of a webhook is a valid job: it has the `input` and the `webhook` of the job that ended.
-Without a limit, one request could start jobs for ever, on one server or between two. Therefore each
+Without a limit, one request could start jobs forever, on one server or between two. Therefore each
 webhook request has a header with the number of webhooks in the chain, the job that it starts keeps
 that number, and a chain that is too long is refused.
 """

@@ -53,7 +53,7 @@ class Webhooks:
         self._closed = False
 
     def send(self, job: Job) -> None:
-        """Send the webhook of a job that has ended; no-op if the job has none."""
+        """Send the webhook of an ended job. Does nothing if the job has no webhook."""
         if job.webhook is None or self._closed:
             return
         task = asyncio.create_task(self._deliver(job, job.webhook))

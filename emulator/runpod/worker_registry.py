@@ -22,7 +22,7 @@ _IDLE_EXPIRY_S = 10.0
 # A worker's report that it no longer has a job is acted on after this delay. By then a second
 # worker of the same name, which may have sent the report, has been noticed.
 _MISSING_CONFIRM_S = 1.5
-# How long a worker that has reported itself unhealthy, or could not start, is shown as unhealthy.
+# How long a worker is shown as unhealthy after its report or its failed start.
 _UNHEALTHY_EXPIRY_S = 120.0
 _MAX_UNHEALTHY = 100
 _MAX_REASON_CHARS = 300
@@ -58,7 +58,7 @@ class WorkerRegistry:
         self._has_workers = asyncio.Event()
         self._count_local_slots: dict[str, Callable[[], tuple[int, int, int]]] = {}
         self._initializing: dict[str, int] = {}
-        # By worker key: until when the worker is shown as unhealthy, and the reason.
+        # Keyed by worker: the time at which the entry expires, and the reason.
         self._unhealthy: dict[str, tuple[float, str]] = {}
         self._monitor: asyncio.Task[None] | None = None
 
@@ -121,7 +121,7 @@ class WorkerRegistry:
             # The worker had its jobs before the server restarted, and its handler blocks its loop.
             worker = self.get_or_register(endpoint, name)
         if not worker.has_broken_poll:
-            worker.last_seen_at = time.monotonic()
+            worker.last_active_at = time.monotonic()
             if 0 < len(job_ids) < _MAX_JOB_LIST_CHARS:
                 worker.report_jobs(frozenset(job_ids.split(",")), self.leased_jobs(worker))
 
@@ -199,14 +199,14 @@ class WorkerRegistry:
         """Reclaim lost jobs, extend leases, and remove the worker if it is gone."""
         leased = self._store.list_leased_jobs(worker.key)
         if worker.has_open_poll:
-            worker.last_seen_at = now
-        elif worker.has_broken_poll and now - worker.last_seen_at > self._grace_s:
+            worker.last_active_at = now
+        elif worker.has_broken_poll and now - worker.last_active_at > self._grace_s:
             count = await self._store.reclaim_jobs(worker.key, "its worker went away")
             # The worker may have polled again during the write.
             if not worker.has_open_poll:
                 self._remove(worker, f"; {count} jobs wait again or have failed" if count else "")
             return
-        silent_s = now - worker.last_seen_at
+        silent_s = now - worker.last_active_at
         if not leased and silent_s > _IDLE_EXPIRY_S:
             self._remove(worker)
             return

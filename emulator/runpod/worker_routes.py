@@ -125,13 +125,13 @@ class WorkerRoutes:
     async def _stop(self, request: Request) -> Response:
         worker = await self._polling_worker(request)
 
-        def request_stops_again(job_ids: list[str]) -> None:
+        def requeue_stops(job_ids: list[str]) -> None:
             for job_id in job_ids:
                 self._store.request_stop(worker.key, job_id)
 
         with worker.poll("stop"):
             wait = self._shutdown.wait_until_deadline(self._wait_for_stops(worker), list[str]())
-            job_ids = await _run_long_poll(request, wait, request_stops_again)
+            job_ids = await _run_long_poll(request, wait, requeue_stops)
         return JSON({"jobsToStop": job_ids}) if job_ids else Response(status_code=204)
 
     async def _wait_for_stops(self, worker: RemoteWorker) -> list[str]:
@@ -181,7 +181,7 @@ class WorkerRoutes:
             is_accepted = await self._store.save_progress(job.id, job.attempt, output or b"null")
         else:
             if body.get("stopPod"):
-                self._worker(request).wants_replacement = True
+                self._worker(request).requests_replacement = True
             is_accepted = await self._store.ack(job.id, job.attempt, output=output, error=job_error)
         failpoint("result-kept")
         return JSON({"ok": True} if is_accepted else {"ok": True, "ignored": True})

@@ -320,7 +320,7 @@ async def test_worker_that_requests_a_refresh_is_replaced() -> None:
     scene.join()
     (first,) = scene.processes
     await scene.finish(await scene.take(first.name))
-    scene.worker_registry.get_or_register(ENDPOINT, first.name).wants_replacement = True
+    scene.worker_registry.get_or_register(ENDPOINT, first.name).requests_replacement = True
     await scene.after(0.5)
     assert first.terminated == 1
     assert len(scene.processes) == 2

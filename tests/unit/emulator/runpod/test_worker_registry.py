@@ -352,6 +352,6 @@ async def test_a_server_without_workers_does_not_look_for_them(
     assert turns == 1
     worker = worker_registry.get_or_register("e", "w")
     break_off(worker)
-    worker.last_seen_at -= 60
+    worker.last_active_at -= 60
     await wait_until(lambda: not worker_registry.workers("e"))
     await worker_registry.close()
