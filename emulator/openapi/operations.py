@@ -19,7 +19,7 @@ TEXT = "text/plain"
 class Operation:
     """One operation of the API.
 
-    `response` and `body` are names of schemas. `content_types` are the types that the body may have,
+    `response` and `body` are names of schemas. `content_types` are the types of the body,
     `response_type` is the response's. `errors` are the status codes of errors. `may_be_empty` means
     that the status can be 204, `can_stream` that the response can be server-sent events.
     """

@@ -42,7 +42,7 @@ def read_include_usage(
 def total_usage(answers: Sequence[CompletedAnswer], prompt_count: int) -> dict[str, Any]:
     """Return the OpenAI usage object: each prompt counts once, each candidate's tokens count (R5).
 
-    The cached tokens of a prompt are the tokens that its first candidate reused from the engine's cache.
+    The cached tokens of a prompt are the tokens that its first candidate reused.
     """
     candidate_count = len(answers) // prompt_count
     first_usages = [answer.finish.usage for answer in answers[::candidate_count]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from tests.integration.emulator.processes import emulator
+from tests.integration.emulator.processes import run_emulator
 
 NEAR = [
     ("The cat sat on the mat.", "A kitten was sitting on the rug."),
@@ -19,8 +19,8 @@ NEAR = [
 @pytest.mark.timeout(180)
 async def test_same_text_same_vector_and_like_texts_are_near(model_path: Path) -> None:
     environment = {"MODEL_PATH": str(model_path), "THREADS": "1", "MODEL_NAME": "tiny"}
-    async with emulator(environment, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(environment, "--port", "0") as server:
+        await server.wait_until_listening()
         url = f"http://127.0.0.1:{server.port}"
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
             texts = [text for pair in NEAR for text in pair]

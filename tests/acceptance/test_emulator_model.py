@@ -6,14 +6,14 @@ from pathlib import Path
 
 from openai import AsyncOpenAI
 
-from tests.integration.emulator.processes import emulator
+from tests.integration.emulator.processes import run_emulator
 
 
 async def test_real_model_says_the_same_streamed_and_whole(model_path: Path) -> None:
     # R4, R8, R9, R11, R22, R24, R32, R51
     environment = {"MODEL_PATH": str(model_path), "DETERMINISTIC": "on"}
-    async with emulator(environment, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(environment, "--port", "0") as server:
+        await server.wait_until_listening()
         base_url = f"http://127.0.0.1:{server.port}/v1"
         async with (
             AsyncOpenAI(base_url=base_url, api_key="any", max_retries=0) as client,

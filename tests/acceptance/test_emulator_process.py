@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.processes import emulator
-from tests.integration.emulator.serving import Wire, chunks, joined
+from tests.integration.emulator.processes import run_emulator
+from tests.integration.emulator.serving import RawConnection, join_text, parse_chunks
 from tests.waiting import poll_until, wait_until
 
 ROUTE = "/v1/completions"
@@ -24,8 +24,8 @@ Hosts = Callable[[int], list[int]]
 
 async def test_any_free_port_and_an_answer(script: ScriptFactory) -> None:
     path = script({"pieces": ["it", " works"]})
-    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
-        await server.listening()
+    async with run_emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             response = await client.post(ROUTE, json={"prompt": "x"})
             assert response.json()["choices"][0]["text"] == "it works"
@@ -37,30 +37,30 @@ async def test_any_free_port_and_an_answer(script: ScriptFactory) -> None:
 async def test_signal_ends_an_idle_server_at_once_and_cleanly(
     hosts_of: Hosts, number: signal.Signals
 ) -> None:
-    async with emulator(SCRIPTED, *ANY_PORT) as server:
-        await server.listening()
+    async with run_emulator(SCRIPTED, *ANY_PORT) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             await client.get("/health")
             assert len(hosts_of(server.pid)) == 1
             server.process.send_signal(number)
-            assert await server.ended() == 0
+            assert await server.wait_for_exit() == 0
         assert hosts_of(server.pid) == []
         assert "Traceback" not in server.stderr
 
 
 async def test_sigterm_lets_a_stream_end(script: ScriptFactory, hosts_of: Hosts) -> None:
     pieces = ["first ", *({"text": "more ", "delay_ms": 20} for _ in range(30)), "last"]
-    async with emulator({"MODEL_PATH": str(script({"pieces": pieces}))}, *ANY_PORT) as server:
-        await server.listening()
-        with await Wire.connect(server.port) as wire:
+    async with run_emulator({"MODEL_PATH": str(script({"pieces": pieces}))}, *ANY_PORT) as server:
+        await server.wait_until_listening()
+        with await RawConnection.connect(server.port) as wire:
             await wire.post(ROUTE, {"prompt": "x", "stream": True})
-            assert (await wire.head())[0] == 200
-            body = await wire.chunk()
+            assert (await wire.read_head())[0] == 200
+            body = await wire.read_chunk()
             server.process.send_signal(signal.SIGTERM)
-            while part := await wire.chunk():
+            while part := await wire.read_chunk():
                 body += part
-        assert joined(chunks(body)) == "first " + "more " * 30 + "last"
-        assert await server.ended() == 0
+        assert join_text(parse_chunks(body)) == "first " + "more " * 30 + "last"
+        assert await server.wait_for_exit() == 0
         assert hosts_of(server.pid) == []
 
 
@@ -70,17 +70,17 @@ async def test_sigterm_ends_what_does_not_end_and_says_so(
     forever = {"when": "talk", "pieces": ["bla "], "repeat": -1, "delay_ms": 5}
     hang = {"pieces": ["a", {"hang_s": 3600}]}
     path = str(script(forever, hang, slots=8))
-    async with emulator({"MODEL_PATH": path}, *ANY_PORT, grace_s=0.5) as server:
-        await server.listening()
-        wires = [await Wire.connect(server.port) for _ in range(4)]
+    async with run_emulator({"MODEL_PATH": path}, *ANY_PORT, grace_s=0.5) as server:
+        await server.wait_until_listening()
+        wires = [await RawConnection.connect(server.port) for _ in range(4)]
         talking, hanging, whole, job = wires
         await talking.post(ROUTE, {"prompt": "talk", "stream": True})
         await hanging.post(ROUTE, {"prompt": "hang", "stream": True})
         await whole.post(ROUTE, {"prompt": "hang"})
         await job.post("/runsync", {"input": {"prompt": "hang"}})
         for wire in (talking, hanging):
-            assert (await wire.head())[0] == 200
-            await wire.chunk()
+            assert (await wire.read_head())[0] == 200
+            await wire.read_chunk()
         server.process.send_signal(signal.SIGTERM)
         # Nobody was told that half an answer was a whole one.
         for wire in (talking, hanging):
@@ -88,10 +88,10 @@ async def test_sigterm_ends_what_does_not_end_and_says_so(
             assert b'"error":' in body
             assert b"shutting down" in body
             assert b'finish_reason":"' not in body
-        assert (await whole.answer())[0] == 503
-        status, _, told = await job.answer()
+        assert (await whole.read_response())[0] == 503
+        status, _, told = await job.read_response()
         assert (status, json.loads(told)["status"] in ("IN_PROGRESS", "IN_QUEUE")) == (200, True)
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
         assert hosts_of(server.pid) == []
         assert "Traceback" not in server.stderr
         for wire in wires:
@@ -100,19 +100,19 @@ async def test_sigterm_ends_what_does_not_end_and_says_so(
 
 async def test_second_signal_ends_it_quickly(script: ScriptFactory, hosts_of: Hosts) -> None:
     path = str(script({"pieces": ["a", {"hang_s": 3600}]}))
-    async with emulator({"MODEL_PATH": path}, *ANY_PORT, grace_s=600) as server:
-        await server.listening()
-        with await Wire.connect(server.port) as wire:
+    async with run_emulator({"MODEL_PATH": path}, *ANY_PORT, grace_s=600) as server:
+        await server.wait_until_listening()
+        with await RawConnection.connect(server.port) as wire:
             await wire.post(ROUTE, {"prompt": "x", "stream": True})
-            await wire.head()
-            await wire.chunk()
+            await wire.read_head()
+            await wire.read_chunk()
             server.process.send_signal(signal.SIGTERM)
             await wait_until(lambda: "shutting down" in server.stderr)
             async with server.client() as client:
                 assert (await client.get("/health")).json()["status"] == "draining"
             server.process.send_signal(signal.SIGINT)
             assert b"shutting down" in await wire.read_all()
-            assert await server.ended() == 0
+            assert await server.wait_for_exit() == 0
         assert hosts_of(server.pid) == []
 
 
@@ -122,8 +122,8 @@ async def test_job_that_was_cut_short_runs_after_the_next_start(
     database = ("--db", str(tmp_path / "jobs.sqlite3"))
     path = script({"pieces": ["a", {"hang_s": 3600}]})
     body = {"input": {"prompt": "x"}}
-    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT, *database, grace_s=0.2) as server:
-        await server.listening()
+    async with run_emulator({"MODEL_PATH": str(path)}, *ANY_PORT, *database, grace_s=0.2) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             sent = (await client.post("/run", json=body)).json()["id"]
 
@@ -132,25 +132,25 @@ async def test_job_that_was_cut_short_runs_after_the_next_start(
 
             await poll_until(begun)
         server.process.send_signal(signal.SIGTERM)
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
     path.write_text(json.dumps({"answers": [{"pieces": ["all of it"]}]}))
-    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT, *database) as server:
-        await server.listening()
+    async with run_emulator({"MODEL_PATH": str(path)}, *ANY_PORT, *database) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             found = (await client.get(f"/status-sync/{sent}")).json()
     assert found["output"]["choices"][0]["text"] == "all of it"
 
 
 async def test_requests_are_logged_with_their_names_and_no_keys() -> None:
-    async with emulator(SCRIPTED | {"API_KEYS": "secret-key"}, *ANY_PORT) as server:
-        await server.listening()
+    async with run_emulator(SCRIPTED | {"API_KEYS": "secret-key"}, *ANY_PORT) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             for key in ("secret-key", "not-the-secret-key"):
                 headers = {"authorization": f"Bearer {key}", "x-request-id": f"for-{len(key)}"}
                 await client.post(f"{ROUTE}?key={key}", json={"prompt": "x"}, headers=headers)
             await client.get("/health")
         server.process.send_signal(signal.SIGTERM)
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
     lines = [json.loads(line) for line in server.lines]
     told = [line for line in lines if line["logger"] == "emulator.middleware.request_id"]
     assert [(line["status"], line["request_id"]) for line in told] == [
@@ -162,8 +162,8 @@ async def test_requests_are_logged_with_their_names_and_no_keys() -> None:
 
 
 async def test_faults_are_said_loudly_at_the_start() -> None:
-    async with emulator(SCRIPTED | {"FAULT_429": "1"}, *ANY_PORT) as server:
-        await server.listening()
+    async with run_emulator(SCRIPTED | {"FAULT_429": "1"}, *ANY_PORT) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 429
             assert (await client.get("/health")).status_code == 200
@@ -175,14 +175,14 @@ async def test_kill_of_the_server_leaves_no_engine_behind(
     script: ScriptFactory, hosts_of: Hosts
 ) -> None:
     path = script({"pieces": ["a", {"hang_s": 3600, "deaf": True}]})
-    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
-        await server.listening()
-        with await Wire.connect(server.port) as wire:
+    async with run_emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
+        await server.wait_until_listening()
+        with await RawConnection.connect(server.port) as wire:
             await wire.post(ROUTE, {"prompt": "x", "stream": True})
-            await wire.head()
+            await wire.read_head()
             assert len(hosts_of(server.pid)) == 1
             server.process.kill()
-            assert await server.ended() == -signal.SIGKILL
+            assert await server.wait_for_exit() == -signal.SIGKILL
         await wait_until(lambda: hosts_of(server.pid) == [])
 
 
@@ -191,8 +191,8 @@ async def test_kill_of_the_server_leaves_no_engine_behind(
     [("PORT", "http"), ("MAX_QUEUE", "-1"), ("ENGINE", "magic"), ("LOG_FORMAT", "xml")],
 )
 async def test_bad_setting_is_one_line_and_code_2(name: str, value: str) -> None:
-    async with emulator(SCRIPTED | {name: value}) as server:
-        assert await server.ended() == 2
+    async with run_emulator(SCRIPTED | {name: value}) as server:
+        assert await server.wait_for_exit() == 2
         (line,) = server.lines
         assert line.startswith(f"{name}: ")
         assert repr(value) in line
@@ -200,23 +200,23 @@ async def test_bad_setting_is_one_line_and_code_2(name: str, value: str) -> None
 
 @pytest.mark.parametrize("port", ["-1", "65536", "99999", "http"])
 async def test_bad_port_argument_is_refused(port: str) -> None:
-    async with emulator(SCRIPTED, "--port", port) as server:
-        assert await server.ended() == 2
+    async with run_emulator(SCRIPTED, "--port", port) as server:
+        assert await server.wait_for_exit() == 2
         assert "--port" in server.lines[-1]
         assert "Traceback" not in server.stderr
 
 
 async def test_other_servers_variables_change_nothing() -> None:
-    async with emulator(SCRIPTED | {"WEB_CONCURRENCY": "4"}, *ANY_PORT) as server:
-        await server.listening()
+    async with run_emulator(SCRIPTED | {"WEB_CONCURRENCY": "4"}, *ANY_PORT) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             assert (await client.get("/health")).status_code in (200, 503)
 
 
 async def test_server_whose_model_cannot_be_loaded_exits_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "no.json").write_text("no script")
-    async with emulator({"MODEL_PATH": str(tmp_path / "no.json")}, *ANY_PORT) as server:
-        assert await server.ended() == 1
+    async with run_emulator({"MODEL_PATH": str(tmp_path / "no.json")}, *ANY_PORT) as server:
+        assert await server.wait_for_exit() == 1
     assert "the server ends with exit code 1: " in server.stderr
     assert "no.json" in server.stderr
 
@@ -227,12 +227,12 @@ async def test_disconnects_leave_no_memory_files_or_threads(
     talk = {"when": "leave", "pieces": ["bla " * 50, {"text": "x", "delay_ms": 1}], "repeat": 500}
     path = script(talk, {"pieces": ["all", " is", " well"]}, slots=4, context_length=100_000)
     rng = random.Random(scale)
-    async with emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
-        await server.listening()
+    async with run_emulator({"MODEL_PATH": str(path)}, *ANY_PORT) as server:
+        await server.wait_until_listening()
         before = server.state
 
         async def leave() -> None:
-            with await Wire.connect(server.port) as wire:
+            with await RawConnection.connect(server.port) as wire:
                 await wire.post(ROUTE, {"prompt": "leave", "stream": rng.random() < 0.8})
                 if rng.random() < 0.7:
                     await asyncio.sleep(rng.random() * 0.02)
@@ -248,7 +248,7 @@ async def test_disconnects_leave_no_memory_files_or_threads(
                 assert health["waiting"] == 0
                 for _ in range(4):
                     response = await client.post(ROUTE, json={"prompt": "x", "stream": True})
-                    assert joined(chunks(response.content)) == "all is well"
+                    assert join_text(parse_chunks(response.content)) == "all is well"
             await wait_until(lambda: server.state == before)
 
         await many(50)

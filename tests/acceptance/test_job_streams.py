@@ -16,7 +16,7 @@ import pytest_asyncio
 import runpod
 
 from tests.acceptance.npm_client import run_npm_client
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,12 +41,12 @@ class Arrival(NamedTuple):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(
     model_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Emulator]:
+) -> AsyncIterator[EmulatorProcess]:
     """A server with default settings (but for the place of its jobs), its model loaded."""
     del model_path
     database = tmp_path_factory.mktemp("streams") / "jobs.sqlite3"
-    async with emulator({"JOB_DB": str(database)}, "--port", "0") as process:
-        await process.listening()
+    async with run_emulator({"JOB_DB": str(database)}, "--port", "0") as process:
+        await process.wait_until_listening()
         async with process.client() as client:
             warm_up = {"prompt": PROMPT, "sampling_params": {"max_tokens": 4}}
             await client.post("/runsync", json={"input": warm_up})
@@ -110,7 +110,7 @@ async def read_events(client: httpx2.AsyncClient, job_id: str, sent_s: float) ->
 
 @pytest.mark.parametrize("read", [read_json, read_events], ids=["json", "events"])
 async def test_job_streams_as_it_is_generated_with_default_settings(
-    server: Emulator, read: Any
+    server: EmulatorProcess, read: Any
 ) -> None:  # R59
     async with server.client() as client:
         sent_s = time.monotonic()
@@ -119,7 +119,7 @@ async def test_job_streams_as_it_is_generated_with_default_settings(
         check_stream(arrivals, await final_output(client, job_id))
 
 
-async def test_first_json_answer_comes_while_the_job_runs(server: Emulator) -> None:
+async def test_first_json_answer_comes_while_the_job_runs(server: EmulatorProcess) -> None:
     async with server.client() as client:
         job_id = await send(client, JOB)
         answer: dict[str, Any] = {"stream": []}
@@ -129,7 +129,7 @@ async def test_first_json_answer_comes_while_the_job_runs(server: Emulator) -> N
         await final_output(client, job_id)
 
 
-async def test_openai_job_streams_its_events_and_keeps_its_output(server: Emulator) -> None:
+async def test_openai_job_streams_its_events_and_keeps_its_output(server: EmulatorProcess) -> None:
     body = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "stream": True}
     job_input = {"openai_route": "/v1/completions", "openai_input": {**body, "ignore_eos": True}}
     async with server.client() as client:
@@ -144,7 +144,7 @@ async def test_openai_job_streams_its_events_and_keeps_its_output(server: Emulat
 
 
 async def test_python_client_streams_every_chunk(
-    server: Emulator, monkeypatch: pytest.MonkeyPatch
+    server: EmulatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runpod, "endpoint_url_base", f"http://127.0.0.1:{server.port}/v2")
 
@@ -163,7 +163,7 @@ async def test_python_client_streams_every_chunk(
     assert whole == final
 
 
-async def test_npm_client_streams_every_chunk(server: Emulator) -> None:
+async def test_npm_client_streams_every_chunk(server: EmulatorProcess) -> None:
     base_url = f"http://127.0.0.1:{server.port}/v2"
     *chunks, status = await run_npm_client(base_url, "given", json.dumps(JOB))
     *partial, whole = [event["chunk"]["output"] for event in chunks]
@@ -174,7 +174,7 @@ async def test_npm_client_streams_every_chunk(server: Emulator) -> None:
 
 
 async def test_status_runsync_and_chat_are_what_they_are_without_a_stream(
-    server: Emulator,
+    server: EmulatorProcess,
 ) -> None:
     """One JSON from /status and /runsync, streamed or not; OpenAI's chat the same both ways."""
     whole_job = {**JOB, "sampling_params": {**JOB["sampling_params"], "stream": False}}  # type: ignore[dict-item]

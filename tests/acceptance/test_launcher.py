@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.integration.emulator.serving import http_client
 from tests.waiting import poll_until, wait_until
 
@@ -78,11 +78,11 @@ async def workers(client: httpx2.AsyncClient) -> dict[str, int]:
     return counts
 
 
-def calling(server: Emulator) -> httpx2.AsyncClient:
+def calling(server: EmulatorProcess) -> httpx2.AsyncClient:
     return http_client(f"http://127.0.0.1:{server.port}", headers=KEY, timeout=50)
 
 
-def log(server: Emulator) -> list[str]:
+def log(server: EmulatorProcess) -> list[str]:
     return [json.loads(line)["event"] for line in server.lines]
 
 
@@ -92,8 +92,8 @@ async def test_worker_comes_with_the_jobs_and_goes_after_them(tmp_path: Path) ->
     (tmp_path / "home" / ".runpod").mkdir()
     config = '[default]\napi_key = "of-the-cloud"\n'
     (tmp_path / "home" / ".runpod" / "config.toml").write_text(config)
-    async with emulator(given, "--port", "0", "--workers", "1") as server:
-        await server.listening()
+    async with run_emulator(given, "--port", "0", "--workers", "1") as server:
+        await server.wait_until_listening()
         async with calling(server) as client:
             assert processes(tmp_path) == []
             first = await run(client, name="first")
@@ -127,35 +127,35 @@ async def test_worker_comes_with_the_jobs_and_goes_after_them(tmp_path: Path) ->
 
             await poll_until(none_are_counted)
         server.process.send_signal(signal.SIGTERM)
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
         assert "Traceback" not in server.stderr
         assert "secret" not in server.stderr
 
 
 async def test_end_of_the_server_is_the_end_of_its_workers(tmp_path: Path) -> None:
     given = settings(tmp_path, WORKERS_MIN="1", WORKERS="1", QUEUE_DELAY_S="0")
-    async with emulator(given, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(given, "--port", "0") as server:
+        await server.wait_until_listening()
         async with calling(server) as client:
             job_id = await run(client, name="slow", sleep_s=2)
             await wait_until(lambda: any("at work on slow" in line for line in log(server)))
             assert len(processes(tmp_path)) >= 2
         # What runs may finish.
         server.process.send_signal(signal.SIGTERM)
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
         assert processes(tmp_path) == []
-    async with emulator(given, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(given, "--port", "0") as server:
+        await server.wait_until_listening()
         async with calling(server) as client:
             assert (await ended(client, job_id))["status"] == "COMPLETED"
             hanging = await run(client, name="hang", sleep_s=600)
             await wait_until(lambda: any("at work on hang" in line for line in log(server)))
         assert len(processes(tmp_path)) >= 2
         os.kill(server.pid, signal.SIGKILL)
-        await server.ended()
+        await server.wait_for_exit()
         await wait_until(lambda: processes(tmp_path) == [])
-    async with emulator(given | {"WORKERS": "0"}, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(given | {"WORKERS": "0"}, "--port", "0") as server:
+        await server.wait_until_listening()
         async with calling(server) as client:
             # Its worker went with the server, and is not waited for.
             job = (await client.get(f"/v2/default/status/{hanging}")).json()
@@ -164,10 +164,10 @@ async def test_end_of_the_server_is_the_end_of_its_workers(tmp_path: Path) -> No
 
 async def test_bad_settings_are_one_line_and_code_2(tmp_path: Path) -> None:
     given = settings(tmp_path)
-    async with emulator(given | {"WORKER_COMMAND": "python 'x"}) as server:
-        assert await server.ended() == 2
+    async with run_emulator(given | {"WORKER_COMMAND": "python 'x"}) as server:
+        assert await server.wait_for_exit() == 2
         assert server.lines[0].startswith("WORKER_COMMAND: ")
     for arguments in (("--workers", "-1"), ("--worker-command", "python 'x")):
-        async with emulator(given, *arguments) as server:
-            assert await server.ended() == 2
+        async with run_emulator(given, *arguments) as server:
+            assert await server.wait_for_exit() == 2
             assert arguments[0] in server.lines[-1]

@@ -10,9 +10,9 @@ import httpx2
 
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
-from tests.integration.emulator.asking import becomes, sent
-from tests.integration.emulator.processes import Emulator, emulator
-from tests.integration.emulator.serving import Wire
+from tests.integration.emulator.job_client import submit_job, wait_for_status
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
+from tests.integration.emulator.serving import RawConnection
 from tests.unit.emulator.receiver import receiving
 from tests.waiting import poll_until, wait_until
 
@@ -26,7 +26,7 @@ HANG = {"when": "hang", "pieces": [f"{MARK} ", {"hang_s": 3600}]}
 PLAIN: dict[str, Any] = {"prompt": f"{MARK} says"}
 
 
-def lines(server: Emulator) -> list[dict[str, Any]]:
+def lines(server: EmulatorProcess) -> list[dict[str, Any]]:
     """Return what the server has logged; each line must be one JSON object."""
     return [json.loads(line) for line in server.lines]
 
@@ -51,10 +51,10 @@ async def jobs(client: httpx2.AsyncClient, told: str) -> None:
         "endpointUrl": "http://127.0.0.1:9",
     }
     await client.post("/runsync", json={"input": PLAIN, "s3Config": hidden})
-    job_id = await sent(client, "", input=PLAIN, webhook=f"{told}?token={KEY}")
-    await becomes(client, job_id, "COMPLETED", "")
-    taken_back = await sent(client, "", input={"prompt": f"hang {MARK}"})
-    await becomes(client, taken_back, "IN_PROGRESS", "")
+    job_id = await submit_job(client, "", input=PLAIN, webhook=f"{told}?token={KEY}")
+    await wait_for_status(client, job_id, "COMPLETED", "")
+    taken_back = await submit_job(client, "", input={"prompt": f"hang {MARK}"})
+    await wait_for_status(client, taken_back, "IN_PROGRESS", "")
     await client.post(f"/cancel/{taken_back}")
     bad = {"content-type": "application/json", **HEADERS}
     await client.post("/run", content=f'{{"input": {{"prompt": "{MARK}'.encode(), headers=bad)
@@ -77,10 +77,10 @@ async def chats(client: httpx2.AsyncClient, port: int) -> None:
     await client.post("/tokenize", json={"prompt": MARK})
     wrong_key = {"authorization": f"Bearer {KEY}x"}
     assert (await client.post(ROUTE, json=PLAIN, headers=wrong_key)).status_code == 401
-    with await Wire.connect(port) as wire:
+    with await RawConnection.connect(port) as wire:
         body = {"prompt": f"hang {MARK}", "stream": True}
         await wire.post(ROUTE, body, f"authorization: Bearer {KEY}\r\n")
-        assert (await wire.head())[0] == 200
+        assert (await wire.read_head())[0] == 200
 
 
 async def batch(client: httpx2.AsyncClient) -> str:
@@ -110,8 +110,11 @@ async def test_no_line_has_a_text_or_a_key_and_each_has_its_ids(
         "BATCH_TRIES": "1",
         "WEBHOOK_TRIES": "1",
     }
-    async with receiving() as hooks, emulator(environment, "--port", "0", grace_s=0.1) as server:
-        await server.listening()
+    async with (
+        receiving() as hooks,
+        run_emulator(environment, "--port", "0", grace_s=0.1) as server,
+    ):
+        await server.wait_until_listening()
         async with server.client() as client:
             client.headers |= HEADERS
             await jobs(client, hooks.url)
@@ -122,9 +125,9 @@ async def test_no_line_has_a_text_or_a_key_and_each_has_its_ids(
             assert response.status_code == 500
             await wait_until(lambda: any("last output" in line for line in server.lines))
             running = (await client.post("/run", json={"input": PLAIN | {"prompt": "hang"}})).json()
-            await becomes(client, running["id"], "IN_PROGRESS", "")
+            await wait_for_status(client, running["id"], "IN_PROGRESS", "")
         server.process.terminate()
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
     assert MARK not in server.stderr
     assert KEY not in server.stderr
     found = lines(server)

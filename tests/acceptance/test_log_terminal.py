@@ -15,8 +15,8 @@ import httpx2
 import pytest
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.asking import becomes, sent
-from tests.integration.emulator.processes import environment_of, server_command
+from tests.integration.emulator.job_client import submit_job, wait_for_status
+from tests.integration.emulator.processes import build_environment, server_command
 from tests.integration.emulator.serving import http_client
 from tests.waiting import WAIT_S, wait_until
 
@@ -62,7 +62,7 @@ class OnTerminal:
     """`python -m emulator` with its standard error on a terminal."""
 
     def __init__(self, script: Path, **settings: str) -> None:
-        self.variables = environment_of(
+        self.variables = build_environment(
             {"MODEL_PATH": str(script), "LOG_FORMAT": "auto", "TERM": "xterm", **settings}
         )
 
@@ -193,8 +193,8 @@ async def test_terminal_obeys_nothing_that_a_client_sends(script: ScriptFactory)
 async def test_ctrl_c_says_what_it_waits_for_and_when_that_is_done(script: ScriptFactory) -> None:
     async with OnTerminal(script(SLOW, PLAIN), DRAIN_S="20", NO_COLOR="1") as server:
         async with server.client() as client:
-            job = await sent(client, "", input={"prompt": "slow"})
-            await becomes(client, job, "IN_PROGRESS", "")
+            job = await submit_job(client, "", input={"prompt": "slow"})
+            await wait_for_status(client, job, "IN_PROGRESS", "")
         server.process.send_signal(signal.SIGINT)
         assert await server.ended() == 0
         lines = server.screen.lines
@@ -212,8 +212,8 @@ async def test_second_signal_ends_it_at_once_and_says_so(
 ) -> None:
     async with OnTerminal(script(HANG), DRAIN_S="600", NO_COLOR="1") as server:
         async with server.client() as client:
-            job = await sent(client, "", input={"prompt": "hang"})
-            await becomes(client, job, "IN_PROGRESS", "")
+            job = await submit_job(client, "", input={"prompt": "hang"})
+            await wait_for_status(client, job, "IN_PROGRESS", "")
         server.process.send_signal(signal.SIGINT)
         await wait_until(lambda: "waiting up to 600 s for 1 job" in server.screen.text)
         server.process.send_signal(second)
@@ -233,7 +233,7 @@ async def test_piped_log_is_one_json_object_a_line_with_stable_names(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
     log = tmp_path / "server.log"
-    variables = environment_of({"MODEL_PATH": str(script(BROKEN, PLAIN)), "LOG_FORMAT": "auto"})
+    variables = build_environment({"MODEL_PATH": str(script(BROKEN, PLAIN)), "LOG_FORMAT": "auto"})
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
             *server_command("--port", "0"),

@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types import Batch
 
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.waiting import poll_until, wait_until_blocking
 
 PROMPT = "The capital of France is"
@@ -66,7 +66,7 @@ def polled(client: OpenAI, batch_id: str, statuses: tuple[str, ...]) -> Batch:
     return wait_until_blocking(far_enough, DEADLINE_S)
 
 
-def whole_life(server: Emulator, folder: Path) -> None:
+def whole_life(server: EmulatorProcess, folder: Path) -> None:
     """Upload, create, poll, download, cancel."""
     base_url = f"http://127.0.0.1:{server.port}/v1"
     with OpenAI(base_url=base_url, api_key="any", max_retries=0) as client:
@@ -99,7 +99,7 @@ def whole_life(server: Emulator, folder: Path) -> None:
         assert len(undone) == 20
 
 
-async def whole_life_async(server: Emulator, folder: Path) -> None:
+async def whole_life_async(server: EmulatorProcess, folder: Path) -> None:
     """The same; and who asks for something meanwhile is answered, with slots kept free."""
     base_url = f"http://127.0.0.1:{server.port}/v1"
     async with AsyncOpenAI(base_url=base_url, api_key="any", max_retries=0) as client:
@@ -149,8 +149,8 @@ async def whole_life_async(server: Emulator, folder: Path) -> None:
 @pytest.mark.timeout(180)
 async def test_whole_life_of_a_batch_on_the_real_model(model_path: Path, tmp_path: Path) -> None:
     environment = {"MODEL_PATH": str(model_path), "BATCH_SHARE": "0.5"}
-    async with emulator(environment, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(environment, "--port", "0") as server:
+        await server.wait_until_listening()
         await asyncio.to_thread(whole_life, server, tmp_path)
         await whole_life_async(server, tmp_path)
         assert "Traceback" not in server.stderr

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.integration.emulator.processes import ROOT, emulator
+from tests.integration.emulator.processes import ROOT, run_emulator
 
 # Two of the clients take seconds to be imported alone, and more on a machine that is busy.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
@@ -134,9 +134,9 @@ async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli
                     {"path": str(folder / "up.json"), "name": "other"},
                 ]
                 settings = {"ENGINE": "scripted", "MODELS": json.dumps(models), "API_KEYS": KEY}
-            servers.append(await stack.enter_async_context(emulator(settings, "--port", "0")))
+            servers.append(await stack.enter_async_context(run_emulator(settings, "--port", "0")))
         for server in servers:
-            await server.listening()
+            await server.wait_until_listening()
         up, down = (f"http://127.0.0.1:{server.port}" for server in servers)
         async with servers[0].client() as http:
             taken = await http.post(

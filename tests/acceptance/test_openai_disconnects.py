@@ -15,8 +15,8 @@ import httpx2
 from emulator.settings import EmulatorSettings
 from engine.hooks import EngineEvent, RequestEnded, RequestStarted
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.processes import Emulator, emulator
-from tests.integration.emulator.serving import Wire, joined, serving, sse
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
+from tests.integration.emulator.serving import RawConnection, join_text, parse_sse, run_server
 from tests.waiting import poll_until
 
 COUNT = 200
@@ -50,22 +50,22 @@ def call_of(number: int, prompt: str) -> tuple[str, dict[str, Any], str]:
     return "/v1/completions", {"prompt": prompt, "stream": True}, prompt
 
 
-async def read_events(wire: Wire, most: int, gaps: list[float]) -> str:
+async def read_events(wire: RawConnection, most: int, gaps: list[float]) -> str:
     """Read so many events, perhaps a few more that came with them; return their text.
 
     The time between two reads goes to `gaps`.
     """
-    status, _ = await wire.head()
+    status, _ = await wire.read_head()
     assert status == 200
     found: list[Any] = []
     loop, last = asyncio.get_running_loop(), 0.0
     while len(found) < most:
-        found += sse(await wire.chunk())
+        found += parse_sse(await wire.read_chunk())
         if last:
             gaps.append(loop.time() - last)
         last = loop.time()
     # On a machine that is busy with others it may be at its end by now.
-    return joined([event for event in found if event != "[DONE]"])
+    return join_text([event for event in found if event != "[DONE]"])
 
 
 async def test_slot_is_free_within_a_tokens_time(script: ScriptFactory, scale: int) -> None:
@@ -76,13 +76,13 @@ async def test_slot_is_free_within_a_tokens_time(script: ScriptFactory, scale: i
     seen: list[tuple[float, EngineEvent]] = []
     left: list[float] = []
     gaps: list[float] = []
-    async with serving(settings) as server:
+    async with run_server(settings) as server:
         loop = asyncio.get_running_loop()
         server.engine.subscribe(lambda event: seen.append((loop.time(), event)))
         await server.engine.ready()
         for number in range(count(scale)):
             route, body, whole = call_of(number, prompt_of(number))
-            with await Wire.connect(server.port) as wire:
+            with await RawConnection.connect(server.port) as wire:
                 await wire.post(route, body)
                 await server.events.wait(RequestStarted, number + 1)
                 if events := rng.randrange(MOST_EVENTS + 1):
@@ -93,7 +93,7 @@ async def test_slot_is_free_within_a_tokens_time(script: ScriptFactory, scale: i
                 left.append(loop.time())
                 wire.close(reset=rng.random() < 0.3)
         await server.events.wait(RequestEnded, count(scale))
-        await server.idle()
+        await server.wait_until_idle()
         async with server.client() as client:
             await assert_idle(client)
 
@@ -120,7 +120,7 @@ async def assert_idle(client: httpx2.AsyncClient) -> None:
     whole = await client.post("/v1/completions", json={"prompt": "all is well"})
     assert whole.json()["choices"][0]["text"] == "all is well"
     streamed = await client.post("/v1/completions", json={"prompt": "still so", "stream": True})
-    assert joined(sse(streamed.content)[:-1]) == "still so"
+    assert join_text(parse_sse(streamed.content)[:-1]) == "still so"
 
 
 async def test_memory_files_and_threads_stay_as_they_were(
@@ -129,12 +129,12 @@ async def test_memory_files_and_threads_stay_as_they_were(
     path = script({"delay_ms": 2}, slots=4, context_length=10**6)
     settings = {"MODEL_PATH": str(path)}
     rng = random.Random(2)
-    async with emulator(settings, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(settings, "--port", "0") as server:
+        await server.wait_until_listening()
 
         async def leave(number: int) -> None:
             route, body, whole = call_of(number, prompt_of(number, PROMPT_BYTES))
-            with await Wire.connect(server.port) as wire:
+            with await RawConnection.connect(server.port) as wire:
                 await wire.post(route, body)
                 text = await read_events(wire, rng.randrange(1, 20), [])
                 assert whole.startswith(text)
@@ -163,11 +163,11 @@ async def test_memory_files_and_threads_stay_as_they_were(
         assert hosts_of(server.pid)
 
 
-async def now_is(server: Emulator, state: tuple[int, int]) -> bool:
+async def now_is(server: EmulatorProcess, state: tuple[int, int]) -> bool:
     return server.state == state
 
 
-def resident(server: Emulator, hosts_of: Callable[[int], list[int]]) -> int:
+def resident(server: EmulatorProcess, hosts_of: Callable[[int], list[int]]) -> int:
     """The memory of the server and of its engine's process."""
     hosts = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in hosts_of(server.pid)]
     pages = sum(map(int, hosts))

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.integration.emulator.processes import ROOT, Emulator, emulator
-from tests.integration.emulator.serving import chunks, joined
+from tests.integration.emulator.processes import ROOT, EmulatorProcess, run_emulator
+from tests.integration.emulator.serving import join_text, parse_chunks
 from tests.waiting import poll_until
 
 # A program starts in a second, and on a machine that is busy in many.
@@ -80,8 +80,8 @@ def script(delay_ms: float) -> dict[str, Any]:
 class Servers:
     """One that is open and as fast as it can be, one that wants keys and speaks token by token."""
 
-    open: Emulator
-    keyed: Emulator
+    open: EmulatorProcess
+    keyed: EmulatorProcess
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -99,21 +99,21 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
             path = folder / f"{name}.json"
             path.write_text(json.dumps(script(0 if name == "open" else 2)))
             scripted = {"ENGINE": "scripted", "MODEL_PATH": str(path), "MODEL_NAME": MODEL}
-            context = emulator(scripted | own, "--port", "0")
+            context = run_emulator(scripted | own, "--port", "0")
             started[name] = await stack.enter_async_context(context)
         for server in started.values():
-            await server.listening()
+            await server.wait_until_listening()
             await poll_until(partial(is_ready, server))
         yield Servers(**started)
 
 
-async def is_ready(server: Emulator) -> bool:
+async def is_ready(server: EmulatorProcess) -> bool:
     """Return whether the server has loaded its model."""
     async with server.client() as client:
         return bool((await client.get("/health")).json()["status"] == "ok")
 
 
-def filled(name: str, server: Emulator, *, key: str, model: str) -> str:
+def filled(name: str, server: EmulatorProcess, *, key: str, model: str) -> str:
     """Return a program as its reader would fill it in."""
     source = (PROGRAMS / name).read_text()
     address = f"http://127.0.0.1:{server.port}"
@@ -130,7 +130,7 @@ def filled(name: str, server: Emulator, *, key: str, model: str) -> str:
 
 @asynccontextmanager
 async def started(
-    name: str, server: Emulator, *, key: str | None = None, model: str = MODEL
+    name: str, server: EmulatorProcess, *, key: str | None = None, model: str = MODEL
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a program; kill it at the end if it still runs."""
     assert (CLIENTS / "node_modules").is_dir(), "`make test` installs what tests/clients needs"
@@ -162,7 +162,7 @@ async def ended(process: asyncio.subprocess.Process, name: str) -> str:
     return out.decode()
 
 
-async def run(name: str, server: Emulator, model: str = MODEL) -> str:
+async def run(name: str, server: EmulatorProcess, model: str = MODEL) -> str:
     """Run a program to its end and return what it has printed."""
     async with started(name, server, model=model) as process:
         return await ended(process, name)
@@ -183,8 +183,8 @@ def content(out: str) -> str:
 
 
 async def test_curl_streams_a_text_completion(servers: Servers) -> None:  # R19, R20, R21, R22
-    found = chunks((await run("text_stream.sh", servers.open)).encode())
-    assert joined(found) == tale(50)
+    found = parse_chunks((await run("text_stream.sh", servers.open)).encode())
+    assert join_text(found) == tale(50)
     assert {chunk["object"] for chunk in found} == {"text_completion"}
     assert finish_of(found) == ["length"]
     assert found[-1]["usage"]["completion_tokens"] == 50
@@ -203,8 +203,8 @@ async def test_curl_waits_for_a_chat(servers: Servers) -> None:  # R35
 
 @pytest.mark.parametrize("name", ["chat_stream.sh", "chat_story.sh"])
 async def test_curl_streams_a_chat(name: str, servers: Servers) -> None:  # R36
-    found = chunks((await run(name, servers.keyed)).encode())
-    assert joined(found) == STORY
+    found = parse_chunks((await run(name, servers.keyed)).encode())
+    assert join_text(found) == STORY
     # It was streamed; tokens that come as fast as these share events.
     assert len(found) > 5
     assert finish_of(found) == ["stop"]
@@ -215,7 +215,7 @@ async def test_pretty_printer_gets_every_event(servers: Servers) -> None:
     # jq makes nothing of an empty line; each other one is told as it came, for `data: ` is no JSON.
     # It is started for each of them, so they had better be few.
     lines = [line for line in (await run("chat_pretty.sh", servers.open)).split("\n") if line]
-    assert joined(chunks("".join(f"{line}\n\n" for line in lines).encode())) == STORY
+    assert join_text(parse_chunks("".join(f"{line}\n\n" for line in lines).encode())) == STORY
 
 
 @pytest.mark.parametrize("pace", ["keyed", "open"])
@@ -239,7 +239,7 @@ async def test_client_whose_lines_end_as_unicodes_do(path: str, servers: Servers
         client.stream("POST", path, json=body) as response,
     ):
         lines = [line async for line in response.aiter_lines() if line]
-    assert joined(chunks("".join(f"{line}\n\n" for line in lines).encode())) == STORY
+    assert join_text(parse_chunks("".join(f"{line}\n\n" for line in lines).encode())) == STORY
 
 
 async def test_program_with_error_handling_has_no_errors(servers: Servers) -> None:
@@ -314,7 +314,7 @@ async def test_gateway_bodies(servers: Servers) -> None:  # R1, R5, R8, R19
     assert [each["index"] for each in answer["choices"]] == [0, 1, 2]
     assert {each["text"] for each in answer["choices"]} == {tale(50)}
     assert answer["usage"]["completion_tokens"] == 150
-    assert joined(chunks(stream.encode())) == STORY
+    assert join_text(parse_chunks(stream.encode())) == STORY
 
 
 # -- S4: the model server -------------------------------------------------------------------------
@@ -338,12 +338,12 @@ async def test_model_server_takes_what_the_client_does_not_know(servers: Servers
 
 async def test_programs_on_the_embedded_model(model_path: Path) -> None:
     settings = {"ENGINE": "llamacpp", "MODEL_PATH": str(model_path), "MODEL_NAME": "small"}
-    async with emulator(settings, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(settings, "--port", "0") as server:
+        await server.wait_until_listening()
         names = ["text_stream.sh", "text_stream.py", "chat_requests_errors.py"]
         events, text, chat = await asyncio.gather(*[run(name, server, "small") for name in names])
-    found = chunks(events.encode())
-    assert joined(found)
+    found = parse_chunks(events.encode())
+    assert join_text(found)
     assert found[-1]["usage"]["completion_tokens"] <= 50
     for said in (text, chat):
         assert said.strip()

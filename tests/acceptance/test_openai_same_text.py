@@ -18,7 +18,7 @@ import pytest_asyncio
 from emulator.settings import EmulatorSettings
 from tests.fake_rkllm import build, write_script
 from tests.fake_rkllm.tokenizer import write_tokenizer
-from tests.integration.emulator.serving import serving
+from tests.integration.emulator.serving import run_server
 from tests.unit.handler.openai import reading
 from tests.unit.handler.openai.reading import ReadResponse
 
@@ -136,7 +136,7 @@ async def asking(
         settings |= {"rkllm_lib_path": build(abi, folder), "rkllm_abi": abi}
         max_tokens = 100
     settings |= {"context_length": 512, "job_db": ":memory:", "drain_s": 0}
-    async with serving(EmulatorSettings(**settings)) as server:
+    async with run_server(EmulatorSettings(**settings)) as server:
         async with server.client(timeout=60) as client:
             yield Asking(client, max_tokens)
 

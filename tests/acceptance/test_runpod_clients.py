@@ -14,7 +14,7 @@ import pytest_asyncio
 import runpod
 
 from tests.acceptance.npm_client import run_npm_client
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 
 T = TypeVar("T")
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -41,7 +41,7 @@ SCRIPT = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     folder = tmp_path_factory.mktemp("clients")
     (folder / "script.json").write_text(json.dumps(SCRIPT))
     settings = {
@@ -50,13 +50,13 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emul
         "STREAM_MODE": "generator",
         "JOB_DB": str(folder / "jobs.sqlite3"),
     }
-    async with emulator(settings, "--port", "0") as process:
-        await process.listening()
+    async with run_emulator(settings, "--port", "0") as process:
+        await process.wait_until_listening()
         yield process
 
 
 @pytest.fixture
-def base_url(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> str:
+def base_url(server: EmulatorProcess, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"http://127.0.0.1:{server.port}/v2"
     # What RUNPOD_ENDPOINT_BASE_URL sets when the SDK is imported.
     monkeypatch.setattr(runpod, "endpoint_url_base", url)

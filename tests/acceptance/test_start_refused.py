@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.processes import emulator, environment_of, server_command
+from tests.integration.emulator.processes import build_environment, run_emulator, server_command
 
 LIMIT_S = 60
 # From the end of the program's imports to its exit.
@@ -38,7 +38,7 @@ def start(settings: dict[str, str], *arguments: str, folder: Path) -> Refusal:
     began = time.monotonic()
     ran = subprocess.run(
         server_command(*arguments),
-        env=environment_of(settings),
+        env=build_environment(settings),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -61,7 +61,7 @@ def import_s(folder: Path) -> float:
             "-c",
             "import emulator.preflight, emulator.autoscaling.worker_process, handler.logs",
         ],
-        env=environment_of({}),
+        env=build_environment({}),
         cwd=folder,
         check=True,
         timeout=LIMIT_S,
@@ -119,8 +119,8 @@ async def test_database_in_use_is_one_sentence_and_the_other_server_goes_on(
 ) -> None:
     path = tmp_path / "jobs.sqlite3"
     settings |= {"JOB_DB": str(path)}
-    async with emulator(settings, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(settings, "--port", "0") as server:
+        await server.wait_until_listening()
         before = files_in(tmp_path)
         said = refused_in_time(tmp_path, lambda: start(settings, "--port", "0", folder=tmp_path))
         assert said == (
@@ -161,8 +161,8 @@ async def test_restart_after_a_kill_is_not_refused(
 ) -> None:
     settings |= {"JOB_DB": str(tmp_path / "jobs.sqlite3")}
     for _ in range(3):
-        async with emulator(settings, "--port", "0") as server:
-            await server.listening()
+        async with run_emulator(settings, "--port", "0") as server:
+            await server.wait_until_listening()
             server.process.kill()
 
 
@@ -184,7 +184,7 @@ def test_open_address_without_keys_is_one_sentence_with_the_remedy(
 async def test_open_address_is_served_with_keys_or_if_it_is_meant(
     settings: dict[str, str], more: dict[str, str]
 ) -> None:
-    async with emulator(settings | more, "--host", "0.0.0.0", "--port", "0") as server:  # noqa: S104
-        await server.listening()
+    async with run_emulator(settings | more, "--host", "0.0.0.0", "--port", "0") as server:  # noqa: S104
+        await server.wait_until_listening()
         async with server.client() as client:
             assert (await client.get("/health")).status_code == 200

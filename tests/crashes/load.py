@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from tests.crashes.ledger import FINAL
-from tests.integration.emulator.serving import Wire
+from tests.integration.emulator.serving import RawConnection
 
 _SSE = {"accept": "text/event-stream"}
 _PROMPT = "what came of the ten thousand jobs that were sent this morning"
@@ -106,7 +106,7 @@ class Load:
             assert b"[DONE]" in await answer.aread()
 
     async def _leave(self) -> None:
-        with await Wire.connect(self._port) as wire:
+        with await RawConnection.connect(self._port) as wire:
             await wire.post("/v1/completions", {"prompt": _PROMPT, "stream": True})
             if self._rng.random() < 0.7:
                 await asyncio.sleep(self._rng.random() * 0.02)

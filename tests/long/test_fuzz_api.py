@@ -18,7 +18,7 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 
 REQUESTS = 10_000
 # The same requests in every run; another number is another ten thousand.
@@ -63,7 +63,7 @@ def examples(bodies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 class Fuzzer:
     """Makes requests, and counts what comes back; what must not come ends the test."""
 
-    def __init__(self, server: Emulator) -> None:
+    def __init__(self, server: EmulatorProcess) -> None:
         self._url = f"http://127.0.0.1:{server.port}"
         self._session = requests.Session()
         self._description = self._session.get(f"{self._url}/openapi.json", timeout=ANSWER_S).json()
@@ -237,8 +237,8 @@ async def test_no_request_is_the_servers_fault(script: ScriptFactory) -> None:
     print(f"seed {SEED}")  # noqa: T201
     hang = {"when": FOR_EVER, "pieces": ["a", {"hang_s": 3600}]}
     path = script(hang, {"pieces": ["yes", " it", " is"]}, slots=4)
-    async with emulator(SETTINGS | {"MODEL_PATH": str(path)}, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(SETTINGS | {"MODEL_PATH": str(path)}, "--port", "0") as server:
+        await server.wait_until_listening()
         fuzzer = Fuzzer(server)
         operations = list(fuzzer.operations())
         await asyncio.to_thread(fuzzer.ask_examples)

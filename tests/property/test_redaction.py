@@ -7,7 +7,7 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from handler.redaction import redacted
+from handler.redaction import redact_deltas
 from validation import Removal
 from validation.options.pii import PiiRedactor
 
@@ -55,13 +55,13 @@ def test_deltas_join_to_the_redacted_text(
 ) -> None:
     # R46
     text, removals = found
-    assert "".join(redacted(cut(text, ends), removals)) == without(text, removals)
+    assert "".join(redact_deltas(cut(text, ends), removals)) == without(text, removals)
 
 
 @given(texts_and_removals(), CUTS)
 def test_no_delta_is_empty(found: tuple[str, list[Removal]], ends: list[int]) -> None:
     text, removals = found
-    assert all(redacted(cut(text, ends), removals))
+    assert all(redact_deltas(cut(text, ends), removals))
 
 
 @given(texts_and_removals(), CUTS)
@@ -76,7 +76,7 @@ def test_deltas_outside_of_all_spans_are_untouched(
         if all(removal.end <= start or end <= removal.start for removal in removals):
             untouched.append(delta)
         start = end
-    kept = iter(redacted(deltas, removals))
+    kept = iter(redact_deltas(deltas, removals))
     # All of them, in their order, with only others between them.
     assert all(any(delta == each for each in kept) for delta in untouched)
 
@@ -88,12 +88,12 @@ def test_there_are_never_more_deltas_than_before(
     # R46: one delta is one token's text or what stands for it, so none is cut in two.
     text, removals = found
     deltas = cut(text, ends)
-    assert len(redacted(deltas, removals)) <= len(deltas)
+    assert len(redact_deltas(deltas, removals)) <= len(deltas)
 
 
 @given(PERSONAL, CUTS)
 def test_what_the_redactor_takes_out_is_in_no_delta(text: str, ends: list[int]) -> None:
     cleaned, removals = PiiRedactor().redact(text)
-    kept = redacted(cut(text, ends), removals)
+    kept = redact_deltas(cut(text, ends), removals)
     assert "".join(kept) == cleaned
     assert PiiRedactor().redact("".join(kept)) == (cleaned, ())

@@ -15,9 +15,9 @@ import httpx2
 from tests.integration.batch.runs import call
 from tests.integration.emulator.processes import (
     ROOT,
-    Emulator,
-    emulator,
-    environment_of,
+    EmulatorProcess,
+    build_environment,
+    run_emulator,
     server_command,
 )
 
@@ -25,9 +25,9 @@ LIMIT_S = 60
 
 
 @asynccontextmanager
-async def running(settings: dict[str, str]) -> AsyncIterator[Emulator]:
-    async with emulator(settings) as server:
-        await server.listening()
+async def running(settings: dict[str, str]) -> AsyncIterator[EmulatorProcess]:
+    async with run_emulator(settings) as server:
+        await server.wait_until_listening()
         yield server
 
 
@@ -35,7 +35,7 @@ def refusal(settings: dict[str, str], command: list[str] | None = None, **option
     """Return what a server writes that does not start and exits with code 2."""
     ran: subprocess.CompletedProcess[str] = subprocess.run(
         command or server_command(),
-        env=environment_of(settings),
+        env=build_environment(settings),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -48,7 +48,7 @@ def refusal(settings: dict[str, str], command: list[str] | None = None, **option
     return ran.stderr.strip()
 
 
-async def submit(server: Emulator, count: int = 1) -> list[str]:
+async def submit(server: EmulatorProcess, count: int = 1) -> list[str]:
     """Submit jobs for an endpoint without workers; return their ids, which are acknowledged."""
     async with server.client() as client:
         answers = [
@@ -59,7 +59,7 @@ async def submit(server: Emulator, count: int = 1) -> list[str]:
     return [answer.json()["id"] for answer in answers]
 
 
-async def status(server: Emulator, job_id: str) -> int:
+async def status(server: EmulatorProcess, job_id: str) -> int:
     async with server.client() as client:
         return (await client.get(f"/v2/far/status/{job_id}")).status_code
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.security.raw_http import exchange, request_bytes
 
 # No flood of one connection may cost more.
@@ -45,14 +45,14 @@ class FloodResult:
 
 async def flood(attack: Attack, seconds: float, settle_s: float = 0.0) -> FloodResult:
     """Attack a server for some seconds, asking for `/health` on connections of their own."""
-    async with emulator(_SETTINGS, "--port", "0", grace_s=0.2) as server:
-        await server.listening()
+    async with run_emulator(_SETTINGS, "--port", "0", grace_s=0.2) as server:
+        await server.wait_until_listening()
         await exchange(server.port, "GET", "/health")
         return await _measured(server, attack, seconds, settle_s)
 
 
 async def _measured(
-    server: Emulator, attack: Attack, seconds: float, settle_s: float
+    server: EmulatorProcess, attack: Attack, seconds: float, settle_s: float
 ) -> FloodResult:
     before = peak = server.resident_bytes
     end_s = time.monotonic() + seconds

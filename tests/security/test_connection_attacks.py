@@ -59,7 +59,7 @@ async def test_client_that_leaves_is_noticed_whatever_it_has_sent_ahead(
         await server.events.wait(RequestStarted)
         await connection.send(b"GET /" * (ahead // 5))
         (protocol,) = server.connections
-        await server.becomes(lambda: len(protocol._pipelined) >= ahead)
+        await server.wait_until(lambda: len(protocol._pipelined) >= ahead)
         began = time.perf_counter()
         if reset:
             connection.writer.transport.abort()
@@ -90,7 +90,7 @@ async def test_empty_lines_between_requests_do_not_keep_a_connection_open(serve:
         timer = protocol.timeout_keep_alive_task
         await connection.send(b"\r\n\r\n")
         await connection.send(b"\r\n" + HEALTH[:3])
-        await server.becomes(lambda: protocol._head_bytes == 3)
+        await server.wait_until(lambda: protocol._head_bytes == 3)
         assert timer.cancelled()
         await connection.send(HEALTH[3:])
         assert (await connection.response()).status == 200
@@ -144,12 +144,12 @@ async def test_connection_over_the_limit_gets_503_and_room_is_made_by_closing(se
     async with AsyncExitStack() as stack:
         for _ in range(5):
             await stack.enter_async_context(raw_connection(server.port))
-        await server.becomes(lambda: len(server.connections) == 5)
+        await server.wait_until(lambda: len(server.connections) == 5)
         response = await exchange(server.port, "GET", "/health")
         assert response.status == 503
         assert int(response.headers["retry-after"]) > 0
         assert "MAX_CONNECTIONS" in json.loads(response.body)["error"]["details"]["reason"]
-    await server.becomes(lambda: len(server.connections) <= 1)
+    await server.wait_until(lambda: len(server.connections) <= 1)
     assert (await exchange(server.port, "GET", "/health")).status == 200
 
 
@@ -191,9 +191,9 @@ async def test_health_check_of_this_machine_is_answered_when_all_connections_are
 async def test_refused_connections_do_not_pile_up(serve: Serve) -> None:
     server = await serve(max_connections_per_address=1)
     async with raw_connection(server.port):
-        await server.becomes(lambda: len(server.connections) == 1)
+        await server.wait_until(lambda: len(server.connections) == 1)
         writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(300)]
-        await server.becomes(lambda: 0 < len(server.connections) <= 129)
+        await server.wait_until(lambda: 0 < len(server.connections) <= 129)
         for writer in writers:
             writer.transport.abort()
 
@@ -215,7 +215,7 @@ async def test_unfinished_bodies_are_bounded_over_all_connections(serve: Serve) 
         for connection in connections[:2]:
             await unfinished(connection, 1_400_000)
         budget = next(iter(server.connections)).shared.budget
-        await server.becomes(lambda: budget.used_bytes > 2_600_000)
+        await server.wait_until(lambda: budget.used_bytes > 2_600_000)
         await unfinished(connections[2], 1_400_000)
         refused = await connections[2].response("POST")
         assert refused.status == 503
@@ -226,7 +226,7 @@ async def test_unfinished_bodies_are_bounded_over_all_connections(serve: Serve) 
         answer = await exchange(server.port, "POST", "/v1/completions", body=ordinary)
         assert answer.status == 200
         assert budget.used_bytes <= 3_000_000
-    await server.becomes(lambda: budget.used_bytes == 0)
+    await server.wait_until(lambda: budget.used_bytes == 0)
 
 
 @pytest.mark.parametrize("path", ["/run", "/v1/completions", "/v1/files"])
@@ -249,7 +249,7 @@ async def test_parsed_body_makes_room_while_its_request_runs(
     async with raw_connection(server.port) as connection:
         body = json.dumps({"prompt": "x" * 500_000}).encode()
         await connection.send(request_bytes("POST", "/v1/completions", body=body))
-        await server.becomes(lambda: bool(server.connections))
+        await server.wait_until(lambda: bool(server.connections))
         budget = next(iter(server.connections)).shared.budget
         await server.events.wait(RequestStarted)
         assert budget.used_bytes == 0
@@ -271,17 +271,17 @@ async def test_client_that_sends_a_body_and_leaves_makes_no_room_before_it_is_dr
         for number in range(1, 4):
             async with raw_connection(server.port) as connection:
                 await connection.send(message[:-10])
-                await server.becomes(lambda: budget.used_bytes > number * 930_000)  # noqa: B023
+                await server.wait_until(lambda: budget.used_bytes > number * 930_000)  # noqa: B023
                 (protocol,) = server.connections
                 await connection.send(message[-10:])
-                await server.becomes(lambda: protocol._in_head)  # noqa: B023
+                await server.wait_until(lambda: protocol._in_head)  # noqa: B023
                 connection.writer.transport.abort()
-                await server.becomes(lambda: not server.connections)
+                await server.wait_until(lambda: not server.connections)
         # The server still holds three bodies.
         assert budget.used_bytes > 2_700_000
         refused = await exchange(server.port, "POST", "/run", body=body)
         assert refused.status == 503
-    await server.becomes(lambda: budget.used_bytes == 0)
+    await server.wait_until(lambda: budget.used_bytes == 0)
 
 
 async def test_one_address_cannot_use_up_the_room_for_bodies_of_others(serve: Serve) -> None:
@@ -292,7 +292,7 @@ async def test_one_address_cannot_use_up_the_room_for_bodies_of_others(serve: Se
             attacker = await stack.enter_async_context(raw_connection(server.port, "127.0.0.2"))
             await unfinished(attacker, 900_000)
         budget = next(iter(server.connections)).shared.budget
-        await server.becomes(lambda: budget.used_bytes > 1_600_000)
+        await server.wait_until(lambda: budget.used_bytes > 1_600_000)
         answer = await exchange(server.port, "POST", "/v1/completions", body=large)
         assert answer.status == 200
         assert budget.used_bytes <= 2_000_000
@@ -332,7 +332,7 @@ async def test_connection_that_sends_no_request_is_closed_in_time(
     async with raw_connection(server.port) as connection:
         await connection.send(sent)
         assert await connection.closed(deadline_s=5) == b""
-    await server.becomes(lambda: not server.connections)
+    await server.wait_until(lambda: not server.connections)
 
 
 async def test_connection_that_is_idle_after_a_response_is_closed_in_time(
@@ -351,8 +351,8 @@ async def test_body_that_never_ends_is_closed_in_time_and_its_room_freed(serve: 
     server = await serve(body_timeout_s=0.5)
     async with raw_connection(server.port) as connection:
         await unfinished(connection, 500_000)
-        await server.becomes(lambda: bool(server.connections))
+        await server.wait_until(lambda: bool(server.connections))
         budget = next(iter(server.connections)).shared.budget
-        await server.becomes(lambda: budget.used_bytes > 0)
+        await server.wait_until(lambda: budget.used_bytes > 0)
         assert await connection.closed(deadline_s=5) == b""
-    await server.becomes(lambda: budget.used_bytes == 0)
+    await server.wait_until(lambda: budget.used_bytes == 0)

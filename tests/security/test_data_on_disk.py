@@ -27,7 +27,12 @@ import pytest
 from engine.temporary_folders import ScratchFolder
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
-from tests.integration.emulator.processes import ROOT, emulator, environment_of, server_command
+from tests.integration.emulator.processes import (
+    ROOT,
+    build_environment,
+    run_emulator,
+    server_command,
+)
 from tests.security.data_servers import (
     LIMIT_S,
     children,
@@ -164,7 +169,7 @@ def test_batch_run_leaves_a_private_journal_and_an_output_by_the_umask(
     )
     journal, output = tmp_path / "out.jsonl.partial", tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "batch", "run", "-i", "in.jsonl", "-o", "out.jsonl"]
-    environment = environment_of({"MODEL_PATH": str(model), "ENGINE_ISOLATION": "thread"})
+    environment = build_environment({"MODEL_PATH": str(model), "ENGINE_ISOLATION": "thread"})
     before = os.umask(0o022)
     try:
         with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
@@ -236,7 +241,7 @@ def import_s() -> float:
             "-c",
             "import emulator.preflight, emulator.autoscaling.worker_process, handler.logs",
         ],
-        env=environment_of({}),
+        env=build_environment({}),
         cwd=ROOT,
         check=True,
         timeout=LIMIT_S,
@@ -316,7 +321,7 @@ def test_temporary_folder_of_another_container_is_kept(
         (folder.path / "engine.sock").touch()
         subprocess.run(
             [*CONTAINER, sys.executable, "-c", program],
-            env={**environment_of({}), "TMPDIR": str(tmp_path)},
+            env={**build_environment({}), "TMPDIR": str(tmp_path)},
             check=True,
             timeout=LIMIT_S,
         )
@@ -336,7 +341,7 @@ async def test_temporary_folders_of_killed_commands_are_removed_at_the_next_star
         subprocess.Popen(
             [sys.executable, "-m", "batch", "run", "-i", "-", "-o", "-"],
             cwd=tmp_path,
-            env=environment_of(here),
+            env=build_environment(here),
             stdin=requests,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -355,7 +360,7 @@ async def test_temporary_folders_of_killed_commands_are_removed_at_the_next_star
     assert any(temporary.iterdir())
     async with running(memory) as server:
         server.process.send_signal(signal.SIGTERM)
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
     assert list(temporary.glob("worker-rkllm-*")) == []
 
 
@@ -375,12 +380,12 @@ async def test_server_starts_on_a_full_disk_and_takes_jobs_when_there_is_space(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
-        process = emulator(settings)
+        process = run_emulator(settings)
         server = await process.__aenter__()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     try:
-        await server.listening()
+        await server.wait_until_listening()
         assert [await status(server, job_id) for job_id in acknowledged] == [200] * len(
             acknowledged
         )
@@ -415,7 +420,7 @@ async def test_one_damaged_row_and_record_are_set_aside_and_the_rest_is_served(
         async with server.client() as client:
             files = [(await upload(client)).json()["id"] for _ in range(2)]
         server.process.send_signal(signal.SIGTERM)
-        await server.ended()
+        await server.wait_for_exit()
     with contextlib.closing(sqlite3.connect(settings["JOB_DB"])) as database, database:
         database.execute("UPDATE jobs SET state = '{' WHERE id = ?", (bad,))
     record = Path(f"{settings['JOB_DB']}.batches") / "files" / f"{files[0]}.json"
@@ -539,7 +544,7 @@ def test_damaged_record_of_a_batch_journal_costs_that_line_alone(
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in requests))
     journal = tmp_path / "out.jsonl.partial"
     command = [sys.executable, "-m", "batch", "run", "-i", "in.jsonl", "-o", "out.jsonl"]
-    environment = environment_of({"MODEL_PATH": str(model), "ENGINE_ISOLATION": "thread"})
+    environment = build_environment({"MODEL_PATH": str(model), "ENGINE_ISOLATION": "thread"})
     with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
         deadline = time.monotonic() + LIMIT_S
         while not (journal.exists() and journal.read_bytes().count(b"\n") == lines):

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.integration.emulator.processes import Emulator
+from tests.integration.emulator.processes import EmulatorProcess
 from tests.security.data_servers import children, running, status, submit
 from tests.waiting import poll_until, wait_until
 
 MOST_FILES = 200
 
 
-def store_process(server: Emulator) -> int:
+def store_process(server: EmulatorProcess) -> int:
     [store] = [
         pid
         for pid in children(server.pid)
@@ -57,7 +57,7 @@ async def test_older_copy_in_the_place_of_the_database_takes_no_jobs(
     async with running(settings) as server:
         await submit(server)
         server.process.send_signal(signal.SIGTERM)
-        await server.ended()
+        await server.wait_for_exit()
     shutil.copyfile(path, tmp_path / "older")
     async with running(settings) as server:
         (acknowledged,) = await submit(server)

@@ -21,8 +21,8 @@ from engine.hooks import HostLoaded, HostLost, RequestEnded, RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call, read, run, write
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.processes import Emulator, emulator
-from tests.integration.emulator.serving import Server, Wire, chunks, joined
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
+from tests.integration.emulator.serving import RawConnection, Server, join_text, parse_chunks
 from tests.security.engine_kills import engine_pid, kill_while_jobs_wait
 from tests.unit.emulator.events import DEADLINE_S
 from tests.waiting import wait_until
@@ -122,7 +122,7 @@ async def test_requests_wait_for_a_short_restart(serve: Serve, script: ScriptFac
     async with server.client() as client:
         assert (await client.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200
         kill(server)
-        await server.becomes(lambda: server.engine.state is EngineState.RESTARTING)
+        await server.wait_until(lambda: server.engine.state is EngineState.RESTARTING)
         assert (await client.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200
 
 
@@ -217,12 +217,12 @@ async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
         "JOB_DB": str(tmp_path / "jobs.sqlite3"),
     }
 
-    async def kill_engine(server: Emulator) -> None:
+    async def kill_engine(server: EmulatorProcess) -> None:
         (pid,) = hosts_of(server.pid)
         os.kill(pid, signal.SIGKILL)
 
-    async with emulator(settings) as server:
-        await server.listening()
+    async with run_emulator(settings) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             job_id = await submit(client, "hang")
             await becomes(client, job_id, "IN_PROGRESS")
@@ -232,9 +232,9 @@ async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
             # An acknowledged job is on disk, and all that was written before it.
             await submit(client, "later")
         server.process.kill()
-        await server.ended()
-    async with emulator(settings) as server:
-        await server.listening()
+        await server.wait_for_exit()
+    async with run_emulator(settings) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             await becomes(client, job_id, "IN_PROGRESS")
             await kill_engine(server)
@@ -248,7 +248,7 @@ async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
 
 async def abort_a_deaf_request(server: Server, count: int) -> None:
     """Send a request that does not stop, and leave as soon as it runs, the `count`-th to run."""
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(COMPLETIONS, {"prompt": "deaf", "stream": True})
         await server.events.wait(RequestStarted, count)
 
@@ -284,7 +284,7 @@ async def test_crash_right_after_a_clients_abort_counts_neither_against_jobs_nor
         for number in range(4):
             await server.events.wait(RequestStarted, 2 * number + 1)
             await abort_a_deaf_request(server, 2 * number + 2)
-            await server.becomes(lambda: any(each.is_aborted for each in server.engine._streams))
+            await server.wait_until(lambda: any(each.is_aborted for each in server.engine._streams))
             # The library dies of the abort.
             kill(server)
             await server.events.wait(HostLost, number + 1)
@@ -306,10 +306,10 @@ async def test_neighbours_of_a_deaf_request_finish_before_the_process_is_killed(
         job_id = await submit(client, "steady")
         await server.events.wait(RequestStarted, 2)
         await abort_a_deaf_request(server, 3)
-        await server.becomes(lambda: server.engine.state is EngineState.RESTARTING)
+        await server.wait_until(lambda: server.engine.state is EngineState.RESTARTING)
         # Nothing new is taken meanwhile, though there is a slot.
         later = await submit(client, "later")
-        assert joined(chunks((await stream).content)) == "on " * 40
+        assert join_text(parse_chunks((await stream).content)) == "on " * 40
         assert (await becomes(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
         await server.events.wait(HostLost)
         ends = [
@@ -385,8 +385,8 @@ async def test_server_without_an_engine_exits_1_and_its_jobs_complete_after_the_
         "JOB_DB": str(tmp_path / "jobs.sqlite3"),
         "ENGINE_DOWN_EXIT_S": "0.5",
     }
-    async with emulator(settings) as server:
-        await server.listening()
+    async with run_emulator(settings) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             running = await submit(client, "hang")
             waiting = [await submit(client, str(number)) for number in range(20)]
@@ -394,12 +394,12 @@ async def test_server_without_an_engine_exits_1_and_its_jobs_complete_after_the_
         path.write_text(json.dumps({"load_error": "no memory for the model"}))
         (pid,) = hosts_of(server.pid)
         os.kill(pid, signal.SIGKILL)
-        assert await server.ended() == 1
+        assert await server.wait_for_exit() == 1
     assert "the server ends with exit code 1: the engine could not be started" in server.stderr
     assert "no memory for the model" in server.stderr
     path.write_text(json.dumps({"answers": [{}]}))
-    async with emulator(settings) as server:
-        await server.listening()
+    async with run_emulator(settings) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             for each in (running, *waiting):
                 job = await becomes(client, each, "COMPLETED", "FAILED")
@@ -415,19 +415,19 @@ async def test_server_whose_model_cannot_be_loaded_exits_1_and_fails_no_job(
         "MODEL_PATH": str(path),
         "JOB_DB": str(tmp_path / "jobs.sqlite3"),
     }
-    async with emulator({**settings, "LOCAL_WORKER": "off"}) as server:
-        await server.listening()
+    async with run_emulator({**settings, "LOCAL_WORKER": "off"}) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             jobs = [await submit(client, str(number)) for number in range(20)]
         server.process.kill()
-        await server.ended()
+        await server.wait_for_exit()
     path.write_text("{")
-    async with emulator(settings) as server:
-        assert await server.ended() == 1
+    async with run_emulator(settings) as server:
+        assert await server.wait_for_exit() == 1
     assert "the server ends with exit code 1: MODEL_PATH: " in server.stderr
     path.write_text(json.dumps({"answers": [{}]}))
-    async with emulator(settings) as server:
-        await server.listening()
+    async with run_emulator(settings) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             for each in jobs:
                 job = await becomes(client, each, "COMPLETED", "FAILED")
@@ -437,8 +437,8 @@ async def test_server_whose_model_cannot_be_loaded_exits_1_and_fails_no_job(
 async def test_server_for_sdk_workers_stays_without_an_engine(script: ScriptFactory) -> None:
     path = script({}, load_error="the file is broken")
     settings = {"PORT": "0", "MODEL_PATH": str(path), "LOCAL_WORKER": "off"}
-    async with emulator(settings) as server:
-        await server.listening()
+    async with run_emulator(settings) as server:
+        await server.wait_until_listening()
         await wait_until(lambda: "goes on without its engine, for its SDK workers" in server.stderr)
         async with server.client() as client:
             health = await client.get("/health")
@@ -460,8 +460,8 @@ async def test_worker_whose_model_cannot_be_loaded_is_shown_as_unhealthy_and_fai
         "WORKER_COMMAND": f"{sys.executable} -m handler",
         "QUEUE_DELAY_S": "0",
     }
-    async with emulator(settings) as server:
-        await server.listening()
+    async with run_emulator(settings) as server:
+        await server.wait_until_listening()
         async with server.client() as client:
             jobs = [await submit(client, "x") for _ in range(30)]
             async with asyncio.timeout(DEADLINE_S):

@@ -104,7 +104,7 @@ async def leave_batches_of_an_earlier_version(settings: dict[str, str]) -> dict[
     async with running(settings) as server, server.client() as client:
         batch = await completed_batch(client)
         server.process.send_signal(signal.SIGTERM)
-        await server.ended()
+        await server.wait_for_exit()
     (folder / "worker-rkllm-batches.json").unlink()
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)

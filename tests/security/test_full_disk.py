@@ -14,7 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.emulator.processes import ROOT, Emulator, environment_of, server_command
+from tests.integration.emulator.processes import (
+    ROOT,
+    EmulatorProcess,
+    build_environment,
+    server_command,
+)
 from tests.security.data_servers import running, status, submit, upload
 from tests.waiting import poll_until
 
@@ -46,7 +51,7 @@ NAMESPACE = _namespace()
 @asynccontextmanager
 async def on_small_disk(
     settings: dict[str, str], seed: Path, options: str
-) -> AsyncIterator[tuple[Emulator, Path]]:
+) -> AsyncIterator[tuple[EmulatorProcess, Path]]:
     """Run a server whose data are on a small disk that is full; yield it and its folder."""
     folder = Path(settings["JOB_DB"]).parent
     process = await asyncio.create_subprocess_exec(
@@ -54,18 +59,18 @@ async def on_small_disk(
         *["sh", "-c", PREPARE, "sh", str(folder), str(seed), options],
         *server_command(),
         cwd=ROOT,
-        env=environment_of(settings),
+        env=build_environment(settings),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    server = Emulator(process)
+    server = EmulatorProcess(process)
     try:
-        await server.listening()
+        await server.wait_until_listening()
         yield server, Path(f"/proc/{server.pid}/root{folder}")
     finally:
         if process.returncode is None:
             process.kill()
-        await server.ended()
+        await server.wait_for_exit()
 
 
 CASES = [("new", "mode=700"), ("with jobs", "mode=700"), ("no files left", "nr_inodes=2")]

@@ -19,7 +19,7 @@ from batch.queue.result_bucket import ResultBucket
 from tests.acceptance.test_job_terminal import on_terminal
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import ROOT, call, command, environment, write
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.security.collecting import collected
 from tests.security.raw_http import exchange
 from tests.terminal import run_on_terminal
@@ -33,7 +33,7 @@ def assert_harmless(lines: list[str]) -> None:
     assert [line for line in lines if not line.isprintable()] == []
 
 
-async def logged(server: Emulator, words: str) -> None:
+async def logged(server: EmulatorProcess, words: str) -> None:
     async with asyncio.timeout(20):
         while not any(words in line for line in server.lines):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
@@ -41,8 +41,8 @@ async def logged(server: Emulator, words: str) -> None:
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_ping_reason_with_escape_sequences_is_escaped_in_the_log(style: str) -> None:
-    async with emulator({"ENGINE": "scripted", "LOG_FORMAT": style}, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator({"ENGINE": "scripted", "LOG_FORMAT": style}, "--port", "0") as server:
+        await server.wait_until_listening()
         target = f"/v2/default/ping/w?status=unhealthy&check=gpu&reason={quote(HOSTILE)}"
         assert (await exchange(server.port, "GET", target)).status == 200
         await logged(server, "is unhealthy")
@@ -53,8 +53,8 @@ async def test_ping_reason_with_escape_sequences_is_escaped_in_the_log(style: st
 async def test_worker_name_and_error_with_escape_sequences_are_escaped_in_the_log(
     style: str,
 ) -> None:
-    async with emulator({"ENGINE": "scripted", "LOG_FORMAT": style}, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator({"ENGINE": "scripted", "LOG_FORMAT": style}, "--port", "0") as server:
+        await server.wait_until_listening()
         name, header = quote(f"w{HOSTILE}"), [("Host", "127.0.0.1")]
         json_header = [*header, ("Content-Type", "application/json")]
         sent = await exchange(
@@ -84,8 +84,8 @@ async def test_output_of_a_launched_worker_is_escaped_in_the_log(
         "WORKERS_MIN": "1",
         "WORKER_COMMAND": f"python {shlex.quote(str(program))}",
     }
-    async with emulator(settings, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator(settings, "--port", "0") as server:
+        await server.wait_until_listening()
         await logged(server, "to the log")
         assert_harmless(server.lines)
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.puppet import Puppet
+from tests.integration.emulator.scripted_worker import ScriptedWorker
 from tests.security.internal_server import internal_server
 from tests.security.raw_http import exchange
 from tests.unit.emulator.receiver import receiving
@@ -59,10 +59,10 @@ async def test_depth_of_a_job_is_sent_with_its_webhook_and_given_to_no_worker(se
         body = json.dumps({"input": INPUT, "webhook": receiver.url}).encode()
         depth = [*JSON, ("X-Webhook-Depth", "2")]
         assert (await exchange(server.port, "POST", "/v2/other/run", depth, body)).status == 200
-        worker = Puppet(client)
-        job = await worker.take()
+        worker = ScriptedWorker(client)
+        job = await worker.take_job()
         assert job.keys() == {"id", "input", "webhook"}
-        await worker.done(job, output="done")
+        await worker.post_result(job, output="done")
         (post,) = await receiver.got(1)
         assert "webhookDepth" not in post
         assert "x-webhook-depth: 3" in receiver.heads[0].lower()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from tests.integration.emulator.serving import _NO_CERTIFICATES
+from tests.integration.emulator.serving import _SSL_WITHOUT_CERTIFICATES
 from tests.integration.handler.control_plane import clean_environment, variables
 from tests.waiting import wait_until_blocking
 
@@ -65,7 +65,9 @@ class Platform:
             self.process.wait()
             raise
         self.client = httpx2.Client(
-            base_url=f"http://127.0.0.1:{self.port}", verify=_NO_CERTIFICATES, timeout=WAIT_S
+            base_url=f"http://127.0.0.1:{self.port}",
+            verify=_SSL_WITHOUT_CERTIFICATES,
+            timeout=WAIT_S,
         )
 
     @property

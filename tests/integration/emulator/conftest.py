@@ -1,4 +1,4 @@
-"""Servers on free ports, shut down again, with nothing left behind."""
+"""Fixtures that start servers on free ports and close them after the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pytest
 
 from emulator.settings import EmulatorSettings
-from tests.integration.emulator.serving import Server, serving
+from tests.integration.emulator.serving import Server, run_server
 
 
 class Serve(Protocol):
@@ -22,7 +22,10 @@ class Serve(Protocol):
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Starts servers: the scripted engine on a thread unless the keywords, settings, say more."""
+    """Return a function that starts servers; keywords are settings.
+
+    By default, a server has the scripted engine on a thread.
+    """
     async with AsyncExitStack() as servers:
 
         async def start(script: Path | None = None, **settings: Any) -> Server:
@@ -31,16 +34,18 @@ async def serve() -> AsyncIterator[Serve]:
                 "engine_isolation": "thread",
                 "model_path": script,
                 "job_db": ":memory:",
-                # What a test leaves running is not waited for.
+                # Do not wait for generations that a test leaves running.
                 "drain_s": 0,
             }
-            return await servers.enter_async_context(serving(EmulatorSettings(**values | settings)))
+            return await servers.enter_async_context(
+                run_server(EmulatorSettings(**values | settings))
+            )
 
         yield start
 
 
 class Gate:
-    """A script that is not there to be read until it is opened: a model that loads for so long."""
+    """A script that cannot be read until the gate opens: its model keeps loading until then."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""`python -m emulator` as a process of its own."""
+"""Starts `python -m emulator` as a separate process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.integration.emulator.serving import http_client
 from tests.unit.emulator.events import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[3]
-_RUNNING = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
-# What would change the server under test if the machine happened to set it.
-_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
+_LISTENING_LINE = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
+# The only variables of the machine that the server gets: others could change its behaviour.
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 
 
-class Emulator:
-    """The process, its port once it listens, and what it has written so far."""
+class EmulatorProcess:
+    """A server process, its port once it listens, and the lines that it has logged so far."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -38,7 +38,7 @@ class Emulator:
 
     @property
     def state(self) -> tuple[int, int]:
-        """Its open files and its threads."""
+        """The numbers of its open files and of its threads."""
         return len(os.listdir(f"/proc/{self.pid}/fd")), len(os.listdir(f"/proc/{self.pid}/task"))
 
     @property
@@ -57,20 +57,20 @@ class Emulator:
         assert self.process.stderr is not None
         while line := (await self.process.stderr.readline()).decode():
             self.lines.append(line.rstrip())
-            if found := _RUNNING.search(line):
-                self.port = int(found[1])
+            if match := _LISTENING_LINE.search(line):
+                self.port = int(match[1])
                 self._listening.set()
 
-    async def listening(self) -> None:
-        """Wait until it listens."""
+    async def wait_until_listening(self) -> None:
+        """Wait until the server listens."""
         waiter = asyncio.create_task(self._listening.wait())
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait({waiter, self._reader}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         assert self.port, self.stderr
 
-    async def ended(self) -> int:
-        """Wait for its end; return its exit code."""
+    async def wait_for_exit(self) -> int:
+        """Wait until the process exits; return its exit code."""
         async with asyncio.timeout(DEADLINE_S):
             code = await self.process.wait()
             await self._reader
@@ -78,45 +78,45 @@ class Emulator:
 
 
 def server_command(*arguments: str) -> list[str]:
-    """Return the words that start the server."""
+    """Return the command that starts the server."""
     return [sys.executable, "-m", "emulator", *arguments]
 
 
-def environment_of(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a server under test: settings, and nothing that would change it."""
-    always = {
+def build_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server under test: the settings, and a few safe variables."""
+    defaults = {
         "PYTHONPATH": str(ROOT),
         "LOG_FORMAT": "json",
         "JOB_DB": ":memory:",
-        # Reading all rules there are would take a quarter of the start.
+        # Reading all rules would take a quarter of the start time.
         "VALIDATION_RULES": str(SMALL_RULES),
     }
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    return {**kept, **always, **settings}
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**inherited, **defaults, **settings}
 
 
 @asynccontextmanager
-async def emulator(
+async def run_emulator(
     environment: Mapping[str, str], *arguments: str, grace_s: float | None = None
-) -> AsyncIterator[Emulator]:
-    """Start the server with some settings; kill it at the end if it still lives.
+) -> AsyncIterator[EmulatorProcess]:
+    """Start the server with some settings; kill it at the end if it still runs.
 
-    `grace_s` stands in for the half minute that what runs gets at the end.
+    `grace_s` replaces the default drain limit of 30 s.
     """
     if grace_s is not None:
         environment = {**environment, "DRAIN_S": str(grace_s)}
     process = await asyncio.create_subprocess_exec(
         *server_command(*arguments),
         cwd=ROOT,
-        env=environment_of(environment),
+        env=build_environment(environment),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         limit=2**20,
     )
-    found = Emulator(process)
+    server = EmulatorProcess(process)
     try:
-        yield found
+        yield server
     finally:
         if process.returncode is None:
             process.kill()
-        await found.ended()
+        await server.wait_for_exit()

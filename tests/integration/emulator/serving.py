@@ -1,4 +1,4 @@
-"""The application on a real port, served by the loop of the test; clients that count bytes."""
+"""Serves the application on a port from the test's own loop, and reads raw responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from handler.engine_configs import build_engine
 from tests.unit.emulator.events import DEADLINE_S, EventRecorder
 from validation.rules_validator import RulesValidator
 
-_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_SSL_WITHOUT_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Server:
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """The requests being answered."""
+        """The tasks of the requests in progress."""
         return self.uvicorn.server_state.tasks
 
     def client(self, **options: Any) -> httpx2.AsyncClient:
@@ -64,35 +64,35 @@ class Server:
         """The open connections, as uvicorn's protocols."""
         return self.uvicorn.server_state.connections
 
-    async def becomes(self, true: Callable[[], bool]) -> None:
-        """Wait for what nobody tells of, looking at each turn of the loop."""
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition that no event signals; check it in each turn of the event loop."""
         async with asyncio.timeout(DEADLINE_S):
-            while not true():  # noqa: ASYNC110 - looked at in each turn
+            while not condition():  # noqa: ASYNC110 - checked in each turn
                 await asyncio.sleep(0)
 
-    async def quiet(self) -> None:
-        """Wait until no request is being answered."""
+    async def wait_until_no_requests(self) -> None:
+        """Wait until no request is in progress."""
         async with asyncio.timeout(DEADLINE_S):
             while self.tasks:
                 await asyncio.wait(set(self.tasks))
 
-    async def idle(self) -> None:
-        """Wait until no request is answered and no slot is held."""
+    async def wait_until_idle(self) -> None:
+        """Wait until no request is in progress and all slots are free."""
         async with asyncio.timeout(DEADLINE_S):
             for stream in list(self.engine._streams):
                 await stream.wait_ended()
-        await self.quiet()
+        await self.wait_until_no_requests()
         assert (self.engine.running, self.engine.waiting) == (0, 0)
 
 
 def http_client(url: str, **options: Any) -> httpx2.AsyncClient:
-    """Return a client; reading the certificates it never needs would take it longest."""
+    """Return a client; it loads no certificates, which would take most of its start time."""
     options.setdefault("timeout", DEADLINE_S)
-    return httpx2.AsyncClient(base_url=url, verify=_NO_CERTIFICATES, **options)
+    return httpx2.AsyncClient(base_url=url, verify=_SSL_WITHOUT_CERTIFICATES, **options)
 
 
-class _Uvicorn(uvicorn.Server):
-    """Uvicorn without its signal handlers, its ticks and its pauses while it shuts down."""
+class _TestServer(uvicorn.Server):
+    """Uvicorn without its signal handlers, its timer and its delays during the shutdown."""
 
     async def open(self, sock: socket.socket) -> None:
         self.config.load()
@@ -111,22 +111,22 @@ class _Uvicorn(uvicorn.Server):
         await self.lifespan.shutdown()
 
 
-# Reading the rules takes longer than most tests, and who has read them only looks at them.
-_read_once = functools.cache(RulesValidator.from_file)
+# Reading the rules takes longer than most tests, and a validator does not change them.
+_read_rules_once = functools.cache(RulesValidator.from_file)
 
 
 @asynccontextmanager
-async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
+async def run_server(settings: EmulatorSettings) -> AsyncIterator[Server]:
     """Serve the application with these settings on a free port."""
     events = EventRecorder()
-    # An engine, but of tests that serve several models.
+    # Any: an Engine, or the engine pool in tests that serve several models.
     engine: Any = build_engine(settings)
     engine.subscribe(events)
-    with patch.object(RulesValidator, "from_file", _read_once):
+    with patch.object(RulesValidator, "from_file", _read_rules_once):
         components = build_components(settings, engine)
         app = create_app(components)
-    server = _Uvicorn(build_uvicorn_config(app, settings.connection_limits()))
-    # TCP by name: asyncio turns Nagle's delay off only where it knows that it is.
+    server = _TestServer(build_uvicorn_config(app, settings.connection_limits()))
+    # Name the protocol: asyncio turns off Nagle's algorithm only for IPPROTO_TCP sockets.
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.bind(("127.0.0.1", 0))
     await server.open(sock)
@@ -136,11 +136,11 @@ async def serving(settings: EmulatorSettings) -> AsyncIterator[Server]:
         await server.close()
 
 
-# -- what comes back ------------------------------------------------------------------------------
+# -- responses ------------------------------------------------------------------------------------
 
 
-def sse(body: bytes) -> list[Any]:
-    """Return the data of all events, JSON decoded; the body must be nothing but whole events."""
+def parse_sse(body: bytes) -> list[Any]:
+    """Return the decoded data of all events; the body must consist of complete events."""
     text = body.decode("utf-8")
     assert text.endswith("\n\n"), text[-200:]
     found: list[Any] = []
@@ -154,16 +154,16 @@ def sse(body: bytes) -> list[Any]:
     return found
 
 
-def chunks(body: bytes) -> list[dict[str, Any]]:
-    """Return a stream's chunks, after checking that [DONE] comes last and once."""
-    events = sse(body)
+def parse_chunks(body: bytes) -> list[dict[str, Any]]:
+    """Return a stream's chunks; check that [DONE] is last and occurs once."""
+    events = parse_sse(body)
     assert events[-1] == "[DONE]"
     assert "[DONE]" not in events[:-1]
     return events[:-1]
 
 
-def joined(found: Sequence[dict[str, Any]]) -> str:
-    """Return the text of a stream's chunks, of either kind."""
+def join_text(found: Sequence[dict[str, Any]]) -> str:
+    """Return the text of a stream's chat or completion chunks."""
     texts = [
         choice["text"] if "text" in choice else choice["delta"].get("content", "")
         for chunk in found
@@ -172,13 +172,13 @@ def joined(found: Sequence[dict[str, Any]]) -> str:
     return "".join(texts)
 
 
-class Wire:
-    """A bare connection, for what an HTTP client would tidy away."""
+class RawConnection:
+    """A TCP connection without an HTTP client, to send and read exact bytes."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._loop = asyncio.get_running_loop()
-        self._held = b""
+        self._buffer = b""
 
     @classmethod
     async def connect(cls, port: int, receive_buffer: int | None = None) -> Self:
@@ -198,7 +198,9 @@ class Wire:
 
     async def post(self, path: str, body: dict[str, Any], headers: str = "") -> None:
         data = json.dumps(body).encode()
-        await self.send(head("POST", path, f"content-length: {len(data)}\r\n{headers}") + data)
+        await self.send(
+            build_request_head("POST", path, f"content-length: {len(data)}\r\n{headers}") + data
+        )
 
     async def read(self) -> bytes:
         """Return one network read; empty at the end."""
@@ -206,56 +208,56 @@ class Wire:
             return await self._loop.sock_recv(self.sock, 1 << 20)
 
     async def read_all(self) -> bytes:
-        """Return what comes until the server closes the connection."""
-        found, self._held = self._held, b""
+        """Return all bytes until the server closes the connection."""
+        found, self._buffer = self._buffer, b""
         while data := await self.read():
             found += data
         return found
 
-    async def until(self, mark: bytes) -> bytes:
-        """Take what comes up to and with `mark`."""
-        while mark not in self._held:
-            await self._more()
-        found, mark, self._held = self._held.partition(mark)
+    async def read_until(self, mark: bytes) -> bytes:
+        """Read up to and including `mark`."""
+        while mark not in self._buffer:
+            await self._fill_buffer()
+        found, mark, self._buffer = self._buffer.partition(mark)
         return found + mark
 
-    async def exactly(self, count: int) -> bytes:
-        """Take `count` bytes."""
-        while len(self._held) < count:
-            await self._more()
-        found, self._held = self._held[:count], self._held[count:]
+    async def read_exactly(self, count: int) -> bytes:
+        """Read `count` bytes."""
+        while len(self._buffer) < count:
+            await self._fill_buffer()
+        found, self._buffer = self._buffer[:count], self._buffer[count:]
         return found
 
-    async def _more(self) -> None:
+    async def _fill_buffer(self) -> None:
         data = await self.read()
         if not data:
-            raise EOFError(self._held)
-        self._held += data
+            raise EOFError(self._buffer)
+        self._buffer += data
 
-    async def head(self) -> tuple[int, dict[str, str]]:
-        """Read a response's status and headers, by their names in lower case."""
-        status, *lines = (await self.until(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+    async def read_head(self) -> tuple[int, dict[str, str]]:
+        """Read a response's status, and its headers by lower-case name."""
+        status, *lines = (await self.read_until(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
         headers = dict(line.split(": ", 1) for line in lines)
         return int(status.split()[1]), {name.lower(): value for name, value in headers.items()}
 
-    async def chunk(self) -> bytes:
-        """Read one chunk of a chunked body; empty is the last."""
-        size = int(await self.until(b"\r\n"), 16)
-        return (await self.exactly(size + 2))[:-2]
+    async def read_chunk(self) -> bytes:
+        """Read one chunk of a chunked body; the last chunk is empty."""
+        size = int(await self.read_until(b"\r\n"), 16)
+        return (await self.read_exactly(size + 2))[:-2]
 
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """Read one whole response: status, headers, body."""
-        status, headers = await self.head()
+    async def read_response(self) -> tuple[int, dict[str, str], bytes]:
+        """Read a complete response: status, headers, body."""
+        status, headers = await self.read_head()
         body = b""
         if headers.get("transfer-encoding") == "chunked":
-            while part := await self.chunk():
+            while part := await self.read_chunk():
                 body += part
         else:
-            body = await self.exactly(int(headers.get("content-length", "0")))
+            body = await self.read_exactly(int(headers.get("content-length", "0")))
         return status, headers, body
 
     def close(self, *, reset: bool = False) -> None:
-        """Leave, politely or by a reset."""
+        """Close the connection, optionally with a reset."""
         if reset and self.sock.fileno() != -1:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
@@ -267,7 +269,7 @@ class Wire:
         self.close()
 
 
-def head(method: str, target: str, headers: str = "", version: str = "1.1") -> bytes:
+def build_request_head(method: str, target: str, headers: str = "", version: str = "1.1") -> bytes:
     """Return a request's head."""
     return (
         f"{method} {target} HTTP/{version}\r\nhost: localhost\r\n"

@@ -39,7 +39,7 @@ async def asking(
     server = await serve(path, model_name=MODEL, rate_limit_chat="off", **settings)
     async with server.client() as client:
         yield client
-        await server.idle()
+        await server.wait_until_idle()
         for route in ROUTES:
             answer = await client.post(route, content=body(route, "all is well"), headers=JSON)
             assert answer.status_code == 200

@@ -7,7 +7,7 @@ from typing import Any
 from engine.hooks import RequestEnded
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Wire, chunks, joined, sse
+from tests.integration.emulator.serving import RawConnection, join_text, parse_chunks, parse_sse
 
 ROUTE = "/v1/chat/completions"
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi there"}]}
@@ -30,14 +30,14 @@ async def test_stream(serve: Serve, script: ScriptFactory) -> None:  # R36
     pieces = [{"text": text, "delay_ms": 5} for text in ("he", "y")]
     server = await serve(script({"pieces": pieces}))
     async with server.client() as client:
-        found = chunks((await client.post(ROUTE, json=BODY | {"stream": True})).content)
+        found = parse_chunks((await client.post(ROUTE, json=BODY | {"stream": True})).content)
     assert {chunk["object"] for chunk in found} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in found}) == 1
     deltas = [chunk["choices"][0]["delta"] for chunk in found]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert deltas[-1] == {}
     assert not any("role" in delta for delta in deltas[1:])
-    assert joined(found) == "hey"
+    assert join_text(found) == "hey"
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in found]
     assert reasons == [None] * (len(found) - 1) + ["stop"]
     assert found[-1]["usage"]["completion_tokens"] == 2
@@ -49,10 +49,10 @@ async def test_role_waits_for_the_first_token(serve: Serve, script: ScriptFactor
     bad = {"messages": [{"role": "user", "content": "bad"}], "stream": True}
     async with server.client() as client:
         assert (await client.post(ROUTE, json=bad)).status_code == 500
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, BODY | {"stream": True})
-        await wire.head()
-        role, text = sse(await wire.chunk())
+        await wire.read_head()
+        role, text = parse_sse(await wire.read_chunk())
         assert role["choices"][0]["delta"]["role"] == "assistant"
         assert text["choices"][0]["delta"] == {"content": "ok"}
     await server.events.wait(RequestEnded, 2)

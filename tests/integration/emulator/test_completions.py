@@ -11,7 +11,7 @@ import pytest
 from engine.hooks import RequestEnded
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Wire, chunks, joined, sse
+from tests.integration.emulator.serving import RawConnection, join_text, parse_chunks, parse_sse
 from tests.usage import usage
 
 ROUTE = "/v1/completions"
@@ -55,7 +55,7 @@ async def test_stream_has_its_headers_and_every_chunk_its_fields(
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-accel-buffering"] == "no"
-    found = chunks(response.content)
+    found = parse_chunks(response.content)
     # R20
     assert len(found) > 1
     shared = [{key: chunk[key] for key in ("id", "object", "created", "model")} for chunk in found]
@@ -75,14 +75,14 @@ async def test_stream_has_its_headers_and_every_chunk_its_fields(
     assert found[-1]["usage"] == usage(3, 3)
     assert not any("usage" in chunk for chunk in found[:-1])
     # R24
-    assert joined(found) == "Hello, world"
+    assert join_text(found) == "Hello, world"
 
 
 async def test_usage_of_its_own_when_asked_for(serve: Serve) -> None:  # R22
     server = await serve()
     body = {"prompt": "a b", "stream": True, "stream_options": {"include_usage": True}}
     async with server.client() as client:
-        *found, last = chunks((await client.post(ROUTE, json=body)).content)
+        *found, last = parse_chunks((await client.post(ROUTE, json=body)).content)
     assert last["choices"] == []
     assert last["usage"] == usage(2, 2)
     assert all(chunk["usage"] is None and chunk["choices"] for chunk in found)
@@ -95,7 +95,9 @@ async def test_no_usage_when_it_was_declined(serve: Serve, options: dict[str, An
         response = await client.post(
             ROUTE, json={"prompt": "a b", "stream": True, "stream_options": options}
         )
-    assert all("usage" not in chunk and chunk["choices"] for chunk in chunks(response.content))
+    assert all(
+        "usage" not in chunk and chunk["choices"] for chunk in parse_chunks(response.content)
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -105,7 +107,7 @@ async def test_length_is_honoured_to_the_token(serve: Serve, stream: bool) -> No
         for count in (1, 2, 4):
             body = {"prompt": "one two three four", "max_tokens": count, "stream": stream}
             response = await client.post(ROUTE, json=body)
-            last = chunks(response.content)[-1] if stream else response.json()
+            last = parse_chunks(response.content)[-1] if stream else response.json()
             reason = last["choices"][0]["finish_reason"]
             assert reason == "length"
             assert last["usage"]["completion_tokens"] == count
@@ -145,13 +147,13 @@ async def test_stop_strings(
     async with server.client() as client:
         body = {"prompt": "x", "stop": stop}
         whole = (await client.post(ROUTE, json=body)).json()["choices"][0]
-        streamed = chunks((await client.post(ROUTE, json=body | {"stream": True})).content)
+        streamed = parse_chunks((await client.post(ROUTE, json=body | {"stream": True})).content)
         included = (
             await client.post(ROUTE, json=body | {"include_stop_str_in_output": True})
         ).json()["choices"][0]
     assert (whole["text"], whole.get("stop_reason")) == (text, hit)
     assert whole["finish_reason"] == "stop"
-    assert joined(streamed) == text
+    assert join_text(streamed) == text
     assert streamed[-1]["choices"][0].get("stop_reason") == hit
     assert included["text"] == text + (hit or "")
 
@@ -160,10 +162,10 @@ async def test_nothing_that_may_be_a_stop_is_sent_before_it_is_known(
     serve: Serve, script: ScriptFactory
 ) -> None:  # R26
     server = await serve(script({"pieces": ["one E", {"text": "N", "delay_ms": 5}, HANG]}))
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "x", "stop": "END", "stream": True})
-        await wire.head()
-        assert joined(sse(await wire.chunk())) == "one "
+        await wire.read_head()
+        assert join_text(parse_sse(await wire.read_chunk())) == "one "
     await server.events.wait(RequestEnded)
 
 
@@ -176,8 +178,10 @@ async def test_character_split_over_tokens_arrives_whole(
     server = await serve(script({"pieces": [{"text": "a", "delay_ms": 1}, *pieces, *euro, "z"]}))
     async with server.client() as client:
         whole = (await client.post(ROUTE, json={"prompt": "x"})).json()
-        streamed = chunks((await client.post(ROUTE, json={"prompt": "x", "stream": True})).content)
-    assert whole["choices"][0]["text"] == joined(streamed) == f"a{GRINNING}€z"
+        streamed = parse_chunks(
+            (await client.post(ROUTE, json={"prompt": "x", "stream": True})).content
+        )
+    assert whole["choices"][0]["text"] == join_text(streamed) == f"a{GRINNING}€z"
     texts = [chunk["choices"][0]["text"] for chunk in streamed]
     assert GRINNING in "".join(text for text in texts if "\ufffd" not in text)
     assert any(text.startswith(GRINNING) for text in texts)
@@ -191,7 +195,7 @@ async def test_each_network_read_is_whole_events(serve: Serve, script: ScriptFac
     burst = {"pieces": [*pieces, "é", " word", {"text": "!", "delay_ms": 2}], "repeat": 100}
     server = await serve(script(burst))
     found: list[Any] = []
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "x", "stream": True})
         ended = False
         first = True
@@ -207,8 +211,8 @@ async def test_each_network_read_is_whole_events(serve: Serve, script: ScriptFac
                 data = data[2:]
                 ended = not block
                 if block:
-                    found += sse(block)
-    assert joined(found[:-1]) == (GRINNING + "é word!") * 100
+                    found += parse_sse(block)
+    assert join_text(found[:-1]) == (GRINNING + "é word!") * 100
     assert found[-1] == "[DONE]"
 
 
@@ -216,10 +220,10 @@ async def test_first_event_is_there_while_the_model_still_runs(
     serve: Serve, script: ScriptFactory
 ) -> None:  # R29
     server = await serve(script({"pieces": ["first", HANG, "second"]}))
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "x", "stream": True})
-        assert (await wire.head())[0] == 200
-        (event,) = sse(await wire.chunk())
+        assert (await wire.read_head())[0] == 200
+        (event,) = parse_sse(await wire.read_chunk())
         assert event["choices"][0]["text"] == "first"
         assert server.engine.running == 1
         assert server.events.of(RequestEnded) == []
@@ -238,7 +242,7 @@ async def test_interval_gathers_text_but_sends_the_first_at_once(
         server = await serve(path, stream_interval_ms=interval)
         async with server.client() as client:
             response = await client.post(ROUTE, json={"prompt": "x", "stream": True})
-        found = chunks(response.content)
+        found = parse_chunks(response.content)
         texts[interval] = [chunk["choices"][0]["text"] for chunk in found][:-1]
     assert "".join(texts[0.0]) == "".join(texts[500.0])
     assert texts[500.0][0] == "0 "
@@ -247,18 +251,18 @@ async def test_interval_gathers_text_but_sends_the_first_at_once(
 
 async def test_connection_is_reusable_after_a_stream(serve: Serve) -> None:  # R43
     server = await serve()
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         for number in range(3):
             await wire.post(ROUTE, {"prompt": f"number {number}", "stream": True})
-            status, headers, body = await wire.answer()
+            status, headers, body = await wire.read_response()
             assert (status, headers.get("connection")) == (200, None)
-            assert joined(chunks(body)) == f"number {number}"
+            assert join_text(parse_chunks(body)) == f"number {number}"
             await wire.post(ROUTE, {"prompt": "whole"})
-            assert (await wire.answer())[0] == 200
+            assert (await wire.read_response())[0] == 200
         await wire.post(ROUTE, {"prompt": ""})
-        assert (await wire.answer())[0] == 400
+        assert (await wire.read_response())[0] == 400
         await wire.post(ROUTE, {"prompt": "after an error"})
-        assert (await wire.answer())[0] == 200
+        assert (await wire.read_response())[0] == 200
 
 
 async def test_error_before_the_first_token_is_an_http_error(
@@ -287,8 +291,8 @@ async def test_error_after_the_first_token_is_an_event_and_then_the_end(
     async with server.client() as client:
         response = await client.post(ROUTE, json={"prompt": "bad", "stream": True})
         assert response.status_code == 200
-        *text, error = chunks(response.content)
-        assert joined(text) == "so far"
+        *text, error = parse_chunks(response.content)
+        assert join_text(text) == "so far"
         assert error["error"]["message"] == "out of memory"
         assert error["error"]["code"] == 500
         assert all(chunk["choices"][0]["finish_reason"] is None for chunk in text)
@@ -315,7 +319,7 @@ async def test_timeout_before_the_first_token_is_504(
     error = response.json()["error"]
     assert (error["type"], error["code"]) == ("timeout_error", 504)
     assert words in error["message"]
-    await server.idle()
+    await server.wait_until_idle()
 
 
 @pytest.mark.parametrize(
@@ -328,12 +332,12 @@ async def test_timeout_after_the_first_token_is_an_event_and_then_the_end(
     server = await serve(script({"pieces": ["so far", HANG]}), **{setting: 0.5})
     async with server.client() as client:
         response = await client.post(ROUTE, json={"prompt": "x", "stream": True})
-        *text, error = chunks(response.content)
-        assert joined(text) == "so far"
+        *text, error = parse_chunks(response.content)
+        assert join_text(text) == "so far"
         assert error["error"]["code"] == 504
         assert words in error["error"]["message"]
         assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 504
-    await server.idle()
+    await server.wait_until_idle()
 
 
 async def test_streams_side_by_side_keep_their_own_text(serve: Serve) -> None:  # R31
@@ -345,7 +349,7 @@ async def test_streams_side_by_side_keep_their_own_text(serve: Serve) -> None:  
             for stream in (True, False):
                 response = await client.post(ROUTE, json={"prompt": words, "stream": stream})
                 text = (
-                    joined(chunks(response.content))
+                    join_text(parse_chunks(response.content))
                     if stream
                     else response.json()["choices"][0]["text"]
                 )

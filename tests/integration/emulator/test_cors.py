@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import chunks, joined
+from tests.integration.emulator.serving import join_text, parse_chunks
 
 PAGE, OTHER = "https://app.example", "https://evil.example"
 KEY = {"authorization": "Bearer secret"}
@@ -105,7 +105,7 @@ async def test_streams_are_shown_to_the_page(
         response = await client.post(path, json=body, headers={"origin": PAGE})
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers[ALLOW] == PAGE
-    assert joined(chunks(response.content)) == "ab"
+    assert join_text(parse_chunks(response.content)) == "ab"
 
 
 async def test_other_origins_are_not_let_in(serve: Serve) -> None:

@@ -12,7 +12,7 @@ from engine import Engine
 from handler.setting_error import SettingError
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import chunks, joined
+from tests.integration.emulator.serving import join_text, parse_chunks
 
 TURNS = {"messages": [{"role": "user", "content": "hi"}]}
 SAID = {"pieces": ["Hello", " there"]}
@@ -27,8 +27,8 @@ async def test_each_family_answers(prefix: str, serve: Serve, script: ScriptFact
             asked: dict[str, Any] = {"model": "tiny", **body}
             whole = (await client.post(f"{prefix}/{path}", json=asked)).json()
             streamed = await client.post(f"{prefix}/{path}", json=asked | {"stream": True})
-            found = chunks(streamed.content)
-            assert joined(found) == "Hello there"
+            found = parse_chunks(streamed.content)
+            assert join_text(found) == "Hello there"
             [choice] = whole["choices"]
             said = choice["text"] if "text" in choice else choice["message"]["content"]
             assert said == "Hello there"
@@ -52,7 +52,7 @@ async def test_oracle_says_the_role_each_time(serve: Serve, script: ScriptFactor
     # R36
     server = await serve(script(SAID | {"delay_ms": 5}))
     async with server.client() as client:
-        found = chunks(
+        found = parse_chunks(
             (await client.post("/chat/completions", json=TURNS | {"stream": True})).content
         )
     said = [chunk["choices"][0]["delta"] for chunk in found]

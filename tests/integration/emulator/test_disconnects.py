@@ -15,7 +15,7 @@ import pytest
 from engine.hooks import FirstToken, RequestEnded, RequestQueued, RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
-from tests.integration.emulator.serving import Server, Wire, chunks, joined
+from tests.integration.emulator.serving import RawConnection, Server, join_text, parse_chunks
 
 ROUTE = "/v1/completions"
 HANG = {"hang_s": 3600}
@@ -27,12 +27,12 @@ async def assert_clean(server: Server, aborted: int) -> None:
     """Check that a generation was stopped and its slot freed, and that the next answer is whole."""
     ended = await server.events.wait(RequestEnded, aborted)
     assert all(event.aborted for event in ended)
-    await server.idle()
+    await server.wait_until_idle()
     async with server.client() as client:
         health = (await client.get("/health")).json()["engine"]
         assert (health["running"], health["waiting"]) == (0, 0)
         streamed = await client.post(ROUTE, json={"prompt": "all is well", "stream": True})
-        assert joined(chunks(streamed.content)) == "all is well"
+        assert join_text(parse_chunks(streamed.content)) == "all is well"
         whole = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
         assert whole["choices"][0]["text"] == "all is well"
 
@@ -44,7 +44,7 @@ async def test_before_the_first_token(
 ) -> None:
     path = script({"when": "leave", "pieces": [HANG, "late"]}, ECHO, slots=1)
     server = await serve(path, engine_isolation=isolation)
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "leave", "stream": stream})
         await server.events.wait(RequestStarted)
     await assert_clean(server, 1)
@@ -54,33 +54,33 @@ async def test_before_the_first_token(
 async def test_in_mid_stream(serve: Serve, script: ScriptFactory, isolation: str) -> None:
     path = script({"when": "leave", "pieces": ["early ", HANG, "late"]}, ECHO, slots=1)
     server = await serve(path, engine_isolation=isolation)
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "leave", "stream": True})
-        await wire.head()
-        assert b"early" in await wire.chunk()
+        await wire.read_head()
+        assert b"early" in await wire.read_chunk()
     await assert_clean(server, 1)
 
 
 async def test_in_mid_answer_that_is_not_streamed(serve: Serve, script: ScriptFactory) -> None:
     path = script({"when": "leave", "pieces": ["early ", HANG, "late"]}, ECHO, slots=1)
     server = await serve(path)
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "leave"})
         await server.events.wait(RequestStarted)
         (stream,) = server.engine._streams
         # The hook reports the first token only at the end.
-        await server.becomes(lambda: stream._first_token_at is not None)
+        await server.wait_until(lambda: stream._first_token_at is not None)
     await assert_clean(server, 1)
 
 
 async def test_while_the_model_talks(serve: Serve, script: ScriptFactory) -> None:
     talk = {"when": "leave", "pieces": ["bla "], "repeat": -1, "delay_ms": 1}
     server = await serve(script(talk, ECHO, slots=1))
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "leave", "stream": True})
-        await wire.head()
+        await wire.read_head()
         for _ in range(10):
-            await wire.chunk()
+            await wire.read_chunk()
     await assert_clean(server, 1)
 
 
@@ -90,12 +90,12 @@ async def test_while_the_client_does_not_read(
 ) -> None:
     flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
     server = await serve(script(flood, ECHO, slots=1, context_length=10**9))
-    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+    with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(ROUTE, {"prompt": "leave", "stream": True})
-        await wire.head()
+        await wire.read_head()
         # Uvicorn stops taking more once its buffer is over its mark: the server now waits in send.
         (connection,) = server.connections
-        await server.becomes(lambda: connection.flow.write_paused)
+        await server.wait_until(lambda: connection.flow.write_paused)
         assert server.events.of(RequestEnded) == []
         wire.close(reset=reset)
     await assert_clean(server, 1)
@@ -106,7 +106,7 @@ async def test_client_that_never_reads_costs_its_own_answer_only(
 ) -> None:
     flood = {"when": "leave", "pieces": ["x" * 50_000], "repeat": -1, "delay_ms": 2}
     server = await serve(script(flood, ECHO, slots=1, context_length=10**9))
-    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+    with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(ROUTE, {"prompt": "leave", "stream": True}, "connection: close\r\n")
         (ended,) = await server.events.wait(RequestEnded)
         assert type(ended.error).__name__ == "ConsumerTooSlow"
@@ -121,15 +121,15 @@ async def test_client_that_never_reads_costs_its_own_answer_only(
 
 async def test_while_waiting_for_a_slot(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"when": "leave", "pieces": ["a", HANG]}, ECHO, slots=1))
-    with await Wire.connect(server.port) as running:
+    with await RawConnection.connect(server.port) as running:
         await running.post(ROUTE, {"prompt": "leave", "stream": True})
-        await running.head()
+        await running.read_head()
         for stream in (False, True):
-            with await Wire.connect(server.port) as waiting:
+            with await RawConnection.connect(server.port) as waiting:
                 await waiting.post(ROUTE, {"prompt": "leave", "stream": stream})
                 await server.events.wait(RequestQueued, 1 + stream)
                 assert server.engine.waiting == 1
-            await server.becomes(lambda: len(server.tasks) == 1)
+            await server.wait_until(lambda: len(server.tasks) == 1)
             assert server.engine.waiting == 0
     await assert_clean(server, 1)
 
@@ -137,10 +137,10 @@ async def test_while_waiting_for_a_slot(serve: Serve, script: ScriptFactory) -> 
 async def test_while_the_model_loads(serve: Serve, gate: Gate) -> None:
     server = await serve(gate.path)
     for stream in (False, True):
-        with await Wire.connect(server.port) as wire:
+        with await RawConnection.connect(server.port) as wire:
             await wire.post(ROUTE, {"prompt": "x", "stream": stream})
-            await server.becomes(lambda: server.engine.running == 1)
-        await server.idle()
+            await server.wait_until(lambda: server.engine.running == 1)
+        await server.wait_until_idle()
     await gate.open()
     await assert_clean(server, 0)
 
@@ -152,27 +152,27 @@ async def test_others_go_on(serve: Serve, script: ScriptFactory) -> None:
     async def stays() -> None:
         async with server.client() as client:
             response = await client.post(ROUTE, json={"prompt": "slow", "stream": True})
-        assert joined(chunks(response.content)) == "word " * 100
+        assert join_text(parse_chunks(response.content)) == "word " * 100
 
     async def leaves() -> None:
         for _ in range(5):
-            with await Wire.connect(server.port) as wire:
+            with await RawConnection.connect(server.port) as wire:
                 await wire.post(ROUTE, {"prompt": "leave", "stream": True})
-                await wire.head()
-                await wire.chunk()
+                await wire.read_head()
+                await wire.read_chunk()
 
     await asyncio.gather(stays(), leaves(), leaves(), stays())
-    await server.idle()
+    await server.wait_until_idle()
 
 
 async def test_runsync_client_that_leaves_ends_the_waiting_and_not_the_job(
     serve: Serve, script: ScriptFactory
 ) -> None:
     server = await serve(script({"pieces": ["a", HANG]}, slots=1))
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post("/runsync", {"input": {"prompt": "x"}})
         (started,) = await server.events.wait(RequestStarted)
-    await server.quiet()
+    await server.wait_until_no_requests()
     async with server.client() as client:
         job = (await client.get(f"/status/{started.request_id}")).json()
     assert job["status"] == "IN_PROGRESS"
@@ -203,7 +203,7 @@ async def test_random_disconnects_leave_nothing(
     rng = random.Random(scale)
 
     async def leave() -> None:
-        with await Wire.connect(server.port) as wire:
+        with await RawConnection.connect(server.port) as wire:
             stream = rng.random() < 0.7
             data = b'{"prompt": "leave", "stream": %s}' % (b"true" if stream else b"false")
             # Closed after the answer: a client that wants more of it than there is would wait on.
@@ -229,17 +229,17 @@ async def test_random_disconnects_leave_nothing(
 
     async with server.client() as client:
         await client.post(ROUTE, json={"prompt": "warm"})
-    await server.becomes(lambda: not server.connections)
-    await server.idle()
+    await server.wait_until(lambda: not server.connections)
+    await server.wait_until_idle()
     gc.collect()
     before = state()
     count = 50 * (4 if scale > 1 else 1)
     for _ in range(count // 5):
         await asyncio.gather(*(leave() for _ in range(5)))
-    await server.idle()
+    await server.wait_until_idle()
     gc.collect()
     with contextlib.suppress(TimeoutError):
-        await server.becomes(lambda: state() == before)
+        await server.wait_until(lambda: state() == before)
     assert state() == before
     started, ended = server.events.of(RequestStarted), server.events.of(RequestEnded)
     assert sorted(e.request_id for e in started) == sorted(e.request_id for e in ended)

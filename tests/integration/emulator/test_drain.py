@@ -13,7 +13,7 @@ import pytest
 from engine.hooks import RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Server, sse
+from tests.integration.emulator.serving import Server, parse_sse
 
 HANG = {"hang_s": 3600}
 SLOWLY = {"pieces": ["a", {"text": "b", "delay_ms": 300}]}
@@ -51,7 +51,7 @@ async def test_worker_that_waits_is_told_there_is_nothing_and_then_to_wait(serve
             asyncio.create_task(client.get(f"/v2/default/{path}"))
             for path in ("job-take/one", "job-take-batch/two")
         ]
-        await server.becomes(lambda: len(server.tasks) == 2)
+        await server.wait_until(lambda: len(server.tasks) == 2)
         await ending(server)
         async with asyncio.timeout(5):
             assert [(await poll).status_code for poll in polls] == [204, 204]
@@ -102,7 +102,7 @@ async def test_runsync_whose_job_waits_gets_its_id_at_once(serve: Serve, tmp_pat
     server = await serve(local_worker=False, job_db=database)
     async with server.client() as client:
         waiting = asyncio.create_task(client.post("/runsync", json={"input": 7}))
-        await server.becomes(lambda: bool(server.tasks))
+        await server.wait_until(lambda: bool(server.tasks))
         await asyncio.sleep(0.05)
         await ending(server)
         async with asyncio.timeout(5):
@@ -141,7 +141,7 @@ async def test_stream_that_ends_in_time_is_whole(serve: Serve, script: ScriptFac
         )
         await server.events.wait(RequestStarted)
         task = await ending(server)
-        found = sse((await asked).content)
+        found = parse_sse((await asked).content)
         assert found[-1] == "[DONE]"
         assert "error" not in str(found)
         async with asyncio.timeout(5):
@@ -161,14 +161,14 @@ async def test_stream_that_does_not_end_says_why_it_does(
         await server.events.wait(RequestStarted, 2)
         await over(server, await ending(server))
         streamed, whole = [await each for each in asked]
-        found = sse(streamed.content)
+        found = parse_sse(streamed.content)
         assert found[0]["choices"][0]["text"] == "a"
         error: dict[str, Any] = found[-2]["error"]
         assert (error["code"], error["details"]) == (503, {"reason": "the server is shutting down"})
         assert found[-1] == "[DONE]"
         assert whole.status_code == 503
         assert whole.json()["error"]["details"]["reason"] == "the server is shutting down"
-    await server.idle()
+    await server.wait_until_idle()
 
 
 async def test_jobs_stream_says_that_it_closes(serve: Serve) -> None:
@@ -178,7 +178,7 @@ async def test_jobs_stream_says_that_it_closes(serve: Serve) -> None:
         asked = asyncio.create_task(
             client.get(f"/stream/{sent['id']}", headers={"accept": "text/event-stream"})
         )
-        await server.becomes(lambda: bool(server.tasks))
+        await server.wait_until(lambda: bool(server.tasks))
         await asyncio.sleep(0.05)
         await over(server, await ending(server))
         last = (await asked).text.rstrip("\n").split("\n\n")[-1].split("\n")
@@ -202,4 +202,4 @@ async def test_end_is_bounded_whatever_runs(
         await over(server, await ending(server))
         assert loop.time() - began < drain_s + 2
         assert (await stop).status_code == 204
-    await server.idle()
+    await server.wait_until_idle()

@@ -14,7 +14,7 @@ import pytest
 from engine.hooks import HostLoaded, HostLost, RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Server, Wire, chunks, joined
+from tests.integration.emulator.serving import RawConnection, Server, join_text, parse_chunks
 
 ROUTE = "/v1/completions"
 HANG = {"hang_s": 3600}
@@ -51,26 +51,26 @@ async def test_kill_in_the_middle_of_four_streams(serve: Serve, script: ScriptFa
     path = script({"when": "hang", "pieces": ["so far", HANG]}, {}, slots=4)
     server = await serve(path, engine_isolation="process")
     async with watched(server) as health:
-        wires = [await Wire.connect(server.port) for _ in range(4)]
+        wires = [await RawConnection.connect(server.port) for _ in range(4)]
         for wire in wires:
             await wire.post(ROUTE, {"prompt": "hang", "stream": True})
         firsts = []
         for wire in wires:
-            assert (await wire.head())[0] == 200
-            firsts.append(await wire.chunk())
+            assert (await wire.read_head())[0] == 200
+            firsts.append(await wire.read_chunk())
         assert server.engine.running == 4
         kill(server)
         for wire, body in zip(wires, firsts, strict=True):
-            while part := await wire.chunk():
+            while part := await wire.read_chunk():
                 body += part
-            *text, error = chunks(body)
-            assert joined(text) == "so far"
+            *text, error = parse_chunks(body)
+            assert join_text(text) == "so far"
             assert error["error"]["code"] == 500
             assert "SIGKILL" in error["error"]["message"]
             # The connection outlives it, and so does the server.
             await wire.post(ROUTE, {"prompt": "all is well"})
         for wire in wires:
-            status, _, body = await wire.answer()
+            status, _, body = await wire.read_response()
             assert (status, b'"text":"all is well"' in body) == (200, True)
             wire.close()
         (lost,) = server.events.of(HostLost)
@@ -78,7 +78,7 @@ async def test_kill_in_the_middle_of_four_streams(serve: Serve, script: ScriptFa
         assert len(server.events.of(HostLoaded)) == 2
     assert {each["code"] for each in health} == {200}
     assert health[-1]["engine"]["restarts"] == 1
-    await server.idle()
+    await server.wait_until_idle()
 
 
 async def test_kill_before_the_first_token_is_an_http_error(
@@ -116,8 +116,8 @@ async def test_segfault_of_one_request_is_its_error(serve: Serve, script: Script
     server = await serve(path, engine_isolation="process")
     async with server.client() as client:
         response = await client.post(ROUTE, json={"prompt": "die", "stream": True})
-        *text, error = chunks(response.content)
-        assert joined(text) == "so "
+        *text, error = parse_chunks(response.content)
+        assert join_text(text) == "so "
         assert "SIGSEGV" in error["error"]["message"]
         assert (await client.post(ROUTE, json={"prompt": "ok"})).status_code == 200
 
@@ -162,11 +162,11 @@ async def test_engine_deaf_to_an_abort_is_replaced(serve: Serve, script: ScriptF
     deaf = {"when": "deaf", "pieces": [{"hang_s": 3600, "deaf": True}]}
     path = script(deaf, {}, slots=1)
     server = await serve(path, engine_isolation="process", abort_grace_s=0.3)
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "deaf", "stream": True})
         await server.events.wait(RequestStarted)
     await server.events.wait(HostLost)
     async with server.client() as client:
         response = await client.post(ROUTE, json={"prompt": "all is well"})
         assert response.json()["choices"][0]["text"] == "all is well"
-    await server.idle()
+    await server.wait_until_idle()

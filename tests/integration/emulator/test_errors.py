@@ -19,7 +19,7 @@ from handler.model_list import ModelEntry
 from handler.openai.service import OpenAIService
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
-from tests.integration.emulator.serving import Server, Wire, head
+from tests.integration.emulator.serving import RawConnection, Server, build_request_head
 
 HANG = {"hang_s": 3600}
 POSTS = ("/v1/completions", "/v1/chat/completions", "/run", "/runsync", "/v2/default/run")
@@ -82,24 +82,24 @@ async def test_body_over_the_limit_is_413_declared_or_not(serve: Serve, path: st
 
 async def test_too_large_a_body_is_refused_before_it_is_sent(serve: Serve) -> None:
     server = await serve(max_run_mb=1)
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("POST", "/run", "content-length: 2000000\r\n"))
-        assert (await wire.answer())[0] == 413
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("POST", "/run", "content-length: 2000000\r\n"))
+        assert (await wire.read_response())[0] == 413
         # What a client sends all the same is thrown away, and the connection still works.
         for _ in range(20):
             await wire.send(b"x" * 100_000)
-        await wire.send(head("GET", "/health"))
-        assert (await wire.answer())[0] == 200
+        await wire.send(build_request_head("GET", "/health"))
+        assert (await wire.read_response())[0] == 200
 
 
 async def test_unending_body_is_refused_at_the_limit(serve: Serve) -> None:
     server = await serve(max_run_mb=0.1)
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("POST", "/run", "transfer-encoding: chunked\r\n"))
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("POST", "/run", "transfer-encoding: chunked\r\n"))
         part = b"%x\r\n" % 50_000 + b"x" * 50_000 + b"\r\n"
         for _ in range(3):
             await wire.send(part)
-        assert (await wire.answer())[0] == 413
+        assert (await wire.read_response())[0] == 413
 
 
 async def test_unknown_paths_are_404(serve: Serve) -> None:
@@ -174,7 +174,7 @@ async def test_full_queue_is_429_with_retry_after(
         waiting.cancel()
         running.cancel()
         await asyncio.wait({running, waiting})
-    await server.idle()
+    await server.wait_until_idle()
     # Nothing in this is worth an alarm: an error that was expected has no traceback.
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
@@ -234,12 +234,12 @@ async def test_engine_that_no_worker_here_waits_for_is_loaded_as_well(
     serve: Serve, script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await serve(script({}), local_worker=False, engine_isolation="process")
-    await server.becomes(lambda: server.engine.state is EngineState.READY)
+    await server.wait_until(lambda: server.engine.state is EngineState.READY)
     async with server.client() as client:
         assert (await client.get("/health")).json()["status"] == "ok"
     assert not caplog.records
     broken = await serve(script({}, load_error="the file is broken"), local_worker=False)
-    await broken.becomes(lambda: "the engine did not start: the file is broken" in caplog.text)
+    await broken.wait_until(lambda: "the engine did not start: the file is broken" in caplog.text)
     async with broken.client() as client:
         health = await client.get("/health")
         assert (health.status_code, health.json()["status"]) == (503, "unavailable")
@@ -336,4 +336,4 @@ async def test_no_body_is_the_servers_fault(serve: Serve, path: str, scale: int)
         asyncio.run_coroutine_threadsafe(work, loop).result(30)
 
     await asyncio.to_thread(fuzz)
-    await server.idle()
+    await server.wait_until_idle()

@@ -14,10 +14,10 @@ import pytest
 import emulator.runpod.client_routes
 from emulator.runpod.stream_route import JobStream
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.asking import sent
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.puppet import Puppet
-from tests.integration.emulator.serving import Server, Wire, head
+from tests.integration.emulator.job_client import submit_job
+from tests.integration.emulator.scripted_worker import ScriptedWorker
+from tests.integration.emulator.serving import RawConnection, Server, build_request_head
 from tests.unit.emulator.events import DEADLINE_S
 
 HANG = {"hang_s": 3600}
@@ -27,14 +27,14 @@ TALK: dict[str, Any] = {"prompt": "talk", "sampling_params": {"stream": True}}
 class Events:
     """The events of one connection."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: RawConnection) -> None:
         self._wire = wire
         self._blocks: list[str] = []
 
     async def next(self) -> str:
         """Return the next event or comment; empty at the end."""
         if not self._blocks:
-            text = (await self._wire.chunk()).decode()
+            text = (await self._wire.read_chunk()).decode()
             if not text:
                 return ""
             assert text.endswith("\n\n")
@@ -55,9 +55,9 @@ async def listening(
     headers = "accept: text/event-stream\r\n"
     if last is not None:
         headers += f"last-event-id: {last}\r\n"
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("GET", f"{path}/stream/{job_id}", headers))
-        status, found = await wire.head()
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("GET", f"{path}/stream/{job_id}", headers))
+        status, found = await wire.read_head()
         assert status == 200
         assert found["content-type"] == "text/event-stream; charset=utf-8"
         assert found["cache-control"] == "no-cache"
@@ -76,15 +76,15 @@ def ended(block: str) -> dict[str, Any]:
 async def test_events_arrive_while_the_job_runs(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id, worker = await sent(client), Puppet(client)
+        job_id, worker = await submit_job(client), ScriptedWorker(client)
         async with listening(server, job_id) as events:
-            job = await worker.take()
+            job = await worker.take_job()
             for number, output in enumerate(["a", {"text": "é\n\n"}, None], 1):
-                await worker.say(job, output)
+                await worker.send_chunks(job, output)
                 mark, data = (await events.next()).split("\n")
                 assert mark == f"id: 1.{number}"
                 assert json.loads(data.removeprefix("data: ")) == {"output": output}
-            await worker.done(job, output=[1])
+            await worker.post_result(job, output=[1])
             shown = ended(await events.next())
             assert shown == (await client.get(f"/v2/other/status/{job_id}")).json()
             assert await events.next() == ""
@@ -96,12 +96,12 @@ async def test_events_arrive_while_the_job_runs(serve: Serve) -> None:
 async def test_every_listener_hears_everything(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id, worker = await sent(client), Puppet(client)
-        job = await worker.take()
-        await worker.say(job, *range(5))
+        job_id, worker = await submit_job(client), ScriptedWorker(client)
+        job = await worker.take_job()
+        await worker.send_chunks(job, *range(5))
         async with listening(server, job_id) as first, listening(server, job_id) as second:
-            await worker.say(job, *range(5, 10))
-            await worker.done(job, output=None)
+            await worker.send_chunks(job, *range(5, 10))
+            await worker.post_result(job, output=None)
             for events in (first, second):
                 *said, end = await events.rest()
                 assert said == [f'id: 1.{at + 1}\ndata: {{"output":{at}}}' for at in range(10)]
@@ -111,15 +111,15 @@ async def test_every_listener_hears_everything(serve: Serve) -> None:
 async def test_client_that_comes_back_goes_on_behind_its_last_event(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id, worker = await sent(client), Puppet(client)
-        job = await worker.take()
-        await worker.say(job, "a", "b")
+        job_id, worker = await submit_job(client), ScriptedWorker(client)
+        job = await worker.take_job()
+        await worker.send_chunks(job, "a", "b")
         async with listening(server, job_id) as events:
             assert await events.next() == 'id: 1.1\ndata: {"output":"a"}'
-        await server.quiet()
+        await server.wait_until_no_requests()
         async with listening(server, job_id, last="1.1") as events:
             assert await events.next() == 'id: 1.2\ndata: {"output":"b"}'
-            await worker.done(job, output=None)
+            await worker.post_result(job, output=None)
             assert ended(await events.next())["status"] == "COMPLETED"
         # As an EventSource does when it is not closed; 204 is what stops it.
         headers = {"accept": "text/event-stream", "last-event-id": "end"}
@@ -132,7 +132,7 @@ async def test_last_event_id_of_another_stream_is_400(serve: Serve, last: str) -
     server = await serve()
     async with server.client() as client:
         headers = {"accept": "text/event-stream", "last-event-id": last}
-        response = await client.get(f"/v2/other/stream/{await sent(client)}", headers=headers)
+        response = await client.get(f"/v2/other/stream/{await submit_job(client)}", headers=headers)
     assert response.status_code == 400
     assert response.json()["error"]["message"].startswith("Last-Event-ID must be the id of")
 
@@ -140,21 +140,25 @@ async def test_last_event_id_of_another_stream_is_400(serve: Serve, last: str) -
 async def test_lost_worker_is_told_by_a_restart(serve: Serve) -> None:
     server = await serve(worker_grace_s=0)
     async with server.client() as client:
-        job_id, lost, other = await sent(client), Puppet(client), Puppet(client, name="w2")
-        await lost.say(await lost.take(), "a", "b")
+        job_id, lost, other = (
+            await submit_job(client),
+            ScriptedWorker(client),
+            ScriptedWorker(client, name="w2"),
+        )
+        await lost.send_chunks(await lost.take_job(), "a", "b")
         async with listening(server, job_id) as events:
             for number in (1, 2):
                 assert (await events.next()).startswith(f"id: 1.{number}\n")
-            await lost.vanish(server)
-            job = await other.take()
+            await lost.drop_connection(server)
+            job = await other.take_job()
             assert job["id"] == job_id
-            await other.say(job, "a")
+            await other.send_chunks(job, "a")
             assert await events.next() == "event: restart\ndata: {}"
             # An attempt may have gone to nobody in between.
             mark, data = (await events.next()).split("\n")
             assert mark in ("id: 2.1", "id: 3.1")
             assert data == 'data: {"output":"a"}'
-            await other.done(job, output=["a"])
+            await other.post_result(job, output=["a"])
             assert ended(await events.next())["workerId"] == "w2"
 
 
@@ -166,7 +170,7 @@ async def test_silence_is_filled_with_comments(
     )
     server = await serve()
     async with server.client() as client:
-        job_id = await sent(client)
+        job_id = await submit_job(client)
         async with listening(server, job_id) as events:
             assert [await events.next() for _ in range(3)] == [": still here"] * 3
             await client.post(f"/v2/other/cancel/{job_id}")
@@ -182,15 +186,15 @@ async def test_silence_is_filled_with_comments(
 async def test_end_tells_what_became_of_the_job(serve: Serve) -> None:
     server = await serve(min_execution_timeout_ms=1)
     async with server.client() as client:
-        worker = Puppet(client)
-        failed = await sent(client)
+        worker = ScriptedWorker(client)
+        failed = await submit_job(client)
         async with listening(server, failed) as events:
-            await worker.done(await worker.take(), error="it broke")
+            await worker.post_result(await worker.take_job(), error="it broke")
             shown = ended(await events.next())
             assert (shown["status"], shown["error"]) == ("FAILED", "it broke")
-        late = await sent(client, policy={"executionTimeout": 1_000})
+        late = await submit_job(client, policy={"executionTimeout": 1_000})
         async with listening(server, late) as events:
-            await worker.say(await worker.take(), "so far")
+            await worker.send_chunks(await worker.take_job(), "so far")
             assert (await events.next()).startswith("id: 1.1\n")
             shown = ended(await events.next())
             assert shown["status"] == "TIMED_OUT"
@@ -200,7 +204,7 @@ async def test_end_tells_what_became_of_the_job(serve: Serve) -> None:
 async def test_job_whose_time_is_over_is_gone(serve: Serve) -> None:
     server = await serve(min_job_ttl_ms=1)
     async with server.client() as client:
-        job_id = await sent(client, policy={"ttl": 200})
+        job_id = await submit_job(client, policy={"ttl": 200})
         async with listening(server, job_id) as events:
             assert await events.rest() == ["event: gone\ndata: {}"]
 
@@ -208,17 +212,19 @@ async def test_job_whose_time_is_over_is_gone(serve: Serve) -> None:
 async def test_listeners_that_leave_leave_nothing(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id = await sent(client)
+        job_id = await submit_job(client)
         for reset in (False, True):
-            wires = [await Wire.connect(server.port) for _ in range(10)]
+            wires = [await RawConnection.connect(server.port) for _ in range(10)]
             for wire in wires:
                 await wire.send(
-                    head("GET", f"/v2/other/stream/{job_id}", "accept: text/event-stream\r\n")
+                    build_request_head(
+                        "GET", f"/v2/other/stream/{job_id}", "accept: text/event-stream\r\n"
+                    )
                 )
-                await wire.head()
+                await wire.read_head()
             for wire in wires:
                 wire.close(reset=reset)
-            await server.quiet()
+            await server.wait_until_no_requests()
         # The job is as it was.
         assert (await client.get(f"/v2/other/status/{job_id}")).json()["status"] == "IN_QUEUE"
 
@@ -241,4 +247,4 @@ async def test_local_worker_streams_as_it_generates(
             await client.post(f"{path}/cancel/{job_id}")
             assert ended(await events.next())["status"] == "CANCELLED"
         async with asyncio.timeout(DEADLINE_S):
-            await server.idle()
+            await server.wait_until_idle()

@@ -12,7 +12,12 @@ import pytest
 from engine.hooks import RequestEnded, RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Wire, chunks, head, joined
+from tests.integration.emulator.serving import (
+    RawConnection,
+    build_request_head,
+    join_text,
+    parse_chunks,
+)
 
 ROUTE = "/v1/completions"
 BODY = b'{"prompt": "hello"}'
@@ -21,48 +26,50 @@ LENGTH = f"content-length: {len(BODY)}\r\n"
 
 async def test_head_of_health_has_no_body(serve: Serve) -> None:
     server = await serve()
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("HEAD", "/health"))
-        status, headers = await wire.head()
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("HEAD", "/health"))
+        status, headers = await wire.read_head()
         assert status == 200
         assert int(headers["content-length"]) > 0
         # The next answer follows at once: no body was sent.
-        await wire.send(head("GET", "/health"))
-        assert (await wire.answer())[0] == 200
+        await wire.send(build_request_head("GET", "/health"))
+        assert (await wire.read_response())[0] == 200
 
 
 async def test_client_that_waits_for_100_continue_gets_it(serve: Serve) -> None:
     server = await serve()
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("POST", ROUTE, LENGTH + "expect: 100-continue\r\n"))
-        assert (await wire.head())[0] == 100
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("POST", ROUTE, LENGTH + "expect: 100-continue\r\n"))
+        assert (await wire.read_head())[0] == 100
         await wire.send(BODY)
-        assert (await wire.answer())[0] == 200
+        assert (await wire.read_response())[0] == 200
 
 
 async def test_client_that_expects_to_continue_with_too_much_is_refused(serve: Serve) -> None:
     server = await serve(max_body_mb=1)
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("POST", ROUTE, "content-length: 2000000\r\nexpect: 100-continue\r\n"))
-        assert (await wire.answer())[0] == 413
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(
+            build_request_head("POST", ROUTE, "content-length: 2000000\r\nexpect: 100-continue\r\n")
+        )
+        assert (await wire.read_response())[0] == 413
 
 
 async def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
     server = await serve()
     stream = b'{"prompt": "second one", "stream": true}'
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.send(
-            head("POST", ROUTE, LENGTH)
+            build_request_head("POST", ROUTE, LENGTH)
             + BODY
-            + head("POST", ROUTE, f"content-length: {len(stream)}\r\n")
+            + build_request_head("POST", ROUTE, f"content-length: {len(stream)}\r\n")
             + stream
-            + head("GET", "/health")
+            + build_request_head("GET", "/health")
         )
-        status, _, body = await wire.answer()
+        status, _, body = await wire.read_response()
         assert (status, b'"text":"hello"' in body) == (200, True)
-        status, _, body = await wire.answer()
-        assert (status, joined(chunks(body))) == (200, "second one")
-        assert (await wire.answer())[0] == 200
+        status, _, body = await wire.read_response()
+        assert (status, join_text(parse_chunks(body))) == (200, "second one")
+        assert (await wire.read_response())[0] == 200
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
@@ -71,9 +78,9 @@ async def test_connection_is_closed_after_the_answer_when_the_client_says_so(
 ) -> None:
     server = await serve()
     close = "connection: close\r\n" if version == "1.1" else ""
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("POST", ROUTE, LENGTH + close, version) + BODY)
-        status, headers, body = await wire.answer()
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("POST", ROUTE, LENGTH + close, version) + BODY)
+        status, headers, body = await wire.read_response()
         assert (status, headers["connection"]) == (200, "close")
         assert b'"text":"hello"' in body
         assert await wire.read_all() == b""
@@ -81,12 +88,12 @@ async def test_connection_is_closed_after_the_answer_when_the_client_says_so(
 
 async def test_body_in_tiny_chunks(serve: Serve) -> None:
     server = await serve()
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("POST", ROUTE, "transfer-encoding: chunked\r\n"))
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("POST", ROUTE, "transfer-encoding: chunked\r\n"))
         for index in range(len(BODY)):
             await wire.send(b"1\r\n" + BODY[index : index + 1] + b"\r\n")
         await wire.send(b"0\r\n\r\n")
-        status, _, body = await wire.answer()
+        status, _, body = await wire.read_response()
         assert (status, b'"text":"hello"' in body) == (200, True)
 
 
@@ -106,7 +113,7 @@ async def test_what_is_no_http_is_refused_and_the_server_stays(
     serve: Serve, garbage: bytes
 ) -> None:
     server = await serve()
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.send(garbage)
         assert (await wire.read_all()).startswith(b"HTTP/1.1 400 ")
     async with server.client() as client:
@@ -119,10 +126,10 @@ async def test_client_that_leaves_in_its_body_leaves_no_trace(
     server = await serve()
     with caplog.at_level(logging.WARNING):
         for path in (ROUTE, "/run"):
-            with await Wire.connect(server.port) as wire:
-                await wire.send(head("POST", path, LENGTH) + BODY[:5])
-                await server.becomes(lambda: bool(server.tasks))
-            await server.idle()
+            with await RawConnection.connect(server.port) as wire:
+                await wire.send(build_request_head("POST", path, LENGTH) + BODY[:5])
+                await server.wait_until(lambda: bool(server.tasks))
+            await server.wait_until_idle()
     assert caplog.text == ""
 
 
@@ -131,7 +138,7 @@ async def test_client_that_shuts_its_sending_side_counts_as_gone(
 ) -> None:
     # Uvicorn closes the connection then, so nobody could be answered.
     server = await serve(script({"pieces": ["a", {"hang_s": 3600}]}))
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "x"})
         await server.events.wait(RequestStarted)
         wire.sock.shutdown(socket.SHUT_WR)
@@ -154,11 +161,11 @@ async def test_connection_leaves_nothing_when_its_client_has_gone(
     server = await serve()
     gc.disable()
     try:
-        with await Wire.connect(server.port) as wire:
-            await wire.send(head("POST", ROUTE, LENGTH) + BODY)
-            assert (await wire.answer())[0] == 200
+        with await RawConnection.connect(server.port) as wire:
+            await wire.send(build_request_head("POST", ROUTE, LENGTH) + BODY)
+            assert (await wire.read_response())[0] == 200
             gone = weakref.ref(next(iter(server.connections)))
             wire.close(reset=reset)
-        await server.becomes(lambda: gone() is None)
+        await server.wait_until(lambda: gone() is None)
     finally:
         gc.enable()

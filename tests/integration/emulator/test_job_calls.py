@@ -11,9 +11,16 @@ import pytest
 
 from engine.hooks import RequestStarted
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.asking import INPUT, OTHER, becomes, health, sent, status
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.puppet import Puppet
+from tests.integration.emulator.job_client import (
+    INPUT,
+    OTHER,
+    get_job_counts,
+    get_status,
+    submit_job,
+    wait_for_status,
+)
+from tests.integration.emulator.scripted_worker import ScriptedWorker
 from tests.unit.emulator.events import DEADLINE_S
 
 HANG = {"hang_s": 3600}
@@ -30,7 +37,7 @@ async def test_cancel_stops_a_job_that_runs(
 ) -> None:
     server = await serve(script({"pieces": ["a", HANG]}, slots=1))
     async with server.client() as client:
-        job_id, second = await sent(client, prefix), await sent(client, prefix)
+        job_id, second = await submit_job(client, prefix), await submit_job(client, prefix)
         await server.events.wait(RequestStarted)
         response = await client.post(f"{prefix}/cancel/{job_id}")
         assert response.json() == {"id": job_id, "status": "CANCELLED"}
@@ -38,22 +45,22 @@ async def test_cancel_stops_a_job_that_runs(
         await server.events.wait(RequestStarted, 2)
         await client.post(f"{prefix}/cancel/{second}")
         async with asyncio.timeout(DEADLINE_S):
-            await server.idle()
-        assert (await status(client, job_id, prefix))["status"] == "CANCELLED"
+            await server.wait_until_idle()
+        assert (await get_status(client, job_id, prefix))["status"] == "CANCELLED"
 
 
 async def test_cancel_again_changes_nothing(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id = await sent(client)
+        job_id = await submit_job(client)
         cancelled = {"id": job_id, "status": "CANCELLED"}
         for _ in range(3):
             response = await client.post(f"{OTHER}/cancel/{job_id}", json={})
             assert (response.status_code, response.json()) == (200, cancelled)
         at_once = await asyncio.gather(*(client.post(f"{OTHER}/cancel/{job_id}") for _ in range(5)))
         assert {response.status_code for response in at_once} == {200}
-        assert await status(client, job_id) == cancelled
-        assert await health(client) == {
+        assert await get_status(client, job_id) == cancelled
+        assert await get_job_counts(client) == {
             "completed": 0,
             "failed": 0,
             "inProgress": 0,
@@ -68,20 +75,20 @@ async def test_cancel_of_a_job_that_has_ended_leaves_its_result(serve: Serve) ->
         job = (await client.post("/runsync", json={"input": INPUT})).json()
         response = await client.post(f"/cancel/{job['id']}")
         assert response.json() == {"id": job["id"], "status": "COMPLETED"}
-        assert await status(client, job["id"], "") == job
+        assert await get_status(client, job["id"], "") == job
 
 
 async def test_worker_is_told_to_stop_and_its_late_result_ignored(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id, worker = await sent(client), Puppet(client)
-        job = await worker.take()
+        job_id, worker = await submit_job(client), ScriptedWorker(client)
+        job = await worker.take_job()
         await client.post(f"{OTHER}/cancel/{job_id}")
         stops = await client.get(f"{OTHER}/job-stop/w1")
         assert stops.json() == {"jobsToStop": [job_id]}
         late = await client.post(f"{OTHER}/job-done/w1/{job_id}", json={"output": "late"})
         assert late.status_code == 200
-        shown = await status(client, job["id"])
+        shown = await get_status(client, job["id"])
         assert shown["status"] == "CANCELLED"
         assert "output" not in shown
 
@@ -91,7 +98,7 @@ async def test_cancel_of_a_runsync_is_on_disk_first(serve: Serve, tmp_path: Path
     server = await serve(job_db=str(database))
     async with server.client() as client:
         waiting = asyncio.create_task(client.post(f"{OTHER}/runsync", json={"input": INPUT}))
-        job_id = (await Puppet(client).take())["id"]
+        job_id = (await ScriptedWorker(client).take_job())["id"]
         response = await client.post(f"{OTHER}/cancel/{job_id}")
         assert response.json() == {"id": job_id, "status": "CANCELLED"}
         with contextlib.closing(sqlite3.connect(database)) as found:
@@ -110,31 +117,31 @@ async def test_failed_job_runs_again_under_its_id(
     bad = {"pieces": ["so far", {"error": "out of memory"}]}
     server = await serve(script(bad))
     async with server.client() as client:
-        job_id = await sent(client, prefix)
-        await becomes(client, job_id, "FAILED", prefix)
+        job_id = await submit_job(client, prefix)
+        await wait_for_status(client, job_id, "FAILED", prefix)
         for _ in range(2):
             response = await client.post(f"{prefix}/retry/{job_id}")
             assert response.json() == {"id": job_id, "status": "IN_QUEUE"}
-            shown = await becomes(client, job_id, "FAILED", prefix)
+            shown = await wait_for_status(client, job_id, "FAILED", prefix)
             assert "out of memory" in shown["error"]
-        counts = await health(client, "/v2/default")
+        counts = await get_job_counts(client, "/v2/default")
         assert (counts["failed"], counts["retried"]) == (1, 1)
 
 
 async def test_retry_drops_what_there_was(serve: Serve) -> None:
     server = await serve(min_execution_timeout_ms=1)
     async with server.client() as client:
-        worker = Puppet(client)
-        job_id = await sent(client, policy={"executionTimeout": 1_000})
-        await worker.say(await worker.take(), "first")
-        shown = await becomes(client, job_id, "TIMED_OUT")
+        worker = ScriptedWorker(client)
+        job_id = await submit_job(client, policy={"executionTimeout": 1_000})
+        await worker.send_chunks(await worker.take_job(), "first")
+        shown = await wait_for_status(client, job_id, "TIMED_OUT")
         assert "executionTimeout" in shown["error"]
         await client.post(f"{OTHER}/retry/{job_id}")
-        assert await status(client, job_id) == {"id": job_id, "status": "IN_QUEUE"}
-        job = await worker.take()
-        await worker.say(job, "second")
-        await worker.done(job, output="better")
-        assert (await status(client, job_id))["output"] == "better"
+        assert await get_status(client, job_id) == {"id": job_id, "status": "IN_QUEUE"}
+        job = await worker.take_job()
+        await worker.send_chunks(job, "second")
+        await worker.post_result(job, output="better")
+        assert (await get_status(client, job_id))["output"] == "better"
         stream = (await client.get(f"{OTHER}/stream/{job_id}")).json()
         assert stream == {"status": "COMPLETED", "stream": [{"output": "second"}]}
 
@@ -142,10 +149,10 @@ async def test_retry_drops_what_there_was(serve: Serve) -> None:
 async def test_only_what_failed_can_be_run_again(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        worker = Puppet(client)
-        completed, running, cancelled, waiting = [await sent(client) for _ in range(4)]
-        await worker.done(await worker.take(), output=1)
-        await worker.take()
+        worker = ScriptedWorker(client)
+        completed, running, cancelled, waiting = [await submit_job(client) for _ in range(4)]
+        await worker.post_result(await worker.take_job(), output=1)
+        await worker.take_job()
         await client.post(f"{OTHER}/cancel/{cancelled}")
         for job_id, state in (
             (completed, "COMPLETED"),
@@ -158,7 +165,7 @@ async def test_only_what_failed_can_be_run_again(serve: Serve) -> None:
             assert response.json()["error"]["message"] == (
                 f"only a job that is FAILED or TIMED_OUT can be run again, this one is {state}"
             )
-            assert (await status(client, job_id))["status"] == state
+            assert (await get_status(client, job_id))["status"] == state
 
 
 # -- purge, health, requests ----------------------------------------------------------------------
@@ -170,18 +177,18 @@ async def test_purge_takes_back_what_waits_and_leaves_what_runs(
 ) -> None:
     server = await serve(script({"pieces": ["a", HANG]}, slots=1))
     async with server.client() as client:
-        running, *waiting = [await sent(client, prefix) for _ in range(4)]
-        elsewhere = await sent(client)
+        running, *waiting = [await submit_job(client, prefix) for _ in range(4)]
+        elsewhere = await submit_job(client)
         await server.events.wait(RequestStarted)
         sync = asyncio.create_task(client.post(f"{prefix}/runsync", json={"input": INPUT}))
-        await server.becomes(lambda: len(server.tasks) == 1)
+        await server.wait_until(lambda: len(server.tasks) == 1)
         response = await client.post(f"{prefix}/purge-queue")
         assert response.json() == {"removed": 4, "status": "completed"}
         assert (await sync).json()["status"] == "CANCELLED"
         for job_id in waiting:
-            assert await status(client, job_id, prefix) == {"id": job_id, "status": "CANCELLED"}
-        assert (await status(client, running, prefix))["status"] == "IN_PROGRESS"
-        assert (await status(client, elsewhere))["status"] == "IN_QUEUE"
+            assert await get_status(client, job_id, prefix) == {"id": job_id, "status": "CANCELLED"}
+        assert (await get_status(client, running, prefix))["status"] == "IN_PROGRESS"
+        assert (await get_status(client, elsewhere))["status"] == "IN_QUEUE"
         again = await client.post(f"{prefix}/purge-queue", json={})
         assert again.json() == {"removed": 0, "status": "completed"}
         assert server.events.of(RequestStarted)[1:] == []
@@ -191,12 +198,12 @@ async def test_purge_takes_back_what_waits_and_leaves_what_runs(
 async def test_health_counts_jobs_and_workers(serve: Serve, method: str) -> None:
     server = await serve()
     async with server.client() as client:
-        worker = Puppet(client)
+        worker = ScriptedWorker(client)
         for _ in range(5):
-            await sent(client)
-        await worker.done(await worker.take(), output=1)
-        await worker.done(await worker.take(), error="no")
-        await worker.take()
+            await submit_job(client)
+        await worker.post_result(await worker.take_job(), output=1)
+        await worker.post_result(await worker.take_job(), error="no")
+        await worker.take_job()
         shown = (await client.request(method, f"{OTHER}/health")).json()
         assert shown["jobs"] == {
             "completed": 1,
@@ -217,13 +224,18 @@ async def test_requests_are_listed_newest_first_and_shown_with_their_input(
 ) -> None:
     server = await serve()
     async with server.client() as client:
-        worker = Puppet(client)
-        first, second = await sent(client), await sent(client, webhook="http://127.0.0.1:9/")
-        await sent(client, "/v2/third")
-        await worker.done(await worker.take(), output={"ok": True})
+        worker = ScriptedWorker(client)
+        first, second = (
+            await submit_job(client),
+            await submit_job(client, webhook="http://127.0.0.1:9/"),
+        )
+        await submit_job(client, "/v2/third")
+        await worker.post_result(await worker.take_job(), output={"ok": True})
         shown = (await client.request(method, f"{OTHER}/requests")).json()
-        assert shown == {"requests": [await status(client, second), await status(client, first)]}
+        assert shown == {
+            "requests": [await get_status(client, second), await get_status(client, first)]
+        }
         done = (await client.request(method, f"{OTHER}/requests/{first}")).json()
-        assert done == await status(client, first) | {"input": INPUT}
+        assert done == await get_status(client, first) | {"input": INPUT}
         waiting = (await client.request(method, f"{OTHER}/requests/{second}")).json()
         assert waiting["webhook"] == "http://127.0.0.1:9/"

@@ -12,8 +12,8 @@ from structlog.contextvars import get_contextvars
 
 from engine.hooks import RequestStarted
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.asking import forgotten
 from tests.integration.emulator.conftest import Gate, Serve
+from tests.integration.emulator.job_client import wait_until_deleted
 
 HANG = {"hang_s": 3600}
 INPUT: dict[str, Any] = {"prompt": "hello there", "sampling_params": {"max_tokens": 8}}
@@ -192,7 +192,7 @@ async def test_status_sync_waits_for_the_end(
             "status": "IN_QUEUE",
         }
         asked = asyncio.create_task(client.request(method, path))
-        await server.becomes(lambda: len(server.tasks) == 1)
+        await server.wait_until(lambda: len(server.tasks) == 1)
         await gate.open()
         assert (await asked).json()["status"] == "COMPLETED"
 
@@ -234,7 +234,7 @@ async def test_full_store_is_429_with_retry_after(serve: Serve, gate: Gate) -> N
             assert response.json()["error"]["type"] == "rate_limit_error"
         await gate.open()
         # What has been kept for long enough makes room.
-        await forgotten(client, ids[0])
+        await wait_until_deleted(client, ids[0])
         for _ in range(9):
             # A result that was delivered makes room at once.
             assert (await client.post("/runsync", json={"input": INPUT})).status_code == 200
@@ -270,5 +270,5 @@ async def test_line_of_a_call_names_the_job_it_made(
         # One after the other on one connection.
         ids = [(await client.post(route, json={"input": INPUT})).json()["id"] for _ in range(2)]
         await client.get("/health")
-        await server.quiet()
+        await server.wait_until_no_requests()
     assert [each.get("job_id") for each in bound] == [*ids, None]

@@ -56,7 +56,7 @@ async def test_cancel_frees_the_slot_within_a_tokens_time(
 
 
 async def becomes_idle(server: Server, client: httpx2.AsyncClient) -> None:
-    await server.becomes(lambda: server.engine.running == 0)
+    await server.wait_until(lambda: server.engine.running == 0)
     async with asyncio.timeout(20):
         while (await workers(client))[1]:
             pass

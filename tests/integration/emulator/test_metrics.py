@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from emulator.metrics.definitions import PREFIX
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
-from tests.integration.emulator.asking import OTHER, becomes, sent
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Server, Wire
+from tests.integration.emulator.job_client import OTHER, submit_job, wait_for_status
+from tests.integration.emulator.serving import RawConnection, Server
 from tests.waiting import poll_until
 from tools.docs.metrics import specs
 
@@ -49,10 +49,10 @@ async def until_scraped(client: httpx2.AsyncClient, *key: str) -> Samples:
 
 
 async def left_in_the_middle(server: Server) -> None:
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "talk", "stream": True})
-        await wire.head()
-        await wire.chunk()
+        await wire.read_head()
+        await wire.read_chunk()
 
 
 async def test_what_is_done_is_counted(serve: Serve, script: ScriptFactory) -> None:
@@ -66,11 +66,11 @@ async def test_what_is_done_is_counted(serve: Serve, script: ScriptFactory) -> N
         assert (await client.post(ROUTE, json={"prompt": "broken"})).status_code == 500
         job = {"input": {"prompt": "steady", "validation": {"json_schema": {"type": "object"}}}}
         assert (await client.post("/runsync", json=job)).json()["status"] == "COMPLETED"
-        waits = await sent(client)
-        taken_back = await sent(client)
+        waits = await submit_job(client)
+        taken_back = await submit_job(client)
         await client.post(f"{OTHER}/cancel/{taken_back}")
         await left_in_the_middle(server)
-        await server.idle()
+        await server.wait_until_idle()
         found = await scraped(client)
         status = (await client.get("/system/status")).json()["metrics"]
         assert (await client.get(f"{OTHER}/status/{waits}")).json()["status"] == "IN_QUEUE"
@@ -178,8 +178,8 @@ async def test_jobs_that_an_earlier_server_ended_are_not_counted_again(
     kept: dict[str, Any] = {"job_db": str(tmp_path / "jobs.sqlite3"), "webhook_pause_s": 60}
     server = await serve(**kept)
     async with server.client() as client:
-        job_id = await sent(client, "", **told)
-        await becomes(client, job_id, "COMPLETED", "")
+        job_id = await submit_job(client, "", **told)
+        await wait_for_status(client, job_id, "COMPLETED", "")
         assert (await scraped(client))["jobs_ended_total", "COMPLETED"] == 1
     await server.uvicorn.lifespan.shutdown()
     again = await serve(**kept)

@@ -159,7 +159,7 @@ async def test_closing_a_stream_stops_the_generation(server: Server) -> None:  #
         await stream.close()
         (ended,) = await server.events.wait(RequestEnded)
         assert ended.aborted
-    await server.idle()
+    await server.wait_until_idle()
 
 
 async def test_timeout_of_the_client_stops_the_generation(server: Server) -> None:  # R31
@@ -168,4 +168,4 @@ async def test_timeout_of_the_client_stops_the_generation(server: Server) -> Non
             await client.completions.create(model="little", prompt="hang", timeout=1)
         (ended,) = await server.events.wait(RequestEnded)
         assert ended.aborted
-    await server.idle()
+    await server.wait_until_idle()

@@ -13,10 +13,16 @@ import pytest
 from engine.hooks import RequestEnded, RequestStarted
 from handler.model_list import ModelEntry
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.asking import health
 from tests.integration.emulator.conftest import Gate, Serve
-from tests.integration.emulator.puppet import Puppet
-from tests.integration.emulator.serving import Server, Wire, chunks, joined, sse
+from tests.integration.emulator.job_client import get_job_counts
+from tests.integration.emulator.scripted_worker import ScriptedWorker
+from tests.integration.emulator.serving import (
+    RawConnection,
+    Server,
+    join_text,
+    parse_chunks,
+    parse_sse,
+)
 from tests.waiting import poll_until
 
 LOCAL, OTHER = "/v2/default/openai/v1", "/v2/other/openai/v1"
@@ -43,11 +49,11 @@ def steady(value: Any) -> Any:
 
 async def settled(server: Server) -> None:
     """Wait until nothing runs and no job is left that has not ended."""
-    await server.idle()
+    await server.wait_until_idle()
     async with server.client() as client:
         async with asyncio.timeout(10):
             while True:
-                found = await health(client, "/v2/default")
+                found = await get_job_counts(client, "/v2/default")
                 if not found["inProgress"] and not found["inQueue"]:
                     return
                 await asyncio.sleep(0.005)
@@ -85,10 +91,10 @@ async def test_answer_is_that_of_the_direct_route(
         assert streamed.headers["content-type"].startswith("text/event-stream")
         assert streamed.headers["cache-control"] == "no-cache"
         assert streamed.headers["x-accel-buffering"] == "no"
-        found = chunks(streamed.content)
+        found = parse_chunks(streamed.content)
         # R24
         choice = queued.json()["choices"][0]
-        assert joined(found) == (choice["text"] if "text" in choice else TEXT)
+        assert join_text(found) == (choice["text"] if "text" in choice else TEXT)
         assert found[-1]["usage"] == queued.json()["usage"]
 
 
@@ -108,7 +114,7 @@ async def test_several_prompts_are_streamed_where_that_is_set(
                 assert answer.status_code == 400
                 continue
             said = ["", ""]
-            for chunk in chunks(answer.content):
+            for chunk in parse_chunks(answer.content):
                 for choice in chunk["choices"]:
                     said[choice["index"]] += choice["text"]
             assert said == ["Good day"] * 2
@@ -120,14 +126,14 @@ async def test_stream_arrives_while_the_job_runs(
 ) -> None:  # R29
     server = await serve(script({"pieces": ["early", HANG, "late"]}), stream_mode=mode)
     async with server.client() as client:
-        with await Wire.connect(server.port) as wire:
+        with await RawConnection.connect(server.port) as wire:
             await wire.post(f"{LOCAL}/completions", {"prompt": "x", "stream": True})
-            status, headers = await wire.head()
+            status, headers = await wire.read_head()
             assert status == 200
             assert headers["x-request-id"]
-            (chunk,) = sse(await wire.chunk())
+            (chunk,) = parse_sse(await wire.read_chunk())
             assert chunk["choices"][0]["text"] == "early"
-            assert (await health(client, "/v2/default"))["inProgress"] == 1
+            assert (await get_job_counts(client, "/v2/default"))["inProgress"] == 1
             assert server.events.of(RequestEnded) == []
         # R31: it is stopped when its client leaves.
         (ended,) = await server.events.wait(RequestEnded)
@@ -144,7 +150,7 @@ async def test_other_jobs_of_an_aggregating_worker_do_not_stream(
         await client.post(f"{LOCAL}/completions", json=call["openai_input"])
         job = (await client.post("/runsync", json={"input": call})).json()
     assert isinstance(job["output"], str)
-    assert joined(chunks(job["output"].encode())) == "ab"
+    assert join_text(parse_chunks(job["output"].encode())) == "ab"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -185,7 +191,7 @@ async def test_error_in_mid_stream_is_an_event_and_the_end(
     async with server.client() as client:
         response = await client.post(f"{LOCAL}/completions", json={"prompt": "x", "stream": True})
     assert response.status_code == 200
-    first, error, done = sse(response.content)
+    first, error, done = parse_sse(response.content)
     assert first["choices"][0]["text"] == "so far"
     assert (error["error"]["code"], done) == (500, "[DONE]")
     assert "out of memory" in error["error"]["message"]
@@ -292,7 +298,7 @@ async def test_full_queue_is_told(serve: Serve) -> None:  # R54
         waiting = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
 
         async def queued() -> bool:
-            return bool((await health(client))["inQueue"])
+            return bool((await get_job_counts(client))["inQueue"])
 
         await poll_until(queued)
         for stream in (False, True):
@@ -302,8 +308,8 @@ async def test_full_queue_is_told(serve: Serve) -> None:  # R54
             assert response.status_code == 429
             assert response.headers["retry-after"] == "1"
             assert response.json()["error"]["type"] == "rate_limit_error"
-        job = await Puppet(client).take()
-        await Puppet(client).done(job, output={"a": 1})
+        job = await ScriptedWorker(client).take_job()
+        await ScriptedWorker(client).post_result(job, output={"a": 1})
         assert (await waiting).json() == {"a": 1}
 
 
@@ -313,13 +319,13 @@ async def test_full_queue_is_told(serve: Serve) -> None:  # R54
 async def test_worker_that_joins_answers(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client, asyncio.TaskGroup() as group:
-        puppet = Puppet(client)
+        worker = ScriptedWorker(client)
         body = {"messages": TURNS, "unknown": {"to": "us"}}
         asked = group.create_task(client.post(f"{OTHER}/chat/completions", json=body))
-        job = await puppet.take()
+        job = await worker.take_job()
         assert job["input"] == {"openai_route": "/v1/chat/completions", "openai_input": body}
         assert job.keys() == {"id", "input"}
-        await puppet.done(job, output=[{"object": "chat.completion", "choices": []}])
+        await worker.post_result(job, output=[{"object": "chat.completion", "choices": []}])
         assert (await asked).json() == {"object": "chat.completion", "choices": []}
 
 
@@ -329,23 +335,23 @@ async def test_workers_chunks_are_whole_events_on_the_wire(serve: Serve, size: i
     event = f"data: {json.dumps(CHAT_CHUNK, ensure_ascii=False)}\r\n\r\n"
     text = event * 3 + "data: [DONE]\r\n\r\n"
     async with server.client() as client:
-        puppet = Puppet(client)
-        with await Wire.connect(server.port) as wire:
+        worker = ScriptedWorker(client)
+        with await RawConnection.connect(server.port) as wire:
             await wire.post(f"{OTHER}/chat/completions", {"messages": TURNS, "stream": True})
-            job = await puppet.take()
+            job = await worker.take_job()
 
             async def say() -> None:
                 for at in range(0, len(text), size):
-                    await puppet.say(job, text[at : at + size])
-                await puppet.done(job, output=[])
+                    await worker.send_chunks(job, text[at : at + size])
+                await worker.post_result(job, output=[])
 
             saying = asyncio.create_task(say())
-            status, _ = await wire.head()
+            status, _ = await wire.read_head()
             assert status == 200
             found: list[Any] = []
-            while block := await wire.chunk():
+            while block := await wire.read_chunk():
                 # Each write alone is something that can be read.
-                found += sse(block)
+                found += parse_sse(block)
             await saying
     assert found == [CHAT_CHUNK] * 3 + ["[DONE]"]
 
@@ -355,13 +361,13 @@ async def test_client_that_leaves_stops_the_worker(serve: Serve) -> None:  # R31
     async with server.client() as client:
         # A worker each: what it had only just been given it is told to stop twice.
         for name, body in (("w1", {"prompt": "x"}), ("w2", {"prompt": "x", "stream": True})):
-            puppet = Puppet(client, name=name)
-            with await Wire.connect(server.port) as wire:
+            worker = ScriptedWorker(client, name=name)
+            with await RawConnection.connect(server.port) as wire:
                 await wire.post(f"{OTHER}/completions", body)
-                job = await puppet.take()
+                job = await worker.take_job()
                 if "stream" in body:
-                    await puppet.say(job, "data: 1\n\n")
-                    await wire.until(b"data: 1\n\n")
+                    await worker.send_chunks(job, "data: 1\n\n")
+                    await wire.read_until(b"data: 1\n\n")
             told = await client.get(f"/v2/other/job-stop/{name}")
             assert told.json() == {"jobsToStop": [job["id"]]}
             shown = await client.get(f"/v2/other/status/{job['id']}")
@@ -372,7 +378,7 @@ async def test_job_is_as_any_other_job(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client, asyncio.TaskGroup() as group:
         asked = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
-        job = await Puppet(client).take()
+        job = await ScriptedWorker(client).take_job()
         shown = (await client.get(f"/v2/other/status/{job['id']}")).json()
         assert (shown["status"], shown["workerId"]) == ("IN_PROGRESS", "w1")
         cancelled = await client.post(f"/v2/other/cancel/{job['id']}")
@@ -388,11 +394,11 @@ async def test_job_is_as_any_other_job(serve: Serve) -> None:
 async def test_client_that_reads_nothing_and_leaves(serve: Serve, script: ScriptFactory) -> None:
     flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
     server = await serve(script(flood, {}, slots=1, context_length=10**9))
-    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+    with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(f"{LOCAL}/completions", {"prompt": "leave", "stream": True})
-        await wire.head()
+        await wire.read_head()
         (connection,) = server.connections
-        await server.becomes(lambda: connection.flow.write_paused)
+        await server.wait_until(lambda: connection.flow.write_paused)
     (ended,) = await server.events.wait(RequestEnded)
     assert ended.aborted
     await settled(server)
@@ -403,7 +409,7 @@ async def test_client_that_never_reads_costs_its_own_answer_only(
 ) -> None:
     flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
     server = await serve(script(flood, {}, slots=1, context_length=10**9), read_timeout_s=0.5)
-    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+    with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(f"{LOCAL}/completions", {"prompt": "leave", "stream": True})
         await server.events.wait(RequestEnded)
         async with server.client() as client:
@@ -420,7 +426,7 @@ async def test_random_disconnects_leave_nothing(
     rng = random.Random(scale)
 
     async def leave() -> None:
-        with await Wire.connect(server.port) as wire:
+        with await RawConnection.connect(server.port) as wire:
             body = {"prompt": "leave", "stream": rng.random() < 0.7}
             await wire.post(f"{LOCAL}/completions", body)
             await asyncio.sleep(rng.random() * 0.1)
@@ -430,7 +436,7 @@ async def test_random_disconnects_leave_nothing(
         async with server.client() as client:
             body = {"prompt": f"all is well {number}", "stream": True}
             answer = await client.post(f"{LOCAL}/completions", json=body)
-        assert joined(chunks(answer.content)) == f"all is well {number}"
+        assert join_text(parse_chunks(answer.content)) == f"all is well {number}"
 
     for _ in range(10 * scale):
         await asyncio.gather(*[leave() for _ in range(4)], stays(rng.randrange(1000)))
@@ -447,7 +453,7 @@ async def test_many_at_a_time_get_each_their_own(serve: Serve, script: ScriptFac
             body = {"prompt": words, "stream": number % 2 == 0}
             answer = await client.post(f"{LOCAL}/completions", json=body)
             if body["stream"]:
-                assert joined(chunks(answer.content)) == words
+                assert join_text(parse_chunks(answer.content)) == words
             else:
                 assert answer.json()["choices"][0]["text"] == words
 

@@ -15,7 +15,7 @@ from emulator.openai.routes import OpenAIRoutes
 from engine.hooks import RequestEnded
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Server, Wire, chunks, joined
+from tests.integration.emulator.serving import RawConnection, Server, join_text, parse_chunks
 
 TURNS: Any = [{"role": "user", "content": "talk"}]
 # Of each family, with the body it wants.
@@ -39,13 +39,13 @@ async def test_first_event_is_there_while_the_model_still_runs(
     serve: Serve, script: ScriptFactory, route: str
 ) -> None:  # R29
     server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(route, stream(route))
-        assert (await wire.head())[0] == 200
-        assert b'"first"' in await wire.chunk()
+        assert (await wire.read_head())[0] == 200
+        assert b'"first"' in await wire.read_chunk()
         assert server.engine.running == 1
         assert server.events.of(RequestEnded) == []
-    await server.idle()
+    await server.wait_until_idle()
 
 
 @pytest.mark.parametrize("route", CALLS)
@@ -55,9 +55,9 @@ async def test_text_gathers_while_the_client_lags(
     tokens = 400
     said = {"pieces": ["bla " * 500], "repeat": tokens, "delay_ms": 1}
     server = await serve(script(said), model_name="tiny")
-    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+    with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(route, stream(route))
-        status, _ = await wire.head()
+        status, _ = await wire.read_head()
         assert status == 200
         (connection,) = server.connections
         # The kernel would take megabytes for it.
@@ -66,10 +66,10 @@ async def test_text_gathers_while_the_client_lags(
         # The model has said all of it before the client reads on.
         await server.events.wait(RequestEnded)
         body = b""
-        while part := await wire.chunk():
+        while part := await wire.read_chunk():
             body += part
-    found = chunks(body)
-    assert joined(found) == "bla " * 500 * tokens
+    found = parse_chunks(body)
+    assert join_text(found) == "bla " * 500 * tokens
     assert len(found) < tokens / 2
 
 
@@ -79,13 +79,13 @@ async def test_silence_of_the_model_is_filled_with_comments(
 ) -> None:  # R19
     monkeypatch.setattr(emulator.app, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01))
     server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(route, stream(route))
-        await wire.head()
-        assert b'"first"' in await wire.chunk()
+        await wire.read_head()
+        assert b'"first"' in await wire.read_chunk()
         for _ in range(3):
-            assert await wire.chunk() == KEEP_ALIVE
-    await server.idle()
+            assert await wire.read_chunk() == KEEP_ALIVE
+    await server.wait_until_idle()
 
 
 async def test_clients_do_not_see_comments(
@@ -114,7 +114,7 @@ async def flooding(serve: Serve, script: ScriptFactory, **settings: Any) -> Serv
 
 async def assert_answers(server: Server) -> None:
     """Check that no slot is held, and that the next answer has nothing of the last one."""
-    await server.idle()
+    await server.wait_until_idle()
     async with server.client() as client:
         whole = await client.post("/v1/completions", json={"prompt": "all is well"})
     assert whole.json()["choices"][0]["text"] == "all is well"
@@ -127,11 +127,11 @@ async def test_client_that_leaves_while_the_server_waits_to_send(
     serve: Serve, script: ScriptFactory, route: str, n: int, reset: bool
 ) -> None:  # R31
     server = await flooding(serve, script)
-    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+    with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(route, stream(route, n=n))
-        await wire.head()
+        await wire.read_head()
         (connection,) = server.connections
-        await server.becomes(lambda: connection.flow.write_paused)
+        await server.wait_until(lambda: connection.flow.write_paused)
         assert server.events.of(RequestEnded) == []
         wire.close(reset=reset)
         ended = await server.events.wait(RequestEnded, n)
@@ -145,9 +145,9 @@ async def test_client_that_never_reads_is_cut_off_and_its_slots_are_free(
     serve: Serve, script: ScriptFactory, route: str, n: int
 ) -> None:  # R31: it says nothing of its leaving, and never does.
     server = await flooding(serve, script, read_timeout_s=0.3)
-    with await Wire.connect(server.port, receive_buffer=4096) as wire:
+    with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(route, stream(route, n=n))
         ended = await server.events.wait(RequestEnded, n)
         assert all(event.aborted for event in ended)
-        await server.becomes(lambda: not server.connections)
+        await server.wait_until(lambda: not server.connections)
         await assert_answers(server)

@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.asking import INPUT, OTHER, becomes, forgotten, health, sent, status
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.puppet import Puppet
+from tests.integration.emulator.job_client import (
+    INPUT,
+    OTHER,
+    get_job_counts,
+    get_status,
+    submit_job,
+    wait_for_status,
+    wait_until_deleted,
+)
+from tests.integration.emulator.scripted_worker import ScriptedWorker
 from tests.unit.emulator.events import DEADLINE_S
 
 HANG = {"hang_s": 3600}
@@ -22,21 +30,21 @@ async def test_endpoint_exists_once_it_is_named_and_its_jobs_wait(serve: Serve) 
             "bucketName": "b",
             "endpointUrl": "http://s",
         }
-        job_id = await sent(client, webhook="http://127.0.0.1:9/", s3Config=bucket)
-        second = await sent(client)
+        job_id = await submit_job(client, webhook="http://127.0.0.1:9/", s3Config=bucket)
+        second = await submit_job(client)
         asked = asyncio.create_task(client.post(f"{OTHER}/runsync", json={"input": INPUT}))
-        await server.becomes(lambda: len(server.tasks) == 1)
+        await server.wait_until(lambda: len(server.tasks) == 1)
         for waiting in (job_id, second):
-            assert await status(client, waiting) == {"id": waiting, "status": "IN_QUEUE"}
+            assert await get_status(client, waiting) == {"id": waiting, "status": "IN_QUEUE"}
         # The first worker that joins gets them in their order.
-        worker = Puppet(client)
-        job = await worker.take()
+        worker = ScriptedWorker(client)
+        job = await worker.take_job()
         extra = {"webhook": "http://127.0.0.1:9/", "s3Config": bucket}
         assert job == {"id": job_id, "input": INPUT} | extra
-        assert await worker.take() == {"id": second, "input": INPUT}
-        sync = await worker.take()
+        assert await worker.take_job() == {"id": second, "input": INPUT}
+        sync = await worker.take_job()
         assert sync["id"].startswith("sync-")
-        await worker.done(sync, output="at last")
+        await worker.post_result(sync, output="at last")
         assert (await asked).json()["output"] == "at last"
         assert (await asked).json()["workerId"] == "w1"
 
@@ -44,22 +52,22 @@ async def test_endpoint_exists_once_it_is_named_and_its_jobs_wait(serve: Serve) 
 async def test_low_priority_waits_for_all_others(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        low = await sent(client, policy={"lowPriority": True})
-        normal = [await sent(client), await sent(client, policy={"lowPriority": False})]
-        worker = Puppet(client)
-        assert [(await worker.take())["id"] for _ in range(3)] == [*normal, low]
+        low = await submit_job(client, policy={"lowPriority": True})
+        normal = [await submit_job(client), await submit_job(client, policy={"lowPriority": False})]
+        worker = ScriptedWorker(client)
+        assert [(await worker.take_job())["id"] for _ in range(3)] == [*normal, low]
 
 
 async def test_progress_is_shown_until_the_job_ends(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id, worker = await sent(client), Puppet(client)
-        job = await worker.take()
-        await worker.done(job, status="IN_PROGRESS", output="half")
-        shown = await status(client, job_id)
+        job_id, worker = await submit_job(client), ScriptedWorker(client)
+        job = await worker.take_job()
+        await worker.post_result(job, status="IN_PROGRESS", output="half")
+        shown = await get_status(client, job_id)
         assert (shown["status"], shown["output"]) == ("IN_PROGRESS", "half")
-        await worker.done(job, error="it broke")
-        shown = await status(client, job_id)
+        await worker.post_result(job, error="it broke")
+        shown = await get_status(client, job_id)
         assert (shown["status"], shown["error"]) == ("FAILED", "it broke")
         assert "output" not in shown
 
@@ -77,14 +85,14 @@ async def test_execution_timeout_ends_a_job_and_frees_its_slot(
         assert job["executionTime"] >= 100
         good = (await client.post("/runsync", json={"input": INPUT})).json()
         assert good["status"] == "COMPLETED"
-        assert (await health(client, "/v2/default"))["failed"] == 1
+        assert (await get_job_counts(client, "/v2/default"))["failed"] == 1
 
 
 async def test_job_is_gone_when_its_ttl_is_over(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"pieces": ["a", HANG]}), min_job_ttl_ms=1)
     async with server.client() as client:
         policy = {"ttl": 300}
-        waiting = await sent(client, policy=policy)
+        waiting = await submit_job(client, policy=policy)
         asked = [
             client.get(f"{OTHER}/status-sync/{waiting}"),
             client.post(f"{OTHER}/runsync", json={"input": INPUT, "policy": policy}),
@@ -100,14 +108,14 @@ async def test_job_is_gone_when_its_ttl_is_over(serve: Serve, script: ScriptFact
             gone = await client.request(method, f"{OTHER}/{route}/{waiting}")
             assert gone.status_code == 404
         async with asyncio.timeout(DEADLINE_S):
-            await server.idle()
+            await server.wait_until_idle()
 
 
 async def test_results_are_kept_for_so_long(serve: Serve) -> None:
     server = await serve(result_retention_s=3600, sync_retention_s=0.05)
     async with server.client() as client:
-        job_id = await sent(client, "")
-        await becomes(client, job_id, "COMPLETED", "")
+        job_id = await submit_job(client, "")
+        await wait_for_status(client, job_id, "COMPLETED", "")
         sync = (await client.post("/runsync", json={"input": INPUT})).json()
-        await forgotten(client, sync["id"])
-        assert (await status(client, job_id, ""))["status"] == "COMPLETED"
+        await wait_until_deleted(client, sync["id"])
+        assert (await get_status(client, job_id, ""))["status"] == "COMPLETED"

@@ -17,7 +17,7 @@ from emulator.settings import EmulatorSettings
 from engine.hooks import RequestQueued
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import chunks, serving
+from tests.integration.emulator.serving import parse_chunks, run_server
 from tests.ports import free_port
 from tests.seaweed import KEY, READER, SECRET, Seaweed, seaweed
 
@@ -99,7 +99,7 @@ async def test_bucket_is_kept_with_its_job_until_a_worker_has_it(
     alone = EmulatorSettings(
         engine="scripted", engine_isolation="thread", local_worker=False, job_db=database
     )
-    async with serving(alone) as first, first.client() as client:
+    async with run_server(alone) as first, first.client() as client:
         body = {"input": {"prompt": "x"}, "s3Config": config(server.url)}
         job_id = (await client.post("/run", json=body)).json()["id"]
     async with (await serve(script(SHORT), job_db=database)).client() as client:
@@ -149,7 +149,7 @@ async def test_openai_calls_keep_their_answers_and_say_so_where_they_cannot(
         assert len((await fetched(url))["choices"][0]["text"]) == 20_000
         # What is streamed has been said by then.
         streamed = await client.post(path, json=body | {"stream": True})
-        said = "".join(each["choices"][0]["text"] for each in chunks(streamed.content))
+        said = "".join(each["choices"][0]["text"] for each in parse_chunks(streamed.content))
         assert len(said) == 20_000
 
 

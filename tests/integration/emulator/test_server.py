@@ -16,7 +16,13 @@ import pytest
 
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
-from tests.integration.emulator.serving import Server, Wire, chunks, head, joined
+from tests.integration.emulator.serving import (
+    RawConnection,
+    Server,
+    build_request_head,
+    join_text,
+    parse_chunks,
+)
 
 KEY = {"authorization": "Bearer secret-key"}
 TAKE, TAKE_BATCH = "/v2/default/job-take/w", "/v2/default/job-take-batch/w"
@@ -59,9 +65,9 @@ async def test_openai_client_with_and_without_the_key(serve: Serve) -> None:
 
 async def test_large_body_without_a_key_is_refused_unread(serve: Serve) -> None:
     server = await serve(api_keys="secret-key")
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("POST", "/run", "content-length: 9000000\r\n"))
-        assert (await wire.answer())[0] == 401
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("POST", "/run", "content-length: 9000000\r\n"))
+        assert (await wire.read_response())[0] == 401
 
 
 async def test_no_key_reaches_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +112,7 @@ async def test_stream_has_the_name_once(serve: Serve) -> None:
         body = {"prompt": "a b", "stream": True}
         response = await client.post("/v1/completions", json=body, headers={"x-request-id": "me"})
     assert response.headers.get_list("x-request-id") == ["me"]
-    assert joined(chunks(response.content)) == "a b"
+    assert join_text(parse_chunks(response.content)) == "a b"
 
 
 # -- RunPod's limits -------------------------------------------------------------------------------
@@ -318,7 +324,7 @@ async def test_answers_are_as_described(serve: Serve, script: ScriptFactory) -> 
 # -- connections that take too long ----------------------------------------------------------------
 
 
-async def closes(wire: Wire, within_s: float) -> bytes:
+async def closes(wire: RawConnection, within_s: float) -> bytes:
     async with asyncio.timeout(within_s):
         try:
             return await wire.read_all()
@@ -329,14 +335,14 @@ async def closes(wire: Wire, within_s: float) -> bytes:
 async def test_head_that_does_not_come_to_its_end(serve: Serve) -> None:
     server = await serve(head_timeout_s=0.3)
     for start in (b"", b"G", b"\r\n", b"GET / HTTP/1.1\r\nhost: localhost\r\nx-a: "):
-        with await Wire.connect(server.port) as wire:
+        with await RawConnection.connect(server.port) as wire:
             await wire.send(start)
             assert await closes(wire, 3) == b""
 
 
 async def test_head_byte_by_byte_gets_no_more_time_for_it(serve: Serve) -> None:
     server = await serve(head_timeout_s=0.3)
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
 
         async def drip() -> None:
             await wire.send(b"GET /health HTTP/1.1\r\n")
@@ -352,13 +358,13 @@ async def test_head_byte_by_byte_gets_no_more_time_for_it(serve: Serve) -> None:
 
 async def test_next_head_on_a_connection_has_its_time_too(serve: Serve) -> None:
     server = await serve(head_timeout_s=0.3)
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("GET", "/health"))
-        assert (await wire.answer())[0] == 200
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("GET", "/health"))
+        assert (await wire.read_response())[0] == 200
         # An idle connection is not late: nothing of a head is there.
         await asyncio.sleep(0.5)
-        await wire.send(head("GET", "/health") + b"G")
-        assert (await wire.answer())[0] == 200
+        await wire.send(build_request_head("GET", "/health") + b"G")
+        assert (await wire.read_response())[0] == 200
         await wire.send(b"E")
         assert await closes(wire, 3) == b""
 
@@ -370,17 +376,17 @@ async def test_late_next_head_does_not_cut_the_answer_before_it(
         script({"pieces": ["a", {"text": "b", "delay_ms": 700}]}), head_timeout_s=0.2
     )
     body = b'{"prompt": "x"}'
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         length = f"content-length: {len(body)}\r\n"
-        await wire.send(head("POST", "/v1/completions", length) + body + b"GET /hea")
-        status, _, answer = await wire.answer()
+        await wire.send(build_request_head("POST", "/v1/completions", length) + body + b"GET /hea")
+        status, _, answer = await wire.read_response()
         assert (status, b'"text":"ab"' in answer) == (200, True)
         assert await closes(wire, 3) == b""
 
 
 async def test_head_without_end_is_refused_by_its_size(serve: Serve) -> None:
     server = await serve(head_timeout_s=3600)
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.send(b"GET /health HTTP/1.1\r\n")
         try:
             for _ in range(200):
@@ -388,44 +394,46 @@ async def test_head_without_end_is_refused_by_its_size(serve: Serve) -> None:
                 await asyncio.sleep(0)
         except (ConnectionResetError, BrokenPipeError):
             pass
-        await server.becomes(lambda: not server.connections)
+        await server.wait_until(lambda: not server.connections)
 
 
 async def test_large_head_that_is_still_sane_is_taken(serve: Serve) -> None:
     server = await serve()
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("GET", "/health", "x-filler: " + "x" * 30_000 + "\r\n"))
-        assert (await wire.answer())[0] == 200
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("GET", "/health", "x-filler: " + "x" * 30_000 + "\r\n"))
+        assert (await wire.read_response())[0] == 200
 
 
 async def test_body_that_does_not_come_to_its_end(serve: Serve) -> None:
     server = await serve(body_timeout_s=0.3, head_timeout_s=60)
     for path in ("/run", "/v1/completions", "/v2/default/job-done/w/j"):
-        with await Wire.connect(server.port) as wire:
-            await wire.send(head("POST", path, "content-length: 100\r\n") + b'{"input": ')
+        with await RawConnection.connect(server.port) as wire:
+            await wire.send(
+                build_request_head("POST", path, "content-length: 100\r\n") + b'{"input": '
+            )
             await closes(wire, 3)
-    await server.quiet()
+    await server.wait_until_no_requests()
 
 
 async def test_body_that_comes_slowly_and_in_time(serve: Serve) -> None:
     server = await serve(body_timeout_s=2, head_timeout_s=0.1)
     body = b'{"input": 1}'
-    with await Wire.connect(server.port) as wire:
-        await wire.send(head("POST", "/run", f"content-length: {len(body)}\r\n"))
+    with await RawConnection.connect(server.port) as wire:
+        await wire.send(build_request_head("POST", "/run", f"content-length: {len(body)}\r\n"))
         for index in range(len(body)):
             await asyncio.sleep(0.02)
             await wire.send(body[index : index + 1])
-        assert (await wire.answer())[0] == 200
+        assert (await wire.read_response())[0] == 200
 
 
 async def test_client_that_never_reads_is_cut_off(serve: Serve, script: ScriptFactory) -> None:
     flood = {"pieces": ["bla " * 1000], "repeat": 20_000}
     server = await serve(script(flood, context_length=10**9), read_timeout_s=0.5)
-    wire = await Wire.connect(server.port, receive_buffer=4096)
+    wire = await RawConnection.connect(server.port, receive_buffer=4096)
     # Where the flood has overrun the loop there is only an error, and that is soon sent.
     body = {"prompt": "x", "stream": True}
     await wire.post("/v1/completions", body, "connection: close\r\n")
-    await server.becomes(lambda: bool(server.tasks))
-    await server.becomes(lambda: not server.connections)
-    await server.idle()
+    await server.wait_until(lambda: bool(server.tasks))
+    await server.wait_until(lambda: not server.connections)
+    await server.wait_until_idle()
     wire.close()

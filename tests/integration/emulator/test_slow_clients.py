@@ -12,8 +12,8 @@ from contextlib import ExitStack
 import pytest
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.processes import emulator
-from tests.integration.emulator.serving import Wire, head
+from tests.integration.emulator.processes import run_emulator
+from tests.integration.emulator.serving import RawConnection, build_request_head
 from tests.waiting import wait_until
 
 IDLE, IN_HEAD, IN_BODY, IN_STREAM = 300, 250, 250, 200
@@ -41,13 +41,13 @@ async def test_thousand_slow_clients_hold_nobody_up(script: ScriptFactory) -> No
         "HEAD_TIMEOUT_S": "60",
     }
     body = json.dumps({"prompt": "stream", "stream": True}).encode()
-    async with emulator(settings, "--port", "0", grace_s=0.2) as server:
-        await server.listening()
+    async with run_emulator(settings, "--port", "0", grace_s=0.2) as server:
+        await server.wait_until_listening()
         files, _ = server.state
         with ExitStack() as wires:
 
             async def connect(start: bytes, receive_buffer: int | None = None) -> None:
-                wire = wires.enter_context(await Wire.connect(server.port, receive_buffer))
+                wire = wires.enter_context(await RawConnection.connect(server.port, receive_buffer))
                 await wire.send(start)
 
             for _ in range(IDLE):
@@ -56,10 +56,12 @@ async def test_thousand_slow_clients_hold_nobody_up(script: ScriptFactory) -> No
                 await connect(b"POST /run HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
             for number in range(IN_BODY):
                 target = "/run" if number % 2 else "/v1/completions"
-                await connect(head("POST", target, "content-length: 500\r\n") + b'{"input": "')
+                await connect(
+                    build_request_head("POST", target, "content-length: 500\r\n") + b'{"input": "'
+                )
             for _ in range(IN_STREAM):
                 length = f"content-length: {len(body)}\r\n"
-                await connect(head("POST", "/v1/completions", length) + body, 4096)
+                await connect(build_request_head("POST", "/v1/completions", length) + body, 4096)
             await wait_until(lambda: server.state[0] - files >= 1000)
             async with server.client() as client:
                 health = (await client.get("/health")).json()["engine"]

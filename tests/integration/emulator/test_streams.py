@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.asking import sent
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.puppet import Puppet
-from tests.integration.emulator.serving import Wire, head
+from tests.integration.emulator.job_client import submit_job
+from tests.integration.emulator.scripted_worker import ScriptedWorker
+from tests.integration.emulator.serving import RawConnection, build_request_head
 from tests.unit.emulator.events import DEADLINE_S
 
 TALK: dict[str, Any] = {"prompt": "talk", "sampling_params": {"stream": True}}
@@ -33,17 +33,17 @@ async def drained(client: httpx2.AsyncClient, job_id: str, method: str = "GET") 
 async def test_chunks_are_drained_while_the_job_runs(serve: Serve, method: str) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id, worker = await sent(client), Puppet(client)
-        job = await worker.take()
-        await worker.say(job, "a", {"b": [1, None]})
+        job_id, worker = await submit_job(client), ScriptedWorker(client)
+        job = await worker.take_job()
+        await worker.send_chunks(job, "a", {"b": [1, None]})
         assert await drained(client, job_id, method) == ("IN_PROGRESS", ["a", {"b": [1, None]}])
         asked = asyncio.create_task(drained(client, job_id, method))
-        await server.becomes(lambda: len(server.tasks) == 1)
+        await server.wait_until(lambda: len(server.tasks) == 1)
         assert not asked.done()
-        await worker.say(job, "c")
+        await worker.send_chunks(job, "c")
         assert await asked == ("IN_PROGRESS", ["c"])
-        await worker.say(job, "d", "é")
-        await worker.done(job, output=["all"])
+        await worker.send_chunks(job, "d", "é")
+        await worker.post_result(job, output=["all"])
         assert await drained(client, job_id, method) == ("COMPLETED", ["d", "é"])
         assert await drained(client, job_id, method) == ("COMPLETED", [])
         status = (await client.get(f"/v2/other/status/{job_id}")).json()
@@ -53,11 +53,11 @@ async def test_chunks_are_drained_while_the_job_runs(serve: Serve, method: str) 
 async def test_nothing_new_is_an_empty_answer_in_time(serve: Serve) -> None:
     server = await serve(stream_hold_s=0.05)
     async with server.client() as client:
-        job_id = await sent(client)
+        job_id = await submit_job(client)
         assert await drained(client, job_id) == ("IN_QUEUE", [])
-        job = await Puppet(client).take()
+        job = await ScriptedWorker(client).take_job()
         assert await drained(client, job_id) == ("IN_PROGRESS", [])
-        await Puppet(client).done(job, error="it broke")
+        await ScriptedWorker(client).post_result(job, error="it broke")
         assert await drained(client, job_id) == ("FAILED", [])
 
 
@@ -66,9 +66,9 @@ async def test_cancelled_job_answers_at_once(serve: Serve, how: str) -> None:
     # RunPod's Python client asks on for ever; it must not wait as well.
     server = await serve(stream_hold_s=9)
     async with server.client() as client:
-        job_id = await sent(client)
+        job_id = await submit_job(client)
         asked = asyncio.create_task(drained(client, job_id))
-        await server.becomes(lambda: len(server.tasks) == 1)
+        await server.wait_until(lambda: len(server.tasks) == 1)
         path = f"cancel/{job_id}" if how == "cancel" else "purge-queue"
         await client.post(f"/v2/other/{path}")
         async with asyncio.timeout(5):
@@ -79,21 +79,21 @@ async def test_cancelled_job_answers_at_once(serve: Serve, how: str) -> None:
 async def test_reader_that_leaves_takes_nothing_along(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id, worker = await sent(client), Puppet(client)
-        job = await worker.take()
-        with await Wire.connect(server.port) as wire:
-            await wire.send(head("GET", f"/v2/other/stream/{job_id}"))
-            await server.becomes(lambda: len(server.tasks) == 1)
-        await server.quiet()
-        await worker.say(job, "a")
+        job_id, worker = await submit_job(client), ScriptedWorker(client)
+        job = await worker.take_job()
+        with await RawConnection.connect(server.port) as wire:
+            await wire.send(build_request_head("GET", f"/v2/other/stream/{job_id}"))
+            await server.wait_until(lambda: len(server.tasks) == 1)
+        await server.wait_until_no_requests()
+        await worker.send_chunks(job, "a")
         assert await drained(client, job_id) == ("IN_PROGRESS", ["a"])
 
 
 async def test_head_takes_nothing(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id, worker = await sent(client), Puppet(client)
-        await worker.say(await worker.take(), "a")
+        job_id, worker = await submit_job(client), ScriptedWorker(client)
+        await worker.send_chunks(await worker.take_job(), "a")
         for accept in ("*/*", "text/event-stream"):
             path = f"/v2/other/stream/{job_id}"
             assert (await client.head(path, headers={"accept": accept})).content == b""
@@ -103,7 +103,7 @@ async def test_head_takes_nothing(serve: Serve) -> None:
 async def test_job_of_another_endpoint_is_404(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        job_id = await sent(client)
+        job_id = await submit_job(client)
         for path in (f"/stream/{job_id}", f"/v2/third/stream/{job_id}", "/stream/nobody"):
             for accept in ("application/json", "text/event-stream"):
                 response = await client.get(path, headers={"accept": accept})

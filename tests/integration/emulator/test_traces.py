@@ -1,4 +1,4 @@
-"""One trace from a request to its tokens, at a real collector's end of the wire."""
+"""Traces from a request to its tokens, as a collector receives them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from engine.hooks import RequestStarted
 from handler.setting_error import SettingError
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
-from tests.integration.emulator.asking import becomes, sent
-from tests.integration.emulator.collector import Collector, Spanned, collecting
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Wire
+from tests.integration.emulator.job_client import submit_job, wait_for_status
+from tests.integration.emulator.serving import RawConnection
+from tests.integration.emulator.trace_collector import ReceivedSpan, TraceCollector, run_collector
 from tests.waiting import PATIENCE, poll_until, wait_until
 
 ROUTE = "/v1/completions"
@@ -37,41 +37,43 @@ HEADERS = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The SDK's own variable: it gathers for 5 s otherwise.
+def _flush_spans_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A variable of the OpenTelemetry SDK, which otherwise exports every 5 s.
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
 
 
 @pytest.fixture
-async def collector() -> AsyncIterator[Collector]:
-    async with collecting() as found:
+async def collector() -> AsyncIterator[TraceCollector]:
+    async with run_collector() as found:
         yield found
 
 
 @pytest.fixture
-def traced(collector: Collector, serve: Serve) -> Serve:
-    """Starts servers whose traces go to the collector."""
+def traced(collector: TraceCollector, serve: Serve) -> Serve:
+    """Return a function that starts servers which send traces to the collector."""
     return partial(serve, otel_exporter_otlp_endpoint=collector.url)
 
 
-async def trace(collector: Collector, root: str, *names: str) -> dict[str, Spanned]:
-    """Wait for a trace of one span by each of these names; return them by their names.
+async def wait_for_trace(
+    collector: TraceCollector, root: str, *names: str
+) -> dict[str, ReceivedSpan]:
+    """Wait for a trace with one span of each name; return the spans by name.
 
-    On a busy machine a run may wait a moment for its slot, where a test does not want it to.
+    On a busy machine, a generation may wait for its slot, so an extra `slot` span is allowed.
     """
 
-    def there() -> bool:
-        return all(collector.named(name) for name in (root, *names))
+    def has_arrived() -> bool:
+        return all(collector.find_spans(name) for name in (root, *names))
 
-    await wait_until(there)
-    spans = {name: collector.one(name) for name in (root, *names)}
-    inside = {span.name for span in collector.spans if span.trace == spans[root].trace}
+    await wait_until(has_arrived)
+    spans = {name: collector.find_span(name) for name in (root, *names)}
+    inside = {span.name for span in collector.spans if span.trace_id == spans[root].trace_id}
     assert inside - {"slot"} == spans.keys()
     return spans
 
 
-async def test_a_job_is_one_trace_from_its_client_to_its_tokens(
-    collector: Collector, traced: Serve, script: ScriptFactory
+async def test_job_has_one_trace_from_the_request_to_the_generation(
+    collector: TraceCollector, traced: Serve, script: ScriptFactory
 ) -> None:
     server = await traced(script(STEADY))
     async with server.client() as client:
@@ -80,104 +82,110 @@ async def test_a_job_is_one_trace_from_its_client_to_its_tokens(
         body = {"input": {"prompt": f"steady {MARK}"}}
         response = await client.post("/runsync", json=body, headers=HEADERS)
         job = response.json()
-    found = await trace(collector, "POST runsync", "job", "queue", "generation")
-    # A probe is no trace of its own.
-    assert {span.trace for span in collector.spans} == {TRACE}
+    found = await wait_for_trace(collector, "POST runsync", "job", "queue", "generation")
+    # Probes are not traced.
+    assert {span.trace_id for span in collector.spans} == {TRACE}
     request, sent_job, queue, run = (
         found[name] for name in ("POST runsync", "job", "queue", "generation")
     )
-    assert (request.trace, request.parent) == (TRACE, PARENT)
-    assert (sent_job.parent, queue.parent, run.parent) == (request.id, sent_job.id, sent_job.id)
-    assert request.begun <= sent_job.begun + 10**6
-    assert sent_job.begun == queue.begun <= queue.ended <= sent_job.ended
-    assert run.begun <= run.events["first_token"] - 25 * 10**6
-    assert run.events["first_token"] < run.ended
-    assert request.about["http.response.status_code"] == 200
-    assert request.about["worker_rkllm.request.id"] == response.headers["x-request-id"]
-    assert sent_job.about["worker_rkllm.job.id"] == job["id"]
-    assert sent_job.about["worker_rkllm.job.status"] == "COMPLETED"
-    assert run.about["gen_ai.usage.output_tokens"] == 3
-    assert run.about["gen_ai.response.finish_reasons"] == ["stop"]
+    assert (request.trace_id, request.parent_id) == (TRACE, PARENT)
+    assert (sent_job.parent_id, queue.parent_id, run.parent_id) == (
+        request.span_id,
+        sent_job.span_id,
+        sent_job.span_id,
+    )
+    assert request.start_ns <= sent_job.start_ns + 10**6
+    assert sent_job.start_ns == queue.start_ns <= queue.end_ns <= sent_job.end_ns
+    assert run.start_ns <= run.events["first_token"] - 25 * 10**6
+    assert run.events["first_token"] < run.end_ns
+    assert request.attributes["http.response.status_code"] == 200
+    assert request.attributes["worker_rkllm.request.id"] == response.headers["x-request-id"]
+    assert sent_job.attributes["worker_rkllm.job.id"] == job["id"]
+    assert sent_job.attributes["worker_rkllm.job.status"] == "COMPLETED"
+    assert run.attributes["gen_ai.usage.output_tokens"] == 3
+    assert run.attributes["gen_ai.response.finish_reasons"] == ["stop"]
     assert not any(span.failed for span in found.values())
     assert collector.service == "worker-rkllm"
     assert MARK not in str(collector.spans)
 
 
-async def test_streams_failures_and_waits(
-    collector: Collector, traced: Serve, script: ScriptFactory
+async def test_streams_waits_and_failures_have_spans(
+    collector: TraceCollector, traced: Serve, script: ScriptFactory
 ) -> None:
     path = script(HANG, STEADY, BROKEN, slots=1)
     server = await traced(path)
     async with server.client() as client:
-        with await Wire.connect(server.port) as wire:
+        with await RawConnection.connect(server.port) as wire:
             await wire.post(ROUTE, {"prompt": "hang", "stream": True})
-            await wire.head()
-            await wire.chunk()
+            await wire.read_head()
+            await wire.read_chunk()
             steady = client.post(ROUTE, json={"prompt": "steady", "stream": True})
-            waits = asyncio.create_task(steady)
+            waiting = asyncio.create_task(steady)
             await wait_until(lambda: server.engine.waiting == 1)
             await asyncio.sleep(0.03)
-        await waits
-        await wait_until(lambda: len(collector.named("POST completions")) == 2)
-        await wait_until(lambda: len(collector.named("generation")) == 2)
-        requests = {span.id: span for span in collector.named("POST completions")}
-        left, waited = sorted(collector.named("generation"), key=lambda span: span.begun)
-        # Two calls, two traces, and one had to wait for the other.
-        assert {left.parent, waited.parent} == requests.keys()
-        assert left.trace != waited.trace
-        assert left.about["error.type"] == "GenerationCancelled"
-        [slot] = [span for span in collector.named("slot") if span.trace == waited.trace]
-        assert slot.parent == waited.parent
-        assert slot.ended - slot.begun >= 29 * 10**6
-        assert requests[waited.parent].ended >= waited.ended - 10**6
+        await waiting
+        await wait_until(lambda: len(collector.find_spans("POST completions")) == 2)
+        await wait_until(lambda: len(collector.find_spans("generation")) == 2)
+        requests = {span.span_id: span for span in collector.find_spans("POST completions")}
+        left, waited = sorted(collector.find_spans("generation"), key=lambda span: span.start_ns)
+        # Two requests have two traces, and one request had to wait for the other.
+        assert {left.parent_id, waited.parent_id} == requests.keys()
+        assert left.trace_id != waited.trace_id
+        assert left.attributes["error.type"] == "GenerationCancelled"
+        [slot] = [span for span in collector.find_spans("slot") if span.trace_id == waited.trace_id]
+        assert slot.parent_id == waited.parent_id
+        assert slot.end_ns - slot.start_ns >= 29 * 10**6
+        assert requests[waited.parent_id].end_ns >= waited.end_ns - 10**6
         collector.spans.clear()
-        # No trace, or one that cannot be: one of its own begins.
+        # An invalid traceparent is ignored, and a new trace starts.
         wrong = {"traceparent": "00-zz-yy-01"}
         response = await client.post(ROUTE, json={"prompt": "broken"}, headers=wrong)
         assert response.status_code == 500
-        found = await trace(collector, "POST completions", "generation")
-        assert found["POST completions"].parent == ""
+        found = await wait_for_trace(collector, "POST completions", "generation")
+        assert found["POST completions"].parent_id == ""
         assert all(span.failed for span in found.values())
-        assert found["generation"].about["error.type"] == "BackendFailed"
+        assert found["generation"].attributes["error.type"] == "BackendFailed"
 
 
-async def test_a_client_that_leaves_has_no_answer(
-    collector: Collector, traced: Serve, script: ScriptFactory
+async def test_request_span_has_status_499_when_the_client_disconnects(
+    collector: TraceCollector, traced: Serve, script: ScriptFactory
 ) -> None:
     server = await traced(script(HANG))
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "hang"})
-        # A slot may be held while the model loads, and then nothing is run for who has left.
+        # Disconnect only now: before the generation starts, there is nothing to cancel.
         await server.events.wait(RequestStarted)
-    found = await trace(collector, "POST completions", "generation")
-    assert found["POST completions"].about["http.response.status_code"] == 499
-    assert found["generation"].about["error.type"] == "GenerationCancelled"
+    found = await wait_for_trace(collector, "POST completions", "generation")
+    assert found["POST completions"].attributes["http.response.status_code"] == 499
+    assert found["generation"].attributes["error.type"] == "GenerationCancelled"
 
 
-async def test_jobs_that_outlive_their_call_and_calls_by_way_of_the_queue(
-    collector: Collector, traced: Serve, script: ScriptFactory
+async def test_job_spans_belong_to_the_request_that_created_the_job(
+    collector: TraceCollector, traced: Serve, script: ScriptFactory
 ) -> None:
     server = await traced(script(STEADY))
     async with server.client() as client:
-        job_id = await sent(client, "", input={"prompt": "steady"})
-        await becomes(client, job_id, "COMPLETED", "")
-        await wait_until(lambda: bool(collector.named("job") and collector.named("POST run")))
-        job, run = collector.one("job"), collector.one("generation")
-        accepted = collector.one("POST run")
-        assert {accepted.trace} == {job.trace, run.trace}
-        assert accepted.ended < run.ended
+        job_id = await submit_job(client, "", input={"prompt": "steady"})
+        await wait_for_status(client, job_id, "COMPLETED", "")
+        await wait_until(
+            lambda: bool(collector.find_spans("job") and collector.find_spans("POST run"))
+        )
+        job, run = collector.find_span("job"), collector.find_span("generation")
+        accepted = collector.find_span("POST run")
+        assert {accepted.trace_id} == {job.trace_id, run.trace_id}
+        assert accepted.end_ns < run.end_ns
         collector.spans.clear()
         body = {"prompt": "steady", "stream": True}
         await client.post("/v2/default/openai/v1/completions", json=body)
-        found = await trace(collector, "POST completions", "job", "queue", "generation")
-        assert found["job"].parent == found["POST completions"].id
-        assert found["generation"].parent == found["job"].id
+        found = await wait_for_trace(collector, "POST completions", "job", "queue", "generation")
+        assert found["job"].parent_id == found["POST completions"].span_id
+        assert found["generation"].parent_id == found["job"].span_id
         collector.spans.clear()
-        await lines_of_a_batch(client, collector)
+        await check_batch_traces(client, collector)
 
 
-async def lines_of_a_batch(client: httpx2.AsyncClient, collector: Collector) -> None:
-    """Each is a trace of its own: the call that made them may be hours ago."""
+async def check_batch_traces(client: httpx2.AsyncClient, collector: TraceCollector) -> None:
+    """Check that each line has its own trace: the request may have been made hours before."""
     data = "\n".join(json.dumps(call(name, "steady")) for name in "ab").encode()
     files = {"file": ("in.jsonl", data)}
     upload = await client.post("/v1/files", files=files, data={"purpose": "batch"})
@@ -188,11 +196,11 @@ async def lines_of_a_batch(client: httpx2.AsyncClient, collector: Collector) -> 
         return bool((await client.get(f"/v1/batches/{batch_id}")).json()["completed_at"])
 
     await poll_until(ended)
-    await wait_until(lambda: len(collector.named("generation")) == 2)
-    assert {run.parent for run in collector.named("generation")} == {""}
+    await wait_until(lambda: len(collector.find_spans("generation")) == 2)
+    assert {run.parent_id for run in collector.find_spans("generation")} == {""}
 
 
-async def test_a_collector_that_is_not_there_costs_nothing_but_a_moment_at_the_end(
+async def test_unreachable_collector_delays_only_the_shutdown(
     serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "_FLUSH_TIMEOUT_S", 0.2)
@@ -202,24 +210,24 @@ async def test_a_collector_that_is_not_there_costs_nothing_but_a_moment_at_the_e
     async with asyncio.timeout(10):
         await server.uvicorn.lifespan.shutdown()
     assert "not all traces were sent" in caplog.text
-    # Nor is it tried for as long as the SDK would.
+    # The exporter gives up sooner than the SDK would.
     await wait_until(lambda: "traces" not in {each.name for each in threading.enumerate()}, GONE_S)
 
 
-def test_nothing_of_it_is_imported_while_it_is_off_and_what_is_missing_is_named(
+def test_opentelemetry_is_imported_only_when_tracing_is_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # As if it were not installed; that nobody else imports it is a rule of `lint-imports`.
+    # As if it were not installed. `lint-imports` checks that no other module imports it.
     for name in [*sys.modules]:
         if name.startswith(("opentelemetry", "emulator.tracing.")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    choice = importlib.import_module("emulator.tracing.setup")
+    setup = importlib.import_module("emulator.tracing.setup")
     settings = EmulatorSettings(engine="scripted", engine_isolation="thread", job_db=":memory:")
     engine = Engine(settings.engine_config())
-    assert choice.choose(settings, engine).middleware() == []
+    assert setup.build_tracing(settings, engine).middleware() == []
     on = settings.model_copy(update={"otel_exporter_otlp_endpoint": "http://127.0.0.1:4318"})
-    with pytest.raises(SettingError) as told:
-        choice.choose(on, engine)
-    assert str(told.value).startswith("OTEL_EXPORTER_OTLP_ENDPOINT: traces need opentelemetry")
-    assert "pip install 'worker-rkllm[otel]'" in str(told.value)
+    with pytest.raises(SettingError) as error:
+        setup.build_tracing(on, engine)
+    assert str(error.value).startswith("OTEL_EXPORTER_OTLP_ENDPOINT: traces need opentelemetry")
+    assert "pip install 'worker-rkllm[otel]'" in str(error.value)

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from engine.hooks import RequestStarted
 from tests.conftest import SMALL_RULES, ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
-from tests.integration.emulator.serving import Server, Wire, chunks, joined
+from tests.integration.emulator.serving import RawConnection, Server, join_text, parse_chunks
 from tests.usage import usage
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -82,9 +82,9 @@ async def test_blocked_stream_is_one_that_ends_with_content_filter(
     response = await post(server, route, body(route, BAD, stream=True))
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/event-stream")
-    *before, last = chunks(response.content)
+    *before, last = parse_chunks(response.content)
     assert len(before) == (1 if route == CHAT else 0)
-    assert joined([*before, last]) == ""
+    assert join_text([*before, last]) == ""
     assert last["choices"][0]["finish_reason"] == "content_filter"
     assert last["usage"] == NO_USAGE
     assert last["blocked"] is True
@@ -99,7 +99,7 @@ async def test_blocked_stream_may_have_its_usage_apart(serve: Serve, route: str)
     # R22
     server = await serve(blocked_terms="attack plan", **RULES)
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    *others, last = chunks((await post(server, route, body(route, BAD, **options))).content)
+    *others, last = parse_chunks((await post(server, route, body(route, BAD, **options))).content)
     assert (last["choices"], last["usage"]) == ([], NO_USAGE)
     assert others[-1]["choices"][0]["finish_reason"] == "content_filter"
 
@@ -117,7 +117,7 @@ async def test_blocked_call_may_say_why(serve: Serve) -> None:
     for route in ROUTES:
         given = body(route, BAD, enable_validation=True)
         whole = (await post(server, route, given)).json()
-        last = chunks((await post(server, route, given | {"stream": True})).content)[-1]
+        last = parse_chunks((await post(server, route, given | {"stream": True})).content)[-1]
         for answer in (whole, last):
             assert answer["validation"]["issues"] == [SAID]
             assert answer["validation"]["valid"] is False
@@ -133,7 +133,7 @@ async def test_blocked_call_may_ask_for_it_itself(serve: Serve) -> None:
 async def test_blocked_call_is_no_work_for_the_engine(serve: Serve, script: ScriptFactory) -> None:
     hang = script({"pieces": ["a", {"hang_s": 3600}]}, slots=1)
     server = await serve(hang, blocked_terms="attack plan", **RULES)
-    with await Wire.connect(server.port) as wire:
+    with await RawConnection.connect(server.port) as wire:
         # The only slot is taken.
         await wire.post(TEXT, body(TEXT, stream=True))
         await server.events.wait(RequestStarted)
@@ -201,8 +201,8 @@ async def test_no_byte_of_a_stream_is_personal(
     server = await serve(script({"pieces": PIECES}), redact_pii="on", **RULES)
     stream = (await post(server, route, body(route, stream=True))).content
     whole = await post(server, route, body(route))
-    found = chunks(stream)
-    assert joined(found) == text_of(whole.json()) == REDACTED
+    found = parse_chunks(stream)
+    assert join_text(found) == text_of(whole.json()) == REDACTED
     assert found[-1]["redacted"] == whole.json()["redacted"] == {"email": 1, "card": 1}
     for sent in (stream, whole.content):
         assert not [datum for datum in (b"bob", b"@exam", b"ple.com", b"1111") if datum in sent]
@@ -253,8 +253,8 @@ async def test_stream_that_asks_is_told_the_verdict_at_its_end(
     # R21, R24, R47: what was sent is the model's own text, so the verdict says it is not clean.
     server = await serve(script({"pieces": ["Assistant:", " Sunny."]}), **RULES)
     given = body(route, enable_validation=True, stream=True)
-    *others, last = chunks((await post(server, route, given)).content)
-    assert joined(others) == "Assistant: Sunny."
+    *others, last = parse_chunks((await post(server, route, given)).content)
+    assert join_text(others) == "Assistant: Sunny."
     assert last["validation"]["sanitized"] is True
     assert not any("validation" in chunk for chunk in others)
 
@@ -340,7 +340,7 @@ async def test_answer_without_a_word_is_generated_again(
 async def test_live_stream_is_not_generated_again(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"pieces": []}), regenerate=True, **RULES)
     given = body(TEXT, enable_validation=True, stream=True)
-    (last,) = chunks((await post(server, TEXT, given)).content)
+    (last,) = parse_chunks((await post(server, TEXT, given)).content)
     assert last["validation"]["issues"] == ["The answer is empty."]
     assert "regenerated" not in last
     assert len(server.events.of(RequestStarted)) == 1

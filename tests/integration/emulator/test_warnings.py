@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import chunks
+from tests.integration.emulator.serving import parse_chunks
 
 TYPO = "max_token is unknown and was ignored: did you mean max_tokens?"
 IN_JOB = "input.max_tokens was ignored: put it in input.sampling_params"
@@ -29,7 +29,7 @@ async def test_openai_answers_warn_whole_and_streamed(
         whole = await client.post(f"{prefix}/{route}", json=asked)
         streamed = await client.post(f"{prefix}/{route}", json={**asked, "stream": True})
     assert whole.json()["warnings"] == [TYPO]
-    told = [chunk["warnings"] for chunk in chunks(streamed.content) if "warnings" in chunk]
+    told = [chunk["warnings"] for chunk in parse_chunks(streamed.content) if "warnings" in chunk]
     assert told == [[TYPO]]
     assert sum(TYPO in message for message in caplog.messages) == 2
 

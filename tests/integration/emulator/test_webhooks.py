@@ -11,10 +11,10 @@ import pytest
 from emulator.settings import EmulatorSettings
 from engine.hooks import RequestStarted
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.asking import becomes
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.puppet import Puppet
-from tests.integration.emulator.serving import serving
+from tests.integration.emulator.job_client import wait_for_status
+from tests.integration.emulator.scripted_worker import ScriptedWorker
+from tests.integration.emulator.serving import run_server
 from tests.ports import free_port
 from tests.unit.emulator.receiver import Receiver, receiving
 
@@ -96,9 +96,9 @@ async def test_job_that_is_taken_back_is_told_of(serve: Serve, script: ScriptFac
 async def test_job_that_was_lost_too_often_is_told_of(serve: Serve) -> None:
     server = await serve(worker_grace_s=0, lost_jobs="fail")
     async with server.client() as client, receiving() as receiver:
-        job_id, worker = await sent(client, receiver), Puppet(client)
-        await worker.take()
-        await worker.vanish(server)
+        job_id, worker = await sent(client, receiver), ScriptedWorker(client)
+        await worker.take_job()
+        await worker.drop_connection(server)
         (post,) = await receiver.got(1)
         assert (post["id"], post["status"]) == (job_id, "FAILED")
         assert "lost" in post["error"]
@@ -107,11 +107,11 @@ async def test_job_that_was_lost_too_often_is_told_of(serve: Serve) -> None:
 async def test_job_that_is_run_again_is_told_of_again(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client, receiving() as receiver:
-        job_id, worker = await sent(client, receiver), Puppet(client)
-        await worker.done(await worker.take(), error="no luck")
+        job_id, worker = await sent(client, receiver), ScriptedWorker(client)
+        await worker.post_result(await worker.take_job(), error="no luck")
         await receiver.got(1)
         await client.post(f"{OTHER}/retry/{job_id}")
-        await worker.done(await worker.take(), output="luck")
+        await worker.post_result(await worker.take_job(), output="luck")
         first, second = await receiver.got(2)
         assert (first["status"], second["status"]) == ("FAILED", "COMPLETED")
 
@@ -133,7 +133,7 @@ async def test_receiver_that_starts_late_is_found(serve: Serve) -> None:
     async with server.client() as client:
         late = Receiver(port, ())
         job_id = await sent(client, late, "")
-        await becomes(client, job_id, "COMPLETED", "")
+        await wait_for_status(client, job_id, "COMPLETED", "")
         async with receiving(port=port) as receiver:
             assert (await receiver.got(1))[0]["id"] == job_id
 
@@ -163,7 +163,7 @@ async def test_who_was_not_told_is_told_after_a_restart(tmp_path: Path) -> None:
     settings = lasting(tmp_path, webhook_pause_s=3600, webhook_tries=2)
     # One says yes, one no and then hears no more, one never answers.
     async with receiving() as fine, receiving(500) as poor, receiving("") as mute:
-        async with serving(settings) as server, server.client() as client:
+        async with run_server(settings) as server, server.client() as client:
             told, refused, waiting = [
                 await sent(client, receiver, "") for receiver in (fine, poor, mute)
             ]
@@ -171,11 +171,11 @@ async def test_who_was_not_told_is_told_after_a_restart(tmp_path: Path) -> None:
                 await receiver.got(1)
             # By the time that this is answered, the one that said yes has been heard.
             await client.post("/runsync", json={"input": INPUT})
-        async with serving(settings) as server, server.client() as client:
+        async with run_server(settings) as server, server.client() as client:
             assert [post["id"] for post in await poor.got(2)] == [refused] * 2
             assert [post["id"] for post in await mute.got(2)] == [waiting] * 2
             assert mute.posts[0] == mute.posts[1]
-        async with serving(settings) as server, server.client() as client:
+        async with run_server(settings) as server, server.client() as client:
             # Now all are told; the next is the first to be.
             last = await sent(client, fine, "")
             assert [post["id"] for post in await fine.got(2)] == [told, last]
@@ -185,13 +185,13 @@ async def test_who_was_not_told_is_told_after_a_restart(tmp_path: Path) -> None:
 async def test_who_was_given_up_is_not_told_after_a_restart(tmp_path: Path) -> None:
     settings = lasting(tmp_path, webhook_tries=1)
     async with receiving(500) as receiver:
-        async with serving(settings) as server, server.client() as client:
+        async with run_server(settings) as server, server.client() as client:
             given_up = await sent(client, receiver, "")
             await receiver.got(1)
             # Told one after the other on this connection's loop: the first is over by then.
             await sent(client, receiver, "")
             await receiver.got(2)
-        async with serving(settings) as server, server.client() as client:
+        async with run_server(settings) as server, server.client() as client:
             await sent(client, receiver, "")
             posts = await receiver.got(3)
         assert [post["id"] for post in posts].count(given_up) == 1

@@ -19,7 +19,7 @@ from emulator.settings import EmulatorSettings
 from jobs.memory import expiry
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import Server, Wire, head, serving
+from tests.integration.emulator.serving import RawConnection, Server, build_request_head, run_server
 from tests.unit.emulator.events import DEADLINE_S
 from tests.waiting import poll_until
 
@@ -110,12 +110,12 @@ class Plane:
         found: dict[str, Any] = (await self.client.get("/v2/ep/health")).json()
         return found
 
-    async def open_poll(self, worker: Worker, what: str = "job-stop") -> Wire:
+    async def open_poll(self, worker: Worker, what: str = "job-stop") -> RawConnection:
         """Open a long-poll that can be broken off, and see that it is there."""
-        wire = await Wire.connect(self.server.port)
+        wire = await RawConnection.connect(self.server.port)
         known = len(self.server.tasks)
-        await wire.send(head("GET", worker.path(what)))
-        await self.server.becomes(lambda: len(self.server.tasks) > known)
+        await wire.send(build_request_head("GET", worker.path(what)))
+        await self.server.wait_until(lambda: len(self.server.tasks) > known)
         await asyncio.sleep(0.02)
         return wire
 
@@ -671,7 +671,7 @@ async def test_result_is_taken_after_the_servers_restart(plane: MakePlane, tmp_p
     settings = EmulatorSettings(
         engine="scripted", engine_isolation="thread", local_worker=False, job_db=database
     )
-    async with serving(settings) as server, server.client() as client:
+    async with run_server(settings) as server, server.client() as client:
         first = Plane(server, client)
         jobs = [await first.run({"n": number}) for number in range(3)]
         assert len((await first.worker().batch(2)).json()) == 2

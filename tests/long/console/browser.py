@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 
 ARGUMENTS = (
     "--headless",
@@ -36,13 +36,13 @@ expect.set_options(timeout=PATIENCE_MS)
 @asynccontextmanager
 async def scripted(
     folder: Path, *answers: dict[str, Any], environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Emulator]:
+) -> AsyncIterator[EmulatorProcess]:
     """Start a server whose engine says these answers."""
     path = folder / "script.json"
     path.write_text(json.dumps({"answers": answers, "context_length": 100_000}))
     always = {"MODEL_PATH": str(path), "DRAIN_S": "0"}
-    async with emulator({**always, **(environment or {})}, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator({**always, **(environment or {})}, "--port", "0") as server:
+        await server.wait_until_listening()
         yield server
 
 
@@ -63,7 +63,7 @@ async def chromium() -> AsyncIterator[Browser]:
 class Visit:
     """One tab on one server; `check` is what holds of every visit."""
 
-    def __init__(self, page: Page, server: Emulator) -> None:
+    def __init__(self, page: Page, server: EmulatorProcess) -> None:
         self.page = page
         self.url = f"http://127.0.0.1:{server.port}"
         self.complaints: list[str] = []
@@ -117,7 +117,7 @@ class Visit:
 
 @asynccontextmanager
 async def visit(
-    server: Emulator, browser: Browser, *, init: str = "", **options: Any
+    server: EmulatorProcess, browser: Browser, *, init: str = "", **options: Any
 ) -> AsyncIterator[Visit]:
     """Open a tab in a context of its own; `init` is run in it before the page is."""
     context = await browser.new_context(**{"viewport": DESK, **options})

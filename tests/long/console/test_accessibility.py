@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
-from tests.integration.emulator.processes import ROOT, Emulator
+from tests.integration.emulator.processes import ROOT, EmulatorProcess
 from tests.long.console.browser import DESK, PHONE, Visit, scripted, visit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -21,7 +21,7 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     async with scripted(
         tmp_path_factory.mktemp("accessibility"),
         {"when": "for ever", "pieces": [{"text": "on ", "delay_ms": 30}], "repeat": -1},
@@ -49,7 +49,7 @@ async def examine(here: Visit, where: str) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 async def test_no_screen_has_a_serious_issue(
-    browser: Browser, server: Emulator, tmp_path: Path, theme: str, size: dict[str, int]
+    browser: Browser, server: EmulatorProcess, tmp_path: Path, theme: str, size: dict[str, int]
 ) -> None:
     async with (
         visit(server, browser, viewport=size, color_scheme=theme) as here,
@@ -96,7 +96,7 @@ async def test_no_screen_has_a_serious_issue(
         here.check()
 
 
-async def test_everything_is_reached_by_keys(browser: Browser, server: Emulator) -> None:
+async def test_everything_is_reached_by_keys(browser: Browser, server: EmulatorProcess) -> None:
     async with visit(server, browser) as here:
         page = here.page
         await here.go()
@@ -122,7 +122,9 @@ async def test_everything_is_reached_by_keys(browser: Browser, server: Emulator)
         here.check()
 
 
-async def test_theme_is_the_systems_until_one_is_chosen(browser: Browser, server: Emulator) -> None:
+async def test_theme_is_the_systems_until_one_is_chosen(
+    browser: Browser, server: EmulatorProcess
+) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     async with visit(server, browser, color_scheme="dark") as here:
         await here.go()
@@ -137,7 +139,9 @@ async def test_theme_is_the_systems_until_one_is_chosen(browser: Browser, server
         here.check()
 
 
-async def test_nothing_moves_while_an_answer_comes(browser: Browser, server: Emulator) -> None:
+async def test_nothing_moves_while_an_answer_comes(
+    browser: Browser, server: EmulatorProcess
+) -> None:
     watch = """
     window.shift = 0;
     new PerformanceObserver((list) => {

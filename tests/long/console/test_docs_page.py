@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, expect
 
-from tests.integration.emulator.processes import Emulator
+from tests.integration.emulator.processes import EmulatorProcess
 from tests.long.console.browser import Visit, scripted, visit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -20,7 +20,7 @@ PIECES = ["It ", "is ", "Paris."]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     async with scripted(tmp_path_factory.mktemp("docs"), {"pieces": PIECES}) as found:
         yield found
 
@@ -45,7 +45,7 @@ async def execute(block: Locator) -> Locator:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_operation_is_opened_and_executed(
-    browser: Browser, server: Emulator, scheme: str
+    browser: Browser, server: EmulatorProcess, scheme: str
 ) -> None:
     async with visit(server, browser, color_scheme=scheme) as here:
         await open_docs(here)
@@ -61,7 +61,9 @@ async def test_operation_is_opened_and_executed(
         here.check()
 
 
-async def test_policy_blocks_what_is_not_of_the_server(browser: Browser, server: Emulator) -> None:
+async def test_policy_blocks_what_is_not_of_the_server(
+    browser: Browser, server: EmulatorProcess
+) -> None:
     async with visit(server, browser) as here:
         await open_docs(here)
         await here.page.evaluate("fetch('http://127.0.0.2:9/').catch(() => null)")
@@ -69,7 +71,9 @@ async def test_policy_blocks_what_is_not_of_the_server(browser: Browser, server:
 
 
 @pytest.mark.parametrize("link", ["OpenAI/postV1ChatCompletions", "Aliases/postV3Completions"])
-async def test_deep_link_opens_its_operation(browser: Browser, server: Emulator, link: str) -> None:
+async def test_deep_link_opens_its_operation(
+    browser: Browser, server: EmulatorProcess, link: str
+) -> None:
     async with visit(server, browser) as here:
         await open_docs(here, f"#/{link}")
         block = operation(here, *link.split("/"))
@@ -77,7 +81,7 @@ async def test_deep_link_opens_its_operation(browser: Browser, server: Emulator,
         here.check()
 
 
-async def test_rarely_used_tags_start_closed(browser: Browser, server: Emulator) -> None:
+async def test_rarely_used_tags_start_closed(browser: Browser, server: EmulatorProcess) -> None:
     async with visit(server, browser) as here:
         await open_docs(here)
         await expect(operation(here, "OpenAI", "postV1Completions")).to_be_visible()
@@ -85,7 +89,7 @@ async def test_rarely_used_tags_start_closed(browser: Browser, server: Emulator)
         assert await here.page.locator("[id^=operations-Workers-]").count() == 0
 
 
-async def test_streamed_example_shows_its_events(browser: Browser, server: Emulator) -> None:
+async def test_streamed_example_shows_its_events(browser: Browser, server: EmulatorProcess) -> None:
     async with visit(server, browser) as here:
         await open_docs(here, "#/OpenAI/postV1ChatCompletions")
         block = operation(here, "OpenAI", "postV1ChatCompletions")
@@ -140,7 +144,9 @@ async def test_key_entered_in_the_console_is_used(browser: Browser, tmp_path: Pa
         assert here.outside == []
 
 
-async def test_console_links_to_the_docs_and_back(browser: Browser, server: Emulator) -> None:
+async def test_console_links_to_the_docs_and_back(
+    browser: Browser, server: EmulatorProcess
+) -> None:
     async with visit(server, browser) as here:
         await here.go()
         await here.page.get_by_role("link", name="API", exact=True).click()

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
-from tests.integration.emulator.processes import Emulator
+from tests.integration.emulator.processes import EmulatorProcess
 from tests.long.console.browser import Visit, scripted, visit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,7 +26,7 @@ KINDS = ("RunPod job", "Completion", "Chat")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     async with scripted(
         tmp_path_factory.mktemp("hostile"),
         {"when": "markup", "pieces": [MARKUP, MARKS]},
@@ -47,7 +47,9 @@ async def harmless(here: Visit) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_markup_is_text_in_every_view(browser: Browser, server: Emulator, kind: str) -> None:
+async def test_markup_is_text_in_every_view(
+    browser: Browser, server: EmulatorProcess, kind: str
+) -> None:
     async with visit(server, browser) as here:
         await here.go()
         await here.ask(f"markup {MARKUP}", kind)
@@ -61,7 +63,7 @@ async def test_markup_is_text_in_every_view(browser: Browser, server: Emulator, 
         await harmless(here)
 
 
-async def test_job_of_markup_is_text(browser: Browser, server: Emulator) -> None:
+async def test_job_of_markup_is_text(browser: Browser, server: EmulatorProcess) -> None:
     async with visit(server, browser) as here, server.client() as client:
         given = {"prompt": f"error {MARKUP}"}
         sent = (await client.post("/run", json={"input": given})).json()["id"]
@@ -76,7 +78,7 @@ async def test_job_of_markup_is_text(browser: Browser, server: Emulator) -> None
 
 @pytest.mark.parametrize("prompt", ["a megabyte", "crumbs of one"])
 async def test_megabyte_without_a_space_stays_in_its_place(
-    browser: Browser, server: Emulator, prompt: str
+    browser: Browser, server: EmulatorProcess, prompt: str
 ) -> None:
     async with visit(server, browser) as here:
         await here.go()

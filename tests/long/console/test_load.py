@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, CDPSession, expect
 
-from tests.integration.emulator.processes import Emulator
+from tests.integration.emulator.processes import EmulatorProcess
 from tests.long.console.browser import Visit, scripted, visit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,7 +30,7 @@ new PerformanceObserver((list) => {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     words = ["a ", "handful ", "of ", "words, "]
     burst, steady = [*words, "and\n"], [*words, {"text": "and\n", "delay_ms": 1}]
     async with scripted(
@@ -83,7 +83,7 @@ def busiest_ms(trace: bytes) -> float:
 )
 async def test_long_stream_does_not_hold_up_the_page(
     browser: Browser,
-    server: Emulator,
+    server: EmulatorProcess,
     record_property: Record,
     kind: str,
     prompt: str,
@@ -116,7 +116,7 @@ async def heap_bytes(session: CDPSession) -> int:
 
 
 async def test_memory_is_given_back(
-    browser: Browser, server: Emulator, record_property: Record
+    browser: Browser, server: EmulatorProcess, record_property: Record
 ) -> None:
     async with visit(server, browser) as here:
         await here.go()

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.long.console.browser import Visit, scripted, visit
 from tests.waiting import poll_until
 
@@ -33,7 +33,7 @@ window.lengths = [];
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     async with scripted(
         tmp_path_factory.mktemp("playground"),
         {"when": "slowly", "pieces": SLOWLY},
@@ -53,7 +53,7 @@ async def painted(page: Page) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_prompt_is_painted_as_it_streams(
-    browser: Browser, server: Emulator, kind: str
+    browser: Browser, server: EmulatorProcess, kind: str
 ) -> None:
     async with visit(server, browser, init=WATCH) as here:
         await here.go()
@@ -77,8 +77,8 @@ async def test_prompt_is_painted_as_it_streams(
 
 
 async def test_embedded_model_answers(browser: Browser, model_path: Path) -> None:
-    async with emulator({"MODEL_PATH": str(model_path)}, "--port", "0") as server:
-        await server.listening()
+    async with run_emulator({"MODEL_PATH": str(model_path)}, "--port", "0") as server:
+        await server.wait_until_listening()
         async with visit(server, browser, init=WATCH) as here:
             await here.go()
             await here.page.get_by_label("max_tokens", exact=True).fill("24")
@@ -91,7 +91,9 @@ async def test_embedded_model_answers(browser: Browser, model_path: Path) -> Non
             here.check()
 
 
-async def test_each_delta_and_its_time_can_be_seen(browser: Browser, server: Emulator) -> None:
+async def test_each_delta_and_its_time_can_be_seen(
+    browser: Browser, server: EmulatorProcess
+) -> None:
     async with visit(server, browser) as here:
         await here.go()
         await here.ask("slowly")
@@ -109,7 +111,7 @@ async def test_each_delta_and_its_time_can_be_seen(browser: Browser, server: Emu
 
 
 @pytest.mark.parametrize("kind", ["RunPod job", "Completion"])
-async def test_running_is_stopped(browser: Browser, server: Emulator, kind: str) -> None:
+async def test_running_is_stopped(browser: Browser, server: EmulatorProcess, kind: str) -> None:
     async with visit(server, browser) as here, server.client() as client:
         await here.go()
         await here.page.get_by_label("max_tokens", exact=True).fill("100000")
@@ -131,7 +133,7 @@ async def test_running_is_stopped(browser: Browser, server: Emulator, kind: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_was_taken_out_is_struck_through(
-    browser: Browser, server: Emulator, kind: str
+    browser: Browser, server: EmulatorProcess, kind: str
 ) -> None:
     async with visit(server, browser) as here:
         await here.go()
@@ -144,7 +146,7 @@ async def test_what_was_taken_out_is_struck_through(
         here.check()
 
 
-async def test_wrong_value_is_said_where_it_is(browser: Browser, server: Emulator) -> None:
+async def test_wrong_value_is_said_where_it_is(browser: Browser, server: EmulatorProcess) -> None:
     async with visit(server, browser) as here:
         await here.go()
         field = here.page.get_by_label("temperature", exact=True)
@@ -162,7 +164,7 @@ async def test_wrong_value_is_said_where_it_is(browser: Browser, server: Emulato
         here.check()
 
 
-async def test_stop_sequences_end_it(browser: Browser, server: Emulator) -> None:
+async def test_stop_sequences_end_it(browser: Browser, server: EmulatorProcess) -> None:
     async with visit(server, browser) as here:
         await here.go()
         stop = here.page.get_by_label("stop", exact=True)
@@ -178,7 +180,7 @@ async def test_stop_sequences_end_it(browser: Browser, server: Emulator) -> None
         here.check()
 
 
-async def test_chat_is_continued(browser: Browser, server: Emulator) -> None:
+async def test_chat_is_continued(browser: Browser, server: EmulatorProcess) -> None:
     async with visit(server, browser) as here:
         await here.go()
         await here.ask("Who are you?", "Chat")

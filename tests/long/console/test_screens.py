@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
-from tests.integration.emulator.processes import Emulator
+from tests.integration.emulator.processes import EmulatorProcess
 from tests.long.console.browser import scripted, visit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -21,7 +21,7 @@ KEY = "the-right-key"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     async with scripted(
         tmp_path_factory.mktemp("screens"),
         {"when": "for ever", "pieces": [{"text": "on ", "delay_ms": 10}], "repeat": -1},
@@ -31,7 +31,9 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emul
         yield found
 
 
-async def test_running_job_is_inspected_and_cancelled(browser: Browser, server: Emulator) -> None:
+async def test_running_job_is_inspected_and_cancelled(
+    browser: Browser, server: EmulatorProcess
+) -> None:
     async with visit(server, browser) as here, server.client() as client:
         sampling = {"max_tokens": 100_000}
         given = {"input": {"prompt": "for ever and ever", "sampling_params": sampling}}
@@ -52,7 +54,9 @@ async def test_running_job_is_inspected_and_cancelled(browser: Browser, server: 
         here.check()
 
 
-async def test_failed_job_says_why_and_is_sent_again(browser: Browser, server: Emulator) -> None:
+async def test_failed_job_says_why_and_is_sent_again(
+    browser: Browser, server: EmulatorProcess
+) -> None:
     async with visit(server, browser) as here, server.client() as client:
         job = (await client.post("/runsync", json={"input": {"prompt": "x"}})).json()
         assert job["status"] == "COMPLETED"
@@ -67,7 +71,7 @@ async def test_failed_job_says_why_and_is_sent_again(browser: Browser, server: E
 
 
 async def test_finished_job_is_looked_at_and_opened_again(
-    browser: Browser, server: Emulator
+    browser: Browser, server: EmulatorProcess
 ) -> None:
     async with visit(server, browser) as here, server.client() as client:
         turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is it?"}]
@@ -93,7 +97,7 @@ async def test_finished_job_is_looked_at_and_opened_again(
 
 
 async def test_batch_is_uploaded_and_downloaded(
-    browser: Browser, server: Emulator, tmp_path: Path
+    browser: Browser, server: EmulatorProcess, tmp_path: Path
 ) -> None:
     path = tmp_path / "two.jsonl"
     path.write_text(f"{line('good')}\n{line('bad', temperature=9)}\n")
@@ -119,7 +123,7 @@ def line(name: str, route: str = "completions", **body: Any) -> str:
 
 
 async def test_file_that_is_no_batch_is_told_by_lines(
-    browser: Browser, server: Emulator, tmp_path: Path
+    browser: Browser, server: EmulatorProcess, tmp_path: Path
 ) -> None:
     broken, mixed = tmp_path / "broken.jsonl", tmp_path / "mixed.jsonl"
     nothing = tmp_path / "nothing.jsonl"
@@ -154,7 +158,7 @@ async def test_file_that_is_no_batch_is_told_by_lines(
         here.check()
 
 
-async def test_engine_tells_of_itself(browser: Browser, server: Emulator) -> None:
+async def test_engine_tells_of_itself(browser: Browser, server: EmulatorProcess) -> None:
     async with visit(server, browser) as here:
         await here.go("engine")
         await expect(here.page.locator(".plain-facts")).to_contain_text("100,000 tokens")

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
-from tests.integration.emulator.processes import Emulator
+from tests.integration.emulator.processes import EmulatorProcess
 from tests.long.console.browser import scripted, visit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,7 +26,7 @@ LANGUAGES = ("curl", "Python", "JavaScript")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emulator]:
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     # An answer for exactly this prompt, and for no other one.
     exactly = {"when": 'second""" line!', "pieces": ANSWER}
     async with scripted(
@@ -71,7 +71,7 @@ def streamed(output: str, chat: bool) -> str:
 
 @pytest.mark.parametrize("kind", ["RunPod job", "Completion", "Chat"])
 async def test_what_is_copied_works(
-    browser: Browser, server: Emulator, tmp_path: Path, kind: str
+    browser: Browser, server: EmulatorProcess, tmp_path: Path, kind: str
 ) -> None:
     async with visit(server, browser) as here:
         page = here.page

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
-from tests.integration.emulator.processes import Emulator
+from tests.integration.emulator.processes import EmulatorProcess
 from tests.long.console.browser import ARGUMENTS, scripted
 from tests.long.security.attacker import EVIL_NAME, WAYS, Attacker, attacker, script_of
 
@@ -39,7 +39,7 @@ OWN = {"x-request-id": "the-test"}
 class Scene:
     """The victim, the attacker and the browser that visits both."""
 
-    server: Emulator
+    server: EmulatorProcess
     evil: Attacker
     browser: Browser
     job: str

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.emulator.processes import Emulator, emulator
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.security.costly_requests import CHAT, random_attack
 from tests.security.json_cases import json_cases, send_cases
 from tests.security.raw_http import exchange
@@ -46,7 +46,7 @@ JOB = json.dumps(
 ).encode()
 
 
-async def attack(server: Emulator, seed: int, end_s: float, statuses: Counter[int]) -> None:
+async def attack(server: EmulatorProcess, seed: int, end_s: float, statuses: Counter[int]) -> None:
     """Send costly calls one after the other until a time."""
     chance = random.Random(seed)
     while time.monotonic() < end_s:
@@ -63,7 +63,7 @@ async def attack(server: Emulator, seed: int, end_s: float, statuses: Counter[in
         assert response.status in (200, 400), (response.body[:300], body[:300])
 
 
-async def run_jobs(server: Emulator, end_s: float) -> list[float]:
+async def run_jobs(server: EmulatorProcess, end_s: float) -> list[float]:
     """Run jobs of another user until a time; return how long each took, in seconds."""
     took = []
     while time.monotonic() < end_s:
@@ -79,8 +79,8 @@ async def run_jobs(server: Emulator, end_s: float) -> list[float]:
 @pytest.mark.timeout(900)
 async def test_thousands_of_hostile_json_bodies_cause_no_server_error() -> None:
     statuses: Counter[int] = Counter()
-    async with emulator(JSON_SETTINGS, "--port", "0", grace_s=0.2) as server:
-        await server.listening()
+    async with run_emulator(JSON_SETTINGS, "--port", "0", grace_s=0.2) as server:
+        await server.wait_until_listening()
         for seed in range(JSON_CASES // CASES_AT_ONCE):
             cases = list(json_cases(seed, CASES_AT_ONCE))
             statuses += await send_cases(server.port, cases)
@@ -95,8 +95,8 @@ async def test_thousands_of_hostile_json_bodies_cause_no_server_error() -> None:
 async def test_costly_schemas_never_end_the_engine_and_other_jobs_succeed(
     hosts_of: Callable[[int], list[int]],
 ) -> None:
-    async with emulator(SETTINGS, "--port", "0", grace_s=0.2) as server:
-        await server.listening()
+    async with run_emulator(SETTINGS, "--port", "0", grace_s=0.2) as server:
+        await server.wait_until_listening()
         # Loads the model.
         await exchange(server.port, "POST", "/runsync", body=JOB, deadline_s=ANSWER_LIMIT_S)
         hosts = hosts_of(server.pid)

@@ -174,7 +174,7 @@ async def test_cancel_keeps_what_is_answered_and_frees_the_engine(
     assert {(line["response"], line["error"]["code"]) for line in undone} == {
         (None, "batch_cancelled")
     }
-    await client.server.idle()
+    await client.server.wait_until_idle()
     # Twice is once; what has ended otherwise cannot be cancelled.
     assert (await client.openai.batches.cancel(made.id)).status == "cancelled"
     other = await client.ended(await client.create(calls(1)))
@@ -233,4 +233,4 @@ async def test_what_is_not_done_in_time_expires_and_the_rest_is_kept(
     undone = await client.lines(done.error_file_id)
     assert {line["error"]["code"] for line in undone} == {"batch_expired"}
     assert ids(undone) == ["id 2", "id 3", "id 4"]
-    await client.server.idle()
+    await client.server.wait_until_idle()

@@ -93,7 +93,7 @@ async def test_with_a_dead_engine_batches_wait_and_can_be_cancelled(
     waits = await client.create(calls(2))
     for each in (made, waits):
         await client.until(each, lambda batch: batch.status == "in_progress")
-    await client.server.becomes(lambda: client.server.engine.failure is not None)
+    await client.server.wait_until(lambda: client.server.engine.failure is not None)
     for each in (waits, made):
         await client.openai.batches.cancel(each.id)
         done = await client.ended(each)

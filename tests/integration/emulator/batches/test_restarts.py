@@ -24,7 +24,7 @@ from jobs import StoreUnavailable
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.batches.support import HANG, Clients, calls, client_of, counts, ids
 from tests.integration.emulator.conftest import Serve
-from tests.integration.emulator.serving import serving
+from tests.integration.emulator.serving import run_server
 from tests.waiting import wait_until
 
 
@@ -44,7 +44,7 @@ async def test_the_servers_end_lets_lines_end_and_its_next_start_goes_on(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
     given = settings(tmp_path / "kept", script({"delay_ms": 20}, slots=2), drain_s=20)
-    async with serving(given) as server, client_of(server) as client:
+    async with run_server(given) as server, client_of(server) as client:
         made = await client.create(calls(40))
         waits = await client.create(calls(3))
         await client.until(made, lambda batch: counts(batch)[1] >= 5)
@@ -56,7 +56,7 @@ async def test_the_servers_end_lets_lines_end_and_its_next_start_goes_on(
     # What was under way was finished and written down, and nothing was begun anew.
     assert kept == len(begun)
     assert 5 <= kept < 40
-    async with serving(given) as server, client_of(server) as client:
+    async with run_server(given) as server, client_of(server) as client:
         done = [await client.ended(each) for each in (made, waits)]
         assert [(each.status, counts(each)) for each in done] == [
             ("completed", (40, 40, 0)),
@@ -72,12 +72,12 @@ async def test_damaged_record_of_a_journal_costs_that_line_alone(
     script: ScriptFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = settings(tmp_path / "kept", script(HANG, {}, slots=2), batch_window_s=60)
-    async with serving(given) as server, client_of(server) as client:
+    async with run_server(given) as server, client_of(server) as client:
         made = await client.create([*calls(6), *calls(7, "hang")[6:]])
         await client.until(made, lambda batch: counts(batch)[1] == 6)
     journal = tmp_path / "kept" / "batches" / f"{made.id}.partial"
     journal.write_bytes(journal.read_bytes().replace(b"p 1", b"p 9"))
-    async with serving(given) as server, client_of(server) as client:
+    async with run_server(given) as server, client_of(server) as client:
         await client.until(made, lambda batch: counts(batch)[1] == 6)
         # The damaged one and the one that hangs.
         await wait_until(lambda: len(server.events.of(RequestStarted)) == 2)
@@ -109,14 +109,14 @@ async def test_a_clock_that_was_put_back_meanwhile_lets_no_batch_live_for_ever(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
     given = settings(tmp_path / "kept", script(HANG, {}), batch_window_s=0.5)
-    async with serving(given) as server, client_of(server) as client:
+    async with run_server(given) as server, client_of(server) as client:
         made = await client.create(calls(1, "hang"))
         await client.until(made, lambda batch: batch.status == "in_progress")
     record = tmp_path / "kept" / "batches" / f"{made.id}.json"
     known = json.loads(record.read_text())
     # As a batch looks to a server that believes it is a year ago.
     record.write_text(json.dumps(known | {"expires_at": known["expires_at"] + 31_536_000}))
-    async with serving(given) as server, client_of(server) as client:
+    async with run_server(given) as server, client_of(server) as client:
         assert (await client.ended(made)).status == "expired"
 
 
@@ -141,16 +141,16 @@ async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
     given, opening = settings(tmp_path / "kept", script({})), threading.Event()
     with monkeypatch.context() as slow:
         slow.setattr(executor, "BatchJournal", partial(_SlowToOpen, opening=opening))
-        async with serving(given) as server, client_of(server) as client:
+        async with run_server(given) as server, client_of(server) as client:
             made = await client.create(calls(1))
             await wait_until(opening.is_set)
-    async with serving(given) as server, client_of(server) as client:
+    async with run_server(given) as server, client_of(server) as client:
         assert (await client.ended(made)).status == "completed"
 
 
 async def test_two_servers_do_not_share_a_folder(script: ScriptFactory, tmp_path: Path) -> None:
     given = settings(tmp_path / "kept", script({}))
-    async with serving(given):
+    async with run_server(given):
         app = create_app(build_components(given, Engine(given.engine_config())))
         with pytest.raises(StoreUnavailable, match="another server uses"):
             async with app.router.lifespan_context(app):

@@ -32,8 +32,8 @@ from tests.conftest import SMALL_RULES
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.odd import build_odd
 from tests.fake_rkllm.tokenizer import write_tokenizer
-from tests.integration.emulator.processes import emulator
-from tests.integration.emulator.serving import Wire
+from tests.integration.emulator.processes import run_emulator
+from tests.integration.emulator.serving import RawConnection
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import (
     ask,
@@ -568,14 +568,14 @@ async def test_sigterm_frees_the_handle_once(
         "FAKE_RKLLM_LOG": str(call_log),
         "VALIDATION_RULES": str(SMALL_RULES),
     }
-    async with emulator(environment, "--port", "0", grace_s=0.3) as server:
-        await server.listening()
-        with await Wire.connect(server.port) as wire:
+    async with run_emulator(environment, "--port", "0", grace_s=0.3) as server:
+        await server.wait_until_listening()
+        with await RawConnection.connect(server.port) as wire:
             await wire.post("/v1/completions", {"prompt": "x", "stream": True})
-            assert (await wire.head())[0] == 200
-            await wire.chunk()
+            assert (await wire.read_head())[0] == 200
+            await wire.read_chunk()
             server.process.send_signal(signal.SIGTERM)
-            assert await server.ended() == 0
+            assert await server.wait_for_exit() == 0
     names = [call.name for call in calls(call_log, "rkllm_init", "run_end", "rkllm_destroy")]
     assert names == ["rkllm_init", "run_end", "rkllm_destroy"]
     assert not calls(call_log, "refused", "crash")
