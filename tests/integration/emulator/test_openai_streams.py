@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-import emulator.app
+import emulator.components
 from emulator.http.sse import KEEP_ALIVE
 from emulator.openai.routes import OpenAIRoutes
 from engine.hooks import RequestEnded
@@ -77,7 +77,9 @@ async def test_text_gathers_while_the_client_lags(
 async def test_silence_of_the_model_is_filled_with_comments(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:  # R19
-    monkeypatch.setattr(emulator.app, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01))
+    monkeypatch.setattr(
+        emulator.components, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01)
+    )
     server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
     with await RawConnection.connect(server.port) as wire:
         await wire.post(route, stream(route))
@@ -91,7 +93,9 @@ async def test_silence_of_the_model_is_filled_with_comments(
 async def test_clients_do_not_see_comments(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R19, R32
-    monkeypatch.setattr(emulator.app, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01))
+    monkeypatch.setattr(
+        emulator.components, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01)
+    )
     pieces = ["one ", {"text": "two ", "delay_ms": 60}, {"text": "three", "delay_ms": 60}]
     server = await serve(script({"pieces": pieces}), model_name="tiny")
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:

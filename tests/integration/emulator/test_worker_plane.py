@@ -126,7 +126,7 @@ MakePlane = Callable[..., Awaitable[Plane]]
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers by hand mostly make no call for stops, and each would be waited for."""
-    monkeypatch.setattr(emulator.runpod.remote_worker, "_LISTENS_FIRST_S", 0.02)
+    monkeypatch.setattr(emulator.runpod.remote_worker, "_FIRST_STOP_POLL_TIMEOUT_S", 0.02)
     monkeypatch.setattr(emulator.runpod.worker_registry, "_MISSING_CONFIRM_S", 0.6)
 
 
