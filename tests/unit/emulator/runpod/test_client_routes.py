@@ -22,7 +22,7 @@ BOTH_FORMS = {
 }
 
 
-def test_every_route_is_there_with_and_without_its_endpoint() -> None:
+def test_every_route_exists_with_and_without_an_endpoint() -> None:
     store = MemoryJobStore()
     worker_registry = WorkerRegistry(store, lease_s=30, grace_s=2)
     routes = ClientRoutes(store, worker_registry, EmulatorSettings()).routes()

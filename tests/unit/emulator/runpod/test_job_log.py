@@ -53,7 +53,7 @@ def test_started_job_names_endpoint_worker_and_wait(caplog: pytest.LogCaptureFix
     }
 
 
-def test_later_attempt_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_started_line_has_the_number_of_a_later_attempt(caplog: pytest.LogCaptureFixture) -> None:
     log_started(job(status=JobStatus.IN_PROGRESS, attempt=2))
     assert fields(caplog)["event"] == "job j-1 started again (attempt 2)"
 
@@ -83,28 +83,28 @@ def test_completed_job_has_times_and_tokens(caplog: pytest.LogCaptureFixture) ->
         ("anything else", None),
     ],
 )
-def test_tokens_are_read_from_the_usage_of_an_output_and_from_no_text(
+def test_tokens_come_from_the_usage_and_never_from_generated_text(
     output: Any, tokens: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     log_ended(job(output=orjson.dumps(output)))
     assert fields(caplog).get("tokens") == tokens
 
 
-def test_failed_job_has_its_reason_without_what_a_client_wrote(
+def test_failed_job_is_logged_with_a_sanitized_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log_ended(job(status=JobStatus.FAILED, error='n must be a number, got "my prompt"'))
     assert fields(caplog)["error"] == "n must be a number, got a string"
 
 
-def test_nothing_is_made_where_info_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_record_is_built_when_info_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     log_started(job())
     log_ended(job())
     assert not caplog.records
 
 
-async def test_store_tells_of_each_start_and_end_of_a_job(caplog: pytest.LogCaptureFixture) -> None:
+async def test_store_logs_each_start_and_end_of_a_job(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryJobStore(on_ended=log_ended, on_started=log_started)
     await store.start()
     first = await store.enqueue(NewJob(endpoint="mine", input=b"{}"))

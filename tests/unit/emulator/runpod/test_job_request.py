@@ -1,4 +1,4 @@
-"""What a body may ask for, and the sentence for what it may not."""
+"""Job bodies that are accepted, and the error messages for those that are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def policy(**given: Any) -> Policy:
     return parse_job({"input": INPUT, "policy": given}, "e", PolicyLimits(), sync=False).policy
 
 
-def test_job_has_what_was_asked_for_and_runpods_defaults() -> None:
+def test_job_has_the_fields_of_the_body_and_runpods_defaults() -> None:
     job = parse_job({"input": INPUT, "more": 1}, "mine", PolicyLimits(), sync=True)
     assert (job.endpoint, job.sync, job.webhook, job.extra) == ("mine", True, None, b"")
     assert json.loads(job.input) == INPUT
@@ -36,7 +36,7 @@ def test_job_has_what_was_asked_for_and_runpods_defaults() -> None:
 @pytest.mark.parametrize(
     "given", [{}, [], "", 0, False, 1.5, "text", [1], {"deep": [{"er": None}]}]
 )
-def test_input_is_any_json_but_null(given: Any) -> None:
+def test_input_may_be_any_json_except_null(given: Any) -> None:
     assert json.loads(parse_job({"input": given}, "e", PolicyLimits(), sync=False).input) == given
 
 
@@ -48,7 +48,7 @@ def test_missing_input_is_refused(body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("field", ["input", "s3Config"])
-def test_what_can_be_read_but_not_written_is_refused(field: str) -> None:
+def test_value_that_cannot_be_encoded_again_is_refused(field: str) -> None:
     deep: Any = {"a": 1}
     for _ in range(300):
         deep = {"a": deep}
@@ -56,7 +56,7 @@ def test_what_can_be_read_but_not_written_is_refused(field: str) -> None:
     assert (error.message, error.param) == (f"{field} is nested too deeply", field)
 
 
-def test_worker_is_to_see_the_webhook_and_the_bucket() -> None:
+def test_webhook_and_bucket_are_sent_to_the_worker() -> None:
     bucket = {"accessId": "a", "accessSecret": "s", "bucketName": "b", "endpointUrl": "http://s3"}
     body = {"input": INPUT, "webhook": "http://here/", "s3Config": bucket, "policy": {}}
     job = parse_job(body, "e", PolicyLimits(), sync=False)
@@ -76,7 +76,7 @@ def test_worker_is_to_see_the_webhook_and_the_bucket() -> None:
         "https://example.com/" + "x" * 1_980,
     ],
 )
-def test_webhook_is_a_url(url: str) -> None:
+def test_webhook_url_is_accepted(url: str) -> None:
     job = parse_job({"input": INPUT, "webhook": url}, "e", PolicyLimits(), sync=False)
     assert job.webhook == url
 
@@ -104,7 +104,7 @@ def test_webhook_is_a_url(url: str) -> None:
         {"url": "http://example.com"},
     ],
 )
-def test_webhook_that_is_no_url_is_refused(url: Any) -> None:
+def test_webhook_that_is_not_a_url_is_refused(url: Any) -> None:
     error = refused(webhook=url)
     assert error.message.startswith("webhook must be an http or https URL, got ")
     assert error.param == "webhook"
@@ -115,13 +115,13 @@ def test_webhook_that_is_no_url_is_refused(url: Any) -> None:
     ("given", "got"),
     [("s3://a:secret@x", "a string"), ([], "an array"), (1, "a number"), (True, "true or false")],
 )
-def test_bucket_that_is_no_object_is_refused_and_not_shown(given: Any, got: str) -> None:
+def test_bucket_that_is_not_an_object_is_refused_without_quoting_it(given: Any, got: str) -> None:
     error = refused(s3Config=given)
     assert error.message == f"s3Config must be an object, got {got}"
     assert error.param == "s3Config"
 
 
-def test_policy_within_its_bounds() -> None:
+def test_policy_within_its_bounds_is_accepted() -> None:
     assert policy(executionTimeout=5_000, ttl=10_000, lowPriority=True) == Policy(
         execution_timeout_ms=5_000, ttl_ms=10_000, low_priority=True
     )
@@ -129,7 +129,7 @@ def test_policy_within_its_bounds() -> None:
     assert (most.execution_timeout_ms, most.ttl_ms) == (WEEK_MS, WEEK_MS)
 
 
-def test_null_is_the_default() -> None:
+def test_null_in_a_policy_means_the_default() -> None:
     assert policy(executionTimeout=None, ttl=None, lowPriority=None) == Policy()
     assert policy(executionTimeout=5_000.0) == Policy(execution_timeout_ms=5_000)  # R66
     body = {"input": INPUT, "policy": None, "webhook": None, "s3Config": None}
@@ -163,14 +163,14 @@ def test_time_out_of_bounds_is_refused(name: str, least: int, offset: Any) -> No
 
 
 @pytest.mark.parametrize("given", [0, 1, "true", [], {}])
-def test_low_priority_that_is_no_bool_is_refused(given: Any) -> None:
+def test_low_priority_that_is_not_a_boolean_is_refused(given: Any) -> None:
     error = refused(policy={"lowPriority": given})
     assert error.message.startswith("policy.lowPriority must be true or false, got ")
     assert error.param == "policy.lowPriority"
 
 
 @pytest.mark.parametrize("given", [[], "fast", 1, False])
-def test_policy_that_is_no_object_is_refused(given: Any) -> None:
+def test_policy_that_is_not_an_object_is_refused(given: Any) -> None:
     error = refused(policy=given)
     assert error.message.startswith("policy must be an object, got ")
     assert error.param == "policy"

@@ -29,7 +29,7 @@ def test_waiting_job_has_no_times() -> None:
     assert shown == job_response.build_accepted(WAITING) == {"id": "j-u1", "status": "IN_QUEUE"}
 
 
-def test_running_job_has_its_delay_its_worker_and_its_progress() -> None:
+def test_running_job_has_delay_worker_and_progress() -> None:
     shown = {"id": "j-u1", "status": "IN_PROGRESS", "delayTime": 500, "workerId": "w-1"}
     assert wire(job_response.build_status(RUNNING)) == shown
     half = replace(RUNNING, progress=b'"half"')
@@ -37,7 +37,7 @@ def test_running_job_has_its_delay_its_worker_and_its_progress() -> None:
 
 
 @pytest.mark.parametrize("output", [{"a": 1}, [1], "text", None, 0, False, []])
-def test_completed_job_has_its_output_whatever_that_is(output: Any) -> None:
+def test_completed_job_has_its_output_of_any_type(output: Any) -> None:
     job = replace(
         ENDED, status=JobStatus.COMPLETED, output=orjson.dumps(output), progress=b'"half"'
     )
@@ -67,12 +67,12 @@ def test_failed_job_has_one_error_string_and_no_output(status: JobStatus) -> Non
     }
 
 
-def test_job_cancelled_in_the_queue_never_ran() -> None:
+def test_job_cancelled_in_the_queue_has_no_worker_and_no_times() -> None:
     job = replace(WAITING, status=JobStatus.CANCELLED, ended_at=11.0)
     assert wire(job_response.build_status(job)) == {"id": "j-u1", "status": "CANCELLED"}
 
 
-def test_request_shows_what_was_sent() -> None:
+def test_request_has_input_and_webhook() -> None:
     job = replace(ENDED, status=JobStatus.COMPLETED, output=b"2", webhook="http://here/")
     assert wire(job_response.build_request(job)) == wire(job_response.build_status(job)) | {
         "input": {"a": 1},
@@ -81,7 +81,7 @@ def test_request_shows_what_was_sent() -> None:
     assert "webhook" not in job_response.build_request(ENDED)
 
 
-def test_worker_gets_id_input_and_what_else_was_for_it() -> None:
+def test_worker_job_has_id_input_and_extra_keys() -> None:
     assert wire(job_response.build_worker_job(WAITING)) == {"id": "j-u1", "input": {"a": 1}}
     more = replace(WAITING, extra=b'{"webhook":"http://here/"}', webhook="http://here/")
     assert wire(job_response.build_worker_job(more)) == {
@@ -91,7 +91,7 @@ def test_worker_gets_id_input_and_what_else_was_for_it() -> None:
     }
 
 
-def test_stream_has_both_keys_even_when_nothing_is_new() -> None:
+def test_stream_has_both_keys_when_no_chunk_is_new() -> None:
     chunks = [Chunk(1, 1, b'"a"'), Chunk(1, 2, b'{"b":null}')]
     assert wire(job_response.build_stream(RUNNING, chunks)) == {
         "status": "IN_PROGRESS",
@@ -100,7 +100,7 @@ def test_stream_has_both_keys_even_when_nothing_is_new() -> None:
     assert wire(job_response.build_stream(RUNNING, ())) == {"status": "IN_PROGRESS", "stream": []}
 
 
-def test_worker_is_named_among_all_endpoints_and_shown_by_its_own_name() -> None:
+def test_worker_key_has_the_endpoint_and_worker_name_has_not() -> None:
     assert job_response.worker_name(job_response.worker_key("e", "w/1")) == "w/1"
     assert job_response.worker_key("a", "w") != job_response.worker_key("b", "w")
     assert job_response.worker_name("bare") == "bare"

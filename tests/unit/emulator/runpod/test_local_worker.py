@@ -115,7 +115,7 @@ class Worker:
         return {name: counts[name] for name in ("idle", "ready", "running", "unhealthy")}
 
     async def quiet(self) -> None:
-        """Wait until nothing runs, no slot is held and nobody waits for one."""
+        """Wait until no job runs and no slot is used or awaited."""
         engine = self.engine
         await wait_until(lambda: not (engine.running or engine.waiting or self.worker._running))
 
@@ -161,11 +161,13 @@ async def on_a_slow_job(
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulator.runpod.local_worker, "_RETRY_DELAY_S", 0.02)
 
 
-async def test_jobs_are_answered(engine_factory: EngineFactory, script: ScriptFactory) -> None:
+async def test_jobs_complete_with_their_output(
+    engine_factory: EngineFactory, script: ScriptFactory
+) -> None:
     async with working(engine_factory, script({"pieces": ["yes", " sir"]})) as at:
         for job in await at.enqueue(*"abcdefgh"):
             ended = await at.ended(job)
@@ -177,7 +179,7 @@ async def test_jobs_are_answered(engine_factory: EngineFactory, script: ScriptFa
         assert at.worker_registry.count_workers(ENDPOINT)["idle"] == 4
 
 
-async def test_bad_job_fails_and_the_next_is_served(
+async def test_bad_job_fails_and_the_next_completes(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:  # R50
     pieces = [{"error": "no such luck"}]
@@ -191,9 +193,7 @@ async def test_bad_job_fails_and_the_next_is_served(
         assert await at.text(good) == "ok"
 
 
-async def test_as_many_jobs_run_as_there_are_slots(
-    engine_factory: EngineFactory, script: ScriptFactory
-) -> None:
+async def test_one_job_runs_per_slot(engine_factory: EngineFactory, script: ScriptFactory) -> None:
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=3)) as at:
         jobs = await at.enqueue(*"abcde")
         await at.events.wait(RequestStarted, 3)
@@ -277,7 +277,7 @@ async def test_interactive_requests_go_before_jobs(
         assert started == [jobs[0].id, "chat", jobs[1].id, jobs[2].id]
 
 
-async def test_slot_is_given_back_when_its_job_is_gone(
+async def test_slot_is_released_when_its_job_was_cancelled(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
@@ -327,7 +327,7 @@ async def test_execution_timeout_ends_the_job_and_its_run(
         await at.quiet()
 
 
-async def test_job_whose_ttl_is_over_is_stopped(
+async def test_running_job_is_stopped_when_its_ttl_ends(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:
@@ -337,7 +337,7 @@ async def test_job_whose_ttl_is_over_is_stopped(
         await at.quiet()
 
 
-async def test_retry_of_a_job_that_is_still_winding_down_is_another_run(
+async def test_retry_of_a_job_that_is_still_stopping_runs_again(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     deaf = {"hang_s": 0.4, "deaf": True}
@@ -352,7 +352,7 @@ async def test_retry_of_a_job_that_is_still_winding_down_is_another_run(
         await at.quiet()
 
 
-async def test_job_that_ran_at_three_crashes_fails_and_those_that_wait_complete(
+async def test_job_fails_after_three_crashes_and_waiting_jobs_complete(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:  # R50
     crash = {"when": "crash", "pieces": ["a", {"signal": "SIGKILL", "delay_ms": 50}]}
@@ -388,7 +388,7 @@ async def test_neighbours_of_a_job_that_crashes_the_engine_complete(
         await at.quiet()
 
 
-async def test_job_runs_alone_when_one_more_loss_would_fail_it(
+async def test_last_attempt_of_a_job_runs_without_other_jobs(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script(SLOW, slots=4), "process") as at:
@@ -409,7 +409,7 @@ async def test_job_runs_alone_when_one_more_loss_would_fail_it(
         assert most <= 1
 
 
-async def test_job_beside_a_deaf_one_waits_again_and_has_lost_nothing(
+async def test_job_interrupted_by_another_requests_hang_is_requeued_without_a_lost_attempt(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     deaf = {"when": "deaf", "pieces": [{"hang_s": 3600, "deaf": True}]}
@@ -425,7 +425,7 @@ async def test_job_beside_a_deaf_one_waits_again_and_has_lost_nothing(
         assert (now.status, now.attempt, now.lost_attempts) == (JobStatus.IN_PROGRESS, 2, 0)
 
 
-async def test_stream_of_a_job_begins_anew_after_a_crash(
+async def test_stream_restarts_after_a_crash(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     path = script({"pieces": ["a", HANG]}, slots=1)
@@ -478,7 +478,7 @@ async def test_stream_that_is_too_long_is_an_error(
         await at.quiet()
 
 
-async def test_drain_lets_what_runs_finish_and_takes_nothing_more(
+async def test_drain_finishes_running_jobs_and_takes_no_more(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script(SLOW, {"pieces": ["ok"]}, slots=1)) as at:
@@ -490,7 +490,7 @@ async def test_drain_lets_what_runs_finish_and_takes_nothing_more(
         await at.quiet()
 
 
-async def test_drain_gives_back_what_does_not_end_and_it_counts_as_no_loss(
+async def test_drain_requeues_unfinished_jobs_without_a_lost_attempt(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=2)) as at:
@@ -514,7 +514,7 @@ async def test_drain_before_the_model_is_loaded(
         assert (await at.now(job)).status is JobStatus.IN_QUEUE
 
 
-async def test_job_that_was_stopped_before_its_first_step_is_given_back(
+async def test_job_whose_task_never_started_is_requeued(
     engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(engine_factory, script({"pieces": ["ok"]}, slots=1)) as at:
@@ -540,7 +540,7 @@ async def test_job_that_was_stopped_before_its_first_step_is_given_back(
         assert at.engine.running == 0
 
 
-async def test_result_the_disk_refuses_is_offered_until_it_is_taken(
+async def test_result_is_retried_until_the_disk_accepts_it(
     engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with working(engine_factory, script(SLOW, {"pieces": ["ok"]}, slots=1)) as at:
@@ -558,7 +558,7 @@ async def test_result_the_disk_refuses_is_offered_until_it_is_taken(
     assert "has to wait: the disk is full" in caplog.text
 
 
-async def test_drain_ends_though_the_disk_takes_nothing(
+async def test_drain_ends_when_the_disk_stays_full(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with on_a_slow_job(engine_factory, script) as (at, job):
@@ -569,7 +569,7 @@ async def test_drain_ends_though_the_disk_takes_nothing(
         assert (await at.now(job)).status is JobStatus.IN_QUEUE
 
 
-async def test_results_that_cannot_be_saved_do_not_pile_up(
+async def test_unsaved_results_are_limited(
     engine_factory: EngineFactory, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator.runpod.local_worker, "_MAX_UNSAVED_JOBS", 3)
@@ -588,7 +588,7 @@ async def test_results_that_cannot_be_saved_do_not_pile_up(
         assert [await at.text(job) for job in jobs] == ["ok"] * 10
 
 
-async def test_cancel_the_disk_refuses_leaves_no_job_without_a_worker(
+async def test_cancel_that_cannot_be_written_leaves_the_job_running(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with on_a_slow_job(engine_factory, script) as (at, job):
@@ -599,7 +599,7 @@ async def test_cancel_the_disk_refuses_leaves_no_job_without_a_worker(
         assert await at.text(job) == "ab"
 
 
-async def test_job_that_is_stopped_and_not_over_waits_again(
+async def test_stopped_job_that_has_not_ended_is_requeued(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with on_a_slow_job(engine_factory, script) as (at, job):
@@ -609,7 +609,7 @@ async def test_job_that_is_stopped_and_not_over_waits_again(
         assert (await at.now(job)).attempt == 2
 
 
-async def test_failing_store_is_logged_and_asked_again(
+async def test_store_failure_is_logged_and_retried(
     engine_factory: EngineFactory,
     script: ScriptFactory,
     monkeypatch: pytest.MonkeyPatch,
@@ -638,7 +638,7 @@ async def chunks_of(at: Worker, job: Job) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
-async def test_job_that_asks_is_streamed_in_either_mode(
+async def test_job_that_asks_to_stream_is_streamed_in_either_mode(
     engine_factory: EngineFactory, script: ScriptFactory, mode: Literal["aggregate", "generator"]
 ) -> None:  # R59
     async with working(engine_factory, script(SLOW), mode=mode) as at:
@@ -649,7 +649,7 @@ async def test_job_that_asks_is_streamed_in_either_mode(
         assert output == (chunks if mode == "generator" else chunks[-1])
 
 
-async def test_job_that_does_not_ask_is_streamed_in_generator_mode_alone(
+async def test_job_that_does_not_ask_to_stream_is_streamed_only_in_generator_mode(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script(SLOW)) as at:
@@ -663,7 +663,7 @@ async def test_job_that_does_not_ask_is_streamed_in_generator_mode_alone(
         assert len(output) == 1
 
 
-async def test_chunks_that_the_store_has_no_room_for_do_not_fail_a_job_with_one_json(
+async def test_full_store_does_not_fail_a_job_with_a_json_output(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     path = script({"pieces": ["x" * 100], "repeat": 60, "delay_ms": 1}, context_length=10**6)
@@ -681,7 +681,7 @@ async def test_chunks_that_the_store_has_no_room_for_do_not_fail_a_job_with_one_
         assert (await at.ended(job)).status is JobStatus.FAILED
 
 
-async def test_cancelled_stream_keeps_the_chunks_that_came(
+async def test_cancelled_stream_keeps_its_earlier_chunks(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     async with working(engine_factory, script({"pieces": ["a", HANG]}, slots=1)) as at:

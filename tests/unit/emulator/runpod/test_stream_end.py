@@ -37,7 +37,7 @@ def test_job_that_streamed_and_completed_needs_no_explanation() -> None:
         "text",
     ],
 )
-def test_job_that_did_not_ask_to_stream_is_told_how_to_ask(job_input: Any) -> None:
+def test_explanation_names_the_parameter_when_the_job_did_not_ask_to_stream(job_input: Any) -> None:
     message = explain_end(ended(JobStatus.COMPLETED, job_input), 0, LOCAL)
     assert message == (
         "the job did not ask to stream: set input.sampling_params.stream to true; "
@@ -53,7 +53,7 @@ def test_job_that_did_not_ask_to_stream_is_told_how_to_ask(job_input: Any) -> No
         {"openai_route": "/v1/completions", "openai_input": {"stream": True}},
     ],
 )
-def test_job_that_asked_is_not_told_that_it_did_not(job_input: Any) -> None:
+def test_explanation_differs_when_the_job_asked_to_stream(job_input: Any) -> None:
     message = explain_end(ended(JobStatus.COMPLETED, job_input), 0, LOCAL)
     assert message == "nothing of this job could be kept for /stream; the output is in /status"
 
@@ -90,7 +90,7 @@ def test_worker_whose_handler_is_not_a_generator_is_named() -> None:
         ),
     ],
 )
-def test_job_that_did_not_complete_says_when_and_why(
+def test_failed_job_is_explained_with_moment_and_reason(
     job: Job, chunk_count: int, message: str
 ) -> None:
     assert explain_end(job, chunk_count, LOCAL) == message

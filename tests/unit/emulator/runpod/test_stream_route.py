@@ -1,4 +1,4 @@
-"""`/stream` as JSON: nothing is taken that nobody gets, and the last answer has all the rest."""
+"""`/stream` as JSON: each chunk is delivered once, and the last response has all that remain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Connect = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
-async def test_each_chunk_is_in_one_answer(connection: Connect) -> None:
+async def test_each_chunk_is_in_one_response(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
     await at.say("a", {"b": 1})
@@ -50,7 +50,7 @@ async def test_only_an_end_without_chunks_has_a_message(connection: Connect) -> 
     assert drained["message"].startswith("all 2 chunks of this job were returned by earlier")
 
 
-async def test_answer_is_held_until_there_is_something_to_say(connection: Connect) -> None:
+async def test_response_waits_for_a_chunk(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
     await at.say("a")
@@ -68,7 +68,7 @@ async def test_answer_is_held_until_there_is_something_to_say(connection: Connec
     assert (shown["status"], shown["stream"]) == ("COMPLETED", [])
 
 
-async def test_answer_is_held_no_longer_than_that(connection: Connect) -> None:
+async def test_response_waits_at_most_hold_s(connection: Connect) -> None:
     at = StreamedJob(hold_s=0.02)
     await at.begin()
     assert await at.answered(connection()) == ("IN_PROGRESS", [])
@@ -77,7 +77,7 @@ async def test_answer_is_held_no_longer_than_that(connection: Connect) -> None:
     assert await at.answered(connection()) == ("IN_PROGRESS", [])
 
 
-async def test_who_leaves_while_it_waits_takes_nothing(connection: Connect) -> None:
+async def test_client_that_disconnects_while_waiting_drains_nothing(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
     leaver = connection()
@@ -92,7 +92,7 @@ async def test_who_leaves_while_it_waits_takes_nothing(connection: Connect) -> N
 
 @pytest.mark.parametrize("first", ["leaves", "speaks"])
 @pytest.mark.parametrize("between", range(8))
-async def test_who_leaves_as_it_is_told_takes_it_or_leaves_it(
+async def test_chunk_is_drained_or_kept_when_the_client_disconnects_at_any_turn(
     connection: Connect, first: str, between: int
 ) -> None:
     at = StreamedJob()
@@ -120,7 +120,7 @@ async def test_who_leaves_as_it_is_told_takes_it_or_leaves_it(
     assert told + left_over == [{"output": "a"}]
 
 
-async def test_client_that_has_left_before_it_is_answered_takes_nothing(
+async def test_client_that_disconnected_before_the_response_drains_nothing(
     connection: Connect,
 ) -> None:
     at = StreamedJob()
@@ -133,7 +133,7 @@ async def test_client_that_has_left_before_it_is_answered_takes_nothing(
     assert await at.answered(connection()) == ("IN_PROGRESS", ["a"])
 
 
-async def test_head_takes_nothing(connection: Connect) -> None:
+async def test_head_drains_nothing(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
     await at.say("a")
@@ -144,7 +144,7 @@ async def test_head_takes_nothing(connection: Connect) -> None:
 
 
 @pytest.mark.parametrize("between", range(12))
-async def test_final_answer_has_all_that_is_left(connection: Connect, between: int) -> None:
+async def test_last_response_has_all_remaining_chunks(connection: Connect, between: int) -> None:
     # As the npm client reads: it stops at the first final status.
     at = StreamedJob()
     await at.begin()
@@ -166,7 +166,7 @@ async def test_final_answer_has_all_that_is_left(connection: Connect, between: i
     assert await reader == ["a", "b"]
 
 
-async def test_two_readers_share_what_there_is(connection: Connect) -> None:
+async def test_two_readers_share_the_chunks(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
     asked = [at.ask(connection()) for _ in range(2)]
@@ -191,7 +191,7 @@ async def test_chunks_of_a_new_attempt_come_after_those_of_the_lost_one(
     assert await asked == {"status": "IN_PROGRESS", "stream": [{"output": "a"}]}
 
 
-async def test_job_that_is_gone_is_not_found(connection: Connect) -> None:
+async def test_removed_job_is_not_found(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
     at.job = Job(id="gone", endpoint="e", input=b"", created_at=0)

@@ -1,4 +1,4 @@
-"""Webhooks: told until somebody says 200, a few times, and remembered."""
+"""Webhooks: retried until a 200, limited in number, and recorded when sent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
-class Told:
-    """A store whose ended jobs are told of."""
+class WebhookScene:
+    """A job store that sends webhooks for its ended jobs."""
 
     def __init__(self, *, max_attempts: int, retry_delay_s: float, timeout_s: float) -> None:
         self.store = MemoryJobStore(on_ended=lambda job: self.webhooks.send(job))
@@ -44,28 +44,30 @@ class Told:
         assert now is not None
         return now.webhook_sent
 
-    async def settled(self) -> None:
-        """Wait until nobody is being told."""
+    async def wait_until_delivered(self) -> None:
+        """Wait until no webhook is being sent."""
         async with asyncio.timeout(DEADLINE_S):
             while self.webhooks._tasks:
                 await asyncio.wait(set(self.webhooks._tasks))
 
 
 @asynccontextmanager
-async def telling(
+async def open_scene(
     max_attempts: int = 3, retry_delay_s: float = 0.01, timeout_s: float = DEADLINE_S
-) -> AsyncIterator[Told]:
-    found = Told(max_attempts=max_attempts, retry_delay_s=retry_delay_s, timeout_s=timeout_s)
+) -> AsyncIterator[WebhookScene]:
+    found = WebhookScene(
+        max_attempts=max_attempts, retry_delay_s=retry_delay_s, timeout_s=timeout_s
+    )
     try:
         yield found
     finally:
         await found.webhooks.close()
 
 
-async def test_job_is_told_of_once() -> None:
-    async with receiving() as receiver, telling() as at:
+async def test_webhook_is_sent_once() -> None:
+    async with receiving() as receiver, open_scene() as at:
         job = await at.end(receiver.url)
-        await at.settled()
+        await at.wait_until_delivered()
         (post,) = receiver.posts
         assert post.keys() == {
             "id",
@@ -85,39 +87,39 @@ async def test_job_is_told_of_once() -> None:
         assert await at.sent(job)
 
 
-async def test_nobody_who_asked_for_nothing_is_told() -> None:
-    async with telling() as at:
+async def test_job_without_a_webhook_sends_nothing() -> None:
+    async with open_scene() as at:
         await at.end(None)
         assert at.webhooks._tasks == set()
         assert at.webhooks._client is None
 
 
 @pytest.mark.parametrize("answer", [201, 204, 301, 400, 404, 500, 503])
-async def test_all_but_200_is_tried_again(answer: int) -> None:
-    async with receiving(answer) as receiver, telling() as at:
+async def test_any_status_except_200_is_retried(answer: int) -> None:
+    async with receiving(answer) as receiver, open_scene() as at:
         job = await at.end(receiver.url)
-        await at.settled()
+        await at.wait_until_delivered()
         first, second = receiver.posts
         assert first == second
         assert await at.sent(job)
 
 
-async def test_refused_connection_is_tried_again() -> None:
+async def test_refused_connection_is_retried() -> None:
     port = free_port()
-    async with telling(max_attempts=1_000_000) as at:
+    async with open_scene(max_attempts=1_000_000) as at:
         job = await at.end(f"http://127.0.0.1:{port}/told")
         await wait_until(lambda: at.webhooks._client is not None and at.webhooks._client.done())
         async with receiving(port=port) as receiver:
-            await at.settled()
+            await at.wait_until_delivered()
             assert [post["id"] for post in receiver.posts] == [job.id]
             assert await at.sent(job)
 
 
-async def test_given_up_after_so_many_tries(caplog: pytest.LogCaptureFixture) -> None:
-    async with receiving(500, 404, 503, 502, 500) as receiver, telling(max_attempts=3) as at:
+async def test_webhook_is_given_up_after_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
+    async with receiving(500, 404, 503, 502, 500) as receiver, open_scene(max_attempts=3) as at:
         with caplog.at_level(logging.WARNING):
             job = await at.end(receiver.url)
-            await at.settled()
+            await at.wait_until_delivered()
         assert len(receiver.posts) == 3
         # Nor after a restart.
         assert await at.sent(job)
@@ -141,50 +143,48 @@ async def test_given_up_after_so_many_tries(caplog: pytest.LogCaptureFixture) ->
         ("nonsense\r\n\r\n", "RemoteProtocolError"),
     ],
 )
-async def test_no_answer_is_no_200(
+async def test_missing_response_counts_as_a_failure(
     answer: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with receiving(answer) as receiver, telling(max_attempts=1, timeout_s=0.05) as at:
+    async with receiving(answer) as receiver, open_scene(max_attempts=1, timeout_s=0.05) as at:
         await at.end(receiver.url)
-        await at.settled()
+        await at.wait_until_delivered()
     assert words in caplog.text
 
 
-async def test_body_of_the_answer_is_not_waited_for() -> None:
+async def test_response_body_is_not_awaited() -> None:
     endless = "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n" + "x" * 1000
-    async with receiving(endless) as receiver, telling() as at:
+    async with receiving(endless) as receiver, open_scene() as at:
         job = await at.end(receiver.url)
-        await at.settled()
+        await at.wait_until_delivered()
         assert len(receiver.posts) == 1
         assert await at.sent(job)
 
 
 @pytest.mark.parametrize("url", ["http://☃.é../", "http://a..b/", "http://xn--/"])
-async def test_url_that_cannot_be_called_is_given_up(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with telling(max_attempts=1) as at:
+async def test_invalid_url_is_given_up(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_scene(max_attempts=1) as at:
         job = await at.end(url)
-        await at.settled()
+        await at.wait_until_delivered()
         assert await at.sent(job)
     assert "was given up" in caplog.text
 
 
-async def test_only_so_many_are_told_at_a_time() -> None:
-    async with receiving(*[""] * 40) as receiver, telling(max_attempts=1) as at:
+async def test_concurrent_posts_are_limited() -> None:
+    async with receiving(*[""] * 40) as receiver, open_scene(max_attempts=1) as at:
         for _ in range(40):
             await at.end(receiver.url)
         for told in (16, 32, 40):
             await receiver.got(told)
             for writer in receiver.writers:
                 writer.close()
-        await at.settled()
+        await at.wait_until_delivered()
         assert (len(receiver.posts), receiver.most_open) == (40, 16)
 
 
-async def test_close_leaves_the_rest_to_the_next_start() -> None:
+async def test_close_leaves_undelivered_webhooks_to_the_next_start() -> None:
     async with receiving("", 500) as receiver:
-        async with telling(retry_delay_s=3600) as at:
+        async with open_scene(retry_delay_s=3600) as at:
             waiting, pausing = await at.end(receiver.url), await at.end(receiver.url)
             await receiver.got(2)
         assert not await at.sent(waiting)
@@ -194,23 +194,23 @@ async def test_close_leaves_the_rest_to_the_next_start() -> None:
         assert len(receiver.posts) == 2
 
 
-async def test_job_that_is_run_again_is_told_of_as_it_ends_then() -> None:
-    async with receiving(500) as receiver, telling(retry_delay_s=0.1) as at:
+async def test_retried_job_sends_its_webhook_when_it_ends_again() -> None:
+    async with receiving(500) as receiver, open_scene(retry_delay_s=0.1) as at:
         job = await at.end(receiver.url, error="it broke")
         await receiver.got(1)
         await at.store.retry(job.id)
-        await at.settled()
+        await at.wait_until_delivered()
         # The first end is none any more.
         assert [post["status"] for post in receiver.posts] == ["FAILED"]
         assert not await at.sent(job)
         await at.work(job.id)
-        await at.settled()
+        await at.wait_until_delivered()
         assert [post["status"] for post in receiver.posts] == ["FAILED", "COMPLETED"]
         assert await at.sent(job)
 
 
-async def test_end_that_was_told_late_does_not_count_for_the_next() -> None:
-    async with receiving("", "") as receiver, telling(max_attempts=1) as at:
+async def test_late_delivery_does_not_count_for_the_next_end() -> None:
+    async with receiving("", "") as receiver, open_scene(max_attempts=1) as at:
         job = await at.end(receiver.url, error="it broke")
         await receiver.got(1)
         (first,) = at.webhooks._tasks
@@ -221,5 +221,5 @@ async def test_end_that_was_told_late_does_not_count_for_the_next() -> None:
         await asyncio.wait({first})
         assert not await at.sent(job)
         receiver.writers[1].close()
-        await at.settled()
+        await at.wait_until_delivered()
         assert await at.sent(job)

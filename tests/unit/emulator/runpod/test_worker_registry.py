@@ -1,4 +1,4 @@
-"""How it is known that a worker has gone, and what becomes of its jobs."""
+"""How lost workers and lost jobs are detected, and how their jobs are queued again."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ async def status(store: MemoryJobStore, job: Job) -> JobStatus:
     return now.status
 
 
-async def has(store: MemoryJobStore, job: Job, wanted: JobStatus) -> bool:
+async def has_status(store: MemoryJobStore, job: Job, wanted: JobStatus) -> bool:
     return await status(store, job) is wanted
 
 
-def break_off(worker: RemoteWorker, kind: Any = "stop") -> None:
+def break_poll(worker: RemoteWorker, kind: Any = "stop") -> None:
     with pytest.raises(ConnectionError), worker.poll(kind):
         raise ConnectionError
 
@@ -71,7 +71,7 @@ async def test_worker_is_lost_when_its_poll_stays_broken(
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
-    break_off(worker)
+    break_poll(worker)
     await asyncio.sleep(GRACE_S / 2)
     # From a process that outlives it.
     worker_registry.record_ping("ep", "w")
@@ -81,25 +81,25 @@ async def test_worker_is_lost_when_its_poll_stays_broken(
     assert worker_registry.workers("ep") == []
 
 
-async def test_poll_that_is_taken_up_again_in_time_is_no_loss(
+async def test_worker_is_kept_when_it_polls_again_in_time(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
-    break_off(worker)
+    break_poll(worker)
     with worker.poll("take"):
         await asyncio.sleep(2 * LEASE_S)
     await asyncio.sleep(2 * GRACE_S)
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
-async def test_poll_that_ends_well_is_no_loss_though_another_broke(
+async def test_worker_is_kept_when_a_later_poll_succeeds(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
     with worker.poll("stop"):
-        break_off(worker, "take")
+        break_poll(worker, "take")
         await asyncio.sleep(2 * GRACE_S)
         assert await status(store, job) is JobStatus.IN_PROGRESS
     # The SDK pauses before it asks again.
@@ -120,7 +120,7 @@ async def test_silent_worker_is_lost_after_the_lease(
     assert await status(store, job) is JobStatus.IN_QUEUE
 
 
-async def test_ping_speaks_for_jobs_from_before_a_restart(
+async def test_ping_extends_leases_from_before_a_restart(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     worker_registry.record_ping("ep", "nobody")
@@ -132,7 +132,7 @@ async def test_ping_speaks_for_jobs_from_before_a_restart(
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
-async def test_what_a_worker_says_it_has_not_waits_again(
+async def test_job_is_requeued_when_its_worker_reports_no_jobs(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -148,7 +148,7 @@ async def test_what_a_worker_says_it_has_not_waits_again(
     assert worker.missing_attempts == {}
 
 
-async def test_what_the_pings_of_a_busy_worker_do_not_name_waits_again(
+async def test_job_is_requeued_when_pings_do_not_list_it(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -158,14 +158,14 @@ async def test_what_the_pings_of_a_busy_worker_do_not_name_waits_again(
         with worker.poll("take"):
             late = await lease(store, worker)
             worker_registry.record_ping("ep", "w", kept.id)
-            await poll_until(lambda: has(store, lost, JobStatus.IN_QUEUE))
+            await poll_until(lambda: has_status(store, lost, JobStatus.IN_QUEUE))
         # It was not there yet at the first of them.
         assert await status(store, late) is JobStatus.IN_PROGRESS
         assert await status(store, kept) is JobStatus.IN_PROGRESS
 
 
 @pytest.mark.parametrize("second", ["", "kept,lost", "lost"])
-async def test_one_ping_that_does_not_name_a_job_is_no_loss(
+async def test_one_ping_without_a_job_does_not_requeue_it(
     store: MemoryJobStore, worker_registry: WorkerRegistry, second: str
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -178,7 +178,7 @@ async def test_one_ping_that_does_not_name_a_job_is_no_loss(
         assert (lost.id, lost.attempt) not in worker.missing_attempts
 
 
-async def test_pings_of_a_worker_that_cannot_read_its_answer_are_no_loss(
+async def test_pings_before_the_next_take_do_not_requeue_a_job(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -193,7 +193,7 @@ async def test_pings_of_a_worker_that_cannot_read_its_answer_are_no_loss(
             assert worker.missing_attempts == {}
 
 
-async def test_job_that_is_handed_out_anew_is_not_taken_back_for_what_was_said_before(
+async def test_earlier_report_does_not_requeue_a_new_attempt(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -207,7 +207,7 @@ async def test_job_that_is_handed_out_anew_is_not_taken_back_for_what_was_said_b
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
-async def test_two_workers_of_a_name_are_told_of_once_and_not_believed(
+async def test_duplicate_name_is_logged_once_and_its_reports_are_ignored(
     store: MemoryJobStore, worker_registry: WorkerRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -225,7 +225,7 @@ async def test_two_workers_of_a_name_are_told_of_once_and_not_believed(
         assert await status(store, job) is JobStatus.IN_QUEUE
 
 
-async def test_idle_worker_is_forgotten(
+async def test_idle_worker_is_removed(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -236,7 +236,7 @@ async def test_idle_worker_is_forgotten(
     assert worker_registry.workers("ep") == []
 
 
-async def test_there_are_only_so_many_workers(
+async def test_number_of_workers_is_limited(
     store: MemoryJobStore, worker_registry: WorkerRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator.runpod.worker_registry, "MAX_WORKERS", 1)
@@ -248,7 +248,7 @@ async def test_there_are_only_so_many_workers(
     assert worker_registry.get_or_register("ep", "w2").name == "w2"
 
 
-async def test_store_that_fails_is_asked_again(
+async def test_store_failure_is_retried(
     store: MemoryJobStore, worker_registry: WorkerRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose = store.reclaim_jobs
@@ -265,7 +265,7 @@ async def test_store_that_fails_is_asked_again(
         worker_registry.get_or_register("ep", "other"),
     )
     job = await lease(store, worker)
-    break_off(worker)
+    break_poll(worker)
     with other.poll("take"):
         await asyncio.sleep(GRACE_S + 0.15)
         assert await status(store, job) is JobStatus.IN_QUEUE
@@ -275,7 +275,7 @@ async def test_store_that_fails_is_asked_again(
 # -- handing out ----------------------------------------------------------------------------------
 
 
-async def test_woken_worker_that_does_not_come_back_holds_nobody_up(
+async def test_job_goes_to_another_worker_when_the_woken_one_does_not_poll_again(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     # As the local worker waits, who looks for nothing unless he is woken.
@@ -295,7 +295,7 @@ async def test_woken_worker_that_does_not_come_back_holds_nobody_up(
     assert (now.lost_attempts, now.attempt) == (0, 0)
 
 
-async def test_young_call_gets_what_turns_up(
+async def test_new_poll_gets_a_job_that_arrives_at_once(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     handout = JobDispatcher(store, hold_s=5, lease_s=LEASE_S)
@@ -305,7 +305,7 @@ async def test_young_call_gets_what_turns_up(
     assert [each.id for each in await taking] == [job.id]
 
 
-async def test_worker_is_waited_for_until_it_listens(
+async def test_lease_waits_for_the_stop_poll_of_the_worker(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     handout = JobDispatcher(store, hold_s=5, lease_s=LEASE_S)
@@ -320,7 +320,7 @@ async def test_worker_is_waited_for_until_it_listens(
         assert len(await taking) == 1
 
 
-async def test_stop_of_an_earlier_attempt_is_not_told(
+async def test_stop_of_an_earlier_attempt_is_dropped(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     handout = JobDispatcher(store, hold_s=5, lease_s=LEASE_S)
@@ -332,7 +332,7 @@ async def test_stop_of_an_earlier_attempt_is_not_told(
     assert await store.receive_stops(worker.key, 0) == ["other"]
 
 
-async def test_a_server_without_workers_does_not_look_for_them(
+async def test_registry_without_workers_does_not_check(
     store: MemoryJobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator.runpod.worker_registry, "_CHECK_INTERVAL_S", 0.0)
@@ -351,7 +351,7 @@ async def test_a_server_without_workers_does_not_look_for_them(
         await asyncio.sleep(0)
     assert turns == 1
     worker = worker_registry.get_or_register("e", "w")
-    break_off(worker)
+    break_poll(worker)
     worker.last_active_at -= 60
     await wait_until(lambda: not worker_registry.workers("e"))
     await worker_registry.close()

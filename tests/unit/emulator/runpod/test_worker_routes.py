@@ -1,4 +1,4 @@
-"""A worker's long-poll that breaks off at the worst of moments."""
+"""Long-polls of a worker that break off at any turn of the event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.emulator.events import DEADLINE_S
 Connect = Callable[..., Any]
 
 
-class Plane:
+class WorkerRoutesScene:
     """The routes on a store in memory, called without a server."""
 
     def __init__(self) -> None:
@@ -45,39 +45,41 @@ class Plane:
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_job_is_answered_or_waits_again_whenever_the_poll_breaks(
+async def test_job_is_delivered_or_requeued_when_the_poll_breaks_at_any_turn(
     connection: Connect, turns: int
 ) -> None:
-    plane, peer = Plane(), connection()
-    with plane.worker.poll("stop"):
-        taking = asyncio.create_task(plane.routes._take(plane.request(peer)))
+    scene, peer = WorkerRoutesScene(), connection()
+    with scene.worker.poll("stop"):
+        taking = asyncio.create_task(scene.routes._take(scene.request(peer)))
         await asyncio.sleep(0)
-        job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
+        job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
         for _ in range(turns):
             await asyncio.sleep(0)
         peer.left.set()
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait({taking})
-    now = await plane.store.get(job.id)
+    now = await scene.store.get(job.id)
     assert now is not None
     if taking.exception() is None:
         assert now.status is JobStatus.IN_PROGRESS
-        assert not plane.worker.has_broken_poll
+        assert not scene.worker.has_broken_poll
     else:
         assert isinstance(taking.exception(), ClientDisconnected)
-        assert plane.worker.has_broken_poll
+        assert scene.worker.has_broken_poll
         assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 0)
-    assert plane.worker.open_take_polls == 0
+    assert scene.worker.open_take_polls == 0
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_stop_is_told_whenever_the_poll_breaks(connection: Connect, turns: int) -> None:
-    plane, peer = Plane(), connection()
-    job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
-    await plane.store.receive("ep", plane.worker.key, lease_s=30)
-    stopping = asyncio.create_task(plane.routes._stop(plane.request(peer)))
+async def test_stop_is_delivered_when_the_poll_breaks_at_any_turn(
+    connection: Connect, turns: int
+) -> None:
+    scene, peer = WorkerRoutesScene(), connection()
+    job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
+    await scene.store.receive("ep", scene.worker.key, lease_s=30)
+    stopping = asyncio.create_task(scene.routes._stop(scene.request(peer)))
     await asyncio.sleep(0.01)
-    await plane.store.cancel(job.id)
+    await scene.store.cancel(job.id)
     for _ in range(turns):
         await asyncio.sleep(0)
     peer.left.set()
@@ -87,63 +89,63 @@ async def test_stop_is_told_whenever_the_poll_breaks(connection: Connect, turns:
         assert job.id.encode() in stopping.result().body
     else:
         # It is told by the next one, also where nothing else is known of the worker any more.
-        plane.worker_registry.forget_worker("ep", "w")
-        response = await plane.routes._stop(plane.request(connection()))
+        scene.worker_registry.forget_worker("ep", "w")
+        response = await scene.routes._stop(scene.request(connection()))
         assert job.id.encode() in response.body
 
 
-async def test_worker_that_left_before_it_was_served_is_given_nothing(connection: Connect) -> None:
-    plane, peer = Plane(), connection()
-    job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
+async def test_disconnected_worker_gets_no_job(connection: Connect) -> None:
+    scene, peer = WorkerRoutesScene(), connection()
+    job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     peer.left.set()
-    with plane.worker.poll("stop"), pytest.raises(ClientDisconnected):
-        await plane.routes._take(plane.request(peer))
-    now = await plane.store.get(job.id)
+    with scene.worker.poll("stop"), pytest.raises(ClientDisconnected):
+        await scene.routes._take(scene.request(peer))
+    now = await scene.store.get(job.id)
     assert now is not None
     assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 0)
 
 
-async def test_stop_that_found_nobody_is_told_by_the_next_call(connection: Connect) -> None:
-    plane, peer = Plane(), connection()
-    job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
-    await plane.store.receive("ep", plane.worker.key, lease_s=30)
-    await plane.store.cancel(job.id)
+async def test_undelivered_stop_is_returned_by_the_next_call(connection: Connect) -> None:
+    scene, peer = WorkerRoutesScene(), connection()
+    job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
+    await scene.store.receive("ep", scene.worker.key, lease_s=30)
+    await scene.store.cancel(job.id)
     peer.left.set()
     with pytest.raises(ClientDisconnected):
-        await plane.routes._stop(plane.request(peer))
-    response = await plane.routes._stop(plane.request(connection()))
+        await scene.routes._stop(scene.request(peer))
+    response = await scene.routes._stop(scene.request(connection()))
     assert response.body == b'{"jobsToStop":["%b"]}' % job.id.encode()
 
 
-async def test_end_of_the_server_ends_the_polls_at_once(connection: Connect) -> None:
-    plane = Plane()
-    await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
-    await plane.store.receive("ep", plane.worker.key, lease_s=30)
+async def test_shutdown_ends_the_polls_at_once(connection: Connect) -> None:
+    scene = WorkerRoutesScene()
+    await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
+    await scene.store.receive("ep", scene.worker.key, lease_s=30)
     taking, stopping = [
-        asyncio.create_task(poll(plane.request(connection())))
-        for poll in (plane.routes._take, plane.routes._stop)
+        asyncio.create_task(poll(scene.request(connection())))
+        for poll in (scene.routes._take, scene.routes._stop)
     ]
     await asyncio.sleep(0.01)
-    plane.shutdown.start_draining()
+    scene.shutdown.start_draining()
     async with asyncio.timeout(0.1):
         assert (await taking).status_code == 204
     # What it runs may still be cancelled.
     await asyncio.sleep(0.01)
     assert not stopping.done()
-    plane.shutdown.pass_deadline()
+    scene.shutdown.pass_deadline()
     async with asyncio.timeout(0.1):
         assert (await stopping).status_code == 204
 
 
-async def test_worker_that_is_busy_gets_no_second_run_of_what_it_runs(connection: Connect) -> None:
+async def test_busy_worker_does_not_get_a_new_attempt_of_its_job(connection: Connect) -> None:
     """Its chunks of both would be one stream: what the SDK posts says nothing of the run."""
-    plane = Plane()
-    job = await plane.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
-    await plane.store.receive("ep", plane.worker.key, lease_s=30)
-    await plane.store.reclaim_jobs(plane.worker.key, "its connection broke off")
-    with plane.worker.poll("stop"):
-        busy = plane.request(connection(), "job_in_progress=1")
+    scene = WorkerRoutesScene()
+    job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
+    await scene.store.receive("ep", scene.worker.key, lease_s=30)
+    await scene.store.reclaim_jobs(scene.worker.key, "its connection broke off")
+    with scene.worker.poll("stop"):
+        busy = scene.request(connection(), "job_in_progress=1")
         async with asyncio.timeout(DEADLINE_S):
-            assert (await plane.routes._take(busy)).status_code == 204
-            free = plane.request(connection(), "job_in_progress=0")
-            assert job.id.encode() in (await plane.routes._take(free)).body
+            assert (await scene.routes._take(busy)).status_code == 204
+            free = scene.request(connection(), "job_in_progress=0")
+            assert job.id.encode() in (await scene.routes._take(free)).body
