@@ -83,7 +83,9 @@ async def test_every_failpoint_of_the_source_has_its_kill() -> None:
     found = {
         name
         for folder in ("jobs", "emulator")
-        for path in (ROOT / folder).glob("*.py")
+        for path in (ROOT / folder).rglob("*.py")
+        # test_batch_kills.py has the failpoints of batches.
+        if path.parent.name != "batches"
         for name in _failpoints(path.read_text())
     }
     assert sorted(found) == sorted(PARTS)
@@ -92,7 +94,7 @@ async def test_every_failpoint_of_the_source_has_its_kill() -> None:
 
 def _failpoints(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hit":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failpoint":
             (given,) = node.args
             either = [given.body, given.orelse] if isinstance(given, ast.IfExp) else [given]
             for name in either:

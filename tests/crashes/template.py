@@ -101,7 +101,7 @@ def _serve() -> None:
     importlib.import_module("uvicorn.lifespan.on")
     # Reading the rules takes as long as the rest of a start.
     validator = importlib.import_module("validation.rules_validator")
-    validator.RulesValidator.from_file = functools.cache(validator.V3.from_file)
+    validator.RulesValidator.from_file = functools.cache(validator.RulesValidator.from_file)
     validator.RulesValidator.from_file(validator.DEFAULT_RULES)
     for line in sys.stdin:
         order = json.loads(line)
