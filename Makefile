@@ -93,7 +93,7 @@ crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills; not in the suite
 soak: $(VENV)/.dev ## half an hour of mixed load; its curves go to SOAK_OUT
 	@SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m tests.crashes.soak $(SOAK_S)
 
-check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, Dockerfile, pages
+check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, wording, Dockerfile, pages
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(CODE)

@@ -93,13 +93,18 @@ async def test_every_failpoint_of_the_source_has_its_kill() -> None:
 
 
 def _failpoints(source: str) -> Iterator[str]:
+    """Yield the names in the calls of `failpoint`, both of them for a conditional expression."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failpoint":
-            (given,) = node.args
-            either = [given.body, given.orelse] if isinstance(given, ast.IfExp) else [given]
-            for name in either:
-                assert isinstance(name, ast.Constant), ast.unparse(node)
-                yield str(name.value)
+        match node:
+            case ast.Call(func=ast.Name(id="failpoint"), args=[ast.IfExp() as condition]):
+                names = [condition.body, condition.orelse]
+            case ast.Call(func=ast.Name(id="failpoint"), args=[name]):
+                names = [name]
+            case _:
+                continue
+        for name in names:
+            assert isinstance(name, ast.Constant), ast.unparse(node)
+            yield str(name.value)
 
 
 async def test_server_whose_store_never_lives_to_read_says_so_and_ends(
