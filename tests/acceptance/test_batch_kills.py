@@ -151,7 +151,9 @@ async def test_every_failpoint_of_the_package_has_its_kill() -> None:
         str(node.args[0].value)
         for path in (ROOT / "emulator" / "batches").glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hit"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "failpoint"
         if isinstance(node.args[0], ast.Constant)
     ]
     assert sorted(found) == sorted(FAILPOINTS)
