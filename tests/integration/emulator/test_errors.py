@@ -138,7 +138,7 @@ async def test_unexpected_exception_is_500_without_a_traceback(
     async def broken(*_: object) -> None:
         raise KeyError("secret")
 
-    monkeypatch.setattr(OpenAIService, "whole", broken)
+    monkeypatch.setattr(OpenAIService, "complete", broken)
     server = await serve()
     async with server.client() as client:
         with caplog.at_level(logging.ERROR):

@@ -358,7 +358,7 @@ async def test_others_are_answered_while_an_answer_is_looked_at(
         asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(20)
         return ()
 
-    monkeypatch.setattr("validation.options.language.LanguageCheck.issues", look)
+    monkeypatch.setattr("validation.options.language.LanguageCheck.find_issues", look)
     server = await serve(script({"pieces": ["word "]}), **RULES)
     given = body(TEXT, enable_validation=True, validation={"language": "en"})
     slow = asyncio.create_task(post(server, TEXT, given))

@@ -398,7 +398,7 @@ def test_start_without_the_default_model_says_how_to_fetch_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "handler.model_settings.why_missing", lambda: "the default model is not at X"
+        "handler.model_settings.explain_missing_model", lambda: "the default model is not at X"
     )
     with pytest.raises(SettingError, match=r"^the default model is not at X$"):
         resolve_models(Settings())

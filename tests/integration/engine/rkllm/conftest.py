@@ -55,7 +55,7 @@ _examined = functools.cache(detect.inspect_library)
 @pytest.fixture
 def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inspect each library only once, so that not every engine starts a process for it."""
-    monkeypatch.setattr(detect, "examine", _examined)
+    monkeypatch.setattr(detect, "inspect_library", _examined)
 
 
 @pytest.fixture(scope="session")
