@@ -22,6 +22,10 @@ MAX_SYMBOLS = 20_000
 # levels overflow a stack of 8 MB, which ends the process.
 MAX_LEVELS = 400
 
+# llguidance makes 64-bit numbers of integers and of limits. It refuses a limit below this one, and
+# for a single allowed value below it recurses without end, which ends the process.
+MIN_NUMBER = 1024 - 2**63
+
 MAX_GRAMMAR_CHARS = 100_000
 _MAX_REASON_CHARS = 300
 # JSON on one line, as most tools write it. A small model could emit optional white space
@@ -97,10 +101,11 @@ def find_schema_violation(schema: Mapping[str, Any]) -> str | None:
     The first call for a schema takes a millisecond, or up to a second for one that is just too
     large, without holding the interpreter's lock.
     """
-    # In this order: only a schema that is neither too deep nor too costly may reach the library.
+    # In this order: only a schema that the library survives may reach it.
     return (
         _find_depth_violation(schema)
         or find_cost_violation(schema)
+        or find_number_violation(schema)
         or _find_library_violation(json.dumps(schema))
     )
 
@@ -155,3 +160,21 @@ def _measure_height(part: Any) -> tuple[int, set[str]]:
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
     return height, refs
+
+
+def find_number_violation(schema: Mapping[str, Any]) -> str | None:
+    """Return why a number of a schema ends llguidance's process; None if no number does.
+
+    It does not matter where the number is: an object can have a property named `default`, and the
+    number may be a limit of that property.
+    """
+    pending: list[Any] = [schema]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, int | float) and value < MIN_NUMBER:
+            return f"its numbers must be at least {MIN_NUMBER}, got {_shorten(str(value), 60)}"
+    return None

@@ -1,10 +1,17 @@
-"""The grammar library inside llama.cpp, called as llama.cpp calls it; each byte is a token."""
+"""The grammar library inside llama.cpp, called as llama.cpp calls it; each byte is a token.
+
+The library ends its process when it meets what it does not expect. So grammars are made in another
+process, and its end fails the test that caused it instead of the whole run.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import json
+import multiprocessing
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -104,29 +111,51 @@ def _init(max_symbols: int) -> _Init:
     return init
 
 
-def why_not_made(schema: Mapping[str, Any], max_symbols: int = LIMIT_OF_LLAMA_CPP) -> str:
-    """Return why llama.cpp's library makes no grammar of a schema; empty if it makes one."""
+def _make(grammar: str, max_symbols: int) -> str:
     message = ctypes.create_string_buffer(_MESSAGE_BYTES)
     result = _library().llg_validate_grammar(
-        ctypes.byref(_init(max_symbols)),
-        b"lark",
-        format_grammar(schema).encode(),
-        message,
-        _MESSAGE_BYTES,
+        ctypes.byref(_init(max_symbols)), b"lark", grammar.encode(), message, _MESSAGE_BYTES
     )
     # 1 is a warning.
     return message.value.decode(errors="replace") if result < 0 else ""
 
 
+@cache
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
+class LibraryEnded(Exception):
+    """The library ended its process instead of returning."""
+
+
+def why_not_made(schema: Mapping[str, Any], max_symbols: int = LIMIT_OF_LLAMA_CPP) -> str:
+    """Return why llama.cpp's library makes no grammar of a schema; empty if it makes one.
+
+    Raises:
+        LibraryEnded: the library ended its process.
+    """
+    try:
+        return _process().submit(_make, format_grammar(schema), max_symbols).result()
+    except BrokenProcessPool:
+        _process.cache_clear()
+        raise LibraryEnded(f"the library ended its process for {schema}") from None
+
+
 def symbols_of(schema: Mapping[str, Any]) -> int:
     """Return the size of the grammar that llama.cpp's library makes, by trying limits.
 
-    The smallest limit is above what any JSON is made of: below that the library aborts.
+    Some limits that are too small end the library's process, if an object or array of the schema
+    has members of any type.
     """
     low, high = MIN_SYMBOLS, LIMIT_OF_LLAMA_CPP
     while low < high:
         middle = (low + high) // 2
-        if "too big" in why_not_made(schema, middle):
+        try:
+            is_too_small = "too big" in why_not_made(schema, middle)
+        except LibraryEnded:
+            is_too_small = True
+        if is_too_small:
             low = middle + 1
         else:
             high = middle

@@ -8,10 +8,16 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from engine.schema_cost import MAX_SYMBOLS, estimate_symbols, find_cost_violation
+from engine.schema_grammar import find_number_violation
 from tests.llama_grammar import MIN_SYMBOLS, symbols_of, why_not_made
 
 _NAMES = st.sampled_from(["a", "b", "c", "d"])
 _COUNTS = st.sampled_from([0, 1, 2, 7, 50, 300])
+_NUMBERS = st.one_of(
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([-(2**63), 2**64]),
+)
 _LEAVES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
     st.just({"type": "null"}),
@@ -21,6 +27,11 @@ _LEAVES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(lambda values: {"enum": values}, st.lists(st.integers(0, 999), min_size=1)),
     st.builds(
         lambda of: {"type": "integer", "multipleOf": of}, st.sampled_from([1, 3, 10, 250, 97])
+    ),
+    st.builds(
+        lambda kind, limits: {"type": kind, **limits},
+        st.sampled_from(["integer", "number"]),
+        st.dictionaries(st.sampled_from(["minimum", "maximum", "exclusiveMaximum"]), _NUMBERS),
     ),
     st.sampled_from([{"type": "string", "pattern": "^[a-c]{2,40}$"}, {"type": ["null", "array"]}]),
     st.builds(
@@ -84,7 +95,7 @@ def test_estimate_is_at_least_the_size_of_the_real_grammar(
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": two}}
     # What is refused never reaches the library.
-    assume(find_cost_violation(schema) is None)
+    assume(find_cost_violation(schema) is None and find_number_violation(schema) is None)
     # Schemas that the library cannot hold to, or that allow nothing, have no size.
     assume(not why_not_made(schema))
     estimate = estimate_symbols(schema)
@@ -103,5 +114,5 @@ def test_accepted_schema_is_never_too_large_for_the_library(
     root: dict[str, Any], one: dict[str, Any]
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": {"type": "null"}}}
-    assume(find_cost_violation(schema) is None)
+    assume(find_cost_violation(schema) is None and find_number_violation(schema) is None)
     assert "too big" not in why_not_made(schema)

@@ -115,6 +115,29 @@ async def test_costly_requests_leave_a_real_engine_alive_and_answering(
     assert server.engine._host._process is process  # type: ignore[attr-defined]
 
 
+async def test_schema_with_the_smallest_integer_leaves_the_server_alive(
+    serve: Serve, model_path: Path
+) -> None:
+    # The library that checks schemas would end the server's process, and llama.cpp the engine's.
+    server = await serve(
+        engine="llamacpp", engine_isolation="process", model_path=model_path, context_length=1024
+    )
+    post = partial(exchange, server.port, "POST", deadline_s=60)
+    assert (await post(CHAT, body=chat())).status == 200
+    process = server.engine._host._process  # type: ignore[attr-defined]
+    smallest = -(2**63)
+    for schema in (
+        {"const": smallest},
+        {"enum": [smallest + 1, 1]},
+        {"type": "integer", "minimum": -1e300, "maximum": smallest},
+    ):
+        response = await post(CHAT, body=with_schema(schema))
+        assert response.status == 200, response.body
+        [warning] = json.loads(response.body)["warnings"]
+        assert "numbers must be at least" in warning
+    assert server.engine._host._process is process  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("name", COSTLY_GRAMMARS)
 async def test_costly_grammar_is_refused_by_a_real_engine(
     engine_factory: EngineFactory, model_path: Path, name: str

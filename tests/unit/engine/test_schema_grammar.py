@@ -11,6 +11,7 @@ from engine.errors import RequestRejected
 from engine.schema_grammar import (
     MAX_GRAMMAR_CHARS,
     MAX_LEVELS,
+    MIN_NUMBER,
     build_grammar,
     check_grammar,
     find_schema_violation,
@@ -124,3 +125,34 @@ def test_check_grammar_refuses_grammars_that_grow_too_large(grammar: str, messag
 
 def test_check_grammar_ignores_brackets_in_quotes() -> None:
     check_grammar("root ::= " + '"(" ' * (2 * MAX_LEVELS) + '("a" | "b"){1,100}')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": -(2**63)},
+        {"enum": [1, [{"a": MIN_NUMBER - 1}]]},
+        {"type": "integer", "minimum": -(2**63), "maximum": -(2**63)},
+        {"allOf": [{"type": "integer", "maximum": -1e300}, {"minimum": -1e300}]},
+        {"properties": {"default": {"type": "integer", "minimum": -(2**70), "maximum": -(2**70)}}},
+        {"anyOf": [{"prefixItems": [{"const": -(10**400)}]}]},
+    ],
+)
+def test_number_that_ends_the_library_is_refused(schema: dict[str, Any]) -> None:
+    violation = find_schema_violation(schema)
+    assert violation is not None
+    assert violation.startswith(f"its numbers must be at least {MIN_NUMBER}, got -")
+    assert len(violation) < 150
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": MIN_NUMBER},
+        {"type": "integer", "minimum": MIN_NUMBER, "maximum": MIN_NUMBER},
+        {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
+        {"type": "number", "const": 2**70},
+    ],
+)
+def test_number_that_the_library_survives_is_accepted(schema: dict[str, Any]) -> None:
+    assert find_schema_violation(schema) is None
