@@ -38,6 +38,8 @@ SOAK_S ?= 1800
 WORKERS ?= 4
 # The same programs for tests and for npm.
 export PATH := $(abspath $(COMMANDS))/bin:$(PATH)
+# A worker that dies is not replaced: its tests would be given to others that then wait for ever.
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 # As validation/arrays.py would have it; pytest-randomly imports numpy before it can.
 PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
@@ -65,10 +67,10 @@ serve: $(VENV)/.serve $(RUN_MODEL) ## start the local server on 127.0.0.1:8000: 
 sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its Python client
 
 test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the suite
-	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SUITE) $(PYTEST_ARGS)
+	@$(PYTEST) $(PARALLEL) $(SUITE) $(PYTEST_ARGS)
 
 test-long: long-programs $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## also the fuzz, crash and load tests, and the long forms of others
-	@$(PYTEST) --long -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(LONG_SUITE) $(PYTEST_ARGS)
+	@$(PYTEST) --long $(PARALLEL) $(LONG_SUITE) $(PYTEST_ARGS)
 
 # What the long tests run and no wheel brings: programs, and the Debian packages that have them.
 long-programs:
@@ -83,9 +85,10 @@ test-bare: $(VENV)/.dev ## `make run` and `make test` of a clone in a bare Debia
 	@BARE_SUITE=all $(PYTEST) --long tests/long/test_bare_debian.py $(PYTEST_ARGS)
 
 # PATIENCE: in qemu all takes some ten times as long, limits of time that tests set included.
+test-arm64: WORKERS = 2
 test-arm64: $(ARM64)/.installed ## what boards do otherwise, under qemu with an arm64 Python
 	@CC=aarch64-linux-gnu-gcc RUNNER="$(abspath $(ARM64))/bin/run" PATIENCE=8 $(ARM64)/bin/python -m pytest \
-		-n 2 --dist loadfile --no-loadscope-reorder --timeout 300 $(ARM64_SUITE) $(PYTEST_ARGS)
+		$(PARALLEL) --timeout 300 $(ARM64_SUITE) $(PYTEST_ARGS)
 
 crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills; not in the suite, takes hours
 	@$(BIN)/python -m tests.crashes $(JOBS) $(KILLS)
