@@ -107,23 +107,24 @@ class WorkerRegistry:
         """Return the jobs that are leased to a worker."""
         return self._store.list_leased_jobs(worker.key)
 
-    def record_ping(self, endpoint: str, name: str, job_ids: str = "") -> None:
+    def record_ping(self, endpoint: str, name: str, job_ids: str = "") -> bool:
         """Record a ping, which proves less than a call: its process can outlive the worker.
 
         `job_ids` are the ids of the worker's jobs, separated by commas. An empty list is ignored,
-        because older SDKs never send one.
+        because older SDKs never send one. Return whether the worker is known.
         """
         key = worker_key(endpoint, name)
         worker = self._workers.get(key)
         if worker is None:
             if not self._store.list_leased_jobs(key):
-                return
+                return False
             # The worker had its jobs before the server restarted, and its handler blocks its loop.
             worker = self.get_or_register(endpoint, name)
         if not worker.has_broken_poll:
             worker.last_active_at = time.monotonic()
             if 0 < len(job_ids) < _MAX_JOB_LIST_CHARS:
                 worker.report_jobs(frozenset(job_ids.split(",")), self.leased_jobs(worker))
+        return True
 
     def set_local_slots(
         self, endpoint: str, count_slots: Callable[[], tuple[int, int, int]]

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_BATCH_JOBS = 1_000
+# Jobs of a ping that are looked up.
+_MAX_LISTED_JOBS = 1_000
 # 3,000 embeddings of 768 numbers. The limit is higher than for clients: refusing a result fails a
 # job that has already used its time on a worker.
 _MAX_RESULT_VALUES = 2_500_000
@@ -208,8 +210,21 @@ class WorkerRoutes:
             reason = f"{query.get('check')}: {query.get('reason')}"
             self._worker_registry.mark_unhealthy(endpoint, name, reason)
         else:
-            self._worker_registry.record_ping(endpoint, name, query.get("job_id", ""))
+            listed = query.get("job_id", "")
+            if self._worker_registry.record_ping(endpoint, name, listed):
+                await self._stop_ended_jobs(worker_key(endpoint, name), listed)
         return JSON({"ok": True})
+
+    async def _stop_ended_jobs(self, worker_id: str, listed: str) -> None:
+        """Tell a worker again to stop those of its listed jobs that have already ended.
+
+        The SDK ignores the stop of a job that it has taken and not begun. On a machine with much
+        other work it may begin the job after both stops, and would then run a cancelled job.
+        """
+        for job_id in listed.split(",", _MAX_LISTED_JOBS)[:_MAX_LISTED_JOBS]:
+            job = await self._store.get(job_id) if job_id else None
+            if job is not None and job.status.is_final:
+                self._store.request_stop(worker_id, job.id)
 
     # -- the caller -----------------------------------------------------------------------------
 

@@ -446,6 +446,25 @@ async def test_cancel_reaches_the_worker(
     assert (await worker.stop()).status_code == 204
 
 
+async def test_ping_that_lists_a_cancelled_job_is_answered_by_another_stop(
+    plane: MakePlane,
+) -> None:
+    at = await plane(poll_hold_s=0.1)
+    worker, other = at.worker(), at.worker("other")
+    cancelled, running = await at.run(), await at.run()
+    assert [(await worker.taken())["id"] for _ in range(2)] == [cancelled, running]
+    await at.client.post(f"/v2/ep/cancel/{cancelled}")
+    # The SDK ignores these if it has not begun the job.
+    for _ in range(2):
+        assert (await worker.stop()).json() == {"jobsToStop": [cancelled]}
+    assert (await worker.ping(f"job_id={running},{cancelled},unknown")).status_code == 200
+    assert (await worker.stop()).json() == {"jobsToStop": [cancelled]}
+    # A name that never called for a job gets nothing.
+    await other.ping(f"job_id={cancelled}")
+    assert (await other.stop()).status_code == 204
+    assert (await at.status(running))["status"] == "IN_PROGRESS"
+
+
 async def test_job_that_runs_too_long_is_stopped(plane: MakePlane) -> None:
     at = await plane(min_execution_timeout_ms=1)
     worker = at.worker()
