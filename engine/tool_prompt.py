@@ -25,9 +25,9 @@ def render_with_tools(chat: Chat, render: Callable[[Chat], str]) -> str:
     return prompt if names_all_tools(chat, prompt) else render(tools_as_text(chat))
 
 
-def names_all_tools(chat: Chat, rendered: str) -> bool:
-    """Return whether a rendered prompt names every function; some templates drop them."""
-    return all(json.dumps(tool["function"]["name"]) in rendered for tool in chat.tools)
+def names_all_tools(chat: Chat, prompt: str) -> bool:
+    """Return whether a prompt names every function; some templates drop them."""
+    return all(json.dumps(tool["function"]["name"]) in prompt for tool in chat.tools)
 
 
 def tools_as_text(chat: Chat) -> Chat:

@@ -130,7 +130,7 @@ def format_report(backend: BackendConfig, examination: Examination) -> str:
         printed = ""
     parts.append(_format_section("what failed", _format_failures(examination)))
     if printed:
-        parts.append(f"What was printed, its last words at the end:\n\n{printed}")
+        parts.append(f"What was printed, the last lines at the end:\n\n{printed}")
     return _hide_homes("\n\n".join(parts) + "\n")
 
 

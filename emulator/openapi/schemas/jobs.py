@@ -117,7 +117,7 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
                 "unhealthyWorkers": {
                     **list_of(object_of({"id": TEXT, "reason": TEXT})),
                     "description": "Workers that reported themselves unhealthy or could not start "
-                    "in the last two minutes, with their last words.",
+                    "in the last two minutes, with the last line that each printed.",
                 }
             },
         ),

@@ -145,7 +145,7 @@ def test_an_early_end_has_its_step_and_its_last_words() -> None:
     made = page(began, ended="it was killed", printed=["I rkllm: hello", "```", "last words"])
     assert section(made, "What failed") == (
         "- first run: it was killed\n\n"
-        "What was printed, its last words at the end:\n\n"
+        "What was printed, the last lines at the end:\n\n"
         "````text\nI rkllm: hello\n```\nlast words\n````"
     )
     assert "## What was printed" not in made

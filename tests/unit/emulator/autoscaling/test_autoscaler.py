@@ -38,7 +38,7 @@ class Process:
         self.name = name
         self.environment = environment
         self.returncode: int | None = None
-        self.last_line = "its last words"
+        self.last_line = "its last line"
         self.terminated = 0
         self.killed = 0
         self._over = asyncio.Event()
@@ -282,7 +282,7 @@ async def test_worker_that_cannot_start_is_unhealthy_with_its_reason_or_last_lin
     first.end(1)
     await scene.after(0.25)
     assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {
-        first.name: reported or "its last words"
+        first.name: reported or "its last line"
     }
 
 
