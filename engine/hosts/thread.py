@@ -108,13 +108,11 @@ class ThreadHost:
         return self.capabilities
 
     async def _load(self) -> None:
-        os.environ |= thread_wait_env(os.environ)
         started = asyncio.get_running_loop().time()
-        handlers = _signal_handlers()
         try:
             runner = Runner(build(self._config.backend, self._config.options), self)
             async with asyncio.timeout(self._timeouts.load_timeout_s):
-                self.capabilities = await asyncio.to_thread(runner.load)
+                self.capabilities = await asyncio.to_thread(_load_model, runner)
             self._runner = runner
         except EngineError as error:
             self.failure = error
@@ -126,8 +124,7 @@ class ThreadHost:
         except Exception as error:
             logger.exception("the backend raised while loading")
             self.failure = ModelLoadFailed(f"the engine did not load: {error}")
-        # llama.cpp's server has replaced Python's signal handlers.
-        _restore_signals(handlers)
+        _reinstall_signal_handlers()
         self.loaded = self.failure is None
         if self.loaded:
             self._hooks(HostLoaded(asyncio.get_running_loop().time() - started, 0))
@@ -267,13 +264,30 @@ class ThreadHost:
             callback()
 
 
-def _signal_handlers() -> dict[signal.Signals, Any]:
+def _load_model(runner: Runner) -> Capabilities:
+    """Load a model with the OpenMP settings of llama.cpp's threads.
+
+    The library reads them while it is loaded. They are removed afterwards, because they are not
+    meant for the processes that this one starts.
+    """
+    added = thread_wait_env(os.environ)
+    os.environ.update(added)
+    try:
+        return runner.load()
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def _reinstall_signal_handlers() -> None:
+    """Give SIGINT and SIGTERM back to their Python handlers; only the main thread can.
+
+    llama.cpp's server replaces the handlers of the process without Python's knowledge. A handler
+    that was installed during the load is kept.
+    """
     if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-def _restore_signals(handlers: dict[signal.Signals, Any]) -> None:
-    for number, handler in handlers.items():
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
         if handler is not None:
             signal.signal(number, handler)
