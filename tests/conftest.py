@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from engine import BackendConfig, Engine, EngineConfig, Timeouts
 from engine.default_model import DEFAULT_MODEL_PATH
 from engine.hooks import Hook
+from tests import leftovers
 
 # Two intents, `weather` and `general`; one token and one label to remove; one check.
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
@@ -40,6 +41,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: only `make test-long` runs this test")
+    config.addinivalue_line(
+        "markers",
+        "long_except(*ids): `make test` runs only these cases of a parametrized test, and "
+        "`make test-long` runs all of them",
+    )
+    config.pluginmanager.register(leftovers, "leftovers")
     long = config.getoption("--long")
     settings.load_profile("long" if long else "default")
     if long and config.option.timeout is None:
@@ -60,17 +68,44 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--long`, keep only tests that have a long form; `make test` has run the others.
+    """Keep the tests of the suite; with `--long`, keep only what `make test` does not run.
 
     The slowest folders come first: otherwise all workers but one would wait at the end.
     """
     if config.getoption("--long"):
-        items[:] = [item for item in items if _has_long_form(item)]
+        items[:] = [item for item in items if _is_long_only(item) or _has_long_form(item)]
+    else:
+        chosen = [item for item in items if not _is_long_only(item)]
+        _check_cases_exist(items, chosen)
+        items[:] = chosen
     items.sort(key=lambda item: _FOLDERS.index(_folder(item)))
 
 
 def _has_long_form(item: pytest.Item) -> bool:
     return _folder(item) in ("property", "long") or "scale" in getattr(item, "fixturenames", ())
+
+
+def _is_long_only(item: pytest.Item) -> bool:
+    if item.get_closest_marker("long") is not None:
+        return True
+    marker = item.get_closest_marker("long_except")
+    return marker is not None and _case_id(item) not in marker.args
+
+
+def _case_id(item: pytest.Item) -> str:
+    return item.name.partition("[")[2].removesuffix("]")
+
+
+def _check_cases_exist(items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
+    """Raise UsageError for a `long_except` that names a case which does not exist."""
+    found = {item.nodeid.partition("[")[0]: set[str]() for item in items}
+    for item in items:
+        found[item.nodeid.partition("[")[0]].add(_case_id(item))
+    for item in chosen:
+        marker = item.get_closest_marker("long_except")
+        cases = found[item.nodeid.partition("[")[0]]
+        if marker is not None and len(cases) > 1 and (missing := set(marker.args) - cases):
+            raise pytest.UsageError(f"long_except of {item.nodeid} names no case: {missing}")
 
 
 def _folder(item: pytest.Item) -> str:

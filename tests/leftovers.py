@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,7 +26,7 @@ IMPORT_TIME_LOGGERS = frozenset(
         # runpod sets both to WARNING, and imports the next two.
         *("urllib3", "uvicorn"),
         *("backoff", "paramiko"),
-        "py3langid.langid",
+        *("py3langid.langid", "huggingface_hub"),
         *("LiteLLM", "LiteLLM Proxy", "LiteLLM Router"),
     }
 )
@@ -37,8 +37,9 @@ IMPORT_TIME_VARIABLES = frozenset(
         "PYTEST_CURRENT_TEST",
     }
 )
-# Pools of one thread or a few that the process creates at their first use and keeps until it ends.
-PROCESS_WIDE_THREADS = ("validate", "result")
+# Pools of threads that the process creates at their first use and keeps until it ends, and those of
+# event loops that several tests share.
+PROCESS_WIDE_THREADS = ("validate", "result", "sqs", "asyncio")
 # Helpers of the standard library that run until their parent ends.
 PROCESS_WIDE_HELPERS = ("multiprocessing.resource_tracker",)
 # A process or thread that was told to end may need a moment.
@@ -144,11 +145,14 @@ def _read_children() -> dict[int, str]:
 def _read_command(pid: int) -> str | None:
     """Return the command line of a process; None if it has ended."""
     try:
-        # Empty for a process that has ended and that its parent has not waited for.
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         command = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
     except OSError:
         return None
-    return command.replace(b"\0", b" ").decode(errors="replace") or None
+    # Z: it has ended, and its parent has not waited for it.
+    if status.rpartition(")")[2].split()[0] == "Z":
+        return None
+    return command.replace(b"\0", b" ").decode(errors="replace")
 
 
 def _read_threads() -> dict[int, threading.Thread]:
@@ -157,6 +161,18 @@ def _read_threads() -> dict[int, threading.Thread]:
         for thread in threading.enumerate()
         if thread.ident is not None and not thread.daemon
     }
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _copy_changes(before: dict[K, V], after: dict[K, V], target: dict[K, V]) -> None:
+    for key in before.keys() | after.keys():
+        if key not in after:
+            target.pop(key, None)
+        elif key not in before or before[key] != after[key]:
+            target[key] = after[key]
 
 
 class ProcessState:
@@ -169,6 +185,15 @@ class ProcessState:
         self._signal_handlers = _read_signal_handlers()
         self._children = _read_children()
         self._threads = _read_threads()
+
+    def accept_changes(self, before: ProcessState) -> None:
+        """Take what has changed since `before` for a part of this state."""
+        after = ProcessState()
+        _copy_changes(before._loggers, after._loggers, self._loggers)
+        _copy_changes(before._environment, after._environment, self._environment)
+        _copy_changes(before._signal_handlers, after._signal_handlers, self._signal_handlers)
+        _copy_changes(before._children, after._children, self._children)
+        _copy_changes(before._threads, after._threads, self._threads)
 
     def find_leftovers(self) -> list[str]:
         """Return a sentence for each difference between this state and the present one.
@@ -246,14 +271,41 @@ class ProcessState:
                 yield f"the thread {thread.name!r} is still running"
 
 
+# The state before the running test.
+_before_test: list[ProcessState] = []
+
+
 @pytest.fixture(autouse=True)
 def no_leftovers() -> Iterator[None]:
     """Fail a test that changes what the next test finds.
 
-    Fixtures of a wider scope exist before this one and end after it, so they are not compared.
+    Fixtures of a wider scope, which outlive the test, are not compared.
     """
     before = ProcessState()
+    _before_test.append(before)
     yield
+    _before_test.remove(before)
     if leftovers := before.find_leftovers():
         before.restore()
         pytest.fail("the test left something behind:\n" + "\n".join(leftovers), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    """Accept what a fixture of a wider scope starts during a test that asks for it by name."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with outlives_test():
+        return (yield)
+
+
+@contextmanager
+def outlives_test() -> Iterator[None]:
+    """Accept what is started in this context, such as a process that several tests share."""
+    if not _before_test:
+        yield
+        return
+    before = ProcessState()
+    yield
+    for state in _before_test:
+        state.accept_changes(before)

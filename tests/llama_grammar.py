@@ -120,46 +120,54 @@ def _make(grammar: str, max_symbols: int) -> str:
     return message.value.decode(errors="replace") if result < 0 else ""
 
 
-@cache
-def _process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-
-
 class LibraryEnded(Exception):
     """The library ended its process instead of returning."""
 
 
-def why_not_made(schema: Mapping[str, Any], max_symbols: int = LIMIT_OF_LLAMA_CPP) -> str:
-    """Return why llama.cpp's library makes no grammar of a schema; empty if it makes one.
+class GrammarProcess:
+    """A process with the library, which is started again when the library has ended it."""
 
-    Raises:
-        LibraryEnded: the library ended its process.
-    """
-    try:
-        return _process().submit(_make, format_grammar(schema), max_symbols).result()
-    except BrokenProcessPool:
-        _process.cache_clear()
-        raise LibraryEnded(f"the library ended its process for {schema}") from None
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
 
+    def why_not_made(self, schema: Mapping[str, Any], max_symbols: int = LIMIT_OF_LLAMA_CPP) -> str:
+        """Return why llama.cpp's library makes no grammar of a schema; empty if it makes one.
 
-def symbols_of(schema: Mapping[str, Any]) -> int:
-    """Return the size of the grammar that llama.cpp's library makes, by trying limits.
-
-    Some limits that are too small end the library's process, if an object or array of the schema
-    has members of any type.
-    """
-    low, high = MIN_SYMBOLS, LIMIT_OF_LLAMA_CPP
-    while low < high:
-        middle = (low + high) // 2
+        Raises:
+            LibraryEnded: the library ended its process.
+        """
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
         try:
-            is_too_small = "too big" in why_not_made(schema, middle)
-        except LibraryEnded:
-            is_too_small = True
-        if is_too_small:
-            low = middle + 1
-        else:
-            high = middle
-    return high
+            return self._pool.submit(_make, format_grammar(schema), max_symbols).result()
+        except BrokenProcessPool:
+            self.close()
+            raise LibraryEnded(f"the library ended its process for {schema}") from None
+
+    def symbols_of(self, schema: Mapping[str, Any]) -> int:
+        """Return the size of the grammar that llama.cpp's library makes, by trying limits.
+
+        Some limits that are too small end the library's process, if an object or array of the
+        schema has members of any type.
+        """
+        low, high = MIN_SYMBOLS, LIMIT_OF_LLAMA_CPP
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                is_too_small = "too big" in self.why_not_made(schema, middle)
+            except LibraryEnded:
+                is_too_small = True
+            if is_too_small:
+                low = middle + 1
+            else:
+                high = middle
+        return high
+
+    def close(self) -> None:
+        """End the process."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
 class Held:

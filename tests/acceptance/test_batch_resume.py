@@ -189,6 +189,7 @@ def test_a_disk_that_fills_up_costs_nothing(script: ScriptFactory, tmp_path: Pat
     assert [text(line) for line in read(out)] == [f"p {n}" for n in range(300)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_memory_does_not_grow_with_the_input(
     script: ScriptFactory, tmp_path: Path, scale: int

@@ -239,6 +239,7 @@ def test_a_submit_that_is_killed_goes_on_where_it_was(cloud: Cloud, tmp_path: Pa
     assert cloud.left(url) == (1_200, 0)
 
 
+@pytest.mark.long
 def test_a_fifo_queue_and_long_lines(cloud: Cloud, tmp_path: Path) -> None:
     """A body above the limit travels through the bucket, as Amazon's extended clients do it."""
     given = write(tmp_path / "in.jsonl", [call("long", "w" * 300_000), call("b", "two")])
@@ -254,6 +255,7 @@ def test_a_fifo_queue_and_long_lines(cloud: Cloud, tmp_path: Path) -> None:
     assert cloud.keys("bodies/") == [body]
 
 
+@pytest.mark.long
 def test_lines_of_others_are_answered_by_their_content(cloud: Cloud) -> None:
     """Whoever sends a line without a batch; one that is no request has an error for an answer."""
     url = cloud.queue()

@@ -80,6 +80,7 @@ def finished(reason: str | None, wanted: str, manner: dict[str, Any]) -> bool:
     return reason == wanted
 
 
+@pytest.mark.long_except("manner2")
 @pytest.mark.parametrize("manner", MANNERS)
 async def test_answer_fits_the_schema(service: OpenAIService, manner: dict[str, Any]) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
@@ -89,6 +90,7 @@ async def test_answer_fits_the_schema(service: OpenAIService, manner: dict[str, 
         jsonschema_rs.validate(COLOUR, json.loads(choice.message.content or ""))
 
 
+@pytest.mark.long_except("manner0")
 @pytest.mark.parametrize("manner", MANNERS)
 async def test_answer_is_an_object(service: OpenAIService, manner: dict[str, Any]) -> None:
     wanted = {"type": "json_object"}
@@ -100,6 +102,7 @@ async def test_answer_is_an_object(service: OpenAIService, manner: dict[str, Any
         assert isinstance(json.loads(said), dict)
 
 
+@pytest.mark.long_except("required-manner0", "choice1-manner3")
 @pytest.mark.parametrize("manner", MANNERS)
 @pytest.mark.parametrize(
     "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
@@ -121,6 +124,7 @@ async def test_function_is_called_with_arguments_that_parse(
         jsonschema_rs.validate(ARGUMENTS[call.function.name], json.loads(call.function.arguments))
 
 
+@pytest.mark.long_except("manner1")
 @pytest.mark.parametrize("manner", MANNERS)
 async def test_streamed_call_is_whole_in_the_end(
     service: OpenAIService, manner: dict[str, Any]

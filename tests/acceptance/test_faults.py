@@ -49,6 +49,7 @@ def worker(platform: Platform, tmp_path: Path) -> Iterator[SDKWorker]:
     found.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("worker")
 def test_every_job_is_answered_once_whatever_fails(platform: Platform) -> None:
     refused: list[int] = []

@@ -160,6 +160,7 @@ def test_doctor_examines_the_engine(installation: Installation) -> None:
     assert "Nothing: every step was done." in done.stdout
 
 
+@pytest.mark.long_except("worker-rkllm")
 @pytest.mark.parametrize("how", ["worker-rkllm", "python -m emulator"])
 def test_server_answers_and_its_launched_worker_too(installation: Installation, how: str) -> None:
     # `-m emulator` finds an emulator.py in the folder before ours: that name is the user's there.

@@ -30,6 +30,7 @@ async def engine(model_path: Path) -> AsyncIterator[Engine]:
     options = {"model_path": str(model_path), "model_name": "tiny", "deterministic": True}
     config = EngineConfig(backend=BackendConfig("llamacpp", {**options, "context_length": 512}))
     engine = Engine(config)
+    await engine.ready()
     yield engine
     await engine.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from emulator.settings import EmulatorSettings
 from engine.hooks import EngineEvent, RequestEnded, RequestStarted
@@ -123,6 +124,7 @@ async def assert_idle(client: httpx2.AsyncClient) -> None:
     assert join_text(parse_sse(streamed.content)[:-1]) == "still so"
 
 
+@pytest.mark.long
 async def test_memory_files_and_threads_stay_as_they_were(
     script: ScriptFactory, hosts_of: Callable[[int], list[int]], scale: int
 ) -> None:

@@ -37,6 +37,7 @@ async def pipeline(model_path: Path) -> AsyncIterator[Pipeline]:
     options = {"model_path": str(model_path), "model_name": "tiny", "deterministic": True}
     config = EngineConfig(backend=BackendConfig("llamacpp", {**options, "context_length": 512}))
     engine = Engine(config)
+    await engine.ready()
     yield Pipeline(engine, "tiny")
     await engine.close()
 
@@ -64,6 +65,7 @@ async def job(pipeline: Pipeline, body: dict[str, Any], **sampling: Any) -> str:
     return str(choice["text"])
 
 
+@pytest.mark.long_except("/v1/chat/completions-body2")
 @pytest.mark.parametrize(("route", "body"), ASKED)
 async def test_whole_streamed_or_a_job(
     pipeline: Pipeline, route: str, body: dict[str, Any]
@@ -81,6 +83,7 @@ async def test_whole_streamed_or_a_job(
         assert await job(pipeline, body, **stops) == before
 
 
+@pytest.mark.long_except("/v1/completions-body0")
 @pytest.mark.parametrize(("route", "body"), ASKED)
 async def test_two_choices_of_a_seed(pipeline: Pipeline, route: str, body: dict[str, Any]) -> None:
     # R10, R15, R24: the first is the one that n=1 has.

@@ -336,6 +336,7 @@ async def test_model_server_takes_what_the_client_does_not_know(servers: Servers
 # -- on the embedded model ------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_programs_on_the_embedded_model(model_path: Path) -> None:
     settings = {"ENGINE": "llamacpp", "MODEL_PATH": str(model_path), "MODEL_NAME": "small"}
     async with run_emulator(settings, "--port", "0") as server:

@@ -150,6 +150,7 @@ def test_first_chunk_arrives_before_the_job_ends(streaming: Place) -> None:  # R
     streaming.check_free()
 
 
+@pytest.mark.long_except("aggregate", "local")
 def test_client_that_leaves_frees_the_worker(place: Place) -> None:  # R31
     for stream in (True, False) * SLOTS:
         with pytest.raises((openai.APITimeoutError, openai.APIConnectionError)):
@@ -180,6 +181,7 @@ def test_error_in_mid_stream_is_raised_by_the_client(place: Place) -> None:  # R
         list(stream)
 
 
+@pytest.mark.long_except("generator")
 async def test_many_streams_at_a_time_get_each_their_own(place: Place) -> None:
     async with AsyncOpenAI(base_url=place.base_url, api_key="any", max_retries=0) as client:
 
@@ -221,6 +223,7 @@ def test_endpoint_that_nobody_serves(places: dict[str, Place]) -> None:
             assert late.value.status_code == 504
 
 
+@pytest.mark.long_except("generator")
 def test_documented_program_runs(place: Place) -> None:  # R37
     documentation = (ROOT / "docs" / "runpod.md").read_text()
     programs = re.findall(r"^```python\n(.+?)\n```$", documentation, re.M | re.S)

@@ -18,6 +18,7 @@ from tests.fake_rkllm import build, read_log, write_script
 from tests.fake_rkllm.odd import build_odd
 from tests.fake_rkllm.tokenizer import text_of, write_tokenizer
 from tests.integration.handler.control_plane import clean_environment
+from tests.leftovers import outlives_test
 
 WAIT_S = 50
 SCRIPT = r"""
@@ -106,6 +107,7 @@ class Runner:
             self._libraries[name] = path
         return self._libraries[name]
 
+    @outlives_test()
     def _start(self, name: str) -> None:
         case, folder = CASES[name], self._folder / name
         (folder / "home").mkdir(parents=True)

@@ -254,6 +254,7 @@ def test_several_at_a_time_are_taken_as_a_batch(
 # -- ends -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long_except("async_generator", "plain")
 def test_sigterm_drains_a_worker(platform: Platform, worker: SDKWorker) -> None:
     job = platform.run(worker.endpoint, {"say": "last", "sleep_s": 1.5, "name": "drained"})
     becomes(lambda: worker.noted("began", "drained"))

@@ -9,6 +9,7 @@ import pytest
 from tests.crashes.soak import soak
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_nothing_grows_in_a_quarter_of_a_minute(tmp_path: Path) -> None:
     (folder := tmp_path / "server").mkdir()

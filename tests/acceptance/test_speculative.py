@@ -42,6 +42,7 @@ def service_of(engine_factory: EngineFactory, given: Settings) -> OpenAIService:
     return OpenAIService(Pipeline(engine, given.served_model))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_model_that_drafts_for_itself_says_what_it_says_alone(
     engine_factory: EngineFactory, model_path: Path
@@ -87,6 +88,7 @@ async def test_length_and_threshold_are_those_of_the_request(
     assert reloads == [True, False, False, True, True]
 
 
+@pytest.mark.long
 async def test_tokens_that_were_drafted_have_no_logprobs_and_it_is_said(
     engine_factory: EngineFactory, model_path: Path
 ) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from engine.schema_cost import MAX_SYMBOLS, estimate_symbols, find_cost_violation
 from engine.schema_grammar import find_number_violation
-from tests.llama_grammar import MIN_SYMBOLS, symbols_of, why_not_made
+from tests.llama_grammar import MIN_SYMBOLS, GrammarProcess
 
 _NAMES = st.sampled_from(["a", "b", "c", "d"])
 _COUNTS = st.sampled_from([0, 1, 2, 7, 50, 300])
@@ -81,38 +83,58 @@ def _nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[
     )
 
 
+@pytest.fixture
+def grammar_process() -> Iterator[GrammarProcess]:
+    process = GrammarProcess()
+    yield process
+    process.close()
+
+
 _SCHEMAS = st.recursive(_LEAVES, _nested, max_leaves=12)
 
 
 @settings(
-    max_examples=150,
+    max_examples=settings().max_examples // 5,
     deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+    suppress_health_check=[
+        HealthCheck.filter_too_much,
+        HealthCheck.too_slow,
+        # All examples of a test share the process.
+        HealthCheck.function_scoped_fixture,
+    ],
 )
 @given(root=_SCHEMAS, one=_SCHEMAS, two=_SCHEMAS)
 def test_estimate_is_at_least_the_size_of_the_real_grammar(
-    root: dict[str, Any], one: dict[str, Any], two: dict[str, Any]
+    grammar_process: GrammarProcess,
+    root: dict[str, Any],
+    one: dict[str, Any],
+    two: dict[str, Any],
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": two}}
     # What is refused never reaches the library.
     assume(find_cost_violation(schema) is None and find_number_violation(schema) is None)
     # Schemas that the library cannot hold to, or that allow nothing, have no size.
-    assume(not why_not_made(schema))
+    assume(not grammar_process.why_not_made(schema))
     estimate = estimate_symbols(schema)
     assert estimate <= MAX_SYMBOLS
     # The measure begins at the size of any JSON value.
-    assert symbols_of(schema) <= max(estimate + MIN_SYMBOLS, MIN_SYMBOLS)
+    assert grammar_process.symbols_of(schema) <= max(estimate + MIN_SYMBOLS, MIN_SYMBOLS)
 
 
 @settings(
-    max_examples=150,
+    max_examples=settings().max_examples // 5,
     deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+    suppress_health_check=[
+        HealthCheck.filter_too_much,
+        HealthCheck.too_slow,
+        # All examples of a test share the process.
+        HealthCheck.function_scoped_fixture,
+    ],
 )
 @given(root=_SCHEMAS, one=_SCHEMAS)
 def test_accepted_schema_is_never_too_large_for_the_library(
-    root: dict[str, Any], one: dict[str, Any]
+    grammar_process: GrammarProcess, root: dict[str, Any], one: dict[str, Any]
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": {"type": "null"}}}
     assume(find_cost_violation(schema) is None and find_number_violation(schema) is None)
-    assert "too big" not in why_not_made(schema)
+    assert "too big" not in grammar_process.why_not_made(schema)

@@ -73,6 +73,7 @@ def overwrite_with_garbage(path: Path) -> None:
     path.write_text("".join(lines[:4]) + "\x1b[2J not JSON\n")
 
 
+@pytest.mark.long_except("append", "overwrite_with_garbage")
 @pytest.mark.parametrize("change", [append, truncate, change_one, overwrite_with_garbage])
 def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
     slow: Path, tmp_path: Path, change: Callable[[Path], None]
@@ -137,6 +138,7 @@ def test_second_reading_of_a_changed_file_is_refused(
         list(source.lines())
 
 
+@pytest.mark.long
 def test_line_of_a_gigabyte_is_not_read_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     with path.open("wb") as file:

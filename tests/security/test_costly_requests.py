@@ -153,6 +153,7 @@ async def test_costly_grammar_is_refused_by_a_real_engine(
         await generated(engine, GenerationRequest(prompt="hi", sampling=sampling))
 
 
+@pytest.mark.long
 async def test_engine_that_reaches_its_memory_limit_ends_with_its_name_and_starts_again(
     engine_factory: EngineFactory, model_path: Path, hosts_of: Callable[[int], list[int]]
 ) -> None:
@@ -324,6 +325,14 @@ LARGE_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long_except(
+    "5,000,000 token ids",
+    "300,000 messages",
+    "19 MB of one word",
+    "240,000 values of a schema",
+    "120,000 prompts",
+    "job of 9 MB",
+)
 @pytest.mark.parametrize("name", LARGE_BODIES)
 async def test_large_body_does_not_stall_the_event_loop(serve: Serve, name: str) -> None:
     path, fields = LARGE_BODIES[name]

@@ -249,6 +249,7 @@ def import_s() -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.long_except("hard link", "symbolic link")
 @pytest.mark.parametrize("kind", PATHS)
 async def test_second_server_by_another_path_of_the_database_is_refused_in_a_second(
     settings: dict[str, str], kind: str
@@ -367,6 +368,7 @@ async def test_temporary_folders_of_killed_commands_are_removed_at_the_next_star
 # -- disks that are full or damaged
 
 
+@pytest.mark.long_except("with jobs")
 @pytest.mark.parametrize("kind", ["new", "with jobs"])
 async def test_server_starts_on_a_full_disk_and_takes_jobs_when_there_is_space(
     settings: dict[str, str], kind: str
@@ -468,6 +470,7 @@ async def test_damaged_database_is_refused_with_a_remedy_and_left_as_it_is(
 # -- a database that goes away
 
 
+@pytest.mark.long_except("replaced", "removed")
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced", "without its log", "cleaned"])
 async def test_database_that_goes_away_in_mid_run_is_noticed_before_a_job_is_acknowledged(
     settings: dict[str, str], how: str

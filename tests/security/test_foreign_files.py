@@ -124,6 +124,7 @@ async def test_batches_of_an_earlier_version_are_kept_and_made_private(
         assert set(modes(tmp_path / "kept").values()) == {0o600, 0o700}
 
 
+@pytest.mark.long
 async def test_folder_of_an_earlier_version_with_another_file_is_refused_until_that_is_moved(
     settings: dict[str, str], tmp_path: Path
 ) -> None:

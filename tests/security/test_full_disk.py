@@ -78,6 +78,7 @@ CASES = [("new", "mode=700"), ("with jobs", "mode=700"), ("no files left", "nr_i
 # Where not even root may mount, `test_data_on_disk` has the same with a limit on file sizes.
 if NAMESPACE:
 
+    @pytest.mark.long_except("with jobs-mode=700")
     @pytest.mark.parametrize(("kind", "options"), CASES)
     async def test_server_on_a_full_disk_starts_and_takes_jobs_when_there_is_space(
         settings: dict[str, str], tmp_path: Path, kind: str, options: str

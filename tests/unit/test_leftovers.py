@@ -15,6 +15,18 @@ ROOT = Path(__file__).resolve().parents[2]
 LEAKING_TESTS = """
 import logging, os, signal, subprocess, sys, threading
 
+import pytest
+
+@pytest.fixture(scope="session")
+def server():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.communicate()
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_shared_fixture(request, number):
+    assert request.getfixturevalue("server").poll() is None
+
 def test_logger():
     logging.getLogger("some.library").setLevel(logging.ERROR)
 
@@ -73,9 +85,20 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The output of a pytest run over the tests above."""
     folder = tmp_path_factory.mktemp("leaking")
     (folder / "test_leaking.py").write_text(LEAKING_TESTS)
-    (folder / "conftest.py").write_text("from tests.leftovers import no_leftovers\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--rootdir", ".", "."],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:randomly",
+            "-p",
+            "tests.leftovers",
+            "--rootdir",
+            ".",
+            ".",
+        ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "KEPT": "yes", "LEFTOVERS_GRACE_S": "0.2"},
         capture_output=True,
@@ -83,7 +106,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
         timeout=50,
         check=False,
     )
-    assert "11 passed, 9 errors" in done.stdout, done.stdout + done.stderr
+    assert "13 passed, 9 errors" in done.stdout, done.stdout + done.stderr
     return done.stdout
 
 
@@ -97,6 +120,6 @@ def test_no_leftovers_fails_a_test_with_a_sentence_that_names_the_leftover(
     assert SENTENCES[test] in message
 
 
-@pytest.mark.parametrize("test", ["test_clean", "test_finds_nothing"])
+@pytest.mark.parametrize("test", ["test_clean", "test_finds_nothing", "test_shared_fixture"])
 def test_no_leftovers_passes_a_test_that_cleans_up(report: str, test: str) -> None:
-    assert f"ERROR at teardown of {test} _" not in report
+    assert f"ERROR at teardown of {test}" not in report

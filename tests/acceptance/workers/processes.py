@@ -17,6 +17,7 @@ import httpx2
 
 from tests.integration.emulator.serving import _SSL_WITHOUT_CERTIFICATES
 from tests.integration.handler.control_plane import clean_environment, variables
+from tests.leftovers import outlives_test
 from tests.waiting import wait_until_blocking
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class Platform:
         self.port = 0
         self.start()
 
+    @outlives_test()
     def start(self) -> None:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -191,6 +193,7 @@ class SDKWorker:
         (folder / "home").mkdir()
         self.start()
 
+    @outlives_test()
     def start(self) -> None:
         """Start it, or another one under its name when it is dead."""
         known = variables(self._platform.url(self.endpoint)) | {"RUNPOD_POD_ID": self.endpoint}

@@ -70,6 +70,10 @@ def test_run_from_bucket_to_bucket(model: Path, server: Seaweed) -> None:
     assert [each["Key"] for each in listed["Contents"]] == ["whole/in.jsonl", "whole/out.jsonl"]
 
 
+@pytest.mark.long_except(
+    "s3://lines/none-{out}-overrides0-s3://lines/none: NoSuchKey: ",
+    "{in}-s3://lines/x-overrides3-InvalidAccessKeyId",
+)
 @pytest.mark.parametrize(
     ("input_url", "output", "overrides", "message"),
     [

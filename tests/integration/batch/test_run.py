@@ -307,6 +307,11 @@ def test_changed_output_does_not_count_as_finished(model: Path, tmp_path: Path, 
     assert completed.stderr.decode() == f"{out} exists already; --force replaces it\n"
 
 
+@pytest.mark.long_except(
+    "arguments0-none.jsonl does not exist",
+    "arguments3-is the input and would be overwritten",
+    "arguments7-cannot be read",
+)
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [

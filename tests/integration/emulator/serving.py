@@ -25,6 +25,7 @@ from emulator.server.server import build_uvicorn_config
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.engine_configs import build_engine
+from tests.leftovers import restored_loggers
 from tests.unit.emulator.events import DEADLINE_S, EventRecorder
 from validation.rules_validator import RulesValidator
 
@@ -125,15 +126,17 @@ async def run_server(settings: EmulatorSettings) -> AsyncIterator[Server]:
     with patch.object(RulesValidator, "from_file", _read_rules_once):
         components = build_components(settings, engine)
         app = create_app(components)
-    server = _TestServer(build_uvicorn_config(app, settings.connection_limits()))
-    # Name the protocol: asyncio turns off Nagle's algorithm only for IPPROTO_TCP sockets.
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    sock.bind(("127.0.0.1", 0))
-    await server.open(sock)
-    try:
-        yield Server(sock.getsockname()[1], engine, server, app, components, events)
-    finally:
-        await server.close()
+    # Uvicorn's configuration silences its access log.
+    with restored_loggers():
+        server = _TestServer(build_uvicorn_config(app, settings.connection_limits()))
+        # Name the protocol: asyncio turns off Nagle's algorithm only for IPPROTO_TCP sockets.
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        sock.bind(("127.0.0.1", 0))
+        await server.open(sock)
+        try:
+            yield Server(sock.getsockname()[1], engine, server, app, components, events)
+        finally:
+            await server.close()
 
 
 # -- responses ------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 
+import pytest
+
 from emulator.server.gc_tuning import GarbageCollectorTuning
 from jobs import Job
 from tests.integration.emulator.conftest import Serve
@@ -17,6 +19,7 @@ def _looked_at() -> int:
     return sum(isinstance(each, Job) for each in gc.get_objects())
 
 
+@pytest.mark.long
 async def test_full_look_does_not_go_through_the_jobs_that_wait(serve: Serve) -> None:
     server = await serve()
     garbage = GarbageCollectorTuning()

@@ -112,6 +112,7 @@ async def test_max_tokens_is_exact(engine: Engine, limit: int) -> None:
     assert len(await engine.tokenize(text)) == limit
 
 
+@pytest.mark.long
 async def test_full_context_ends_by_length(exact: Engine) -> None:
     # R8: without a limit the answer ends where the context does.
     _, finish = await ask(exact, "word " * 480, temperature=0, ignore_eos=True)
@@ -410,6 +411,7 @@ async def test_stop_of_emoji_is_found(engine: Engine) -> None:
     assert finish.usage.completion_tokens >= 8
 
 
+@pytest.mark.long
 async def test_deterministic_mode_does_not_use_the_cache(exact: Engine) -> None:
     capabilities = await exact.ready()
     assert capabilities.slots == 1

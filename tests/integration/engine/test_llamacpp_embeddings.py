@@ -28,6 +28,7 @@ def engine(
     )
 
 
+@pytest.mark.long_except("process")
 async def test_embeddings_and_answers_do_not_affect_each_other(engine: Engine) -> None:
     # R9, R31
     single, _ = await ask(engine, PROMPT, temperature=0, max_tokens=8)
@@ -45,6 +46,7 @@ async def test_embeddings_and_answers_do_not_affect_each_other(engine: Engine) -
     assert shorter != repeated == embeddings[0]
 
 
+@pytest.mark.long_except("process")
 async def test_longest_text_is_embedded_and_a_longer_one_is_refused(engine: Engine) -> None:
     # R54
     tokens = tuple((await engine.tokenize(" one" * CONTEXT))[:CONTEXT])

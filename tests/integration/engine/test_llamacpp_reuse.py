@@ -30,6 +30,7 @@ async def turn(engine: Engine, turns: list[Message], question: str) -> Usage:
     return finish.usage
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_ten_turns_of_two_chats_with_one_system_prompt(engine: Engine) -> None:
     # The first token of the tenth turn takes at most 1.5 times as long as that of the second.

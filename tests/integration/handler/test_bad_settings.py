@@ -25,6 +25,7 @@ VALUES = [
 CASES = [each for each in BAD_SETTINGS if each[1] in VALUES]
 
 
+@pytest.mark.long_except("VALIDATION_RULES-handler", "VALIDATION_SCHEMA0-emulator")
 @pytest.mark.parametrize("program", ["handler", "emulator"])
 @pytest.mark.parametrize(("name", "value", "expected"), CASES, ids=[name for name, _, _ in CASES])
 def test_bad_setting_ends_it_with_one_line(

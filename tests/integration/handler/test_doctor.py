@@ -128,6 +128,7 @@ def test_a_report_without_runpod(doctor: Doctor, script: ScriptFactory, tmp_path
     assert done.stderr == ""
 
 
+@pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
 def test_runtime_that_meets_all_assumptions(rkllm: Callable[..., Reported], abi: str) -> None:
     done = rkllm(abi, AS_ASSUMED)
@@ -181,6 +182,7 @@ def test_a_hang_ends_with_its_clock(rkllm: Callable[..., Reported]) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_load_has_a_clock_of_its_own(rkllm: Callable[..., Reported]) -> None:
     done = rkllm("1.3", f"init ms={WAIT_S}000\n", LOAD_TIMEOUT_S="6", PREFILL_TIMEOUT_S="0.1")
     assert done.code == 1

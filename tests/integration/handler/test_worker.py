@@ -180,6 +180,7 @@ def test_started_stream_fails_when_the_engine_is_killed(
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
 
 
+@pytest.mark.long_except("aggregate")
 def test_job_that_ran_during_three_crashes_fails_and_others_do_not(worker: Worker) -> None:
     poison = worker.plane.submit({"prompt": "crash"})
     neighbours = [worker.plane.submit({"prompt": "long"}) for _ in range(SLOTS - 1)]
@@ -252,6 +253,7 @@ def test_no_text_and_no_key_is_logged_and_a_job_has_its_id(worker: Worker) -> No
     assert {line["job_id"] for line in warned if "logit_bias" in line["event"]} >= {job.id}
 
 
+@pytest.mark.long_except("generator")
 @pytest.mark.parametrize(("mode", "terminate"), [("aggregate", os.kill), ("generator", os.killpg)])
 def test_sigterm_lets_the_running_job_finish(
     mode: str, terminate: Callable[[int, int], None], start_worker: WorkerFactory
@@ -286,6 +288,7 @@ def test_worker_without_an_engine_exits_and_keeps_no_job(
     assert "the worker ends with exit code 1: the engine could not be started" in worker.stderr
 
 
+@pytest.mark.long_except("aggregate")
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
 def test_worker_whose_model_cannot_be_loaded_exits_and_takes_no_job(
     mode: str, start_worker: WorkerFactory, tmp_path: Path

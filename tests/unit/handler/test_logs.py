@@ -15,17 +15,15 @@ from handler.logs import configure_logging
 from handler.pipeline import Pipeline
 from handler.request import TextRequest, parse_job
 from tests.conftest import EngineFactory, ScriptFactory
+from tests.leftovers import restored_loggers
 
 logger = logging.getLogger("some.module")
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+def _restored_logging() -> Iterator[None]:
+    with restored_loggers():
+        yield
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
 

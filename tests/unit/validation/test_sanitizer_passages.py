@@ -146,6 +146,7 @@ def test_real_passages_are_unchanged(sample_passages: list[Passage], sanitizer: 
     assert changed == []
 
 
+@pytest.mark.long
 def test_tokens_around_real_passages_are_removed(
     sample_passages: list[Passage], sanitizer: Sanitizer
 ) -> None:

@@ -49,6 +49,24 @@ _BACKEND_OPTIONS = {
 }
 
 
+# Of the four pairs of an ABI and an isolation, `make test` runs these; `make test-long` runs all.
+_SHORT_PAIRS = {("1.2", "thread"), ("1.3", "process")}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the other pairs as long."""
+    for item in items:
+        params = (
+            item.callspec.params
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else {}
+        )
+        abi, isolation = params.get("abi"), params.get("isolation")
+        if isinstance(abi, Abi) and isolation and (abi.name, isolation) not in _SHORT_PAIRS:
+            item.add_marker(pytest.mark.long)
+
+
 _examined = functools.cache(detect.inspect_library)
 
 

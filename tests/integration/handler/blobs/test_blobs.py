@@ -126,6 +126,7 @@ def test_keys_are_listed_in_order(blobs: BlobStore) -> None:
     assert [*blobs.list("nothing")] == []
 
 
+@pytest.mark.long_except("of_files-8388608", "of_moto-17825792", "of_server-8388608")
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES + MB])
 def test_large_ones_are_uploaded_in_pieces(blobs: BlobStore, size: int) -> None:
     content = bytes(range(256)) * (size // 256 + 1)

@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -18,6 +18,7 @@ from emulator.server import server as module
 from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.server import Server, build_uvicorn_config
 from jobs import StoreUnavailable
+from tests.leftovers import restored_loggers
 from tests.waiting import wait_until
 
 
@@ -36,6 +37,13 @@ class App:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    # Uvicorn's configuration silences its access log.
+    with restored_loggers():
+        yield
 
 
 def server(app: App, host: str = "127.0.0.1") -> tuple[Server, list[str]]:
