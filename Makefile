@@ -27,8 +27,27 @@ CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm te
 # What tools/plain_words.py checks: the product, its tools, and all pages.
 PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tools benchmarks docs *.md)
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/security tests/acceptance)
-# Tests with a long form: properties, and tests that use the fixture `scale`.
-LONG_SUITE := $(shell grep -rl 'scale: int' tests/acceptance tests/security tests/integration tests/unit 2>/dev/null) $(wildcard tests/long tests/property)
+# The parts of the long suite: the files whose long forms each part runs (tests marked `long`, tests
+# with the fixture `scale`, properties with more examples, and tests/long), and what they cover.
+PARTS := security arm64 console crashes bare programs speed
+LONG_security := tests/security tests/long/security
+COVERS_security := floods, attacks by pages and files, kills of the engine under load
+LONG_arm64 := tests/long/test_arm64.py
+COVERS_arm64 := the RKLLM engine under qemu with an arm64 Python
+LONG_console := tests/long/console
+COVERS_console := the console and /docs in Chromium: screens, accessibility, hostile texts
+LONG_crashes := $(addprefix tests/acceptance/test_,crashes.py failpoints.py faults.py soak.py batch_kills.py \
+	batch_resume.py batch_workers.py sdk_workers.py engine_isolation.py openai_disconnects.py) \
+	tests/integration/jobs tests/property/test_job_store.py tests/long/test_soak_long.py
+COVERS_crashes := kill -9 at every failpoint and at random, resume, disconnects, memory over time
+LONG_bare := $(addprefix tests/long/test_,bare_debian.py container.py fresh_clone.py first_answer.py)
+COVERS_bare := a clone on a bare Debian, the container image, the first answer
+LONG_programs := $(filter-out $(LONG_crashes),$(wildcard tests/acceptance/test_*.py)) tests/integration \
+	tests/long/test_documentation.py tests/long/test_fuzz_api.py tests/long/test_rkllm_thousand.py
+COVERS_programs := real clients, real models, all pages of the documentation, the fuzzed API
+LONG_speed := tests/long/test_benchmarks.py tests/long/test_validation_time.py tests/unit tests/property
+COVERS_speed := short benchmarks, time limits of validation, properties with many examples
+PART ?= $(PARTS)
 PYTEST_ARGS ?=
 JOBS ?= 100000
 KILLS ?= 5000
@@ -56,7 +75,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve sdk test test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
+.PHONY: run serve sdk test test-long test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
@@ -69,17 +88,22 @@ sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its P
 test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the suite
 	@$(PYTEST) $(PARALLEL) $(SUITE) $(PYTEST_ARGS)
 
-test-long: long-programs $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## also the fuzz, crash and load tests, and the long forms of others
-	@$(PYTEST) --long $(PARALLEL) $(LONG_SUITE) $(PYTEST_ARGS)
+test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed)
+	@$(foreach part,$(PART),echo "$(part): $(or $(COVERS_$(part)),$(error PART must be some of $(PARTS), got $(PART)))" >&2;)
+	@$(PYTEST) --long $(PARALLEL) $(foreach part,$(PART),$(LONG_$(part))) $(PYTEST_ARGS)
 
-# What the long tests run and no wheel brings: programs, and the Debian packages that have them.
-long-programs:
-	@missing=$$(PATH=$$PATH:/usr/sbin:/sbin; for each in debootstrap:debootstrap chromium:chromium wrk:wrk \
-		aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross; do \
-			command -v $${each%:*} >/dev/null || echo $${each#*:}; done; \
-		command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null || echo qemu-user-static); \
+# Programs of the long tests that no wheel brings, as PROGRAM:DEBIAN_PACKAGE.
+PROGRAMS_arm64 := qemu-aarch64-static:qemu-user-static aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
+	aarch64-linux-gnu-gcc:libc6-dev-arm64-cross
+PROGRAMS_console := chromium:chromium
+PROGRAMS_security := chromium:chromium
+PROGRAMS_bare := debootstrap:debootstrap
+PROGRAMS_speed := wrk:wrk
+long-programs-%:
+	@missing=$$(PATH=$$PATH:/usr/sbin:/sbin; for each in $(PROGRAMS_$*); do \
+			command -v $${each%:*} >/dev/null || echo $${each#*:}; done); \
 		[ -z "$$missing" ] || { \
-			echo "The long tests need more: \`apt-get install" $$missing"\` brings it." >&2; exit 1; }
+			echo "PART=$* needs more: \`apt-get install" $$missing"\` brings it." >&2; exit 1; }
 
 test-bare: $(VENV)/.dev ## `make run` and `make test` of a clone in a bare Debian, as root: 20 minutes
 	@BARE_SUITE=all $(PYTEST) --long tests/long/test_bare_debian.py $(PYTEST_ARGS)
