@@ -56,7 +56,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve sdk test test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
+.PHONY: run serve sdk test test-changed test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
@@ -71,6 +71,12 @@ test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.instal
 
 test-long: long-programs $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## also the fuzz, crash and load tests, and the long forms of others
 	@$(PYTEST) --long $(PARALLEL) $(LONG_SUITE) $(PYTEST_ARGS)
+
+# In one process: for a few files, starting several takes longer than their tests.
+test-changed: BASE = HEAD
+test-changed: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the tests of the modules that differ from BASE=HEAD, and of their importers
+	@files=$$($(BIN)/python -m tools.changed_tests --base "$(BASE)" $(if $(EXPLAIN),--explain)) && \
+		{ [ -z "$$files" ] || $(PYTEST) $$files $(PYTEST_ARGS); }
 
 # What the long tests run and no wheel brings: programs, and the Debian packages that have them.
 long-programs:
