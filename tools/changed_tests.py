@@ -207,8 +207,8 @@ def module_name(path: str) -> str:
 def modules_of_data(root: Path, path: str, modules: Iterable[str]) -> list[str]:
     """Return the modules that read a data file, judged by their names and texts.
 
-    That is the module of the same name beside it; else those of the nearest package that have its
-    name, or the name of its folder in the package, in their text; else the package.
+    That is the module of the same name in the folder; else the modules of the nearest package whose
+    text has the name of the file, or of its folder in the package; else the package.
     """
     known = set(modules)
     namesake = module_name(PurePosixPath(path).with_suffix(".py").as_posix())
