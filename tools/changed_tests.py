@@ -4,10 +4,11 @@ The change is the difference between a commit and the working tree, with untrack
 has, in this order:
 
 1. test files that changed,
-2. the tests of changed modules: `tests/unit/<package>/test_<module>.py`,
+2. the tests of changed modules: `tests/unit/<package>/test_<module>.py`, or all tests of the
+   package's folder if there is no such file,
 3. test files that import a changed module or a changed helper of the tests,
-4. the tests of modules that import a changed module, and the unit tests that import such a module;
-   then the same for the modules that import those.
+4. the tests of modules that import a changed module, and the unit tests that import such a module,
+5. the tests of modules that import those.
 
 The list ends at `--limit` files and at `--distance` imports, except for steps 1 and 2: nearly every
 test depends on a module such as `engine.request`, and `make test` runs them all. The list leaves
@@ -155,6 +156,17 @@ class TestTree:
             name = packages.pop()
         return []
 
+    def tests_of_package(self, module: str) -> list[str]:
+        """Return the unit tests in the folder that mirrors the nearest package with tests."""
+        *packages, _ = module.split(".")
+        while packages:
+            folder = "/".join(("tests/unit", *packages))
+            files = [file for file in self.files if file.rpartition("/")[0] == folder]
+            if tests := [file for file in files if is_test(file)]:
+                return tests
+            packages.pop()
+        return []
+
     def mentions(self, name: str) -> list[str]:
         """Return the fast tests and the helpers that have a file's name in a string."""
         endings = (f'"{name}"', f'/{name}"')
@@ -269,8 +281,11 @@ def candidates(root: Path, changed: list[str]) -> Iterator[Choice]:
         return tree.mirrored(module, siblings)
 
     for module in modules:
-        for file in mirrored(module):
+        files = mirrored(module)
+        for file in files:
             yield Choice(file, f"it tests {module}")
+        for file in () if files else tree.tests_of_package(module):
+            yield Choice(file, f"it tests the package of {module}")
     for path in other:
         for file in tree.mentions(PurePosixPath(path).name):
             if is_test(file):
@@ -291,9 +306,10 @@ def candidates(root: Path, changed: list[str]) -> Iterator[Choice]:
         for module in level:
             for file in mirrored(module):
                 yield Choice(file, f"it tests {module}, {reason}", distance)
-        for module in level:
+        for module in level if distance == 1 else ():
             for file in sorted(tree.importers(module)):
-                if is_test(file, _FAST):
+                # A property test takes many seconds: only for the module that changed.
+                if is_test(file, ("tests/unit",)):
                     yield Choice(file, f"it imports {module}, {reason}", distance)
 
 

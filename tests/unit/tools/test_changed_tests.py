@@ -42,6 +42,9 @@ FILES = {
     "tests/unit/changed_tests_sample/test_garden_paths.py": "",
     "tests/unit/changed_tests_sample/test_garden_wall.py": "",
     "tests/unit/changed_tests_sample/test_pots.py": "",
+    "tests/unit/test_shelved.py": "import changed_tests_sample.shelf\n",
+    "tests/unit/test_shopping.py": "import changed_tests_sample.shop\n",
+    "tests/property/test_shelves.py": "import changed_tests_sample.shelf\n",
     "tests/integration/test_trade.py": "from changed_tests_sample import shop, town\n",
     "tests/security/test_theft.py": "import changed_tests_sample.store, tests.second_helper\n",
     "tests/long/test_years.py": "import changed_tests_sample.store, tests.helper\n",
@@ -112,17 +115,25 @@ def test_select_takes_a_packages_tests_for_a_module_without_its_own(root: Path) 
     assert selected(root) == [f"{UNIT}/test_pots.py"]
 
 
+def test_select_takes_all_tests_of_a_folder_for_a_module_without_any_by_name(root: Path) -> None:
+    (root / "changed_tests_sample/untested.py").touch()
+    files = selected(root)
+    assert len(files) == sum(name.startswith(f"{UNIT}/test_") for name in FILES)
+    assert all(file.startswith(f"{UNIT}/test_") for file in files)
+
+
 def test_select_takes_the_tests_of_importers_the_nearest_first(root: Path) -> None:
     change(root, "changed_tests_sample/store.py")
     selection = select(root)
     assert [(each.path, each.distance) for each in selection.choices] == [
         (f"{UNIT}/test_store.py", None),
         (f"{UNIT}/test_shelf.py", 1),
+        ("tests/unit/test_shelved.py", 1),
         (f"{UNIT}/test_shop.py", 2),
     ]
     # The tests of `street` and `town`.
     assert selection.left_out == 2
-    assert selected(root, distance=9)[3:] == [f"{UNIT}/test_street.py", f"{UNIT}/test_town.py"]
+    assert selected(root, distance=9)[4:] == [f"{UNIT}/test_street.py", f"{UNIT}/test_town.py"]
 
 
 def test_select_ends_at_the_limit_but_keeps_the_modules_own_tests(root: Path) -> None:
@@ -140,6 +151,13 @@ def test_select_takes_direct_importers_without_servers_and_long_tests(root: Path
     assert selected(root) == [f"{UNIT}/test_town.py", "tests/integration/test_trade.py"]
     change(root, "changed_tests_sample/store.py")
     assert not {"tests/security/test_theft.py", "tests/long/test_years.py"} & set(selected(root))
+
+
+def test_select_takes_property_tests_of_the_changed_module_only(root: Path) -> None:
+    change(root, "changed_tests_sample/store.py")
+    assert "tests/property/test_shelves.py" not in selected(root)
+    change(root, "changed_tests_sample/shelf.py")
+    assert "tests/property/test_shelves.py" in selected(root)
 
 
 def test_select_takes_a_changed_test_but_no_deleted_or_long_one(root: Path) -> None:
@@ -183,12 +201,14 @@ def test_main_prints_the_files_on_stdout_and_the_reasons_on_stderr(
     change(root, "changed_tests_sample/store.py")
     assert main(["--explain", "--distance", "1"], root) == 0
     output = capsys.readouterr()
-    assert output.out == f"{UNIT}/test_store.py\n{UNIT}/test_shelf.py\n"
+    assert output.out == f"{UNIT}/test_store.py\n{UNIT}/test_shelf.py\ntests/unit/test_shelved.py\n"
     assert output.err == (
-        "2 test files for 1 changed file since HEAD; "
+        "3 test files for 1 changed file since HEAD; "
         "3 more depend on them (`make test` runs all).\n"
         f"{UNIT}/test_store.py: it tests changed_tests_sample.store\n"
         f"{UNIT}/test_shelf.py: it tests changed_tests_sample.shelf, "
+        "which imports a changed module (distance 1)\n"
+        "tests/unit/test_shelved.py: it imports changed_tests_sample.shelf, "
         "which imports a changed module (distance 1)\n"
     )
 
