@@ -1,31 +1,31 @@
-# One command from a fresh clone to an answer: every target sets up what it needs first, and a
-# second call finds it done.
+# Each target first installs what it needs, so it works in a fresh clone. Later calls skip the
+# installation.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Where this is set, every process that starts compiles all it imports anew: seconds each time.
+# With this variable set, each new process would compile every module that it imports: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
-# Programs that the suite runs and the system lacks: Node.js, a C compiler, curl and jq.
+# Programs that the tests run, for systems without them: Node.js, a C compiler, curl and jq.
 COMMANDS := $(VENV)/commands
-# What npm writes last: the clients for Node.js that the suite runs against the local server.
+# The last file that npm writes when it installs the Node.js clients that the tests run.
 CLIENTS := tests/clients/node_modules/.package-lock.json
-# Servers that want other versions than the rest, for tests that start them.
+# Servers that tests start, and that need other package versions than $(VENV) has.
 SERVERS := tests/servers/.venv
-# A Python for arm64, the boards' architecture, run by qemu, and the tests of what differs there:
-# struct layouts, calls and callbacks, the host's processes.
+# A Python for arm64, the boards' architecture, which qemu runs, and the tests of code that depends
+# on the architecture: struct layouts, calls and callbacks, and the processes of the engine host.
 ARM64 := .arm64
 ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/hosts \
 	$(wildcard tests/integration/engine/rkllm/test_fake_*.py) \
 	tests/integration/engine/rkllm/test_rkllm_many.py tests/integration/engine/test_orphans.py
 
-# An engine or a model of the user's own makes the download of the default one pointless.
+# `make run` downloads the default model only if it is the one that runs.
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
 CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tests benchmarks tools/docs)
-# What tools/plain_words.py checks: the product, its tools, and all pages.
-PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tools benchmarks docs *.md)
+# The files that tools/plain_words.py checks: the product, its tools, all pages and the build files.
+PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tools benchmarks docs *.md Makefile Dockerfile pyproject.toml .ci/run)
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/security tests/acceptance)
 # The parts of the long suite: the files whose long forms each part runs (tests marked `long`, tests
 # with the fixture `scale`, properties with more examples, and tests/long), and what they cover.
@@ -52,30 +52,31 @@ PYTEST_ARGS ?=
 JOBS ?= 100000
 KILLS ?= 5000
 SOAK_S ?= 1800
-# Most tests wait for a process more than they work; files stay together for what their tests share,
-# in the order they come: those with few tests have the longest ones, and would all be last.
+# More workers than cores: most tests mostly wait for another process. `loadfile` keeps the tests of a
+# file in one worker, because they share fixtures. xdist would start files with few tests last, but
+# those have the longest tests, so the files keep their order.
 WORKERS ?= 4
-# The same programs for tests and for npm.
+# Tests and npm use the same programs.
 export PATH := $(abspath $(COMMANDS))/bin:$(PATH)
-# A worker that dies is not replaced: its tests would be given to others that then wait for ever.
+# A worker that dies is not replaced: xdist would give its tests to other workers and never finish.
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
-# As validation/arrays.py would have it; pytest-randomly imports numpy before it can.
+# pytest-randomly imports numpy before validation/arrays.py can set this variable.
 PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-# A lock is complete: --no-deps takes it as it is, overrides.in and all.
+# Lock files list all packages, with the versions of overrides.in; --no-deps resolves none again.
 UV_INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --only-binary :all: --require-hashes --no-deps
 UV_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--only-binary :all: --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
-# Without its advertisement for a successor.
+# The variable disables the theme's warning about MkDocs 2.
 SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# stdout belongs to the job alone, so that `make run | tail -n 1` is JSON: all set-up speaks on stderr.
-# Two installs into one environment at a time would step on each other.
+# Only the job writes to stdout, so that `make run | tail -n 1` is JSON. The set-up prints to stderr.
+# Two installs into one environment at the same time would conflict.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve sdk test test-long test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
+.PHONY: run serve sdk test test-changed test-long test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
@@ -91,6 +92,12 @@ test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.instal
 test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed)
 	@$(foreach part,$(PART),echo "$(part): $(or $(COVERS_$(part)),$(error PART must be some of $(PARTS), got $(PART)))" >&2;)
 	@$(PYTEST) --long $(PARALLEL) $(foreach part,$(PART),$(LONG_$(part))) $(PYTEST_ARGS)
+
+# In one process: for a few files, starting several takes longer than their tests.
+test-changed: BASE = HEAD
+test-changed: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed ## the tests of the modules that differ from BASE=HEAD, and of their importers
+	@files=$$($(BIN)/python -m tools.changed_tests --base "$(BASE)" $(if $(EXPLAIN),--explain)) && \
+		{ [ -z "$$files" ] || $(PYTEST) $$files $(PYTEST_ARGS); }
 
 # Programs of the long tests that no wheel brings, as PROGRAM:DEBIAN_PACKAGE.
 PROGRAMS_arm64 := qemu-aarch64-static:qemu-user-static aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
@@ -108,9 +115,9 @@ long-programs-%:
 test-bare: $(VENV)/.dev ## `make run` and `make test` of a clone in a bare Debian, as root: 20 minutes
 	@BARE_SUITE=all $(PYTEST) --long tests/long/test_bare_debian.py $(PYTEST_ARGS)
 
-# PATIENCE: in qemu all takes some ten times as long, limits of time that tests set included.
+# PATIENCE multiplies the time limits in tests: code under qemu takes about ten times as long.
 test-arm64: WORKERS = 2
-test-arm64: $(ARM64)/.installed ## what boards do otherwise, under qemu with an arm64 Python
+test-arm64: $(ARM64)/.installed ## the tests that depend on the architecture, under qemu with an arm64 Python
 	@CC=aarch64-linux-gnu-gcc RUNNER="$(abspath $(ARM64))/bin/run" PATIENCE=8 $(ARM64)/bin/python -m pytest \
 		$(PARALLEL) --timeout 300 $(ARM64_SUITE) $(PYTEST_ARGS)
 
@@ -131,7 +138,7 @@ check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, wor
 	@$(BIN)/hadolint Dockerfile
 	@$(SITE)
 
-bench: $(VENV)/.dev $(MODEL) ## the benchmarks' side-by-side tables
+bench: $(VENV)/.dev $(MODEL) ## run the benchmarks and print their tables
 	@$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.serve ## generate the reference pages in docs/ from the code
@@ -143,11 +150,11 @@ docs: $(VENV)/.serve ## generate the reference pages in docs/ from the code
 docs-site: $(VENV)/.dev ## build the pages as a site in build/site; warnings are errors
 	@$(SITE)
 
-screenshot: $(VENV)/.dev $(MODEL) ## the console's picture in docs/, taken with Debian's package chromium
+screenshot: $(VENV)/.dev $(MODEL) ## take the picture of the console in docs/, with Debian's package chromium
 	@$(BIN)/python tools/screenshot.py $(or $(SCREENSHOT),docs/console.png)
 
-# One file after the other, for serve.txt, lambda.txt and dev.txt are held to the versions of run.txt,
-# and arm64.txt to those of dev.txt.
+# In this order: serve.txt, lambda.txt and dev.txt use the versions of run.txt, and arm64.txt those
+# of dev.txt.
 lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgrade: the newest that fit)
 	@cd requirements && for name in setup run serve lambda servers node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
@@ -157,15 +164,15 @@ clean: ## remove the environment, caches and build output; keeps models/
 	@rm -rf $(VENV) $(SERVERS) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
-help: ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+help: ## print this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 $(VENV)/.setup: requirements/setup.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >&2 || { \
 		echo 'Python 3.11, 3.12, 3.13 or 3.14 is needed, and "$(PYTHON)" is not: name one, as in `make run PYTHON=python3.13`.' >&2; exit 1; }
 	@echo 'Setting up $(VENV)' >&2
 	@$(PYTHON) -m venv --clear $(VENV) >&2 || { \
-		echo '"$(PYTHON) -m venv" failed: on Debian and Ubuntu, `apt-get install python3-venv` brings it.' >&2; exit 1; }
+		echo '"$(PYTHON) -m venv" failed: on Debian and Ubuntu, `apt-get install python3-venv` installs it.' >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r $< >&2
 	@touch $@
 

@@ -1,8 +1,9 @@
 """`python tools/plain_words.py PATH...`: report vague names and hard-to-read phrases.
 
-Checks names, docstrings and comments of Python files, and the prose of Markdown files. The lists
-are short: a word is on them because it once stood for several things in this project, and readers
-had to guess which. docs/glossary.md has the terms to use instead.
+Checks names, docstrings and comments of Python files, the prose of Markdown files, and comments and
+printed messages of makefiles, Dockerfiles, TOML files and shell scripts. The lists are short: a
+word is on them because it once stood for several things in this project, and readers had to guess
+which. docs/glossary.md has the terms to use instead.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,11 @@ ODD_PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(?i:\bthose (?:that|who|which)\b)", "name the things"),
         (r"\b(?:is|are|was|were|be|been) (?:told|said|heard)\b", "use send, log, return or notify"),
         (r"\b(?:tells?|says?|hears?) (?:of|whether)\b", "use return, report or log"),
-        (r"(?i:\bin the same breath\b|\bfor ever\b|\banew\b)", "use the usual words"),
+        (
+            r"(?i:\bin the same breath\b|\bfor ever\b|\banew\b|\bwould have it\b"
+            r"|\bnothing any more\b|\bspeaks? on std)",
+            "use the usual words",
+        ),
         (
             r"(?:^|[.:;] )What (?!is|are|does|do|happens|if|to|it|you|a |an |the )\w+",
             "start with a verb",
@@ -45,6 +50,9 @@ ODD_PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 _CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`[^`\n]*`")
+# A comment behind code; the code before it has no open quote.
+_TRAILING_COMMENT = re.compile(r"""^(?:[^"'#]|"[^"]*"|'[^']*')*\s#+\s+(.*)""")
+_MESSAGE = re.compile(r"""\b(?:echo|printf)\s+(["'])(.*?)\1""")
 
 
 @dataclass(frozen=True)
@@ -92,18 +100,42 @@ def comments_and_docstrings(source: str, tree: ast.AST) -> Iterator[tuple[int, s
         documented = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         if isinstance(node, documented) and (text := ast.get_docstring(node)):
             yield node.body[0].lineno, text
+    yield from join_blocks(
+        (token.start[0], token.string.lstrip("#: ").rstrip())
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    )
+
+
+def comments_and_messages(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each comment block and message of a file with `#` comments.
+
+    A message is a quoted text behind `echo` or `printf`.
+    """
+    comments: list[tuple[int, str]] = []
+    for line, text in enumerate(source.splitlines(), start=1):
+        if text.lstrip().startswith("#"):
+            if not text.startswith("#!"):
+                comments.append((line, text.lstrip("#\t ").rstrip()))
+            continue
+        if comment := _TRAILING_COMMENT.match(text):
+            yield line, comment[1]
+        for message in _MESSAGE.finditer(text):
+            yield line, message[2]
+    yield from join_blocks(comments)
+
+
+def join_blocks(comments: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Join comments on consecutive lines; each block has the number of its first line."""
     block: list[str] = []
     last = first = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        line = token.start[0]
+    for line, text in comments:
         if line != last + 1 and block:
             yield first, " ".join(block)
             block = []
         if not block:
             first = line
-        block.append(token.string.lstrip("#: ").rstrip())
+        block.append(text)
         last = line
     if block:
         yield first, " ".join(block)
@@ -138,6 +170,22 @@ def check_markdown(path: Path) -> Iterator[Finding]:
     yield from check_prose(path, 1, prose)
 
 
+def has_hash_comments(path: Path) -> bool:
+    """Return whether a file is a makefile, a Dockerfile, a TOML file or a shell script."""
+    if path.name in ("Makefile", "Dockerfile") or path.suffix in (".toml", ".sh"):
+        return True
+    if path.suffix or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return re.fullmatch(rb"#!.*\b(?:ba)?sh\s*", file.readline()) is not None
+
+
+def check_configuration(path: Path) -> Iterator[Finding]:
+    """Yield the findings in the comments and messages of a file with `#` comments."""
+    for line, text in sorted(comments_and_messages(path.read_text())):
+        yield from check_prose(path, line, text)
+
+
 def check(roots: list[Path]) -> list[Finding]:
     """Return the findings below some files and folders, in order."""
     findings: list[Finding] = []
@@ -147,6 +195,8 @@ def check(roots: list[Path]) -> list[Finding]:
                 findings.extend(check_python(path))
             elif path.suffix == ".md":
                 findings.extend(check_markdown(path))
+            elif has_hash_comments(path):
+                findings.extend(check_configuration(path))
     return findings
 
 

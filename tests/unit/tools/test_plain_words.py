@@ -100,6 +100,50 @@ def test_check_reads_the_prose_of_pages_only(tmp_path: Path) -> None:
     assert (finding.line, finding.text) == (9, "nobody")
 
 
+@pytest.mark.parametrize("name", ["Makefile", "Dockerfile", "pyproject.toml", "install.sh", "run"])
+def test_check_reads_comments_and_messages_of_build_files(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(
+        "#!/usr/bin/env bash\n# The client\n# nobody waits for.\n\necho 'It runs anew.'\n"
+    )
+    assert [(each.line, each.text) for each in check([path])] == [(2, "nobody"), (5, "anew")]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("test: .venv ## the suite, for whoever asks", "whoever"),
+        ("\t@echo 'Installing anew' >&2", "anew"),
+        ('\t\techo "Nobody is there." >&2; exit 1; }', "Nobody"),
+        ("    printf '== anew: %s\\n' \"$name\"", "anew"),
+        ('ignore = ["S603"]  # The rule would have it.', "would have it"),
+        ("    # Indented: for ever.", "for ever"),
+    ],
+)
+def test_check_finds_phrases_in_each_kind_of_text_of_a_makefile(
+    tmp_path: Path, line: str, text: str
+) -> None:
+    path = tmp_path / "Makefile"
+    path.write_text(f"first:\n{line}\n")
+    assert [(each.line, each.text) for each in check([path])] == [(2, text)]
+
+
+@pytest.mark.parametrize(
+    "line", ["user = nobody", "key = 'a # nobody'", "${each#*nobody}", "# The user is `nobody`."]
+)
+def test_check_ignores_commands_and_values_of_a_makefile(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "Makefile"
+    path.write_text(f"{line}\n")
+    assert check([path]) == []
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "run"])
+def test_check_ignores_other_files(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("# nobody\n")
+    assert check([tmp_path]) == []
+
+
 def test_main_prints_findings_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = python_file(tmp_path, name="told")
     assert main([str(path)]) == 1
