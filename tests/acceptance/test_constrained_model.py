@@ -56,6 +56,7 @@ MAX_TOKENS = 300
 async def service(model_path: Path) -> AsyncIterator[OpenAIService]:
     options = {"model_path": str(model_path), "model_name": "tiny", "context_length": 1024}
     engine = Engine(EngineConfig(backend=BackendConfig("llamacpp", options)))
+    await engine.ready()
     yield OpenAIService(Pipeline(engine, "tiny"))
     await engine.close()
 
