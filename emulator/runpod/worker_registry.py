@@ -153,6 +153,10 @@ class WorkerRegistry:
             del self._unhealthy[next(iter(self._unhealthy))]
         self._unhealthy[key] = (time.monotonic() + _UNHEALTHY_EXPIRY_S, printable)
 
+    def clear_unhealthy(self, endpoint: str, name: str) -> None:
+        """Stop showing a worker as unhealthy, because another one has taken its place."""
+        self._unhealthy.pop(worker_key(endpoint, name), None)
+
     def unhealthy_workers(self, endpoint: str) -> dict[str, str]:
         """Return an endpoint's unhealthy workers: the reasons by the workers' names."""
         now, prefix = time.monotonic(), worker_key(endpoint, "")
