@@ -160,16 +160,27 @@ class Autoscaler:
     @property
     def failure(self) -> StartFailure | None:
         """Why the newest code of the user's handler did not start; None if it runs or starts."""
-        return self._failure
+        return None if self._runs_newest_code else self._failure
 
     @property
     def handler_state(self) -> Literal["starting", "ready", "failed", "outdated"]:
         """The state of the user's handler; `outdated`: older code runs, for the newest failed."""
-        joined = [worker for worker in self._active if worker.joined]
-        if self._failure is not None:
-            return "outdated" if joined else "failed"
-        is_ready = any(worker.generation == self._generation for worker in joined)
-        return "ready" if is_ready else "starting"
+        if self._runs_newest_code:
+            return "ready"
+        if self._failure is None:
+            return "starting"
+        return "outdated" if any(map(self._has_joined, self._active)) else "failed"
+
+    @property
+    def _runs_newest_code(self) -> bool:
+        return any(
+            worker.generation == self._generation and self._has_joined(worker)
+            for worker in self._active
+        )
+
+    def _has_joined(self, worker: ManagedWorker) -> bool:
+        """Return whether a worker has asked for a job, even if no tick has noticed it yet."""
+        return worker.joined or self._worker_registry.is_registered(self._endpoint, worker.name)
 
     def reload(self) -> None:
         """Replace all workers, because their code has changed; the next tick begins at once."""

@@ -93,6 +93,10 @@ class WorkerRegistry:
         """Whether any endpoint has an SDK worker."""
         return bool(self._workers)
 
+    def is_registered(self, endpoint: str, name: str) -> bool:
+        """Return whether a worker has called and has not been removed since."""
+        return worker_key(endpoint, name) in self._workers
+
     def workers(self, endpoint: str) -> list[RemoteWorker]:
         """Return an endpoint's workers."""
         return [worker for worker in self._workers.values() if worker.endpoint == endpoint]

@@ -62,6 +62,24 @@ async def test_handler_state_is_starting_until_a_worker_asks_for_a_job() -> None
     assert scene.state == "ready"
 
 
+async def test_handler_state_is_ready_before_the_next_tick_when_a_worker_has_joined() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    scene.join(scene.processes[0])
+    assert scene.state == "ready"
+
+
+async def test_handler_has_no_failure_before_the_next_tick_when_its_second_start_succeeds() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    scene.processes[0].end(1)
+    await scene.after(0.25)
+    assert scene.state == "failed"
+    await scene.after(1.5)
+    scene.join(scene.processes[1])
+    assert (scene.state, scene.handler.to_wire()["failure"]) == ("ready", None)
+
+
 async def test_handler_that_does_not_start_has_failed_and_answers_jobs() -> None:
     scene = HandlerScene()
     await scene.after(0.5)
