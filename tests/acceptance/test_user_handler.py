@@ -5,6 +5,7 @@ The tests share two servers, each of which reloads its handler when a test saves
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.acceptance.pages import blocks, pages
 from tests.integration.emulator.processes import build_environment
 from tests.integration.emulator.serving import _SSL_WITHOUT_CERTIFICATES
 from tests.waiting import PATIENCE, wait_until_blocking
@@ -272,6 +274,16 @@ def test_broken_edit_keeps_the_last_worker_until_the_next_save(server: HandlerSe
     assert server.edit(plain(4))["failure"] is None
     assert server.run()["output"] == {"version": 4}
     assert time.monotonic() - began_at < 4 * RELOAD_S
+
+
+def test_handler_of_the_documentation_greets(server: HandlerServer) -> None:
+    (page,) = (page for page in pages() if page.name == "handler.md")
+    example = blocks(page)
+    (handler,) = (block.text for block in example if block.first_line == "# handler.py")
+    (command,) = (block.text for block in example if block.first_line.startswith("curl "))
+    job = json.loads(command.split("-d '")[1].rpartition("'")[0])
+    server.edit(handler)
+    assert server.run(**job["input"])["output"] == {"greeting": "Hello, Ada!"}
 
 
 @pytest.mark.parametrize("handler", [GENERATOR, ASYNC_GENERATOR])
