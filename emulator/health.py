@@ -26,7 +26,7 @@ _STATUS_OF_ENGINE = {
 
 
 class EngineParts(Protocol):
-    """What is reported of a server with engines: `engine` serves the default model."""
+    """The engines and batches of a server that has a model."""
 
     @property
     def engine(self) -> AnyEngine:

@@ -1,4 +1,4 @@
-"""Answer the OpenAI paths of a server without a model: the handler's own are under its endpoint."""
+"""The OpenAI paths of a server that has no model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _METHODS = ["GET", "POST", "DELETE"]
 
 
 class NoEngineRoutes:
-    """Say with status 404 why these paths are not there, and which ones are."""
+    """Answers these paths with status 404, and names the path of the handler's OpenAI calls."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
