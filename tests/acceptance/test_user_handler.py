@@ -27,8 +27,9 @@ from tests.waiting import PATIENCE, wait_until_blocking
 
 ENDPOINT = "my-project"
 WAIT_S = 40 * PATIENCE
-FIRST_ANSWER_S = 5 * PATIENCE
-RELOAD_S = 3 * PATIENCE
+# The goals on a quiet machine are 5 s and 3 s; other tests run at the same time as these.
+FIRST_ANSWER_S = 8 * PATIENCE
+RELOAD_S = 5 * PATIENCE
 _LISTENING = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 
@@ -243,8 +244,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandlerServer]:
 def test_first_answer_comes_soon_and_names_the_endpoint_after_the_folder(
     server: HandlerServer,
 ) -> None:
-    # The limit is for an idle machine; the suite shares its cores with other tests.
-    assert server.first_answer_s < 4 * FIRST_ANSWER_S  # type: ignore[attr-defined]
+    assert server.first_answer_s < FIRST_ANSWER_S  # type: ignore[attr-defined]
     assert f"/v2/{ENDPOINT}" in server.log
     assert f"python    {sys.executable} (the server's own)" in server.log
     assert server.health()["status"] == "ok"
@@ -273,7 +273,7 @@ def test_broken_edit_keeps_the_last_worker_until_the_next_save(server: HandlerSe
     began_at = time.monotonic()
     assert server.edit(plain(4))["failure"] is None
     assert server.run()["output"] == {"version": 4}
-    assert time.monotonic() - began_at < 4 * RELOAD_S
+    assert time.monotonic() - began_at < RELOAD_S
 
 
 def test_handler_of_the_documentation_greets(server: HandlerServer) -> None:
