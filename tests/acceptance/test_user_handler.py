@@ -295,6 +295,7 @@ def test_generator_streams_its_outputs(server: HandlerServer, handler: str) -> N
     assert [each["output"] for each in stream["stream"]] == ["one", "zwö"]
 
 
+@pytest.mark.long
 def test_job_in_progress_ends_with_the_code_it_started_with(
     server: HandlerServer, tmp_path: Path
 ) -> None:
@@ -317,6 +318,7 @@ def test_job_that_crashes_its_workers_fails_with_the_signal(server: HandlerServe
     assert "about to crash" in job["error"]
 
 
+@pytest.mark.long
 def test_worker_that_is_killed_is_replaced_and_the_signal_is_logged(
     server: HandlerServer,
 ) -> None:  # R74
