@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +18,12 @@ _EXAMPLES = """\
 examples:
   %(prog)s                              the embedded model on http://127.0.0.1:8000
   %(prog)s --port 8001 --db jobs.sqlite3
+  %(prog)s --handler ./handler.py       your RunPod handler instead of a model
   %(prog)s --workers 2 --worker-command "python my_handler.py"
 
-Options override the environment variables HOST, PORT, JOB_DB, WORKERS and WORKER_COMMAND. Other
-settings are environment variables, such as MODEL_PATH and API_KEYS: see docs/settings.md."""
+Options override the environment variables HOST, PORT, JOB_DB, HANDLER_FILE, WORKER_PYTHON, RELOAD,
+WORKERS and WORKER_COMMAND. Other settings are environment variables, such as MODEL_PATH and
+API_KEYS: see docs/settings.md."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator") -> int:
@@ -37,6 +40,26 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     parser.add_argument(
         "--db", dest="job_db", help="the database that jobs survive in (default: jobs.sqlite3)"
     )
+    parser.add_argument(
+        "--handler",
+        dest="handler_file",
+        type=Path,
+        metavar="PATH",
+        help="run this RunPod handler in workers, and no model: a file or its folder",
+    )
+    parser.add_argument(
+        "--python",
+        dest="worker_python",
+        metavar="PATH",
+        help="the Python of the handler (default: its virtual environment)",
+    )
+    parser.add_argument(
+        "--no-reload",
+        dest="reload",
+        action="store_false",
+        default=None,
+        help="keep the workers when the code of the handler is saved",
+    )
     parser.add_argument("--workers", type=_count, help="SDK workers to start, at most (default: 0)")
     parser.add_argument(
         "--worker-command", type=_command, help="what starts one (default: python -m handler)"
@@ -45,7 +68,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
     }
 
-    from emulator.autoscaling.worker_process import missing_sdk
+    from emulator.autoscaling.handler_file import find_handler_file
+    from emulator.autoscaling.handler_settings import adapt_to_handler
+    from emulator.autoscaling.interpreter import find_interpreter
+    from emulator.autoscaling.worker_program import (
+        command_program,
+        handler_program,
+        missing_sdk,
+    )
     from emulator.preflight import check_exposure, check_files, listening_sockets
     from emulator.settings import EmulatorSettings
     from handler.logs import configure_logging
@@ -55,11 +85,17 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     settings = read_settings(EmulatorSettings).model_copy(update=options)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
+        if settings.handler_file is not None:
+            file = find_handler_file(settings.handler_file)
+            settings = adapt_to_handler(settings, file)
+            program = handler_program(file, find_interpreter(file, settings.worker_python))
+        else:
+            program = command_program(settings.worker_command, settings.worker_python)
+            if settings.workers and (reason := missing_sdk(settings.worker_command)):
+                raise SettingError(reason)
         sockets = listening_sockets(settings.host, settings.port)
         check_exposure(settings, sockets)
         check_files(settings)
-        if settings.workers and (reason := missing_sdk(settings.worker_command)):
-            raise SettingError(reason)
 
         # Imported only now, because it takes a second: a port in use is reported before that.
         from emulator.app import create_app
@@ -70,16 +106,20 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         from handler.engine_configs import build_engine
         from handler.model_settings import resolve_models
 
-        settings = resolve_models(settings)
-        engine = build_engine(settings)
-        components = build_components(settings, engine)
+        engine = None
+        if program.file is None:
+            settings = resolve_models(settings)
+            engine = build_engine(settings)
+        components = build_components(settings, engine, program)
     except SettingError as error:
         exit_on_setting_error(error)
     raise_open_files_limit()
     remove_abandoned()
 
     def on_listening(url: str) -> None:
-        log_start(settings, engine.slots, url)
+        slots = None if engine is None else engine.slots
+        python = None if program.python is None else str(program.python)
+        log_start(settings, slots, url, python)
         components.autoscaler.start(url)
 
     app = create_app(components)
@@ -105,9 +145,7 @@ def _count(raw: str) -> int:
 
 
 def _command(raw: str) -> str:
-    from emulator.autoscaling.worker_process import parse_worker_command
-
-    parse_worker_command(raw)
+    shlex.split(raw)  # raises ValueError
     return raw
 
 

@@ -8,6 +8,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from emulator.batches.file_storage import InsufficientStorage
 from emulator.batches.service import handle_insufficient_storage
@@ -17,6 +18,7 @@ from emulator.http.disconnect import ClientDisconnected
 from emulator.http.responses import error_response, on_error, on_http_error
 from emulator.metrics.route import MetricsRoute
 from emulator.middleware.stack import build_middleware
+from emulator.openai.no_engine_routes import NoEngineRoutes
 from emulator.openai.queue_routes import on_call_failed
 from emulator.openai.worker_output import CallFailed
 from emulator.openapi.routes import DocsRoutes
@@ -35,9 +37,8 @@ def create_app(components: Components) -> Starlette:
     routes = [
         *components.worker_routes.routes(),
         *components.client_routes.routes(),
-        *components.openai_routes.routes(),
+        *_engine_routes(components),
         *components.queued_openai_routes.routes(),
-        *components.batches.routes(),
         *components.console_routes.routes(),
         components.health.route(),
         MetricsRoute(components.exported_metrics).route(),
@@ -68,6 +69,13 @@ def create_app(components: Components) -> Starlette:
             ClientDisconnect: _on_disconnect,
         },
     )
+
+
+def _engine_routes(components: Components) -> list[BaseRoute]:
+    engine_components = components.engine_components
+    if engine_components is None:
+        return [*NoEngineRoutes(components.settings.endpoint_id).routes()]
+    return [*engine_components.openai_routes.routes(), *engine_components.batches.routes()]
 
 
 async def _on_store_full(request: Request, error: Exception) -> Response:

@@ -8,40 +8,34 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from emulator.autoscaling.autoscaler import Autoscaler, is_managed
-from emulator.batches.service import BatchService
+from emulator.autoscaling.handler_state import HandlerState
+from emulator.autoscaling.reload import CodeWatch
+from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.console.routes import ConsoleRoutes
+from emulator.engine_components import EngineComponents, build_engine_components
 from emulator.health import Health
 from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
-from emulator.metrics.gauges import build_polled_metrics
+from emulator.metrics.gauges import build_job_metrics
 from emulator.metrics.instruments import Metric
-from emulator.metrics.validator import InstrumentedValidator
-from emulator.openai.chat_rate_limit import ChatRateLimiter
 from emulator.openai.queue_routes import QueuedOpenAIRoutes
-from emulator.openai.routes import OpenAIRoutes
-from emulator.openai.system_status import RequestStatistics, SystemStatus
-from emulator.openai.tokenize_routes import TokenizeRoutes
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.job_log import log_ended, log_started
 from emulator.runpod.job_response import worker_key
-from emulator.runpod.local_worker import LOCAL_WORKER_NAME, LocalWorker
+from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.webhooks import Webhooks
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.runpod.worker_routes import WorkerRoutes
-from emulator.server.engine_watch import EngineWatch
 from emulator.server.graceful_shutdown import GracefulShutdown, RunningWork
 from emulator.settings import IN_MEMORY, EmulatorSettings
 from emulator.tracing.setup import Tracing, build_tracing
-from engine import AnyEngine, engines_by_model
-from engine.errors import EngineError
-from handler.composition import Services, build_result_uploader, build_services, build_validation
-from handler.setting_error import SettingError
+from engine import AnyEngine
+from handler.composition import build_validation
 from jobs import Job, JobStatus, MemoryJobStore, SqliteJournal
 
 logger = logging.getLogger(__name__)
@@ -52,7 +46,8 @@ class Components:
     """The parts of one server, which all live as long as the application."""
 
     settings: EmulatorSettings
-    engine: AnyEngine
+    # None if the server runs a user's handler, and has no engine of its own.
+    engine_components: EngineComponents | None
     metrics: Metrics
     exported_metrics: Sequence[Metric]
     tracing: Tracing
@@ -60,16 +55,14 @@ class Components:
     end_reporter: JobEndReporter
     webhooks: Webhooks
     worker_registry: WorkerRegistry
-    local_worker: LocalWorker
     autoscaler: Autoscaler
-    batches: BatchService
+    # Notices changes of the user's handler; None if there is none, or RELOAD is off.
+    code_watch: CodeWatch | None
     shutdown: ShutdownState
     workload: Workload
     graceful_shutdown: GracefulShutdown
-    engine_watch: EngineWatch
     # The key in the URLs of managed workers; None if the server requires no key.
     managed_worker_key: str | None
-    openai_routes: OpenAIRoutes
     queued_openai_routes: QueuedOpenAIRoutes
     client_routes: ClientRoutes
     worker_routes: WorkerRoutes
@@ -79,32 +72,31 @@ class Components:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Start all parts; close them at the end, after work that still runs was drained."""
-        load_task: asyncio.Task[None] | None = None
+        engine_components = self.engine_components
         try:
-            self.engine.spawn()
+            if engine_components is not None:
+                engine_components.spawn()
             # Only other workers may have survived a restart of the server with their jobs.
             await self.store.start(self._can_outlive_server, self.settings.lease_s)
             self.end_reporter.is_recovering = False
-            await self.batches.start()
             self.worker_registry.start()
-            if self.settings.local_worker:
-                self.local_worker.start()
-            else:
-                load_task = asyncio.create_task(_load_model(self.engine))
-            self.engine_watch.start()
+            if engine_components is not None:
+                await engine_components.start()
+            if self.code_watch is not None:
+                self.code_watch.start()
             yield
         finally:
-            await self.engine_watch.close()
+            if engine_components is not None:
+                await engine_components.watch.close()
+            if self.code_watch is not None:
+                await self.code_watch.close()
             is_late = self.shutdown.deadline_passed.is_set()
             await self.workload.drain(0 if is_late else self.settings.drain_s)
             await self.worker_registry.close()
             await self.webhooks.close()
             await self.queued_openai_routes.close()
-            await self.batches.close()
-            if load_task is not None:
-                load_task.cancel()
-                await asyncio.gather(load_task, return_exceptions=True)
-            await self.engine.close()
+            if engine_components is not None:
+                await engine_components.close()
             await self.store.close()
             await self.tracing.close()
 
@@ -143,39 +135,48 @@ class Workload:
 
     store: MemoryJobStore
     shutdown: ShutdownState
-    local_worker: LocalWorker
     autoscaler: Autoscaler
-    batches: BatchService
+    engine_components: EngineComponents | None
 
     async def drain(self, limit_s: float) -> None:
         """Start no more work, wait up to `limit_s` for running work, and requeue the rest."""
-        await asyncio.gather(
-            self.local_worker.drain(limit_s),
-            self.autoscaler.drain(limit_s),
-            self.batches.drain(limit_s),
-        )
+        drains = [self.autoscaler.drain(limit_s)]
+        if self.engine_components is not None:
+            drains.append(self.engine_components.drain(limit_s))
+        await asyncio.gather(*drains)
 
     def count(self) -> RunningWork:
         """Count the running jobs, requests and batches."""
+        engine_components = self.engine_components
+        batches = () if engine_components is None else engine_components.batches.batches()
         return RunningWork(
             jobs=self.store.count_by_status()[JobStatus.IN_PROGRESS],
             requests=self.shutdown.active_requests,
-            batches=sum(not each.status.is_final for each in self.batches.batches()),
+            batches=sum(not each.status.is_final for each in batches),
         )
 
 
-def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Components:
-    """Return the parts of a server around an engine; nothing is started yet.
+def build_components(
+    settings: EmulatorSettings, engine: AnyEngine | None, program: WorkerProgram | None = None
+) -> Components:
+    """Return the parts of a server; nothing is started yet.
+
+    `engine` is None for a server that only runs a user's handler. `program` is what its managed
+    workers run, and without one they run this package's worker.
 
     Raises:
         SettingError: a setting cannot be used.
     """
+    program = program or command_program(settings.worker_command, settings.worker_python)
     shutdown = ShutdownState()
     tracker = GenerationTracker()
-    metrics, services = _build_services(settings, engine, tracker)
+    validation = None if engine is None else build_validation(settings)
+    metrics = (
+        Metrics(())
+        if validation is None
+        else Metrics(validation.validator.issue_rules, validation.validator.notice_rules)
+    )
     tracing = build_tracing(settings, engine)
-    statistics = RequestStatistics()
-    engine.subscribe(statistics)
     end_reporter = JobEndReporter(tracing, metrics)
     journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
     store = MemoryJobStore(
@@ -192,45 +193,46 @@ def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Component
     worker_registry = WorkerRegistry(
         store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s
     )
-    local_worker = LocalWorker(
-        store,
-        services.jobs,
-        engine,
-        worker_registry,
-        settings.endpoint_id,
-        settings.stream_mode,
-        tracing.enter_job,
-        # REQUEST_TIMEOUT_S applies to jobs as well if it is set.
-        use_policy_timeout="request_timeout_s" not in settings.model_fields_set,
-        max_lost_attempts=settings.store_limits().max_losses,
-    )
     managed_worker_key = secrets.token_urlsafe(32) if settings.keys() else None
     autoscaler = Autoscaler(
         store,
         worker_registry,
         settings.endpoint_id,
         settings.scaling_policy(),
-        command=settings.worker_command,
+        program=program,
+        requeues_on_reload=settings.reload_jobs == "requeue",
         api_key=next(iter(settings.keys()), None),
         own_key=managed_worker_key,
         allows_private_targets=settings.outbound_policy().allows_private,
         local=LOCAL_WORKER_NAME,
     )
-    batches = BatchService(settings, services, engine, metrics.count_batch_line)
-    workload = Workload(store, shutdown, local_worker, autoscaler, batches)
+    exported_metrics: list[Metric] = [
+        *metrics.families,
+        *build_job_metrics(settings, store, worker_registry, journal),
+    ]
+    engine_components: EngineComponents | None = None
+    if engine is not None and validation is not None:
+        engine_components = build_engine_components(
+            settings,
+            engine,
+            validation,
+            store=store,
+            worker_registry=worker_registry,
+            metrics=metrics,
+            tracker=tracker,
+            tracing=tracing,
+            exported_metrics=exported_metrics,
+            # Called much later, when `graceful_shutdown` is there.
+            shut_down=lambda reason: graceful_shutdown.fail(reason),
+        )
+    workload = Workload(store, shutdown, autoscaler, engine_components)
     graceful_shutdown = GracefulShutdown(
         shutdown, settings.drain_s, store.wait_until_idle, workload.drain, workload.count
     )
-    has_other_workers = partial(_has_other_workers, settings, worker_registry)
-    exported_metrics = [
-        *metrics.families,
-        *build_polled_metrics(settings, engine, store, worker_registry, journal, batches.batches),
-    ]
-    engines = engines_by_model(engine, settings.served_model)
-    max_body_bytes = int(settings.max_body_mb * 1e6)
+    handler = None if program.file is None else HandlerState(program, autoscaler)
     return Components(
         settings=settings,
-        engine=engine,
+        engine_components=engine_components,
         metrics=metrics,
         exported_metrics=exported_metrics,
         tracing=tracing,
@@ -238,72 +240,40 @@ def build_components(settings: EmulatorSettings, engine: AnyEngine) -> Component
         end_reporter=end_reporter,
         webhooks=webhooks,
         worker_registry=worker_registry,
-        local_worker=local_worker,
         autoscaler=autoscaler,
-        batches=batches,
+        code_watch=_build_code_watch(settings, program, autoscaler),
         shutdown=shutdown,
         workload=workload,
         graceful_shutdown=graceful_shutdown,
-        engine_watch=EngineWatch(engine, has_other_workers, graceful_shutdown.fail),
         managed_worker_key=managed_worker_key,
-        openai_routes=OpenAIRoutes(
-            services.openai,
-            _build_chat_rate_limiter(settings.rate_limit_chat),
-            SystemStatus(engines, statistics, exported_metrics),
-            TokenizeRoutes(services.models, max_body_bytes),
-            max_body_bytes,
-            settings.stream_interval_ms / 1000,
+        queued_openai_routes=QueuedOpenAIRoutes(
+            traced_store,
+            None if engine_components is None else engine_components.services.openai,
+            shutdown,
+            settings,
         ),
-        queued_openai_routes=QueuedOpenAIRoutes(traced_store, services.openai, shutdown, settings),
         client_routes=ClientRoutes(routes_store, worker_registry, settings),
         worker_routes=WorkerRoutes(routes_store, worker_registry, settings, shutdown),
-        console_routes=ConsoleRoutes(routes_store, worker_registry, engines, tracker, settings),
-        health=Health(engine, engines, journal, shutdown, batches.damaged_ids),
-    )
-
-
-def _build_services(
-    settings: EmulatorSettings, engine: AnyEngine, tracker: GenerationTracker
-) -> tuple[Metrics, Services]:
-    """Return the handlers of jobs and OpenAI requests, with metrics of the engine and verdicts."""
-    validation = build_validation(settings)
-    metrics = Metrics(validation.validator.issue_rules, validation.validator.notice_rules)
-    engine.subscribe(metrics)
-    services = build_services(
-        settings,
-        engine,
-        validation,
-        settings.stream_interval_ms / 1000,
-        stream_multi_prompt=settings.stream_multi_prompt,
-        results=build_result_uploader(
-            settings, settings.payload_limits(), settings.outbound_policy()
+        console_routes=ConsoleRoutes(
+            routes_store,
+            worker_registry,
+            None if engine_components is None else engine_components.engines,
+            handler,
+            tracker,
+            settings,
         ),
-        validator=InstrumentedValidator(validation.validator, metrics.count_verdict),
-        on_open=tracker.add,
+        health=Health(engine_components, handler, journal, shutdown),
     )
-    return metrics, services
 
 
-def _build_chat_rate_limiter(rate: str) -> ChatRateLimiter:
-    try:
-        return ChatRateLimiter(rate)
-    except ValueError as error:
-        raise SettingError(
-            f'RATE_LIMIT_CHAT: {error}; it is written like "10/minute", and off for none'
-        ) from None
+def _build_code_watch(
+    settings: EmulatorSettings, program: WorkerProgram, autoscaler: Autoscaler
+) -> CodeWatch | None:
+    if program.folder is None or not settings.reload:
+        return None
 
+    def on_change(names: Sequence[str]) -> None:
+        logger.info("%s changed: a new worker starts", ", ".join(names))
+        autoscaler.reload()
 
-def _has_other_workers(settings: EmulatorSettings, worker_registry: WorkerRegistry) -> bool:
-    """Return whether the server is useful without its own engine."""
-    return bool(settings.workers) or not settings.local_worker or worker_registry.has_workers
-
-
-async def _load_model(engine: AnyEngine) -> None:
-    """Load the model of a server without a local worker, which otherwise waits for it.
-
-    An engine that is only spawned would report that it is loading until the first request.
-    """
-    try:
-        await engine.ready()
-    except EngineError as error:
-        logger.error("the engine did not start: %s", error)
+    return CodeWatch(program.folder, on_change)

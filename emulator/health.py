@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from emulator.autoscaling.handler_state import HandlerState
+from emulator.batches.service import BatchService
 from emulator.http.responses import JSON
 from emulator.http.shutdown_state import ShutdownState
 from engine import AnyEngine, Engine, EngineState
@@ -23,77 +25,108 @@ _STATUS_OF_ENGINE = {
 }
 
 
+class EngineParts(Protocol):
+    """The engines and batches of a server that has a model."""
+
+    @property
+    def engine(self) -> AnyEngine:
+        """Return the default model's engine."""
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """Return the engines by model name."""
+
+    @property
+    def batches(self) -> BatchService:
+        """Return the service that has the batches."""
+
+
 class Health:
-    """Reports the state of each model's engine, of the job database, and of a shutdown.
+    """Reports the state of each model's engine, of the user's handler, and of the job database.
 
     The response is 503 if the engine is dead, if the server shuts down, and while requests get 503
     because a restart of the engine takes long. It is 200 if jobs cannot be written to disk, because
-    the OpenAI routes do not need the disk, and if only some of several models are dead.
+    the OpenAI routes do not need the disk, if only some of several models are dead, and if the
+    user's handler does not start, because jobs are answered with the reason.
     """
 
     def __init__(
         self,
-        engine: AnyEngine,
-        models: Mapping[str, Engine],
+        engine_components: EngineParts | None,
+        handler: HandlerState | None,
         journal: SqliteJournal | None,
         shutdown: ShutdownState,
-        list_set_aside: Callable[[], list[str]] = list,
     ) -> None:
-        self._engine = engine
-        self._models = models
+        self._engine_components = engine_components
+        self._handler = handler
         self._journal = journal
         self._shutdown = shutdown
-        # Returns the ids of files and batches whose records are damaged.
-        self._list_set_aside = list_set_aside
 
     def route(self) -> Route:
         """Return the route to mount."""
         return Route("/health", self._answer, methods=["GET"])
 
     async def _answer(self, request: Request) -> Response:
-        engine = self._engine
         trouble = self._journal.write_error if self._journal is not None else None
-        status = _STATUS_OF_ENGINE[engine.state]
+        engines = self._engine_components
+        status, refuses = "ok", False
+        body: dict[str, Any] = {}
+        if engines is not None:
+            engine = engines.engine
+            status = _STATUS_OF_ENGINE[engine.state]
+            refuses = engine.state is EngineState.DEAD or engine.rejects_interactive
+            body = _describe_engines(engines)
+        handler = None if self._handler is None else self._handler.to_wire()
+        if handler is not None:
+            body["handler"] = handler
         if self._shutdown.draining.is_set():
-            status = "draining"
+            status, refuses = "draining", True
         elif status not in ("restarting", "unavailable") and trouble is not None:
             # Also while the model loads: jobs are accepted then, if they can be written to disk.
             status = "degraded"
-        elif status == "ok" and self._has_failed_instance():
+        elif status == "ok" and (
+            (engines is not None and _has_failed_instance(engines))
+            or (handler is not None and handler["failure"] is not None)
+        ):
             status = "degraded"
-        body = {
-            "status": status,
-            "model": next(iter(self._models)),
-            "engine": _engine_as_json(engine),
-            "models": [
-                {
-                    "id": name,
-                    **_engine_as_json(each),
-                    "instances": [asdict(instance) for instance in each.instances],
-                }
-                for name, each in self._models.items()
-            ],
-            "jobs": {
-                "database": self._database(trouble),
-                "trouble": trouble,
-                "set_aside": [] if self._journal is None else self._journal.set_aside,
-            },
-            "batches": {"set_aside": self._list_set_aside()},
+        elif status == "ok" and handler is not None and handler["state"] == "starting":
+            status = "loading"
+        jobs = {
+            "database": self._database(trouble),
+            "trouble": trouble,
+            "set_aside": [] if self._journal is None else self._journal.set_aside,
         }
-        refuses = engine.state is EngineState.DEAD or engine.rejects_interactive
-        return JSON(body, 503 if refuses or self._shutdown.draining.is_set() else 200)
-
-    def _has_failed_instance(self) -> bool:
-        return any(
-            instance.state in (EngineState.DEAD, EngineState.RESTARTING)
-            for engine in self._models.values()
-            for instance in engine.instances
-        )
+        batches = [] if engines is None else engines.batches.damaged_ids()
+        body = {"status": status, **body, "jobs": jobs, "batches": {"set_aside": batches}}
+        return JSON(body, 503 if refuses else 200)
 
     def _database(self, trouble: str | None) -> str:
         if self._journal is None:
             return "memory"
         return "ok" if trouble is None else "unavailable"
+
+
+def _describe_engines(engines: EngineParts) -> dict[str, Any]:
+    return {
+        "model": next(iter(engines.engines)),
+        "engine": _engine_as_json(engines.engine),
+        "models": [
+            {
+                "id": name,
+                **_engine_as_json(each),
+                "instances": [asdict(instance) for instance in each.instances],
+            }
+            for name, each in engines.engines.items()
+        ],
+    }
+
+
+def _has_failed_instance(engines: EngineParts) -> bool:
+    return any(
+        instance.state in (EngineState.DEAD, EngineState.RESTARTING)
+        for engine in engines.engines.values()
+        for instance in engine.instances
+    )
 
 
 def _engine_as_json(engine: AnyEngine) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from emulator.config import ConnectionLimits, FaultRates, PolicyLimits, ScalingPolicy
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
@@ -99,8 +99,32 @@ class EmulatorSettings(ResultSettings):
     worker_command: str = Field(
         "",
         description="Command that starts such a worker. Unset: `python -m handler` with the "
-        "server's own Python.",
+        "server's own Python. `python` as its first word is replaced as for HANDLER_FILE.",
         examples=["python my_handler.py"],
+    )
+    handler_file: Path | None = Field(
+        None,
+        description="File with a RunPod handler of your own, or the folder of its project, as "
+        "`--handler` names it. The server then runs this handler in worker processes, and has no "
+        "model of its own. ENDPOINT_ID is the name of the folder if it is unset.",
+        examples=["./handler.py"],
+    )
+    worker_python: str | None = Field(
+        None,
+        description="Python that runs HANDLER_FILE: a program, or the folder of a virtual "
+        "environment. Unset: an active virtual environment, else `.venv` or `venv` next to the "
+        "file or one folder above it, else the server's own Python.",
+        examples=["/opt/venv/bin/python"],
+    )
+    reload: bool = Field(
+        True,
+        description="Whether a saved change in the folder of HANDLER_FILE starts a new worker: of "
+        "a `.py`, `.toml`, `.yaml` or `.yml` file, or of `.env`.",
+    )
+    reload_jobs: Literal["finish", "requeue"] = Field(
+        "finish",
+        description="What happens to running jobs at such a change: they end with the code they "
+        "started with (`finish`), or run again with the new code (`requeue`).",
     )
     scaler: Literal["delay", "count"] = Field(
         "delay",
@@ -356,6 +380,12 @@ class EmulatorSettings(ResultSettings):
         "start. Unset: random.",
         examples=["1"],
     )
+
+    @model_validator(mode="after")
+    def _one_program(self) -> Self:
+        if self.handler_file is not None and self.worker_command:
+            raise ValueError("HANDLER_FILE and WORKER_COMMAND exclude each other; set one of them")
+        return self
 
     @field_validator("worker_command")
     @classmethod

@@ -18,7 +18,7 @@ from handler.log_json import FIELDS, JsonFormatter
 _QUIET_LOGGERS = (
     *("boto3", "botocore", "s3transfer", "urllib3", "requests"),
     *("httpx", "httpx2", "httpcore", "httpcore2", "hpack"),
-    *("python_multipart", "multipart", "opentelemetry", "uvicorn"),
+    *("python_multipart", "multipart", "opentelemetry", "uvicorn", "watchfiles"),
 )
 
 

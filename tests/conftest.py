@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -48,6 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "`make test-long` runs all of them",
     )
     config.pluginmanager.register(leftovers, "leftovers")
+    # A shell ignores SIGINT for its background jobs, and the event loop cannot restore that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     long = config.getoption("--long")
     settings.load_profile("long" if long else "default")
     if long and config.option.timeout is None:

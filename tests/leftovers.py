@@ -26,7 +26,7 @@ IMPORT_TIME_LOGGERS = frozenset(
         # runpod sets both to WARNING, and imports the next two.
         *("urllib3", "uvicorn"),
         *("backoff", "paramiko"),
-        *("py3langid.langid", "huggingface_hub"),
+        *("py3langid", "py3langid.langid", "huggingface_hub"),
         *("LiteLLM", "LiteLLM Proxy", "LiteLLM Router"),
     }
 )
@@ -115,6 +115,17 @@ def restored_loggers() -> Iterator[None]:
         yield
     finally:
         restore_loggers(before)
+
+
+@contextmanager
+def restored_logger(name: str) -> Iterator[None]:
+    """Restore one logger at the end, and leave changes of the others to those who made them."""
+    logger = logging.getLogger(name)
+    before = LoggerState.of(logger)
+    try:
+        yield
+    finally:
+        before.apply(logger)
 
 
 def _read_environment() -> dict[str, str]:

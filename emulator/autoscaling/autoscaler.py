@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
+from emulator.autoscaling.start_failure import (
+    StartFailure,
+    build_start_failure,
+    fail_queued_jobs,
+)
+from emulator.autoscaling.worker_exit import (
+    describe_worker_exit,
+    explain_failed_start,
+    explain_worker_exit,
+)
 from emulator.autoscaling.worker_process import (
     Process,
     Spawn,
-    parse_worker_command,
     spawn_supervised,
     worker_environment,
 )
+from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import worker_key, worker_name
+from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import JobStatus, JobStore
 
@@ -30,6 +43,8 @@ _TICK_S = 0.25
 _EXIT_TIMEOUT_S = 15.0
 # The limit during a shutdown, when no more jobs are leased.
 _SHUTDOWN_EXIT_TIMEOUT_S = 0.5
+# How long the last lines of a worker that has ended are waited for.
+_OUTPUT_TIMEOUT_S = 1.0
 # RunPod gives a worker seven minutes to start and load its model.
 _JOIN_TIMEOUT_S = 420.0
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 1.0, 60.0
@@ -40,22 +55,51 @@ _BACKOFF_RESET_S = 30.0
 class ManagedWorker:
     """One worker process of the autoscaler, which owns it. Times are of the monotonic clock."""
 
-    __slots__ = ("busy_at", "ending_at", "joined", "name", "process", "started_at")
+    __slots__ = (
+        "busy_at",
+        "ending_at",
+        "generation",
+        "is_overdue",
+        "joined",
+        "name",
+        "process",
+        "replaces",
+        "started_at",
+    )
 
-    def __init__(self, name: str, process: Process, now: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        process: Process,
+        now: float,
+        generation: int,
+        replaces: str | None = None,
+    ) -> None:
         self.name = name
         self.process = process
+        # Which state of the code it runs: each reload starts another generation.
+        self.generation = generation
+        # The name of the worker that did not start, in whose place it was started.
+        self.replaces = replaces
         self.started_at = now
         # When it last had a job, or requested its first one.
         self.busy_at = now
         # Whether it has requested a job.
         self.joined = False
+        # Whether it was killed because it did not ask for a job in time.
+        self.is_overdue = False
         # When it was sent SIGTERM.
         self.ending_at: float | None = None
 
 
 class Autoscaler:
-    """Runs as many workers as the scaling policy requires; owned by the event loop."""
+    """Runs as many workers as the scaling policy requires; owned by the event loop.
+
+    A reload starts a worker with the changed code. Until it asks for a job, the workers with the
+    older code get no more jobs; then they end. If it does not start, they go on.
+
+    If no worker of a user's handler starts, the jobs that wait are answered with the reason.
+    """
 
     def __init__(
         self,
@@ -64,7 +108,8 @@ class Autoscaler:
         endpoint: str,
         policy: ScalingPolicy,
         *,
-        command: str = "",
+        program: WorkerProgram | None = None,
+        requeues_on_reload: bool = False,
         api_key: str | None = None,
         own_key: str | None = None,
         allows_private_targets: bool = True,
@@ -77,7 +122,8 @@ class Autoscaler:
         self._worker_registry = worker_registry
         self._endpoint = endpoint
         self._policy = policy
-        self._command = parse_worker_command(command)
+        self._program = program or command_program("")
+        self._requeues_on_reload = requeues_on_reload
         self._api_key = api_key
         self._own_key = own_key
         self._allows_private_targets = allows_private_targets
@@ -96,6 +142,13 @@ class Autoscaler:
         self._no_start_before = -float("inf")
         # How many workers have requested to be replaced.
         self._replacements = 0
+        self._generation = 1
+        # Why the newest code of a user's handler did not start; None if it did, or has not ended.
+        self._failure: StartFailure | None = None
+        # The names of the workers that did not start and have no successor yet.
+        self._failed_names: list[str] = []
+        # Set to begin the next tick at once.
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, url: str) -> None:
@@ -104,13 +157,61 @@ class Autoscaler:
             self._url = url
             self._task = asyncio.create_task(self._run())
 
+    @property
+    def failure(self) -> StartFailure | None:
+        """Why the newest code of the user's handler did not start; None if it runs or starts."""
+        return None if self._runs_newest_code else self._failure
+
+    @property
+    def handler_state(self) -> Literal["starting", "ready", "failed", "outdated"]:
+        """The state of the user's handler; `outdated`: older code runs, for the newest failed."""
+        if self._runs_newest_code:
+            return "ready"
+        if self._failure is None:
+            return "starting"
+        return "outdated" if any(map(self._has_joined, self._active)) else "failed"
+
+    @property
+    def _runs_newest_code(self) -> bool:
+        return any(
+            worker.generation == self._generation and self._has_joined(worker)
+            for worker in self._active
+        )
+
+    def _has_joined(self, worker: ManagedWorker) -> bool:
+        """Return whether a worker has asked for a job, even if no tick has noticed it yet."""
+        return worker.joined or self._worker_registry.is_registered(self._endpoint, worker.name)
+
+    def reload(self) -> None:
+        """Replace all workers, because their code has changed; the next tick begins at once."""
+        self._generation += 1
+        self._failure = None
+        self._consecutive_crashes = 0
+        self._no_start_before = -float("inf")
+        self._forget_failed_starts()
+        self._wake.set()
+
+    def _forget_failed_starts(self) -> None:
+        for name in self._failed_names:
+            self._worker_registry.clear_unhealthy(self._endpoint, name)
+        for worker in self._workers.values():
+            if worker.replaces is not None:
+                self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
+                worker.replaces = None
+        self._failed_names.clear()
+
     async def _run(self) -> None:
         while True:
             try:
                 await self.tick()
             except Exception:
                 logger.exception("the workers could not be updated")
-            await asyncio.sleep(_TICK_S)
+            try:
+                async with asyncio.timeout(_TICK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            self._wake.clear()
 
     async def tick(self) -> None:
         """Update the state of the workers, then stop or start some."""
@@ -119,12 +220,12 @@ class Autoscaler:
             worker.name: worker for worker in self._worker_registry.workers(self._endpoint)
         }
         for worker in list(self._workers.values()):
+            registration = registered.get(worker.name)
+            if registration is not None and not worker.joined:
+                self._handle_join(worker, now)
             if worker.process.returncode is not None:
                 await self._handle_exit(worker, worker.process.returncode, now)
                 continue
-            registration = registered.get(worker.name)
-            if registration is not None and not worker.joined:
-                worker.joined, worker.busy_at = True, now
             if self._has_jobs(worker):
                 worker.busy_at = now
             if worker.ending_at is not None:
@@ -136,8 +237,12 @@ class Autoscaler:
                 self._replacements += 1
             elif not worker.joined and now - worker.started_at > _JOIN_TIMEOUT_S:
                 logger.error("%s has not asked for a job in %g s", worker.name, _JOIN_TIMEOUT_S)
+                worker.is_overdue = True
                 worker.process.kill()
+        await self._replace_outdated(registered, now)
         await self._scale(now)
+        if self._failure is not None and not self._worker_registry.workers(self._endpoint):
+            await fail_queued_jobs(self._store, self._endpoint, self._failure)
         starting = sum(not worker.joined for worker in self._active)
         self._worker_registry.set_initializing(self._endpoint, starting)
 
@@ -145,24 +250,62 @@ class Autoscaler:
     def _active(self) -> list[ManagedWorker]:
         return [worker for worker in self._workers.values() if worker.ending_at is None]
 
+    @property
+    def _outdated(self) -> list[ManagedWorker]:
+        return [worker for worker in self._active if worker.generation != self._generation]
+
+    async def _replace_outdated(self, registered: Mapping[str, RemoteWorker], now: float) -> None:
+        """Pause the workers with older code until the newest has started or failed.
+
+        If it has started, they end; if not, those with the newest code that works are resumed. A
+        worker with older code that has not asked for a job yet never will.
+        """
+        newest = max((each.generation for each in self._active if each.joined), default=0)
+        for worker in self._outdated:
+            registration = registered.get(worker.name)
+            if worker.generation < newest:
+                self._terminate(worker, now)
+                if self._requeues_on_reload:
+                    worker.process.kill()
+                    await self._requeue_jobs(worker)
+            elif not worker.joined:
+                worker.ending_at = now
+                worker.process.kill()
+            elif registration is not None and self._failure is None:
+                registration.pause()
+            elif registration is not None:
+                registration.resume()
+
+    async def _requeue_jobs(self, worker: ManagedWorker) -> None:
+        """Return a worker's jobs to the queue; that does not count as a lost attempt."""
+        for job in self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)):
+            await self._store.nack(job.id, job.attempt)
+
     def _has_jobs(self, worker: ManagedWorker) -> bool:
         return bool(self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)))
 
     async def _scale(self, now: float) -> None:
+        outdated = self._outdated
+        if outdated and self._failure is not None:
+            # The newest code does not start, and the workers with older code go on.
+            return
         demand = await self._demand()
+        live = [worker for worker in self._active if worker.generation == self._generation]
         idle = [
             worker
-            for worker in self._active
+            for worker in live
             if worker.joined and now - worker.busy_at >= self._policy.idle_timeout_s
         ]
         idle.sort(key=lambda worker: worker.busy_at)
-        for worker in idle[: count_spare(self._policy, demand, len(self._active))]:
+        for worker in idle[: count_spare(self._policy, demand, len(live))]:
             logger.info("%s has nothing to do and ends", worker.name)
             self._terminate(worker, now)
-        live = self._active
+        live = [worker for worker in live if worker.ending_at is None]
         starting = sum(not worker.joined for worker in live)
         since_last_start_s = now - self._last_start_at
         missing = count_missing(self._policy, demand, len(live), starting, since_last_start_s)
+        if outdated and not live:
+            missing = max(missing, 1)
         missing = min(max(missing, self._replacements), self._policy.max_workers - len(live))
         if missing > 0 and now >= self._no_start_before:
             self._replacements = 0
@@ -192,35 +335,80 @@ class Autoscaler:
             self._api_key,
             self._own_key,
             allows_private_targets=self._allows_private_targets,
+            variables=self._program.variables(),
         )
         try:
-            process = await self._spawn(name, self._command, environment)
+            process = await self._spawn(
+                name, self._program.command, environment, self._program.folder
+            )
         except OSError as error:
-            self._back_off(now, f"{name} could not be started: {error}")
+            reason = f"could not be started: {error}"
+            if self._program.file is not None:
+                self._failure = build_start_failure(name, self._program.file, reason, [])
+            self._back_off(now, f"{name} {reason}")
             return
-        self._workers[name] = ManagedWorker(name, process, now)
+        replaces = self._failed_names.pop(0) if self._failed_names else None
+        self._workers[name] = ManagedWorker(name, process, now, self._generation, replaces)
         logger.info("%s starts", name)
 
     def _terminate(self, worker: ManagedWorker, now: float) -> None:
         worker.ending_at = now
         worker.process.terminate()
 
+    def _handle_join(self, worker: ManagedWorker, now: float) -> None:
+        worker.joined, worker.busy_at = True, now
+        if worker.replaces is not None:
+            self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
+            worker.replaces = None
+        if worker.generation == self._generation:
+            self._failure = None
+
     async def _handle_exit(self, worker: ManagedWorker, code: int, now: float) -> None:
         del self._workers[worker.name]
         self._worker_registry.forget_worker(self._endpoint, worker.name)
-        await self._store.reclaim_jobs(worker_key(self._endpoint, worker.name), "its worker ended")
+        # A process that the worker has detached can keep its output open.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_OUTPUT_TIMEOUT_S):
+                await worker.process.wait()
+        output = list(worker.process.last_lines)
+        reason = explain_worker_exit(code, output)
+        await self._store.reclaim_jobs(
+            worker_key(self._endpoint, worker.name), f"its worker {reason}"
+        )
         if worker.ending_at is not None:
             logger.info("%s has ended", worker.name)
             return
-        if worker.joined and now - worker.started_at > _BACKOFF_RESET_S:
-            self._consecutive_crashes = 0
-        # A reason that the worker has reported itself is better than its last line of output.
-        has_reported_reason = worker.name in self._worker_registry.unhealthy_workers(self._endpoint)
-        if code and not worker.joined and not has_reported_reason:
-            self._worker_registry.mark_unhealthy(
-                self._endpoint, worker.name, worker.process.last_line
-            )
-        self._back_off(now, f"{worker.name} ended by itself, with code {code}")
+        if worker.joined:
+            if now - worker.started_at > _BACKOFF_RESET_S:
+                self._consecutive_crashes = 0
+            self._back_off(now, f"{worker.name} {reason}")
+            return
+        reason = explain_failed_start(code, output)
+        if worker.is_overdue:
+            reason = f"was killed because it did not ask for a job within {_JOIN_TIMEOUT_S:g} s"
+        self._mark_failed_start(worker, code, reason)
+        if self._program.file is None:
+            self._back_off(now, f"{worker.name} {reason}")
+            return
+        failure = build_start_failure(worker.name, self._program.file, reason, output)
+        if worker.generation == self._generation:
+            self._failure = failure
+        message = f"{failure.file} did not start: {failure.reason}"
+        if self._outdated:
+            logger.error("%s; the worker with the code before the change goes on", message)
+        else:
+            self._back_off(now, message)
+
+    def _mark_failed_start(self, worker: ManagedWorker, code: int, reason: str) -> None:
+        """Show a worker as unhealthy, in the place of the one that it replaced."""
+        unhealthy = self._worker_registry.unhealthy_workers(self._endpoint)
+        if worker.name in unhealthy:
+            # The worker itself has reported why it ends, which says more than its output.
+            reason = f"{describe_worker_exit(code)} after it reported: {unhealthy[worker.name]}"
+        if worker.replaces is not None:
+            self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
+        self._worker_registry.mark_unhealthy(self._endpoint, worker.name, f"it {reason}")
+        self._failed_names.append(worker.name)
 
     def _back_off(self, now: float, reason: str) -> None:
         pause_s = min(_FIRST_BACKOFF_S * 2**self._consecutive_crashes, _MAX_BACKOFF_S)
@@ -255,8 +443,7 @@ class Autoscaler:
             self._kill(lambda worker: True)
         await asyncio.wait(exits)
         for worker in self._workers.values():
-            for job in self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)):
-                await self._store.nack(job.id, job.attempt)
+            await self._requeue_jobs(worker)
         self._workers.clear()
 
     def _kill(self, should_kill: Callable[[ManagedWorker], bool]) -> None:

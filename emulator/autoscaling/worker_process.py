@@ -7,36 +7,41 @@ import contextlib
 import logging
 import os
 import re
-import shlex
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
 from emulator.autoscaling import supervisor
 from emulator.http.request_target import WORKER_KEY_PARAM
-from handler.setting_error import NO_SDK
 
 logger = logging.getLogger(__name__)
 
 _MAX_LINE_BYTES = 2**16
+# As many as a long traceback has.
+_MAX_LAST_LINES = 60
 # The SDK logs the URL of a failed request.
 _SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
 # The SDK's last line after a failed fitness check; the reason is in the line before it.
 _SDK_EXIT_LINE = "Worker is unhealthy, exiting."
-# Prefixes of variables that configure this server, or a worker of another server.
-_NOT_INHERITED = (
-    *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKER_"),
-    "RUNPOD_",
+# Variables that configure this server; a worker's own of the same names would mean something else.
+_NOT_INHERITED = frozenset(
+    {
+        *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKERS_MIN"),
+        *("WORKER_COMMAND", "WORKER_PYTHON", "HANDLER_FILE", "RELOAD", "RELOAD_JOBS"),
+    }
 )
-_INHERITED = ("RUNPOD_LOG_LEVEL", "RUNPOD_DEBUG_LEVEL", "RUNPOD_PING_INTERVAL")
-
-# As a file and with -P: in the working folder, `-m handler` would find a handler.py of the user's.
-_HANDLER_FILE = Path(__file__).resolve().parents[2] / "handler" / "__main__.py"
-_OWN_WORKER = (sys.executable, "-P", str(_HANDLER_FILE))
+# The prefix of the SDK's own variables, which may be those of a worker of another server.
+_SDK_PREFIX = "RUNPOD_"
+_INHERITED = (
+    *("RUNPOD_LOG_LEVEL", "RUNPOD_DEBUG_LEVEL"),
+    *("RUNPOD_LOG_CAPTURE", "RUNPOD_PING_INTERVAL"),
+)
+# Set by SDK 2 in a process whose checks have run; a worker that inherits it skips its own.
+_FITNESS_MARKER = "RUNPOD_EARLY_FITNESS_CHECKS_DONE"
 
 
 class Process(Protocol):
@@ -47,8 +52,8 @@ class Process(Protocol):
         """The exit code; None while the process runs."""
 
     @property
-    def last_line(self) -> str:
-        """The last line of its output, without the SDK's line that it exits."""
+    def last_lines(self) -> Sequence[str]:
+        """The last lines of its output, without the SDK's line that it exits."""
 
     def terminate(self) -> None:
         """Send SIGTERM: the worker finishes its jobs and exits."""
@@ -60,7 +65,8 @@ class Process(Protocol):
         """Wait until the process has exited; return the exit code."""
 
 
-Spawn = Callable[[str, Sequence[str], Mapping[str, str]], Awaitable[Process]]
+# Called with the worker's name, its command, its environment and its working folder.
+Spawn = Callable[[str, Sequence[str], Mapping[str, str], "Path | None"], Awaitable[Process]]
 
 
 def worker_environment(
@@ -71,8 +77,11 @@ def worker_environment(
     own_key: str | None = None,
     *,
     allows_private_targets: bool = True,
+    variables: Mapping[str, str] | None = None,
 ) -> Mapping[str, str]:
     """Return the environment of a worker of the server at `url`.
+
+    `variables` are those of the handler's .env; the environment of this process comes first.
 
     The SDK sends the `api_key` only if ~/.runpod/config.toml has no key of the cloud, so the
     `own_key` is added to the URLs. `allows_private_targets` depends on the address that the server
@@ -83,7 +92,8 @@ def worker_environment(
     inherited = {
         key: value
         for key, value in os.environ.items()
-        if key in _INHERITED or not key.upper().startswith(_NOT_INHERITED)
+        if key in _INHERITED
+        or not (key.upper() in _NOT_INHERITED or key.upper().startswith(_SDK_PREFIX))
     }
     own = {
         "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID{query}",
@@ -100,30 +110,15 @@ def worker_environment(
     }
     if api_key is not None:
         own["RUNPOD_AI_API_KEY"] = api_key
-    # The SDK's default is DEBUG, which logs prompts and outputs.
-    return {"RUNPOD_LOG_LEVEL": "INFO"} | inherited | own
-
-
-def parse_worker_command(command_line: str) -> list[str]:
-    """Split a command line into arguments; an empty one starts this package's worker.
-
-    `python` is replaced by the interpreter of this process, because there may be no other one, or
-    one without the SDK. Raises ValueError if quotes do not match.
-    """
-    command = shlex.split(command_line)
-    if not command:
-        return list(_OWN_WORKER)
-    return [sys.executable, *command[1:]] if command[0] in ("python", "python3") else command
-
-
-def missing_sdk(command: str) -> str | None:
-    """Return why this package's worker cannot be started; None if it can.
-
-    The user's own command may use another interpreter, so it is not checked.
-    """
-    if shlex.split(command) or find_spec("runpod") is not None:
-        return None
-    return f"WORKERS: {NO_SDK}"
+    defaults = {
+        # The SDK's default is DEBUG, which logs prompts and outputs.
+        "RUNPOD_LOG_LEVEL": "INFO",
+        # SDK 2: the error of a failed job contains the last lines that its handler printed.
+        "RUNPOD_LOG_CAPTURE": "all",
+    }
+    environment = defaults | dict(variables or {}) | inherited | own
+    environment.pop(_FITNESS_MARKER, None)
+    return environment
 
 
 class SupervisedProcess:
@@ -131,7 +126,7 @@ class SupervisedProcess:
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.last_line = ""
+        self.last_lines: deque[str] = deque(maxlen=_MAX_LAST_LINES)
         self._reader = asyncio.create_task(self._log(name, process.stdout))
 
     @property
@@ -152,7 +147,8 @@ class SupervisedProcess:
     async def wait(self) -> int:
         """Wait until the process has exited; return the exit code."""
         code = await self._process.wait()
-        await asyncio.gather(self._reader, return_exceptions=True)
+        # Not `gather`, which would cancel the reader when this call is cancelled.
+        await asyncio.wait({self._reader})
         return code
 
     async def _log(self, name: str, output: asyncio.StreamReader | None) -> None:
@@ -167,13 +163,16 @@ class SupervisedProcess:
             if text := _SECRET.sub("…", line.decode("utf-8", "replace").rstrip()):
                 logger.info("%s: %s", name, text)
                 if _SDK_EXIT_LINE not in text:
-                    self.last_line = text
+                    self.last_lines.append(text)
 
 
 async def spawn_supervised(
-    name: str, command: Sequence[str], environment: Mapping[str, str]
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path | None = None,
 ) -> SupervisedProcess:
-    """Start a worker. Raises OSError."""
+    """Start a worker in a folder, or in this process's own. Raises OSError."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-I", "-S", supervisor.__file__),
@@ -182,6 +181,7 @@ async def spawn_supervised(
         stdout=PIPE,
         stderr=STDOUT,
         env=environment,
+        cwd=folder,
         limit=_MAX_LINE_BYTES,
         # Not in the terminal's group: Ctrl-C is for the server, which stops the workers gracefully.
         start_new_session=True,

@@ -70,6 +70,30 @@ def describe_console(
     }
 
 
+def describe_handler_console(
+    settings: EmulatorSettings, handler: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return the description of a server without an engine: a form for jobs of any input.
+
+    `handler` is the state of the user's handler; None if other workers take the jobs.
+    """
+    endpoint = settings.endpoint_id
+    return {
+        "model": None,
+        "endpoint": endpoint,
+        "backend": None,
+        "stream_mode": None,
+        "local_worker": False,
+        "forms": {"job": {"path": f"/v2/{endpoint}/run", "parameters": {}}},
+        "validation": {"default": False, "options": {}},
+        "chat_template": {"default": False},
+        "engine": None,
+        "trouble": None,
+        "warnings": [],
+        "handler": handler,
+    }
+
+
 def _parameters(
     model: type[BaseModel], defaults: SamplingDefaults, notes: dict[str, str]
 ) -> dict[str, Schema]:

@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from emulator.autoscaling.handler_state import HandlerState
 from emulator.console import job_view
-from emulator.console.description import describe_console
+from emulator.console.description import describe_console, describe_handler_console
 from emulator.console.events import JobEventStream
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.responses import JSON
@@ -32,19 +33,22 @@ class ConsoleRoutes:
     """Lists and follows the jobs of all endpoints, and describes the parameters; holds no state.
 
     `engines` are the engines by model name; the description is of the default model's engine.
+    A server for a user's handler has none, and the description is of the `handler`.
     """
 
     def __init__(
         self,
         store: JobStore,
         worker_registry: WorkerRegistry,
-        engines: Mapping[str, Engine],
+        engines: Mapping[str, Engine] | None,
+        handler: HandlerState | None,
         tracker: GenerationTracker,
         settings: EmulatorSettings,
     ) -> None:
         self._store = store
         self._worker_registry = worker_registry
-        self._engine = engines[settings.served_model]
+        self._engine = None if engines is None else engines[settings.served_model]
+        self._handler = handler
         self._tracker = tracker
         self._settings = settings
 
@@ -57,9 +61,13 @@ class ConsoleRoutes:
         ]
 
     async def _describe(self, request: Request) -> Response:
-        engine = self._engine
-        trouble = engine.failure.message if engine.failure else engine.trouble
-        return JSON(describe_console(self._settings, engine.capabilities, trouble))
+        handler = None if self._handler is None else self._handler.to_wire()
+        if self._engine is None:
+            return JSON(describe_handler_console(self._settings, handler))
+        failure = self._engine.failure
+        trouble = failure.message if failure else self._engine.trouble
+        description = describe_console(self._settings, self._engine.capabilities, trouble)
+        return JSON({**description, "handler": handler})
 
     async def _list(self, request: Request) -> Response:
         status = _read_status(request)

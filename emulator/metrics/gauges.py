@@ -18,23 +18,11 @@ from jobs import JobStatus, MemoryJobStore, SqliteJournal
 _WORKERS = ("idle", "initializing", "running")
 
 
-def build_polled_metrics(
-    settings: EmulatorSettings,
-    engine: AnyEngine,
-    store: MemoryJobStore,
-    worker_registry: WorkerRegistry,
-    journal: SqliteJournal | None,
-    batches: Callable[[], Sequence[StoredBatch]],
+def build_engine_metrics(
+    settings: EmulatorSettings, engine: AnyEngine, batches: Callable[[], Sequence[StoredBatch]]
 ) -> list[PolledMetric]:
-    """Return all polled metrics. Reading one takes constant time for any number of jobs."""
-    endpoint = settings.endpoint_id
+    """Return the polled metrics of a server's own engine and of its batches."""
     models = engines_by_model(engine, settings.served_model)
-
-    def oldest_s() -> float:
-        queued_at = store.oldest_queued_at(endpoint)
-        # The system clock may have been set back since.
-        return 0.0 if queued_at is None else max(0.0, time.time() - queued_at)
-
     return [
         _info(settings),
         _labelled_gauge(
@@ -65,6 +53,31 @@ def build_polled_metrics(
             lambda: engine.restarts,
         ),
         _labelled_gauge(
+            "batches",
+            "Stored batches by status.",
+            "status",
+            BatchStatus,
+            lambda: Counter(each.status.value for each in batches()),
+        ),
+    ]
+
+
+def build_job_metrics(
+    settings: EmulatorSettings,
+    store: MemoryJobStore,
+    worker_registry: WorkerRegistry,
+    journal: SqliteJournal | None,
+) -> list[PolledMetric]:
+    """Return the polled metrics of jobs and workers, each read in constant time for any number."""
+    endpoint = settings.endpoint_id
+
+    def oldest_s() -> float:
+        queued_at = store.oldest_queued_at(endpoint)
+        # The system clock may have been set back since.
+        return 0.0 if queued_at is None else max(0.0, time.time() - queued_at)
+
+    return [
+        _labelled_gauge(
             "jobs",
             "Stored jobs of all endpoints by status.",
             "status",
@@ -88,13 +101,6 @@ def build_polled_metrics(
             "state",
             _WORKERS,
             lambda: worker_registry.count_workers(endpoint),
-        ),
-        _labelled_gauge(
-            "batches",
-            "Stored batches by status.",
-            "status",
-            BatchStatus,
-            lambda: Counter(each.status.value for each in batches()),
         ),
     ]
 

@@ -42,23 +42,24 @@ class QueuedOpenAIRoutes:
 
     As on RunPod, every POST goes to the worker, even to a route that this server does not have:
     only the worker knows its own routes. The models of the local worker are listed without a job,
-    because it cannot run one while it is busy or loading.
+    because it cannot run one while it is busy or loading. `service` is None if there is none.
     """
 
     def __init__(
         self,
         store: JobStore,
-        service: OpenAIService,
+        service: OpenAIService | None,
         shutdown: ShutdownState,
         settings: EmulatorSettings,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._store = store
-        self._service = service
+        # That of the local worker, whose models are listed without a job.
+        self._local_service = service if settings.local_worker else None
         self._shutdown = shutdown
         self._policy = settings.policy_limits()
         self._max_body_bytes = int(settings.max_body_mb * 1e6)
-        self._local_endpoint = settings.endpoint_id if settings.local_worker else None
+        self._local_endpoint = settings.endpoint_id
         self._keep_alive_s = keep_alive_s
         self._cancellations: set[asyncio.Task[None]] = set()
 
@@ -92,8 +93,9 @@ class QueuedOpenAIRoutes:
         if not name:
             # Model names may contain slashes, so this route also matches `/models/`.
             return RedirectResponse(request.url.path.rstrip("/"))
-        if request.path_params["endpoint"] == self._local_endpoint:
-            return JSON(self._service.get_model(name))
+        service = self._service_of(request)
+        if service is not None:
+            return JSON(service.get_model(name))
         model_list = await self._read_model_list(request)
         models = [each for each in model_list.get("data") or () if isinstance(each, dict)]
         for model in models:
@@ -107,10 +109,15 @@ class QueuedOpenAIRoutes:
         )
 
     async def _read_model_list(self, request: Request) -> dict[str, Any]:
-        if request.path_params["endpoint"] == self._local_endpoint:
-            return self._service.list_models()
+        service = self._service_of(request)
+        if service is not None:
+            return service.list_models()
         # An empty input means GET: a job has no HTTP method.
         return await self._complete_call(request, MODELS, {})
+
+    def _service_of(self, request: Request) -> OpenAIService | None:
+        is_local = request.path_params["endpoint"] == self._local_endpoint
+        return self._local_service if is_local else None
 
     async def _complete_call(
         self, request: Request, route: str, body: dict[str, Any]

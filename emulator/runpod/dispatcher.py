@@ -34,10 +34,13 @@ class JobDispatcher:
     ) -> list[Job]:
         """Lease up to `limit` jobs to a worker.
 
-        If no job is ready, return none when one arrives, or after `hold_s`. `is_busy` means that
-        the worker reports other running jobs.
+        If no job is ready, return none when one arrives, or after `hold_s`. A paused worker gets
+        none. `is_busy` means that the worker reports other running jobs.
         """
         endpoint = worker.endpoint
+        if worker.is_paused:
+            await worker.wait_until_resumed(self._hold_s)
+            return []
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         if not self._store.has_ready_job(endpoint):
@@ -49,6 +52,9 @@ class JobDispatcher:
             if not self._store.has_ready_job(endpoint):
                 return []
         await worker.wait_for_stop_poll()
+        if worker.is_paused:
+            self._store.wake_waiter(endpoint)
+            return []
         leased: list[Job] = []
         remaining_bytes = _MAX_RESPONSE_BYTES
         while len(leased) < limit and remaining_bytes > 0:

@@ -29,6 +29,7 @@ class RemoteWorker:
         "_has_open_stop_poll",
         "_last_job_call_at",
         "_last_take_started_at",
+        "_resumed",
         "_unlisted_attempts",
         "endpoint",
         "has_broken_poll",
@@ -68,6 +69,30 @@ class RemoteWorker:
         self._calls_job_stop: bool | None = None
         # Set while a job-stop call is open.
         self._has_open_stop_poll = asyncio.Event()
+        # Set unless the worker is paused.
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it gets no jobs for now, because a worker with newer code is starting."""
+        return not self._resumed.is_set()
+
+    def pause(self) -> None:
+        """Give it no more jobs until `resume`; those it has continue."""
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        """Give it jobs again."""
+        self._resumed.set()
+
+    async def wait_until_resumed(self, limit_s: float) -> None:
+        """Wait until it is not paused any more, for at most `limit_s`."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._resumed.wait()
+        except TimeoutError:
+            return
 
     @property
     def has_open_poll(self) -> bool:

@@ -93,6 +93,10 @@ class WorkerRegistry:
         """Whether any endpoint has an SDK worker."""
         return bool(self._workers)
 
+    def is_registered(self, endpoint: str, name: str) -> bool:
+        """Return whether a worker has called and has not been removed since."""
+        return worker_key(endpoint, name) in self._workers
+
     def workers(self, endpoint: str) -> list[RemoteWorker]:
         """Return an endpoint's workers."""
         return [worker for worker in self._workers.values() if worker.endpoint == endpoint]
@@ -152,6 +156,10 @@ class WorkerRegistry:
         while len(self._unhealthy) >= _MAX_UNHEALTHY:
             del self._unhealthy[next(iter(self._unhealthy))]
         self._unhealthy[key] = (time.monotonic() + _UNHEALTHY_EXPIRY_S, printable)
+
+    def clear_unhealthy(self, endpoint: str, name: str) -> None:
+        """Stop showing a worker as unhealthy, because another one has taken its place."""
+        self._unhealthy.pop(worker_key(endpoint, name), None)
 
     def unhealthy_workers(self, endpoint: str) -> dict[str, str]:
         """Return an endpoint's unhealthy workers: the reasons by the workers' names."""

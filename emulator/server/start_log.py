@@ -23,10 +23,13 @@ _SECRET_NAME = re.compile(r"(^|_)(keys?|secret|password)(_|$)")
 _MASKED = "***"
 
 
-def log_start(settings: EmulatorSettings, slots: int, url: str) -> None:
-    """Log version, addresses, model and engine, and the settings that differ from their defaults.
+def log_start(
+    settings: EmulatorSettings, slots: int | None, url: str, python: str | None = None
+) -> None:
+    """Log version, addresses, model or handler, and the settings that differ from their defaults.
 
-    One record: rows under one line on a terminal, an object named `server` in JSON.
+    One record: rows under one line on a terminal, an object named `server` in JSON. `slots` is None
+    for a server without an engine. `python` is the interpreter that was chosen for the workers.
     """
     block: dict[str, Any] = {
         "version": version(),
@@ -35,14 +38,13 @@ def log_start(settings: EmulatorSettings, slots: int, url: str) -> None:
         "runpod": f"{url}/v2/{settings.endpoint_id}",
         "docs": f"{url}/docs",
         "hosts": settings.host_check().describe(),
-        "model": ", ".join(settings.served_models),
-        "engine": "several" if settings.models else settings.backend,
-        "slots": slots,
-        # 0 stands for the model's own.
-        "context_length": settings.context_length or "the model's own",
+        **_describe_work(settings, slots, python),
         "jobs": settings.job_db,
         "settings": changed_settings(settings),
     }
+    if slots is None:
+        # Only the handler's own OpenAI routes are there.
+        block["openai"] = f"{block['runpod']}/openai/v1"
     logger.info(
         "%s %s running on %s", _PACKAGE, block["version"], url, extra={FIELDS: {"server": block}}
     )
@@ -50,6 +52,26 @@ def log_start(settings: EmulatorSettings, slots: int, url: str) -> None:
         logger.warning(
             "ALLOW_NO_API_KEY is on: everyone who can reach %s can use the server", settings.host
         )
+
+
+def _describe_work(
+    settings: EmulatorSettings, slots: int | None, python: str | None
+) -> dict[str, Any]:
+    """Return the rows about the model, and about what the workers run if that was chosen."""
+    work: dict[str, Any] = {}
+    if slots is not None:
+        work = {
+            "model": ", ".join(settings.served_models),
+            "engine": "several" if settings.models else settings.backend,
+            "slots": slots,
+            # 0 stands for the model's own.
+            "context_length": settings.context_length or "the model's own",
+        }
+    if settings.handler_file is not None:
+        work |= {"handler": str(settings.handler_file), "workers": settings.workers}
+    if python is not None:
+        work["python"] = python
+    return work
 
 
 def changed_settings(settings: EmulatorSettings) -> dict[str, str]:

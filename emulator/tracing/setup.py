@@ -52,7 +52,7 @@ class NoTracing:
         """Do nothing."""
 
 
-def build_tracing(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
+def build_tracing(settings: EmulatorSettings, engine: AnyEngine | None = None) -> Tracing:
     """Return tracing to OTEL_EXPORTER_OTLP_ENDPOINT, or NoTracing if that is unset.
 
     Raises:
@@ -71,6 +71,7 @@ def build_tracing(settings: EmulatorSettings, engine: AnyEngine) -> Tracing:
             "`pip install 'worker-rkllm[otel]'` adds it"
         ) from None
     tracing: Any = OpenTelemetryTracing(build_exporter(endpoint), settings.served_model)
-    engine.subscribe(tracing)
+    if engine is not None:
+        engine.subscribe(tracing)
     result: Tracing = tracing
     return result

@@ -111,9 +111,7 @@ async def test_worker_comes_with_the_jobs_and_goes_after_them(tmp_path: Path) ->
             assert (await workers(client))["initializing"] == 0
             # A worker that dies costs its job nothing but a second try, by another.
             crash = await run(client, name="crash", crash=True)
-            await wait_until(
-                lambda: any("ended by itself, with code 137" in x for x in log(server))
-            )
+            await wait_until(lambda: any("was killed by SIGKILL" in x for x in log(server)))
             await client.post(f"/v2/default/cancel/{crash}")
             last = await ended(client, await run(client, name="last"))
             assert last["status"] == "COMPLETED"

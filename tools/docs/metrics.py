@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from emulator.metrics.definitions import Metrics
-from emulator.metrics.gauges import build_polled_metrics
+from emulator.metrics.gauges import build_engine_metrics, build_job_metrics
 from emulator.metrics.instruments import Metric, MetricSpec
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
@@ -35,9 +35,8 @@ def specs() -> tuple[MetricSpec, ...]:
     validator = RulesValidator.from_file()
     metrics: list[Metric] = [
         *Metrics(validator.issue_rules, validator.notice_rules).families,
-        *build_polled_metrics(
-            settings, Engine(settings.engine_config()), store, worker_registry, None, list
-        ),
+        *build_engine_metrics(settings, Engine(settings.engine_config()), list),
+        *build_job_metrics(settings, store, worker_registry, None),
     ]
     return tuple(metric.spec for metric in metrics)
 

@@ -88,7 +88,12 @@ export class EngineScreen {
         this.#drawDescription(this.description);
       }
       this.asked = true;
-      const { endpoint } = this.description;
+      const { endpoint, model } = this.description;
+      if (model === null) {
+        // A server without a model has no `/system/status`.
+        this.#complain("");
+        return;
+      }
       const [status, { jobs }] = await Promise.all([
         ask("/system/status", { background: true }),
         ask(`/v2/${endpoint}/health`, { background: true }),
@@ -97,7 +102,7 @@ export class EngineScreen {
       this.sparks.perMinute.add(last.requests_per_minute);
       this.sparks.tokens.add(last.throughput_tokens_per_second);
       this.sparks.latency.add(last.avg_latency_ms);
-      this.sparks.queue.add(jobs.inQueue + (this.health?.engine.waiting ?? 0));
+      this.sparks.queue.add(jobs.inQueue + (this.health?.engine?.waiting ?? 0));
       this.uptime = status.uptime;
       this.#complain("");
     } catch (error) {
@@ -107,14 +112,18 @@ export class EngineScreen {
   }
 
   #complain(text) {
-    const { engine, jobs } = this.health ?? {};
-    const said = text || engine?.failure || engine?.trouble || jobs?.trouble || "";
+    const { engine, handler, jobs } = this.health ?? {};
+    const said = text || engine?.failure || engine?.trouble || handler?.failure?.reason || jobs?.trouble || "";
     say(this.trouble, said);
     this.trouble.hidden = said === "";
   }
 
   #drawHealth(health) {
     this.health = health;
+    if (!health.engine) {
+      say(this.slotWords, "This server runs a handler and has no engine.");
+      return;
+    }
     const { slots, running, waiting, restarts } = health.engine;
     if (this.slots.children.length !== slots) fill(this.slots, Array.from({ length: slots }, () => h("span")));
     [...this.slots.children].forEach((each, at) => each.classList.toggle("busy", at < running));
@@ -138,7 +147,7 @@ export class EngineScreen {
     fill(this.facts, rows.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     const able = engine ? Object.entries(ABLE) : [];
     fill(this.able, able.map(([name, words]) => h("li", { class: engine[name] ? "yes" : "no" }, h("span", { class: "mark", "aria-hidden": "true" }, engine[name] ? "✓" : "–"), words, h("span", { class: "unseen" }, engine[name] ? " yes" : " no"))));
-    if (!engine) fill(this.able, h("li", { class: "muted" }, "The model is loading."));
+    if (!engine) fill(this.able, h("li", { class: "muted" }, model === null ? "There is no model." : "The model is loading."));
     fill(this.warnings, warnings.map((each) => h("li", { class: "issue warn" }, each)));
     this.calm.hidden = warnings.length > 0 || !engine;
   }

@@ -34,7 +34,7 @@ export class PlaygroundScreen {
     this.#describe();
     onKey(() => this.#describe());
     onHealth((health) => {
-      if (health.engine.state === "ready" && this.form.description?.engine === null) this.#describe();
+      if (health.engine?.state === "ready" && this.form.description?.engine === null) this.#describe();
     });
   }
 

@@ -69,7 +69,8 @@ export class RequestForm {
     this.complain(null, "");
     if (this.description === null) return;
     const { forms, validation } = this.description;
-    this.parameters.show(forms[this.kind].parameters, validation.options);
+    // A server that runs a user's handler has no model, and only the form for jobs.
+    this.parameters.show(forms[this.kind]?.parameters ?? {}, validation.options);
   }
 
   /** Return what is asked. Throws an Error whose `param` names what is wrong. @returns {Request} */
@@ -78,7 +79,9 @@ export class RequestForm {
     const validation = this.parameters.checkValues();
     const checks = Object.keys(validation).length ? { validation } : {};
     const stream = this.stream.input.checked;
-    const path = this.description.forms[this.kind].path;
+    const form = this.description.forms[this.kind];
+    if (form === undefined) throw new Error("This server has no model. Send a RunPod job.");
+    const { path } = form;
     const given = this.#isChat ? { messages: this.messages.value } : { prompt: this.prompt.value };
     if (this.kind !== "job") {
       const validates = this.validation.input.checked ? { enable_validation: true } : {};

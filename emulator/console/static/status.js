@@ -35,10 +35,16 @@ async function look() {
   }
   pill.dataset.state = health?.status ?? "unreachable";
   say(text, health === null ? "Unreachable" : (WORDS[health.status] ?? health.status));
-  pill.title = health === null ? "" : health.engine.failure || health.engine.trouble || `${health.model}: ${health.engine.running} of ${health.engine.slots} slots busy`;
+  pill.title = health === null ? "" : describeWork(health);
   if (health === null) return;
   latest = health;
   for (const listener of listeners) listener(health);
+}
+
+/** Return what runs: the engine's slots, or the user's handler on a server that has no engine. */
+function describeWork({ engine, handler, model }) {
+  if (!engine) return handler?.failure?.reason ?? handler?.file ?? "";
+  return engine.failure || engine.trouble || `${model}: ${engine.running} of ${engine.slots} slots busy`;
 }
 
 new Polling(look, EVERY_MS).start();

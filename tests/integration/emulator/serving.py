@@ -25,7 +25,7 @@ from emulator.server.server import build_uvicorn_config
 from emulator.settings import EmulatorSettings
 from engine import Engine
 from handler.engine_configs import build_engine
-from tests.leftovers import restored_loggers
+from tests.leftovers import restored_logger
 from tests.unit.emulator.events import DEADLINE_S, EventRecorder
 from validation.rules_validator import RulesValidator
 
@@ -127,7 +127,7 @@ async def run_server(settings: EmulatorSettings) -> AsyncIterator[Server]:
         components = build_components(settings, engine)
         app = create_app(components)
     # Uvicorn's configuration silences its access log.
-    with restored_loggers():
+    with restored_logger("uvicorn.access"):
         server = _TestServer(build_uvicorn_config(app, settings.connection_limits()))
         # Name the protocol: asyncio turns off Nagle's algorithm only for IPPROTO_TCP sockets.
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

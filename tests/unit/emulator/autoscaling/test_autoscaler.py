@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ import emulator.autoscaling.autoscaler
 from emulator.autoscaling.autoscaler import Autoscaler, is_managed
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
 from emulator.autoscaling.worker_process import (
-    parse_worker_command,
     spawn_supervised,
     worker_environment,
 )
@@ -24,7 +24,6 @@ from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
-from tests.integration.emulator.processes import ROOT
 from tests.waiting import wait_until
 
 ENDPOINT = "here"
@@ -38,7 +37,7 @@ class Process:
         self.name = name
         self.environment = environment
         self.returncode: int | None = None
-        self.last_line = "its last line"
+        self.last_lines = ["first", "its last line"]
         self.terminated = 0
         self.killed = 0
         self._over = asyncio.Event()
@@ -81,7 +80,11 @@ class AutoscalerScene:
         self.autoscaler._url = URL
 
     async def _spawn(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str]
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path | None = None,
     ) -> Process:
         if self.refuses:
             raise FileNotFoundError("no such program")
@@ -270,20 +273,64 @@ async def test_crashing_worker_is_restarted_with_a_growing_backoff() -> None:
     assert scene.alive
 
 
-@pytest.mark.parametrize("reported", [None, "model_is_loaded: the file is broken"])
-async def test_worker_that_cannot_start_is_unhealthy_with_its_reason_or_last_line(
+@pytest.mark.parametrize(
+    ("code", "output", "reported", "reason"),
+    [
+        (1, ["Error: x", "  in f"], None, "it exited with code 1; its last line: Error: x"),
+        (1, [], "no_model: broken", "it exited with code 1 after it reported: no_model: broken"),
+        (1, ["x"], "no_model: broken", "it exited with code 1 after it reported: no_model: broken"),
+        (1, [], None, "it exited with code 1 and printed nothing"),
+        (139, [], None, "it was killed by SIGSEGV and printed nothing"),
+        (
+            137,
+            ["loading weights 90%"],
+            None,
+            "it was killed by SIGKILL, as the kernel does when memory runs out; its last line: "
+            "loading weights 90%",
+        ),
+        (
+            0,
+            [],
+            None,
+            "it exited with code 0 without starting a worker; it must call "
+            'runpod.serverless.start({"handler": handler})',
+        ),
+    ],
+)
+async def test_worker_that_cannot_start_is_unhealthy_with_how_it_ended(
+    code: int,
+    output: list[str],
     reported: str | None,
-) -> None:  # R69
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # R69, R74
     scene = AutoscalerScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
     (first,) = scene.processes
+    first.last_lines = output
     if reported is not None:
         scene.worker_registry.mark_unhealthy(ENDPOINT, first.name, reported)
-    first.end(1)
+    first.end(code)
     await scene.after(0.25)
-    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {
-        first.name: reported or "its last line"
-    }
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {first.name: reason}
+    ending = reason.removeprefix("it ").partition(" after")[0]
+    assert f"{first.name} {ending}" in caplog.text
+
+
+async def test_crash_looping_worker_is_counted_as_unhealthy_once() -> None:
+    scene = AutoscalerScene(min_workers=2, max_workers=2)
+    for _ in range(4):
+        while len(scene.alive) < 2:
+            await scene.after(0.25)
+        for process in scene.alive:
+            process.end(1)
+        await scene.after(0.25)
+        assert scene.worker_registry.count_workers(ENDPOINT)["unhealthy"] == 2
+    while len(scene.alive) < 2:
+        await scene.after(0.25)
+    scene.join(*scene.alive)
+    await scene.after(0.25)
+    assert scene.worker_registry.count_workers(ENDPOINT)["unhealthy"] == 0
 
 
 async def test_command_that_cannot_be_started_is_retried(
@@ -311,6 +358,20 @@ async def test_job_of_an_exited_worker_is_requeued_at_once() -> None:
     assert now is not None
     assert (now.status, now.lost_attempts) == (JobStatus.IN_QUEUE, 1)
     assert scene.counts == (0, 0, 0)
+
+
+async def test_job_that_kills_its_workers_fails_with_how_the_last_one_ended() -> None:  # R74
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    (job,) = await scene.enqueue()
+    while (now := await scene.store.get(job.id)) and now.status is not JobStatus.FAILED:
+        while not scene.alive:
+            await scene.after(0.25)
+        scene.join(*scene.alive)
+        await scene.take(scene.alive[0].name)
+        scene.alive[0].end(139)
+        await scene.after(0.25)
+    assert now is not None
+    assert "its worker was killed by SIGSEGV; its last line: its last line" in str(now.error)
 
 
 async def test_worker_that_requests_a_refresh_is_replaced() -> None:
@@ -440,6 +501,7 @@ def test_worker_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "WORKER_COMMAND": "x",
         "RUNPOD_POD_ID": "another",
         "RUNPOD_REALTIME_PORT": "1",
+        "RUNPOD_EARLY_FITNESS_CHECKS_DONE": "1",
         "RUNPOD_LOG_LEVEL": "WARN",
     }.items():
         monkeypatch.setenv(name, value)
@@ -456,6 +518,8 @@ def test_worker_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert (found["RUNPOD_POD_ID"], found["RUNPOD_ENDPOINT_ID"]) == ("w1", "mine")
     assert found["RUNPOD_AI_API_KEY"] == "one"
+    assert found["RUNPOD_LOG_CAPTURE"] == "all"
+    assert "RUNPOD_EARLY_FITNESS_CHECKS_DONE" not in found
     assert found["RUNPOD_SKIP_GPU_CHECK"] == found["RUNPOD_SKIP_AUTO_SYSTEM_CHECKS"] == "true"
     monkeypatch.delenv("RUNPOD_LOG_LEVEL")
     assert worker_environment(URL, "mine", "w1", None)["RUNPOD_LOG_LEVEL"] == "INFO"
@@ -472,19 +536,6 @@ async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -
     async with asyncio.timeout(20):
         assert await process.wait() == 0
     assert "w1: no answer from /ping/w1?gpu=local&worker_key=…&job_id=a" in caplog.messages
-
-
-def test_parse_worker_command() -> None:
-    own = [sys.executable, "-P", str(ROOT / "handler" / "__main__.py")]
-    assert parse_worker_command("") == parse_worker_command(" ") == own
-    assert parse_worker_command("python 'my handler.py' --x") == [
-        sys.executable,
-        "my handler.py",
-        "--x",
-    ]
-    assert parse_worker_command("/opt/run me") == ["/opt/run", "me"]
-    with pytest.raises(ValueError, match="quotation"):
-        parse_worker_command("python 'x")
 
 
 async def test_worker_names_have_the_prefix_and_differ() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from emulator.console.description import describe_console
+from emulator.console.description import describe_console, describe_handler_console
 from emulator.settings import EmulatorSettings
 from engine import Capabilities
 
@@ -40,3 +40,21 @@ def test_description_has_the_settings(on: bool) -> None:
     assert (found["validation"]["default"], found["local_worker"]) == (on, on)
     assert (found["endpoint"], found["model"]) == ("mine", "tiny")
     assert found["forms"]["job"]["path"] == "/v2/mine/run"
+
+
+@pytest.mark.parametrize("handler", [None, {"state": "ready"}])
+def test_description_without_an_engine_has_one_form_without_parameters(
+    handler: dict[str, Any] | None,
+) -> None:
+    settings = EmulatorSettings(engine="scripted", endpoint_id="mine")
+    found = describe_handler_console(settings, handler)
+    assert found["forms"] == {"job": {"path": "/v2/mine/run", "parameters": {}}}
+    assert (found["model"], found["engine"], found["local_worker"]) == (None, None, False)
+    assert found["handler"] == handler
+
+
+def test_description_without_an_engine_has_the_keys_of_one_with_an_engine() -> None:
+    settings = EmulatorSettings(engine="scripted")
+    found = describe_handler_console(settings, None)
+    # The route adds `handler` to the description of an engine.
+    assert found.keys() == {*describe_console(settings, None), "handler"}

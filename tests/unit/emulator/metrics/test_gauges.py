@@ -10,7 +10,7 @@ import pytest
 
 from emulator.batches.models import BatchStatus
 from emulator.metrics.definitions import PREFIX
-from emulator.metrics.gauges import build_polled_metrics
+from emulator.metrics.gauges import build_engine_metrics, build_job_metrics
 from emulator.metrics.snapshot import metrics_as_json
 from emulator.settings import EmulatorSettings
 from engine import EngineState
@@ -37,17 +37,13 @@ class Scene:
         settings = EmulatorSettings(
             engine="scripted", endpoint_id="mine", model_name="tiny", max_jobs=77
         )
-        found = build_polled_metrics(
-            settings,
-            cast("Any", self.engine),
-            self.store,
-            cast(
-                "Any",
-                SimpleNamespace(count_workers=lambda endpoint: self.workers.get(endpoint, {})),
-            ),
-            self.journal,
-            lambda: self.batches,
+        registry: Any = SimpleNamespace(
+            count_workers=lambda endpoint: self.workers.get(endpoint, {})
         )
+        found = [
+            *build_engine_metrics(settings, cast("Any", self.engine), lambda: self.batches),
+            *build_job_metrics(settings, self.store, registry, self.journal),
+        ]
         return {name.removeprefix(PREFIX): value for name, value in metrics_as_json(found).items()}
 
 

@@ -1,0 +1,74 @@
+"""Notice that a file of the user's handler was saved."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from watchfiles import Change, DefaultFilter, awatch
+
+logger = logging.getLogger(__name__)
+
+# Files that a handler itself may write, such as results as JSON, must not restart it.
+_SUFFIXES = (".py", ".toml", ".yaml", ".yml")
+_ENV_FILE = ".env"
+# An editor writes several files within a moment. The default of the library is 1.6 s.
+_DEBOUNCE_MS = 200
+
+
+class CodeFilter(DefaultFilter):
+    """Lets changes of code and of configuration pass, outside virtual environments and caches."""
+
+    def __call__(self, change: Change, path: str) -> bool:
+        """Return whether the change of this file restarts the workers."""
+        is_code = path.endswith(_SUFFIXES) or Path(path).name == _ENV_FILE
+        return is_code and super().__call__(change, path)
+
+
+class CodeWatch:
+    """Calls `on_change` with the names of the saved files; owned by the event loop."""
+
+    def __init__(self, folder: Path, on_change: Callable[[Sequence[str]], None]) -> None:
+        self._folder = folder
+        self._on_change = on_change
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start watching."""
+        self._task = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Stop watching."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        try:
+            try:
+                await self._report(self._changes(recursive=True))
+            except OSError as error:
+                # Most often the limit on watched folders, which a home folder exceeds.
+                logger.warning(
+                    "only files directly in %s are watched for changes, not its folders: %s",
+                    self._folder,
+                    error,
+                )
+                await self._report(self._changes(recursive=False))
+        except (OSError, RuntimeError) as error:
+            logger.error("changes of %s are not noticed any more: %s", self._folder, error)
+
+    def _changes(self, *, recursive: bool) -> AsyncIterator[set[tuple[Change, str]]]:
+        return awatch(
+            self._folder,
+            watch_filter=CodeFilter(),
+            debounce=_DEBOUNCE_MS,
+            recursive=recursive,
+            ignore_permission_denied=True,
+        )
+
+    async def _report(self, changes: AsyncIterator[set[tuple[Change, str]]]) -> None:
+        async for batch in changes:
+            self._on_change(sorted({Path(path).name for _, path in batch}))

@@ -1,0 +1,61 @@
+"""Why a user's handler did not start, for the log, the console, and the jobs that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulator.runpod.job_response import worker_key
+from jobs import JobStore
+
+_MAX_OUTPUT_CHARS = 8_000
+_LEASE_S = 60.0
+_JOBS_PER_CALL = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFailure:
+    """A worker that ended before it asked for a job: the reason, and what it had printed."""
+
+    worker: str
+    file: str
+    reason: str
+    output: str
+
+    @property
+    def error(self) -> str:
+        """The error of a job that is answered with this failure."""
+        text = f"{self.file} did not start: {self.reason}"
+        return f"{text}\n\n{self.output}" if self.output else text
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the failure as JSON, for `/health` and the console."""
+        return {"worker": self.worker, "reason": self.reason, "output": self.output}
+
+
+def build_start_failure(
+    worker: str, file: Path, reason: str, output: Sequence[str]
+) -> StartFailure:
+    """Return the failure of a worker; `reason` is a predicate, `output` are its last lines."""
+    return StartFailure(
+        worker=worker,
+        file=file.name,
+        reason=f"it {reason}",
+        output="\n".join(output)[-_MAX_OUTPUT_CHARS:],
+    )
+
+
+async def fail_queued_jobs(store: JobStore, endpoint: str, failure: StartFailure) -> int:
+    """End all queued jobs of an endpoint with the failure; return how many.
+
+    They are leased to the worker that failed, so they go back to the queue if the server ends now.
+    Raises StoreUnavailable.
+    """
+    count = 0
+    key = worker_key(endpoint, failure.worker)
+    while jobs := await store.receive(endpoint, key, lease_s=_LEASE_S, limit=_JOBS_PER_CALL):
+        for job in jobs:
+            count += await store.ack(job.id, job.attempt, error=failure.error)
+    return count

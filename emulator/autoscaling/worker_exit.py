@@ -1,0 +1,42 @@
+"""Describe how a worker's process ended, for the log, `/health` and the errors of jobs (R74)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from engine.hosts.child_process import describe_exit
+
+# The supervisor returns this number plus the signal's, as a shell does.
+_SIGNAL_BASE = 128
+NO_WORKER_STARTED = (
+    'without starting a worker; it must call runpod.serverless.start({"handler": handler})'
+)
+
+
+def describe_worker_exit(code: int) -> str:
+    """Return how a worker ended, as a predicate: "exited with code 1", "was killed by SIGSEGV"."""
+    number = code - _SIGNAL_BASE
+    if number == signal.SIGKILL:
+        return "was killed by SIGKILL, as the kernel does when memory runs out"
+    is_signal = any(number == known for known in signal.Signals)
+    return describe_exit(-number if is_signal else code)
+
+
+def last_printed_line(output: Sequence[str]) -> str:
+    """Return the last line that is not indented, which ends a traceback; "" if there is none."""
+    return next((line for line in reversed(output) if line and not line[0].isspace()), "")
+
+
+def explain_worker_exit(code: int, output: Sequence[str]) -> str:
+    """Return how a worker ended and its last line of output, as a predicate."""
+    ended = describe_worker_exit(code)
+    line = last_printed_line(output)
+    return f"{ended}; its last line: {line}" if line else f"{ended} and printed nothing"
+
+
+def explain_failed_start(code: int, output: Sequence[str]) -> str:
+    """Return why a worker ended before it asked for a job, as a predicate."""
+    if code == 0:
+        return f"{describe_worker_exit(code)} {NO_WORKER_STARTED}"
+    return explain_worker_exit(code, output)

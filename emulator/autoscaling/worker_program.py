@@ -1,0 +1,79 @@
+"""What the autoscaler starts as a worker: a command, its folder and the variables of its .env."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+from emulator.autoscaling.interpreter import Interpreter, find_interpreter
+from handler.setting_error import NO_SDK
+
+# As a file and with -P: in the working folder, `-m handler` would find a handler.py of the user's.
+_OWN_HANDLER = Path(__file__).resolve().parents[2] / "handler" / "__main__.py"
+_OWN_WORKER = (sys.executable, "-P", str(_OWN_HANDLER))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProgram:
+    """The command of the workers; with a handler's `file`, its folder is the working folder.
+
+    `python` is the interpreter that was chosen for it; None if the command names its own program.
+    """
+
+    command: tuple[str, ...]
+    file: Path | None = None
+    python: Interpreter | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder to run in; None for the server's own."""
+        return None if self.file is None else self.file.parent
+
+    def variables(self) -> Mapping[str, str]:
+        """Return the variables of the handler's .env, which is read again for each worker."""
+        if self.file is None:
+            return {}
+        values = dotenv_values(self.file.parent / ".env")
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def handler_program(file: Path, interpreter: Interpreter) -> WorkerProgram:
+    """Return the program that runs a user's handler as RunPod's images do: `python -u FILE`."""
+    command = (interpreter.path, "-u", str(file))
+    return WorkerProgram(command=command, file=file, python=interpreter)
+
+
+def command_program(command_line: str, python: str | None = None) -> WorkerProgram:
+    """Return the program of a command line; an empty one is this package's worker.
+
+    `python` as the first word stands for the interpreter that fits the script: see
+    `find_interpreter`. The one in PATH may be another one, or may not exist.
+
+    Raises:
+        ValueError: the quotes of the command line do not match.
+        SettingError: the program `python` does not exist.
+    """
+    command = shlex.split(command_line)
+    if not command:
+        return WorkerProgram(command=_OWN_WORKER)
+    if command[0] not in ("python", "python3"):
+        return WorkerProgram(command=tuple(command))
+    script = next((each for each in command[1:] if each.endswith(".py")), "handler.py")
+    interpreter = find_interpreter(Path(script).absolute(), python)
+    return WorkerProgram(command=(interpreter.path, *command[1:]), python=interpreter)
+
+
+def missing_sdk(command: str) -> str | None:
+    """Return why this package's worker cannot be started; None if it can.
+
+    The user's own command may use another interpreter, so it is not checked.
+    """
+    if shlex.split(command) or find_spec("runpod") is not None:
+        return None
+    return f"WORKERS: {NO_SDK}"

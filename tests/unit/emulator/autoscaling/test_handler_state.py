@@ -1,0 +1,176 @@
+"""The state of a user's handler through starts, reloads and failures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from emulator.autoscaling.autoscaler import Autoscaler
+from emulator.autoscaling.handler_state import HandlerState
+from emulator.autoscaling.interpreter import Interpreter
+from emulator.autoscaling.worker_program import handler_program
+from emulator.config import ScalingPolicy
+from jobs import JobStatus
+from tests.unit.emulator.autoscaling.test_autoscaler import ENDPOINT, URL, AutoscalerScene
+
+PROGRAM = handler_program(Path("/p/handler.py"), Interpreter("/opt/python", "chosen"))
+
+
+class HandlerScene(AutoscalerScene):
+    """An autoscaler of a user's handler, with at most one worker per state of the code."""
+
+    def __init__(self, *, requeues: bool = False) -> None:
+        super().__init__()
+        self.autoscaler = Autoscaler(
+            self.store,
+            self.worker_registry,
+            ENDPOINT,
+            ScalingPolicy(min_workers=1, max_workers=1),
+            program=PROGRAM,
+            requeues_on_reload=requeues,
+            spawn=self._spawn,
+            now=lambda: self.time,
+            wall_clock=lambda: self.time,
+        )
+        self.autoscaler._url = URL
+        self.handler = HandlerState(PROGRAM, self.autoscaler)
+
+    @property
+    def state(self) -> str:
+        return str(self.handler.to_wire()["state"])
+
+    async def started(self) -> None:
+        """Let the newest worker ask for its first job."""
+        await self.after(0.5)
+        self.join(self.processes[-1])
+        await self.after(0.25)
+
+    def is_paused(self, number: int) -> bool:
+        name = self.processes[number].name
+        return self.worker_registry.get_or_register(ENDPOINT, name).is_paused
+
+
+async def test_handler_state_is_starting_until_a_worker_asks_for_a_job() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    assert scene.handler.to_wire() == {
+        "file": "/p/handler.py",
+        "python": "/opt/python",
+        "state": "starting",
+        "failure": None,
+    }
+    await scene.started()
+    assert scene.state == "ready"
+
+
+async def test_handler_state_is_ready_before_the_next_tick_when_a_worker_has_joined() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    scene.join(scene.processes[0])
+    assert scene.state == "ready"
+
+
+async def test_handler_has_no_failure_before_the_next_tick_when_its_second_start_succeeds() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    scene.processes[0].end(1)
+    await scene.after(0.25)
+    assert scene.state == "failed"
+    await scene.after(1.5)
+    scene.join(scene.processes[1])
+    assert (scene.state, scene.handler.to_wire()["failure"]) == ("ready", None)
+
+
+async def test_handler_that_does_not_start_has_failed_and_answers_jobs() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    scene.processes[0].last_lines = []
+    scene.processes[0].end(139)
+    (job,) = await scene.enqueue()
+    await scene.after(0.25)
+    assert scene.state == "failed"
+    reason = "it was killed by SIGSEGV and printed nothing"
+    assert scene.handler.to_wire()["failure"]["reason"] == reason
+    now = await scene.store.get(job.id)
+    assert now is not None
+    assert now.status is JobStatus.FAILED
+    assert f"handler.py did not start: {reason}" in str(now.error)
+    # The next start may go well, for example when a file that it reads is there.
+    await scene.after(1.5)
+    await scene.started()
+    assert (scene.state, scene.handler.to_wire()["failure"]) == ("ready", None)
+
+
+async def test_command_that_cannot_be_started_is_a_failure_of_the_handler() -> None:
+    scene = HandlerScene()
+    scene.refuses = True
+    await scene.after(0.5)
+    failure = scene.handler.to_wire()["failure"]
+    assert failure["reason"] == "it could not be started: no such program"
+
+
+async def test_reload_replaces_the_worker_when_the_new_one_has_started() -> None:
+    scene = HandlerScene()
+    await scene.started()
+    scene.autoscaler.reload()
+    await scene.after(0.5)
+    assert (scene.state, scene.is_paused(0), len(scene.processes)) == ("starting", True, 2)
+    assert scene.processes[0].terminated == 0
+    await scene.started()
+    assert (scene.state, scene.processes[0].terminated) == ("ready", 1)
+
+
+async def test_reload_to_broken_code_resumes_the_last_worker_that_works() -> None:
+    scene = HandlerScene()
+    await scene.started()
+    scene.autoscaler.reload()
+    await scene.started()
+    # The next save comes before the worker with the oldest code has ended.
+    scene.autoscaler.reload()
+    await scene.after(0.5)
+    assert scene.is_paused(1)
+    scene.processes[2].end(1)
+    await scene.after(0.5)
+    assert scene.state == "outdated"
+    assert [each.terminated for each in scene.processes[:2]] == [1, 0]
+    assert not scene.is_paused(1)
+    # No other worker is started with the same broken code.
+    await scene.after(90)
+    assert len(scene.processes) == 3
+    scene.autoscaler.reload()
+    await scene.started()
+    assert (scene.state, scene.processes[1].terminated) == ("ready", 1)
+
+
+async def test_reload_forgets_that_earlier_code_did_not_start() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    scene.processes[0].end(1)
+    await scene.after(0.25)
+    assert scene.worker_registry.count_workers(ENDPOINT)["unhealthy"] == 1
+    scene.autoscaler.reload()
+    await scene.after(0.25)
+    assert scene.worker_registry.count_workers(ENDPOINT)["unhealthy"] == 0
+    assert len(scene.processes) == 2
+
+
+async def test_reload_kills_a_worker_that_still_starts_with_older_code() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    scene.autoscaler.reload()
+    await scene.after(0.5)
+    assert [each.killed for each in scene.processes] == [1, 0]
+    assert scene.worker_registry.count_workers(ENDPOINT)["unhealthy"] == 0
+
+
+async def test_reload_lets_jobs_finish_or_requeues_them() -> None:
+    for requeues in (False, True):
+        scene = HandlerScene(requeues=requeues)
+        await scene.started()
+        (job,) = await scene.enqueue()
+        await scene.take(scene.processes[0].name)
+        scene.autoscaler.reload()
+        await scene.started()
+        now = await scene.store.get(job.id)
+        assert now is not None
+        assert (now.status is JobStatus.IN_QUEUE, now.lost_attempts) == (requeues, 0)
+        assert scene.processes[0].killed == requeues

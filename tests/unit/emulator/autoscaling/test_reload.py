@@ -1,0 +1,75 @@
+"""Which saved files restart the workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from watchfiles import Change
+
+import emulator.autoscaling.reload
+from emulator.autoscaling.reload import CodeFilter, CodeWatch
+from tests.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("path", "restarts"),
+    [
+        ("/project/handler.py", True),
+        ("/project/lib/model.py", True),
+        ("/project/config.yaml", True),
+        ("/project/.env", True),
+        ("/project/result.json", False),
+        ("/project/.venv/lib/x.py", False),
+        ("/project/__pycache__/handler.py", False),
+        ("/project/.git/hooks/x.py", False),
+    ],
+)
+def test_code_filter_lets_code_and_configuration_pass(path: str, restarts: bool) -> None:
+    assert CodeFilter()(Change.modified, path) is restarts
+
+
+async def test_code_watch_reports_saved_files_until_it_is_closed(tmp_path: Path) -> None:
+    changes: list[Sequence[str]] = []
+    watch = CodeWatch(tmp_path, changes.append)
+    watch.start()
+
+    def save() -> bool:
+        # Saved again until it is noticed, because watching begins a moment after `start`.
+        (tmp_path / "results.json").write_text("1")
+        (tmp_path / "handler.py").write_text("x = 1")
+        return bool(changes)
+
+    try:
+        await wait_until(save)
+        assert changes[0] == ["handler.py"]
+    finally:
+        await watch.close()
+    await CodeWatch(tmp_path, changes.append).close()
+
+
+@pytest.mark.parametrize("works_without_folders", [True, False])
+async def test_code_watch_watches_less_when_folders_cannot_be_watched(
+    works_without_folders: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def awatch(
+        folder: Path, *, recursive: bool, **options: object
+    ) -> AsyncIterator[set[tuple[Change, str]]]:
+        if recursive or not works_without_folders:
+            raise OSError("no more watches")
+        yield {(Change.modified, str(folder / "handler.py"))}
+
+    monkeypatch.setattr(emulator.autoscaling.reload, "awatch", awatch)
+    changes: list[Sequence[str]] = []
+    watch = CodeWatch(tmp_path, changes.append)
+    watch.start()
+    assert watch._task is not None
+    await watch._task
+    assert f"only files directly in {tmp_path} are watched" in caplog.text
+    assert changes == ([["handler.py"]] if works_without_folders else [])
+    assert ("are not noticed any more" in caplog.text) is not works_without_folders
+    await watch.close()

@@ -1,0 +1,65 @@
+"""What the autoscaler starts as a worker."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import emulator.autoscaling.worker_program
+from emulator.autoscaling.interpreter import Interpreter
+from emulator.autoscaling.worker_program import command_program, handler_program, missing_sdk
+from handler.setting_error import SettingError
+from tests.integration.emulator.processes import ROOT
+
+
+def test_command_program_without_a_command_is_this_packages_worker() -> None:
+    own = (sys.executable, "-P", str(ROOT / "handler" / "__main__.py"))
+    assert command_program("").command == command_program(" ").command == own
+    assert command_program("").folder is None
+    assert command_program("").variables() == {}
+
+
+def test_command_program_replaces_python_by_the_interpreter_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.chdir(tmp_path)
+    program = command_program("python 'my handler.py' --x")
+    assert program.command == (sys.executable, "my handler.py", "--x")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "pyvenv.cfg").touch()
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.symlink_to(sys.executable)
+    assert command_program("python3 handler.py").command[0] == str(python)
+    assert command_program("python handler.py", sys.executable).command[0] == sys.executable
+
+
+def test_command_program_keeps_other_programs() -> None:
+    program = command_program("/opt/run me")
+    assert (program.command, program.python) == (("/opt/run", "me"), None)
+
+
+def test_command_program_refuses_open_quotes_and_a_missing_python() -> None:
+    with pytest.raises(ValueError, match="quotation"):
+        command_program("python 'x")
+    with pytest.raises(SettingError, match="does not exist"):
+        command_program("python x.py", "/no/such/python")
+
+
+def test_handler_program_runs_in_the_folder_of_the_file_with_its_env_file(tmp_path: Path) -> None:
+    file = tmp_path / "handler.py"
+    program = handler_program(file, Interpreter("/opt/python", "chosen"))
+    assert program.command == ("/opt/python", "-u", str(file))
+    assert program.folder == tmp_path
+    assert program.variables() == {}
+    (tmp_path / ".env").write_text("TOKEN='a b'\nEMPTY\n# no variable\n")
+    assert program.variables() == {"TOKEN": "a b"}
+
+
+def test_missing_sdk_checks_only_this_packages_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missing_sdk("") is None
+    monkeypatch.setattr(emulator.autoscaling.worker_program, "find_spec", lambda name: None)
+    assert missing_sdk("python handler.py") is None
+    assert str(missing_sdk("")).startswith("WORKERS: ")
