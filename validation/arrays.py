@@ -14,7 +14,8 @@ def import_numpy() -> Any:
     By default OpenBLAS wakes a thread per core even for twenty rows, and on a busy machine waits
     for them thirty times as long as the work takes. It reads the variable at the first import of
     numpy, so this has no effect after another import. The variable is removed afterwards, because
-    it is not meant for the processes that this one starts.
+    it is not meant for the processes that this one starts. `os.environ` is left alone: another
+    thread that reads all of it at the moment of the removal would get a KeyError.
 
     Raises:
         ImportError: numpy is not installed.
@@ -23,9 +24,9 @@ def import_numpy() -> Any:
         import numpy as np
 
         return np
-    os.environ[_VARIABLE] = "1"
+    os.putenv(_VARIABLE, "1")
     try:
         import numpy as np
     finally:
-        os.environ.pop(_VARIABLE, None)
+        os.unsetenv(_VARIABLE)
     return np

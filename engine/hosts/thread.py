@@ -268,15 +268,17 @@ def _load_model(runner: Runner) -> Capabilities:
     """Load a model with the OpenMP settings of llama.cpp's threads.
 
     The library reads them while it is loaded. They are removed afterwards, because they are not
-    meant for the processes that this one starts.
+    meant for the processes that this one starts. `os.environ` is left alone: another thread that
+    reads all of it at the moment of the removal would get a KeyError.
     """
     added = thread_wait_env(os.environ)
-    os.environ.update(added)
+    for name, value in added.items():
+        os.putenv(name, value)
     try:
         return runner.load()
     finally:
         for name in added:
-            os.environ.pop(name, None)
+            os.unsetenv(name)
 
 
 def _reinstall_signal_handlers() -> None:
