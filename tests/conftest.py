@@ -92,6 +92,9 @@ def _has_long_form(item: pytest.Item) -> bool:
 def _is_long_only(item: pytest.Item) -> bool:
     if item.get_closest_marker("long") is not None:
         return True
+    if "litellm" in _case_id(item).split("-"):
+        # Its import alone takes seconds; the other clients stay.
+        return True
     marker = item.get_closest_marker("long_except")
     return marker is not None and _case_id(item) not in marker.args
 

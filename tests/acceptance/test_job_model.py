@@ -75,6 +75,7 @@ async def test_temperature_zero_is_repeatable(jobs: JobHandler) -> None:
     assert await text(jobs) == await text(jobs)
 
 
+@pytest.mark.long
 async def test_seed_is_repeatable_and_matters(jobs: JobHandler) -> None:
     # R10
     first = [await text(jobs, temperature=1, seed=seed, ignore_eos=True) for seed in range(5)]

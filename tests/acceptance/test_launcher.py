@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.integration.emulator.serving import http_client
@@ -86,6 +87,7 @@ def log(server: EmulatorProcess) -> list[str]:
     return [json.loads(line)["event"] for line in server.lines]
 
 
+@pytest.mark.long
 async def test_worker_comes_with_the_jobs_and_goes_after_them(tmp_path: Path) -> None:
     given = settings(tmp_path)
     # The SDK prefers this key, which is one of the cloud, to what it is told.

@@ -146,6 +146,7 @@ async def whole_life_async(server: EmulatorProcess, folder: Path) -> None:
         assert [each async for each in client.files.list()] == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_whole_life_of_a_batch_on_the_real_model(model_path: Path, tmp_path: Path) -> None:
     environment = {"MODEL_PATH": str(model_path), "BATCH_SHARE": "0.5"}

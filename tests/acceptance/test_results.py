@@ -105,6 +105,7 @@ def test_large_result(platform: Platform) -> None:
     assert found[-1]["choices"][0]["text"] == "x" * 20_000
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("worker")
 def test_jobs_side_by_side_keep_each_what_is_theirs(platform: Platform, server: Seaweed) -> None:
     """The SDK asks one and the same key of all its jobs whether an output is kept."""

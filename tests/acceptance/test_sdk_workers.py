@@ -140,6 +140,7 @@ def test_returned_error_and_refresh(platform: Platform, workers: dict[str, SDKWo
     assert (ended["status"], ended["error"], ended["output"]) == ("FAILED", "soft", {"rest": 1})
 
 
+@pytest.mark.long_except("async")
 def test_result_that_cannot_be_taken_fails_the_job(platform: Platform, worker: SDKWorker) -> None:
     for odd, said in (
         ("nan", "NaN and Infinity are no JSON"),
@@ -233,7 +234,7 @@ def test_cancel_reaches_a_handler_that_has_not_begun(
     check_works(platform, workers[kind])
     assert time.monotonic() - began < 10
     noted = partial(workers[kind].noted, name="early")
-    becomes(lambda: noted("began") == noted("cancelled"), 5)
+    becomes(lambda: noted("began") == noted("cancelled"), 20)
     workers[kind].notes.unlink(missing_ok=True)
 
 

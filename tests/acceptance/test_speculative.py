@@ -60,6 +60,7 @@ async def test_model_that_drafts_for_itself_says_what_it_says_alone(
             assert told.usage == expected.usage, body
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_length_and_threshold_are_those_of_the_request(
     engine_factory: EngineFactory, model_path: Path

@@ -52,7 +52,7 @@ def test_process():
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)  # left behind"])
 
 def test_thread():
-    threading.Thread(target=threading.Event().wait, args=(6,), name="left-behind").start()
+    threading.Thread(target=threading.Event().wait, args=(2,), name="left-behind").start()
 
 def test_clean(monkeypatch, caplog, tmp_path):
     caplog.set_level(logging.DEBUG)
