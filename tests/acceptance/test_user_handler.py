@@ -28,8 +28,8 @@ from tests.waiting import PATIENCE, wait_until_blocking
 ENDPOINT = "my-project"
 WAIT_S = 40 * PATIENCE
 # The goals on a quiet machine are 5 s and 3 s; other tests run at the same time as these.
-FIRST_ANSWER_S = 8 * PATIENCE
-RELOAD_S = 5 * PATIENCE
+FIRST_ANSWER_S = 20 * PATIENCE
+RELOAD_S = 12 * PATIENCE
 _LISTENING = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 
@@ -247,7 +247,8 @@ def test_first_answer_comes_soon_and_names_the_endpoint_after_the_folder(
     assert server.first_answer_s < FIRST_ANSWER_S  # type: ignore[attr-defined]
     assert f"/v2/{ENDPOINT}" in server.log
     assert f"python    {sys.executable} (the server's own)" in server.log
-    assert server.health()["status"] == "ok"
+    # An edit of another test may still be replacing the worker.
+    wait_until_blocking(lambda: server.health()["status"] == "ok")
     response = server.client.post("/v1/chat/completions", json={})
     assert response.status_code == 404
     assert f"/v2/{ENDPOINT}/openai/v1" in response.text
