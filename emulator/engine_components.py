@@ -1,4 +1,4 @@
-"""The parts of a server that need an engine of its own; a server for a user's handler has none."""
+"""The parts of a server that need an engine. A server for a user's handler has no engine."""
 
 from __future__ import annotations
 

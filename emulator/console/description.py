@@ -73,7 +73,7 @@ def describe_console(
 def describe_handler_console(
     settings: EmulatorSettings, handler: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the description of a server without an engine: a form for jobs of any input.
+    """Return the description of a server without an engine: the form of a job, without parameters.
 
     `handler` is the state of the user's handler; None if other workers take the jobs.
     """

@@ -32,8 +32,8 @@ _MAX_SEARCHED = 5_000
 class ConsoleRoutes:
     """Lists and follows the jobs of all endpoints, and describes the parameters; holds no state.
 
-    `engines` are the engines by model name; the description is of the default model's engine.
-    A server for a user's handler has none, and the description is of the `handler`.
+    `engines` maps model names to engines, and the default model's engine is described. On a server
+    for a user's handler, `engines` is None, and the `handler` is described.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class RemoteWorker:
         return not self._resumed.is_set()
 
     def pause(self) -> None:
-        """Give it no more jobs until `resume`; those it has continue."""
+        """Dispatch no jobs to this worker until `resume`; its running jobs continue."""
         self._resumed.clear()
 
     def resume(self) -> None:
