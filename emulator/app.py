@@ -39,6 +39,7 @@ def create_app(components: Components) -> Starlette:
         *components.client_routes.routes(),
         *_engine_routes(components),
         *components.queued_openai_routes.routes(),
+        *components.worker_list_routes.routes(),
         *components.console_routes.routes(),
         components.health.route(),
         MetricsRoute(components.exported_metrics).route(),

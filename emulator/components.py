@@ -13,6 +13,7 @@ from pathlib import Path
 from emulator.autoscaling.autoscaler import Autoscaler, is_managed
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.reload import CodeWatch
+from emulator.autoscaling.worker_log import WorkerLogs
 from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.console.routes import ConsoleRoutes
@@ -23,6 +24,8 @@ from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_job_metrics
 from emulator.metrics.instruments import Metric
 from emulator.openai.queue_routes import QueuedOpenAIRoutes
+from emulator.rest_v2.routes import WorkerListRoutes
+from emulator.rest_v2.worker_list import WorkerList
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.job_log import log_ended, log_started
@@ -66,6 +69,7 @@ class Components:
     queued_openai_routes: QueuedOpenAIRoutes
     client_routes: ClientRoutes
     worker_routes: WorkerRoutes
+    worker_list_routes: WorkerListRoutes
     console_routes: ConsoleRoutes
     health: Health
 
@@ -194,12 +198,14 @@ def build_components(
         store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s
     )
     managed_worker_key = secrets.token_urlsafe(32) if settings.keys() else None
+    worker_logs = WorkerLogs()
     autoscaler = Autoscaler(
         store,
         worker_registry,
         settings.endpoint_id,
         settings.scaling_policy(),
         program=program,
+        logs=worker_logs,
         requeues_on_reload=settings.reload_jobs == "requeue",
         api_key=next(iter(settings.keys()), None),
         own_key=managed_worker_key,
@@ -254,6 +260,7 @@ def build_components(
         ),
         client_routes=ClientRoutes(routes_store, worker_registry, settings),
         worker_routes=WorkerRoutes(routes_store, worker_registry, settings, shutdown),
+        worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscaler), worker_logs),
         console_routes=ConsoleRoutes(
             routes_store,
             worker_registry,

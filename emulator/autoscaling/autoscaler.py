@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
@@ -21,6 +22,7 @@ from emulator.autoscaling.worker_exit import (
     explain_failed_start,
     explain_worker_exit,
 )
+from emulator.autoscaling.worker_log import WorkerLog, WorkerLogs
 from emulator.autoscaling.worker_process import (
     Process,
     Spawn,
@@ -45,6 +47,8 @@ _EXIT_TIMEOUT_S = 15.0
 _SHUTDOWN_EXIT_TIMEOUT_S = 0.5
 # How long the last lines of a worker that has ended are waited for.
 _OUTPUT_TIMEOUT_S = 1.0
+# As many as a long traceback has.
+_MAX_LAST_LINES = 60
 # RunPod gives a worker seven minutes to start and load its model.
 _JOIN_TIMEOUT_S = 420.0
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 1.0, 60.0
@@ -61,6 +65,7 @@ class ManagedWorker:
         "generation",
         "is_overdue",
         "joined",
+        "log",
         "name",
         "process",
         "replaces",
@@ -71,15 +76,17 @@ class ManagedWorker:
         self,
         name: str,
         process: Process,
+        log: WorkerLog,
         now: float,
         generation: int,
         replaces: str | None = None,
     ) -> None:
         self.name = name
         self.process = process
+        self.log = log
         # Which state of the code it runs: each reload starts another generation.
         self.generation = generation
-        # The name of the worker that did not start, in whose place it was started.
+        # The name of the worker that ended without being told to, in whose place it was started.
         self.replaces = replaces
         self.started_at = now
         # When it last had a job, or requested its first one.
@@ -109,6 +116,7 @@ class Autoscaler:
         policy: ScalingPolicy,
         *,
         program: WorkerProgram | None = None,
+        logs: WorkerLogs | None = None,
         requeues_on_reload: bool = False,
         api_key: str | None = None,
         own_key: str | None = None,
@@ -123,6 +131,7 @@ class Autoscaler:
         self._endpoint = endpoint
         self._policy = policy
         self._program = program or command_program("")
+        self._logs = logs or WorkerLogs()
         self._requeues_on_reload = requeues_on_reload
         self._api_key = api_key
         self._own_key = own_key
@@ -145,11 +154,35 @@ class Autoscaler:
         self._generation = 1
         # Why the newest code of a user's handler did not start; None if it did, or has not ended.
         self._failure: StartFailure | None = None
-        # The names of the workers that did not start and have no successor yet.
-        self._failed_names: list[str] = []
+        # The names of the workers that ended without being told to and have no successor yet.
+        self._unhealthy_names: list[str] = []
         # Set to begin the next tick at once.
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint whose workers this manages."""
+        return self._endpoint
+
+    @property
+    def generation(self) -> int:
+        """Which state of the code new workers run; each reload starts another one."""
+        return self._generation
+
+    @property
+    def workers(self) -> Sequence[ManagedWorker]:
+        """The workers whose process runs, or has just ended."""
+        return list(self._workers.values())
+
+    @property
+    def command_line(self) -> str:
+        """What starts a worker, as a shell would take it."""
+        return shlex.join(self._program.command)
+
+    def uptime_s(self, worker: ManagedWorker) -> float:
+        """Return how long ago a worker was started."""
+        return self._now() - worker.started_at
 
     def start(self, url: str) -> None:
         """Start scaling; the server must be reachable at `url`."""
@@ -188,17 +221,17 @@ class Autoscaler:
         self._failure = None
         self._consecutive_crashes = 0
         self._no_start_before = -float("inf")
-        self._forget_failed_starts()
+        self._forget_failures()
         self._wake.set()
 
-    def _forget_failed_starts(self) -> None:
-        for name in self._failed_names:
+    def _forget_failures(self) -> None:
+        for name in self._unhealthy_names:
             self._worker_registry.clear_unhealthy(self._endpoint, name)
         for worker in self._workers.values():
             if worker.replaces is not None:
                 self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
                 worker.replaces = None
-        self._failed_names.clear()
+        self._unhealthy_names.clear()
 
     async def _run(self) -> None:
         while True:
@@ -232,11 +265,11 @@ class Autoscaler:
                 if now - worker.ending_at > _EXIT_TIMEOUT_S and not self._has_jobs(worker):
                     worker.process.kill()
             elif registration is not None and registration.requests_replacement:
-                logger.info("%s asked to be replaced", worker.name)
+                _note(worker, "asked to be replaced")
                 self._terminate(worker, now)
                 self._replacements += 1
             elif not worker.joined and now - worker.started_at > _JOIN_TIMEOUT_S:
-                logger.error("%s has not asked for a job in %g s", worker.name, _JOIN_TIMEOUT_S)
+                _note(worker, f"has not asked for a job in {_JOIN_TIMEOUT_S:g} s", logging.ERROR)
                 worker.is_overdue = True
                 worker.process.kill()
         await self._replace_outdated(registered, now)
@@ -298,7 +331,7 @@ class Autoscaler:
         ]
         idle.sort(key=lambda worker: worker.busy_at)
         for worker in idle[: count_spare(self._policy, demand, len(live))]:
-            logger.info("%s has nothing to do and ends", worker.name)
+            _note(worker, "has nothing to do and ends")
             self._terminate(worker, now)
         live = [worker for worker in live if worker.ending_at is None]
         starting = sum(not worker.joined for worker in live)
@@ -337,19 +370,23 @@ class Autoscaler:
             allows_private_targets=self._allows_private_targets,
             variables=self._program.variables(),
         )
+        log = self._logs.open(self._endpoint, name)
         try:
             process = await self._spawn(
-                name, self._program.command, environment, self._program.folder
+                name, self._program.command, environment, self._program.folder, log
             )
         except OSError as error:
             reason = f"could not be started: {error}"
+            log.append("system", f"{name} {reason}")
+            log.close()
             if self._program.file is not None:
                 self._failure = build_start_failure(name, self._program.file, reason, [])
             self._back_off(now, f"{name} {reason}")
             return
-        replaces = self._failed_names.pop(0) if self._failed_names else None
-        self._workers[name] = ManagedWorker(name, process, now, self._generation, replaces)
-        logger.info("%s starts", name)
+        replaces = self._unhealthy_names.pop(0) if self._unhealthy_names else None
+        worker = ManagedWorker(name, process, log, now, self._generation, replaces)
+        self._workers[name] = worker
+        _note(worker, "starts")
 
     def _terminate(self, worker: ManagedWorker, now: float) -> None:
         worker.ending_at = now
@@ -357,6 +394,7 @@ class Autoscaler:
 
     def _handle_join(self, worker: ManagedWorker, now: float) -> None:
         worker.joined, worker.busy_at = True, now
+        worker.log.append("system", f"{worker.name} asked for its first job")
         if worker.replaces is not None:
             self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
             worker.replaces = None
@@ -370,7 +408,8 @@ class Autoscaler:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_OUTPUT_TIMEOUT_S):
                 await worker.process.wait()
-        output = list(worker.process.last_lines)
+        output = worker.log.last_printed(_MAX_LAST_LINES)
+        self._close_log(worker)
         reason = explain_worker_exit(code, output)
         await self._store.reclaim_jobs(
             worker_key(self._endpoint, worker.name), f"its worker {reason}"
@@ -381,12 +420,13 @@ class Autoscaler:
         if worker.joined:
             if now - worker.started_at > _BACKOFF_RESET_S:
                 self._consecutive_crashes = 0
+            self._mark_unhealthy(worker, code, reason)
             self._back_off(now, f"{worker.name} {reason}")
             return
         reason = explain_failed_start(code, output)
         if worker.is_overdue:
             reason = f"was killed because it did not ask for a job within {_JOIN_TIMEOUT_S:g} s"
-        self._mark_failed_start(worker, code, reason)
+        self._mark_unhealthy(worker, code, reason)
         if self._program.file is None:
             self._back_off(now, f"{worker.name} {reason}")
             return
@@ -399,7 +439,13 @@ class Autoscaler:
         else:
             self._back_off(now, message)
 
-    def _mark_failed_start(self, worker: ManagedWorker, code: int, reason: str) -> None:
+    def _close_log(self, worker: ManagedWorker) -> None:
+        """Write how a worker ended as the last line of its log."""
+        if (code := worker.process.returncode) is not None:
+            worker.log.append("system", f"{worker.name} {describe_worker_exit(code)}")
+        worker.log.close()
+
+    def _mark_unhealthy(self, worker: ManagedWorker, code: int, reason: str) -> None:
         """Show a worker as unhealthy, in the place of the one that it replaced."""
         unhealthy = self._worker_registry.unhealthy_workers(self._endpoint)
         if worker.name in unhealthy:
@@ -408,7 +454,7 @@ class Autoscaler:
         if worker.replaces is not None:
             self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
         self._worker_registry.mark_unhealthy(self._endpoint, worker.name, f"it {reason}")
-        self._failed_names.append(worker.name)
+        self._unhealthy_names.append(worker.name)
 
     def _back_off(self, now: float, reason: str) -> None:
         pause_s = min(_FIRST_BACKOFF_S * 2**self._consecutive_crashes, _MAX_BACKOFF_S)
@@ -444,12 +490,19 @@ class Autoscaler:
         await asyncio.wait(exits)
         for worker in self._workers.values():
             await self._requeue_jobs(worker)
+            self._close_log(worker)
         self._workers.clear()
 
     def _kill(self, should_kill: Callable[[ManagedWorker], bool]) -> None:
         for worker in self._workers.values():
             if worker.process.returncode is None and should_kill(worker):
                 worker.process.kill()
+
+
+def _note(worker: ManagedWorker, event: str, level: int = logging.INFO) -> None:
+    """Write what happens to a worker into its log and the server's."""
+    worker.log.append("system", f"{worker.name} {event}")
+    logger.log(level, "%s %s", worker.name, event)
 
 
 def is_managed(key: str) -> bool:

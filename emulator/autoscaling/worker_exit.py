@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from engine.hosts.child_process import describe_exit
 
+# The SDK's last line after a failed fitness check; the reason is in the line before it.
+_SDK_EXIT_LINE = "Worker is unhealthy, exiting."
 # The supervisor returns this number plus the signal's, as a shell does.
 _SIGNAL_BASE = 128
 NO_WORKER_STARTED = (
@@ -25,7 +27,14 @@ def describe_worker_exit(code: int) -> str:
 
 def last_printed_line(output: Sequence[str]) -> str:
     """Return the last line that is not indented, which ends a traceback; "" if there is none."""
-    return next((line for line in reversed(output) if line and not line[0].isspace()), "")
+    return next(
+        (
+            line
+            for line in reversed(output)
+            if line and not line[0].isspace() and _SDK_EXIT_LINE not in line
+        ),
+        "",
+    )
 
 
 def explain_worker_exit(code: int, output: Sequence[str]) -> str:

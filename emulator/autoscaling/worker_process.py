@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from emulator.autoscaling import supervisor
+from emulator.autoscaling.output_reader import OutputReader
+from emulator.autoscaling.worker_log import WorkerLog
 from emulator.http.request_target import WORKER_KEY_PARAM
 
-logger = logging.getLogger(__name__)
-
-_MAX_LINE_BYTES = 2**16
-# As many as a long traceback has.
-_MAX_LAST_LINES = 60
-# The SDK logs the URL of a failed request.
-_SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
-# The SDK's last line after a failed fitness check; the reason is in the line before it.
-_SDK_EXIT_LINE = "Worker is unhealthy, exiting."
 # Variables that configure this server; a worker's own of the same names would mean something else.
 _NOT_INHERITED = frozenset(
     {
@@ -51,10 +41,6 @@ class Process(Protocol):
     def returncode(self) -> int | None:
         """The exit code; None while the process runs."""
 
-    @property
-    def last_lines(self) -> Sequence[str]:
-        """The last lines of its output, without the SDK's line that it exits."""
-
     def terminate(self) -> None:
         """Send SIGTERM: the worker finishes its jobs and exits."""
 
@@ -65,8 +51,10 @@ class Process(Protocol):
         """Wait until the process has exited; return the exit code."""
 
 
-# Called with the worker's name, its command, its environment and its working folder.
-Spawn = Callable[[str, Sequence[str], Mapping[str, str], "Path | None"], Awaitable[Process]]
+# Called with the worker's name, command and environment, its working folder, and its log.
+Spawn = Callable[
+    [str, Sequence[str], Mapping[str, str], "Path | None", WorkerLog], Awaitable[Process]
+]
 
 
 def worker_environment(
@@ -122,12 +110,11 @@ def worker_environment(
 
 
 class SupervisedProcess:
-    """A worker under a supervisor process; its output goes to the log."""
+    """A worker under a supervisor process; a task of its own reads its output."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, output: OutputReader) -> None:
         self._process = process
-        self.last_lines: deque[str] = deque(maxlen=_MAX_LAST_LINES)
-        self._reader = asyncio.create_task(self._log(name, process.stdout))
+        self._reader = asyncio.create_task(output.read(process.stdout))
 
     @property
     def returncode(self) -> int | None:
@@ -151,26 +138,13 @@ class SupervisedProcess:
         await asyncio.wait({self._reader})
         return code
 
-    async def _log(self, name: str, output: asyncio.StreamReader | None) -> None:
-        while output is not None:
-            try:
-                line = await output.readline()
-            except ValueError:
-                # Longer than _MAX_LINE_BYTES; the reader has dropped it.
-                continue
-            if not line:
-                return
-            if text := _SECRET.sub("…", line.decode("utf-8", "replace").rstrip()):
-                logger.info("%s: %s", name, text)
-                if _SDK_EXIT_LINE not in text:
-                    self.last_lines.append(text)
-
 
 async def spawn_supervised(
     name: str,
     command: Sequence[str],
     environment: Mapping[str, str],
-    folder: Path | None = None,
+    folder: Path | None,
+    log: WorkerLog,
 ) -> SupervisedProcess:
     """Start a worker in a folder, or in this process's own. Raises OSError."""
     process = await asyncio.create_subprocess_exec(
@@ -182,8 +156,7 @@ async def spawn_supervised(
         stderr=STDOUT,
         env=environment,
         cwd=folder,
-        limit=_MAX_LINE_BYTES,
         # Not in the terminal's group: Ctrl-C is for the server, which stops the workers gracefully.
         start_new_session=True,
     )
-    return SupervisedProcess(name, process)
+    return SupervisedProcess(process, OutputReader(name, log))

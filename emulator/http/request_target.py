@@ -22,6 +22,8 @@ CONSOLE_POLLS = frozenset({"console"})
 JOB_CREATING_OPS = frozenset({"run", "runsync", "retry"})
 # The only POST request of the OpenAI API that starts no work.
 BATCH_CANCEL = "batch-cancel"
+# The paths of RunPod's REST API v2 begin with /v2/serverless/{endpoint}/workers.
+REST_V2, WORKER_LIST = "serverless", "workers"
 # First path segments of the OpenAI routes with a prefix.
 _OPENAI = frozenset({"openai", "v1", "v3", "tokenize", "detokenize"})
 # First path segments of the `oracle` dialect, whose routes have no prefix.
@@ -58,6 +60,8 @@ def _classify_path(path: str) -> RequestTarget:
         return RequestTarget(RouteGroup.PUBLIC, path[1:])
     parts = path.split("/")
     endpoint = None
+    if parts[1:3] == ["v2", REST_V2] and parts[4:5] == [WORKER_LIST]:
+        return RequestTarget(RouteGroup.CLIENT, WORKER_LIST, parts[3])
     if parts[1] == "v2" and len(parts) > 3:
         endpoint = parts[2]
         parts = parts[2:]

@@ -13,6 +13,7 @@ JSON = "application/json"
 FORM = "multipart/form-data"
 BYTES = "application/octet-stream"
 TEXT = "text/plain"
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Operation:
     response_type: str = JSON
     query: tuple[dict[str, Any], ...] = ()
     errors: tuple[int, ...] = ()
+    # Status codes of errors in the format of RunPod's REST API v2.
+    problems: tuple[int, ...] = ()
     may_be_empty: bool = False
     can_stream: bool = False
     # The error's code is a name instead of a number.
@@ -306,6 +309,34 @@ OPERATIONS = {
         response="ConsoleJob",
         errors=_NOT_THERE,
         can_stream=True,
+    ),
+    "/v2/serverless/{endpoint}/workers": Operation(
+        summary="List the workers of an endpoint",
+        tag=_SERVER,
+        response="WorkerList",
+        description="In the shape of RunPod's REST API v2.",
+    ),
+    "/v2/serverless/{endpoint}/workers/{worker}/logs": Operation(
+        summary="Follow the log of a worker",
+        tag=_SERVER,
+        response="LogEvents",
+        response_type=EVENTS,
+        description="Server-sent events, one a line: first the newest `tail` lines, or those "
+        "`since` a time, or those after the event that the header `Last-Event-ID` names; then new "
+        "lines as they come. The stream ends when the worker has ended.",
+        query=(
+            _query("source", "Whose lines.", enum=["container", "system", "both"], default="both"),
+            _query(
+                "tail",
+                "How many lines come first.",
+                type="integer",
+                minimum=0,
+                maximum=5_000,
+                default=100,
+            ),
+            _query("since", "The time of the first line.", type="string", format="date-time"),
+        ),
+        problems=(400, 404),
     ),
     "/health": Operation(summary="Get the state of the server", tag=_SERVER, response="Health"),
 }

@@ -9,7 +9,15 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 
 from emulator.openapi.examples import examples
-from emulator.openapi.operations import ENDPOINT, JSON, TAGS, Operation, find_operation, tag_at_path
+from emulator.openapi.operations import (
+    ENDPOINT,
+    EVENTS,
+    JSON,
+    TAGS,
+    Operation,
+    find_operation,
+    tag_at_path,
+)
 from emulator.openapi.schemas.batches import batch_schemas
 from emulator.openapi.schemas.common import ref
 from emulator.openapi.schemas.console import console_schemas
@@ -18,7 +26,7 @@ from emulator.openapi.schemas.openai import openai_schemas
 from emulator.settings import EmulatorSettings
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_EVENTS = "text/event-stream"
+_PROBLEM = "application/problem+json"
 
 _FAILURES = {
     400: "Invalid request; `param` names the field.",
@@ -121,6 +129,8 @@ def _describe_operation(
         # The key is checked before the request is routed.
         schema = "NamedError" if operation.has_named_errors and code != 401 else "Error"
         responses[str(code)] = _build_content(_FAILURES[code], schema)
+    for code in operation.problems:
+        responses[str(code)] = _build_content(_FAILURES[code], "Problem", _PROBLEM)
     described: dict[str, Any] = {
         "operationId": _operation_id(method, path),
         "summary": operation.summary,
@@ -183,7 +193,7 @@ def _build_path_parameter(name: str, settings: EmulatorSettings) -> dict[str, An
 def _build_success(operation: Operation) -> dict[str, Any]:
     answer = _build_content("Success.", operation.response, operation.response_type)
     if operation.can_stream:
-        answer["content"][_EVENTS] = {"schema": {"type": "string"}}
+        answer["content"][EVENTS] = {"schema": {"type": "string"}}
     return answer
 
 

@@ -34,6 +34,7 @@ class RemoteWorker:
         "endpoint",
         "has_broken_poll",
         "has_duplicate_name",
+        "joined_at",
         "key",
         "last_active_at",
         "missing_attempts",
@@ -47,6 +48,8 @@ class RemoteWorker:
         self.endpoint = endpoint
         self.name = name
         self.key = worker_key(endpoint, name)
+        # When it was first heard of, by the wall clock.
+        self.joined_at = time.time()
         # Its open long-polls: job-take calls, and job-stop calls.
         self.open_take_polls = 0
         self.open_stop_polls = 0

@@ -140,6 +140,18 @@ class WorkerRegistry:
         """
         self._count_local_slots[endpoint] = count_slots
 
+    def local_status(self, endpoint: str) -> str | None:
+        """Return the status of the local worker of an endpoint; None if it has none."""
+        count_slots = self._count_local_slots.get(endpoint)
+        if count_slots is None:
+            return None
+        idle, running, unhealthy = count_slots()
+        if running:
+            return "RUNNING"
+        if idle:
+            return "IDLE"
+        return "UNHEALTHY" if unhealthy else "INITIALIZING"
+
     def set_initializing(self, endpoint: str, count: int) -> None:
         """Set the number of workers that were started and have not called for a job yet."""
         self._initializing[endpoint] = count

@@ -70,10 +70,15 @@ async def stream_events(
 
 def _split_blocks(events: bytes) -> Sequence[bytes]:
     """Return blocks of complete events that each fit into a job's chunk, line ends escaped."""
-    if not events.isascii():
+    return split_events(escape_line_ends(events))
+
+
+def escape_line_ends(json_or_events: bytes) -> bytes:
+    """Return the same JSON, or events with JSON, with Unicode's line separators as `\\uNNNN`."""
+    if not json_or_events.isascii():
         for line_end, escaped in _ESCAPED_LINE_ENDS.items():
-            events = events.replace(line_end, escaped)
-    return split_events(events)
+            json_or_events = json_or_events.replace(line_end, escaped)
+    return json_or_events
 
 
 def _merge_deltas(parts: Sequence[Part]) -> Sequence[Part]:

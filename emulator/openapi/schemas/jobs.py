@@ -121,6 +121,42 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
                 }
             },
         ),
+        "WorkerList": object_of(
+            {
+                "endpointVersion": COUNT,
+                "summary": _counts(
+                    "running", "idle", "initializing", "throttled", "unhealthy", "total"
+                ),
+                "workers": list_of(
+                    object_of(
+                        {
+                            "id": TEXT,
+                            "status": {
+                                "enum": [
+                                    *("RUNNING", "IDLE", "INITIALIZING", "THROTTLED"),
+                                    "UNHEALTHY",
+                                ]
+                            },
+                            "isStale": FLAG | {"description": "It runs code before a change."},
+                            "version": COUNT,
+                            "gpuCount": COUNT,
+                            "image": TEXT | {"description": "The command that starts the worker."},
+                            "uptimeSeconds": COUNT,
+                            "gpuTypeId": or_null(TEXT),
+                            "dataCenterId": TEXT,
+                            "startedAt": or_null(TEXT),
+                        }
+                    )
+                ),
+            }
+        ),
+        "LogEvents": {
+            "type": "string",
+            "description": "Events whose `data` is JSON with `ts`, `source` and `line`.",
+        },
+        "Problem": object_of(
+            {"title": TEXT, "status": COUNT, "detail": TEXT, "errors": list_of(ANY)}
+        ),
         "Health": object_of(
             {
                 "status": {

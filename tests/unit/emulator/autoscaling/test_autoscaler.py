@@ -16,6 +16,7 @@ import pytest
 import emulator.autoscaling.autoscaler
 from emulator.autoscaling.autoscaler import Autoscaler, is_managed
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
+from emulator.autoscaling.worker_log import WorkerLog, WorkerLogs
 from emulator.autoscaling.worker_process import (
     spawn_supervised,
     worker_environment,
@@ -33,11 +34,12 @@ URL = "http://127.0.0.1:1"
 class Process:
     """A process that ends when a test says so; a kill ends it."""
 
-    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, environment: Mapping[str, str], log: WorkerLog) -> None:
         self.name = name
         self.environment = environment
+        self.log = log
         self.returncode: int | None = None
-        self.last_lines = ["first", "its last line"]
+        self.prints = ["first", "its last line"]
         self.terminated = 0
         self.killed = 0
         self._over = asyncio.Event()
@@ -50,6 +52,8 @@ class Process:
         self.end(137)
 
     def end(self, code: int = 0) -> None:
+        for line in self.prints:
+            self.log.append("container", line)
         self.returncode = code
         self._over.set()
 
@@ -67,11 +71,13 @@ class AutoscalerScene:
         self.refuses = False
         self.store = MemoryJobStore(now=lambda: self.time, monotonic=lambda: self.time)
         self.worker_registry = WorkerRegistry(self.store, lease_s=30, grace_s=2)
+        self.logs = WorkerLogs()
         self.autoscaler = Autoscaler(
             self.store,
             self.worker_registry,
             ENDPOINT,
             ScalingPolicy(**scaling),
+            logs=self.logs,
             local="local",
             spawn=self._spawn,
             now=lambda: self.time,
@@ -84,11 +90,12 @@ class AutoscalerScene:
         name: str,
         command: Sequence[str],
         environment: Mapping[str, str],
-        folder: Path | None = None,
+        folder: Path | None,
+        log: WorkerLog,
     ) -> Process:
         if self.refuses:
             raise FileNotFoundError("no such program")
-        self.processes.append(Process(name, environment))
+        self.processes.append(Process(name, environment, log))
         return self.processes[-1]
 
     async def after(self, seconds: float) -> None:
@@ -307,7 +314,7 @@ async def test_worker_that_cannot_start_is_unhealthy_with_how_it_ended(
     scene = AutoscalerScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
     (first,) = scene.processes
-    first.last_lines = output
+    first.prints = output
     if reported is not None:
         scene.worker_registry.mark_unhealthy(ENDPOINT, first.name, reported)
     first.end(code)
@@ -315,6 +322,62 @@ async def test_worker_that_cannot_start_is_unhealthy_with_how_it_ended(
     assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {first.name: reason}
     ending = reason.removeprefix("it ").partition(" after")[0]
     assert f"{first.name} {ending}" in caplog.text
+
+
+async def test_worker_that_crashes_is_unhealthy_until_another_one_takes_its_place() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    (first,) = scene.processes
+    scene.join(first)
+    await scene.after(0.25)
+    first.end(139)
+    await scene.after(0.25)
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {
+        first.name: "it was killed by SIGSEGV; its last line: its last line"
+    }
+    await scene.after(1.5)
+    scene.join(scene.processes[1])
+    await scene.after(0.25)
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
+
+
+async def test_log_of_a_worker_has_what_it_printed_and_how_it_ended() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    (first,) = scene.processes
+    scene.join(first)
+    await scene.after(0.25)
+    first.end(1)
+    await scene.after(0.25)
+    log = scene.logs.find(ENDPOINT, first.name)
+    assert log is not None
+    assert log.is_closed
+    assert [(line.source, line.text) for line in log.lines_after(0)] == [
+        ("system", f"{first.name} starts"),
+        ("system", f"{first.name} asked for its first job"),
+        ("container", "first"),
+        ("container", "its last line"),
+        ("system", f"{first.name} exited with code 1"),
+    ]
+
+
+async def test_log_of_a_worker_that_cannot_be_started_has_the_reason() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    scene.refuses = True
+    await scene.after(0.25)
+    log = scene.logs.find(ENDPOINT, f"launched-{scene.autoscaler._series}-1")
+    assert log is not None
+    assert log.is_closed
+    assert log.lines_after(0)[0].text.endswith("could not be started: no such program")
+
+
+async def test_logs_are_closed_when_the_server_ends() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    await scene.autoscaler.drain(0)
+    log = scene.logs.find(ENDPOINT, scene.processes[0].name)
+    assert log is not None
+    assert log.is_closed
 
 
 async def test_crash_looping_worker_is_counted_as_unhealthy_once() -> None:
@@ -532,7 +595,9 @@ def test_worker_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     program = "print('no answer from /ping/w1?gpu=local&worker_key=own-_1&job_id=a')"
-    process = await spawn_supervised("w1", [sys.executable, "-S", "-c", program], {})
+    process = await spawn_supervised(
+        "w1", [sys.executable, "-S", "-c", program], {}, None, WorkerLog()
+    )
     async with asyncio.timeout(20):
         assert await process.wait() == 0
     assert "w1: no answer from /ping/w1?gpu=local&worker_key=…&job_id=a" in caplog.messages
@@ -583,7 +648,7 @@ async def test_children_of_a_worker_end_with_it(
 ) -> None:
     caplog.set_level("INFO")
     command = [sys.executable, "-S", "-c", PARENT]
-    process = await spawn_supervised("w1", command, {"NAME": "its name"})
+    process = await spawn_supervised("w1", command, {"NAME": "its name"}, None, WorkerLog())
     await wait_until(lambda: "its name" in caplog.text)
     line = next(each for each in caplog.messages if "its name" in each)
     assert line.startswith("w1: ")
@@ -607,7 +672,7 @@ async def test_children_of_a_worker_end_with_it(
 
 async def test_missing_command_exits_with_127(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    process = await spawn_supervised("w1", ["/no/such/program"], {})
+    process = await spawn_supervised("w1", ["/no/such/program"], {}, None, WorkerLog())
     async with asyncio.timeout(20):
         assert await process.wait() == 127
     assert "w1: /no/such/program cannot be started: No such file" in caplog.text

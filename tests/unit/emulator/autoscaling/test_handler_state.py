@@ -83,7 +83,7 @@ async def test_handler_has_no_failure_before_the_next_tick_when_its_second_start
 async def test_handler_that_does_not_start_has_failed_and_answers_jobs() -> None:
     scene = HandlerScene()
     await scene.after(0.5)
-    scene.processes[0].last_lines = []
+    scene.processes[0].prints = []
     scene.processes[0].end(139)
     (job,) = await scene.enqueue()
     await scene.after(0.25)

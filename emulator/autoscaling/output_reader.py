@@ -1,0 +1,112 @@
+"""Read what a worker prints, into its log and onto the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+
+import orjson
+
+from emulator.autoscaling.line_splitter import LineSplitter
+from emulator.autoscaling.worker_log import WorkerLog
+from emulator.http.request_target import WORKER_KEY_PARAM
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 16_384
+# More would fill the terminal faster than anyone reads, and take the server's time.
+_MAX_SHOWN_PER_S = 500
+# The SDK logs the URL of a failed request.
+_SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
+# How a line of the SDK's logger begins when the SDK runs on RunPod.
+_SDK_LINE_START = '{"requestId": '
+_SDK_LEVELS = {"DEBUG": logging.DEBUG, "WARN": logging.WARNING, "ERROR": logging.ERROR}
+
+
+class OutputReader:
+    """Copies one worker's output to its log, and to the server's own log; one task runs it.
+
+    Lines of the SDK's logger are shown as text, with the job that they name. If a worker prints
+    more than `max_shown_per_s` lines in a second, its log has all of them, and the server's log
+    says how many it omits.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        log: WorkerLog,
+        *,
+        max_shown_per_s: int = _MAX_SHOWN_PER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._worker = worker
+        self._log = log
+        self._max_shown_per_s = max_shown_per_s
+        self._clock = clock
+        self._second_started_at = -1.0
+        self._shown = 0
+        self._omitted = 0
+
+    async def read(self, output: asyncio.StreamReader | None) -> None:
+        """Read to the end of the output; None if the process has no pipe."""
+        if output is None:
+            return
+        splitter = LineSplitter()
+        while block := await output.read(_READ_BYTES):
+            started_at = self._clock()
+            for line in splitter.feed(block):
+                self._add(line)
+            # As long as the lines took: a worker that floods the pipe gets half of the server's
+            # time, and waits in between. Without it, no other task would run while there is more.
+            await asyncio.sleep(self._clock() - started_at)
+        for line in splitter.finish():
+            self._add(line)
+        self._report_omitted()
+
+    def _add(self, line: str) -> None:
+        text = _SECRET.sub("…", line.rstrip())
+        self._log.append("container", text)
+        if text and self._may_show():
+            self._show(text)
+
+    def _may_show(self) -> bool:
+        now = self._clock()
+        if now - self._second_started_at >= 1:
+            self._report_omitted()
+            self._second_started_at, self._shown = now, 0
+        self._shown += 1
+        if self._shown > self._max_shown_per_s:
+            self._omitted += 1
+            return False
+        return True
+
+    def _report_omitted(self) -> None:
+        if self._omitted:
+            logger.warning(
+                "%s: %s more lines are in the worker's log only", self._worker, f"{self._omitted:,}"
+            )
+            self._omitted = 0
+
+    def _show(self, text: str) -> None:
+        level, job_id = logging.INFO, None
+        if text.startswith(_SDK_LINE_START):
+            text, level, job_id = _parse_sdk_line(text)
+        extra = None if job_id is None else {"job_id": job_id}
+        for line in text.splitlines():
+            logger.log(level, "%s: %s", self._worker, line, extra=extra)
+
+
+def _parse_sdk_line(text: str) -> tuple[str, int, str | None]:
+    """Return message, level and job id of a line of the SDK's logger; any other line as it is."""
+    try:
+        fields = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text, logging.INFO, None
+    message, job_id = fields.get("message"), fields.get("requestId")
+    if not isinstance(message, str):
+        return text, logging.INFO, None
+    level = _SDK_LEVELS.get(str(fields.get("level")), logging.INFO)
+    return message, level, job_id if isinstance(job_id, str) else None

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from emulator.autoscaling.output_reader import OutputReader
+from emulator.autoscaling.worker_log import WorkerLog
+
+
+async def read(printed: bytes, **options: int) -> WorkerLog:
+    log = WorkerLog()
+    stream = asyncio.StreamReader()
+    stream.feed_data(printed)
+    stream.feed_eof()
+    async with asyncio.timeout(10):
+        await OutputReader("w1", log, clock=lambda: 5.0, **options).read(stream)
+    return log
+
+
+def texts(log: WorkerLog) -> list[str]:
+    return [line.text for line in log.lines_after(0)]
+
+
+async def test_traceback_is_kept_whole(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    lines = ["Traceback (most recent call last):", '  File "handler.py", line 1', "", "ValueError"]
+    log = await read("\n".join(lines).encode())
+    assert texts(log) == lines
+    assert caplog.messages == [f"w1: {line}" for line in lines if line]
+
+
+async def test_line_of_the_sdk_is_shown_with_its_level_and_job(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    line = json.dumps({"requestId": "job-1", "message": "Failed:\n a reason", "level": "ERROR"})
+    log = await read(line.encode() + b"\n")
+    assert texts(log) == [line]
+    assert caplog.messages == ["w1: Failed:", "w1:  a reason"]
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert {record.__dict__["job_id"] for record in caplog.records} == {"job-1"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"requestId": cut',
+        '{"requestId": null}',
+        '{"requestId": null, "message": 5, "level": "INFO"}',
+        "{}",
+    ],
+)
+async def test_line_that_only_looks_like_the_sdks_is_shown_as_it_is(
+    line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await read(line.encode())
+    assert caplog.messages == [f"w1: {line}"]
+
+
+async def test_lines_of_the_sdk_without_a_job_have_no_job(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    await read(b'{"requestId": null, "message": "Started.", "level": "WARN"}\n')
+    (record,) = caplog.records
+    assert (record.getMessage(), record.levelno) == ("w1: Started.", logging.WARNING)
+    assert "job_id" not in record.__dict__
+
+
+async def test_flood_is_in_the_log_and_counted_on_the_terminal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    log = await read(b"".join(b"%d\n" % number for number in range(4_000)), max_shown_per_s=3)
+    assert texts(log) == [str(number) for number in range(4_000)]
+    assert caplog.messages == [
+        *("w1: 0", "w1: 1", "w1: 2"),
+        "w1: 3,997 more lines are in the worker's log only",
+    ]
+
+
+async def test_other_tasks_run_while_a_flood_is_read() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counter = asyncio.create_task(count_turns())
+    await read(b"x\n" * 100_000, max_shown_per_s=1)
+    counter.cancel()
+    assert turns >= 12
+
+
+async def test_key_of_the_worker_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log = await read(b"GET /ping/w1?gpu=local&worker_key=own-_1&job_id=a\n")
+    assert texts(log) == ["GET /ping/w1?gpu=local&worker_key=…&job_id=a"]
+    assert "own-_1" not in caplog.text

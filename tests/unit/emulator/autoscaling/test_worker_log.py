@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import asyncio
+
+from emulator.autoscaling.worker_log import Source, WorkerLog, WorkerLogs
+
+
+def filled(count: int, **bounds: int) -> WorkerLog:
+    """A log of lines 1, 2, …; line N was written at N seconds, and even ones by the server."""
+    times = iter(range(1, count + 1000))
+    log = WorkerLog(clock=lambda: float(next(times)), **bounds)
+    for number in range(1, count + 1):
+        source: Source = "container" if number % 2 else "system"
+        log.append(source, f"line {number}")
+    return log
+
+
+def test_log_keeps_the_newest_lines() -> None:
+    log = filled(10, max_lines=3)
+    assert [line.text for line in log.lines_after(0)] == ["line 8", "line 9", "line 10"]
+    assert (log.first_number, log.last_number) == (8, 10)
+
+
+def test_log_keeps_the_newest_characters_and_at_least_one_line() -> None:
+    log = WorkerLog(max_chars=10)
+    for text in ("a" * 6, "b" * 6, "c" * 4, "d" * 50):
+        log.append("container", text)
+    assert [line.text for line in log.lines_after(0)] == ["d" * 50]
+    log.append("container", "e" * 10)
+    assert [line.text for line in log.lines_after(0)] == ["e" * 10]
+
+
+def test_lines_after_begins_behind_a_number_that_may_be_dropped() -> None:
+    log = filled(10, max_lines=4)
+    assert [line.number for line in log.lines_after(8)] == [9, 10]
+    assert [line.number for line in log.lines_after(3)] == [7, 8, 9, 10]
+    assert [line.number for line in log.lines_after(3, limit=2)] == [7, 8]
+    assert log.lines_after(10) == log.lines_after(99) == []
+    assert WorkerLog().lines_after(0) == []
+
+
+def test_number_before_finds_a_time() -> None:
+    log = filled(10)
+    assert [log.number_before(at) for at in (0, 1, 3.5, 10, 11)] == [0, 0, 3, 9, 10]
+
+
+def test_number_before_tail_counts_the_lines_of_a_source() -> None:
+    log = filled(10)
+    assert log.number_before_tail(2, ("container", "system")) == 8
+    assert log.number_before_tail(2, ("container",)) == 6
+    assert log.number_before_tail(99, ("system",)) == 1
+    assert log.number_before_tail(0, ("container",)) == 10
+    assert WorkerLog().number_before_tail(5, ("container",)) == 0
+
+
+def test_last_printed_is_what_the_worker_printed_without_empty_lines() -> None:
+    log = filled(3)
+    log.append("container", "")
+    assert log.last_printed(9) == ["line 1", "line 3"]
+    assert log.last_printed(1) == ["line 3"]
+
+
+async def test_wait_for_line_wakes_every_reader_for_a_line_and_for_the_end() -> None:
+    log = WorkerLog()
+    async with asyncio.timeout(5):
+        readers = [asyncio.create_task(log.wait_for_line(0)) for _ in range(2)]
+        await asyncio.sleep(0)
+        log.append("container", "one")
+        await asyncio.gather(*readers)
+        late = asyncio.create_task(log.wait_for_line(1))
+        await asyncio.sleep(0)
+        assert not late.done()
+        log.close()
+        await late
+        await log.wait_for_line(1)
+
+
+def test_logs_of_ended_workers_are_dropped_when_they_are_too_many() -> None:
+    logs = WorkerLogs(max_ended=2)
+    for name in ("running", "a", "b", "c", "d"):
+        log = logs.open("here", name)
+        if name != "running":
+            log.close()
+    logs.open("here", "new")
+    kept = [name for name in ("running", "a", "b", "c", "d", "new") if logs.find("here", name)]
+    assert kept == ["running", "c", "d", "new"]
+    assert logs.find("there", "new") is None
