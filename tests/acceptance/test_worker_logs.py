@@ -1,0 +1,195 @@
+"""The logs of real workers as RunPod's MCP server and other clients read them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.mcp_client import RunPodMCP
+from tests.acceptance.workers.processes import Platform, becomes
+from tests.waiting import PATIENCE
+
+ENDPOINT = "logs"
+WORKER = """\
+import os, sys, time
+import runpod
+
+def handler(job):
+    if job["input"].get("crashes"):
+        os._exit(3)
+    for number in range(job["input"]["lines"]):
+        print("line", number)
+    print("x" * 1_000_000)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(bytes(range(256)) + b"\\n")
+    print("10%\\r20%\\r" + job["input"]["last"], flush=True)
+    return "printed"
+
+if os.path.exists("broken"):
+    import a_missing_package
+runpod.serverless.start({"handler": handler})
+"""
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("worker")
+    (folder / "worker.py").write_text(WORKER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def platform(folder: Path) -> Iterator[Platform]:
+    platform = Platform(
+        folder,
+        LOCAL_WORKER="off",
+        ENDPOINT_ID=ENDPOINT,
+        WORKERS="1",
+        WORKERS_MIN="1",
+        WORKER_COMMAND=f"{sys.executable} worker.py",
+        MAX_LOSSES="1",
+        POLL_HOLD_S="0.5",
+    )
+    yield platform
+    platform.close()
+
+
+def workers(platform: Platform) -> dict[str, str]:
+    """The status of each worker."""
+    answer = platform.client.get(f"/v2/serverless/{ENDPOINT}/workers").json()
+    return {worker["id"]: worker["status"] for worker in answer["workers"]}
+
+
+def ready_worker(platform: Platform) -> str:
+    """Wait for the one worker that takes jobs; return its name."""
+
+    def find() -> str | None:
+        found = workers(platform)
+        return next(iter(found)) if list(found.values()) == ["IDLE"] else None
+
+    return becomes(find)
+
+
+def log_path(worker: str) -> str:
+    return f"/v2/serverless/{ENDPOINT}/workers/{worker}/logs"
+
+
+def read_events(
+    platform: Platform, worker: str, *, until: str, limit: int = 10_000, **request: Any
+) -> list[tuple[str, str]]:
+    """Follow a log up to a line that ends like this, or `limit` events; ids and lines."""
+    events: list[tuple[str, str]] = []
+    with platform.client.stream("GET", log_path(worker), **request) as response:
+        assert response.status_code == 200
+        event_id = ""
+        for line in response.iter_lines():
+            if line.startswith("id: "):
+                event_id = line.removeprefix("id: ")
+            elif line.startswith("data: "):
+                events.append((event_id, json.loads(line.removeprefix("data: "))["line"]))
+                if events[-1][1].endswith(until) or len(events) == limit:
+                    break
+    return events
+
+
+def test_log_of_a_flood_resumes_without_loss_or_repetition(platform: Platform) -> None:
+    worker = ready_worker(platform)
+    job = platform.run(ENDPOINT, {"lines": 3_000, "last": "last words"})
+    assert job.output() == "printed"
+    # The server's own lines may come between those of the worker.
+    params: dict[str, Any] = {"tail": 5_000, "source": "container"}
+    whole = read_events(platform, worker, until="last words", params=params)
+    lines = [line for _, line in whole]
+    start = len(lines) - 1 - lines[::-1].index("line 0")
+    assert lines[start : start + 3_000] == [f"line {number}" for number in range(3_000)]
+    megabyte, *binary, last = lines[start + 3_000 :]
+    assert megabyte == "x" * 65_536 + " … (934,464 more bytes)"
+    # A line feed and a carriage return are among the 256 bytes.
+    assert [line[:2] for line in binary] == ["\x00\x01", "\x0e\x0f"]
+    assert last == "last words"
+    parts: list[tuple[str, str]] = []
+    while not parts or parts[-1] != whole[-1]:
+        headers = {"Last-Event-ID": parts[-1][0]} if parts else {}
+        parts += read_events(
+            platform, worker, until="last words", limit=700, headers=headers, params=params
+        )
+    assert parts == whole
+
+
+def test_server_answers_while_a_worker_floods_its_output(platform: Platform) -> None:
+    ready_worker(platform)
+    job = platform.run(ENDPOINT, {"lines": 200_000, "last": "end of the flood"}).started()
+    slowest_s = 0.0
+    while job.status() == "IN_PROGRESS":
+        began_at = time.monotonic()
+        platform.client.get("/health")
+        slowest_s = max(slowest_s, time.monotonic() - began_at)
+    assert job.output() == "printed"
+    assert slowest_s < 1 * PATIENCE
+    assert "more lines are in the worker's log only" in platform.log
+
+
+def test_runpods_mcp_server_finds_out_why_a_worker_does_not_start(
+    platform: Platform, folder: Path
+) -> None:
+    crashing = ready_worker(platform)
+    (folder / "broken").touch()
+    url = f"http://127.0.0.1:{platform.port}"
+    try:
+        with RunPodMCP(url, str(folder / "home")) as mcp:
+            # The running worker ends, and the next ones do not start.
+            job = platform.run(ENDPOINT, {"crashes": True})
+            assert "exited with code 3" in job.ended()["error"]
+            job_id = mcp.call("run-endpoint", endpointId=ENDPOINT, input={"lines": 1, "last": ""})[
+                "id"
+            ]
+            becomes(lambda: crashing not in workers(platform))
+            status = mcp.call("get-job-status", endpointId=ENDPOINT, jobId=job_id)
+            assert status["status"] == "IN_QUEUE"
+            assert "crash-looping" in status["hint"]
+            listed = mcp.call("list-endpoint-workers", id=ENDPOINT)["workers"]
+            (unhealthy,) = (each["id"] for each in listed if each["status"] == "UNHEALTHY")
+            assert unhealthy in status["hint"]
+            log = mcp.call("stream-worker-logs", endpointId=ENDPOINT, workerId=unhealthy)
+        printed = [item["line"] for item in log["items"] if item["source"] == "container"]
+        said = [item["line"] for item in log["items"] if item["source"] == "system"]
+        assert printed[0] == "Traceback (most recent call last):"
+        assert printed[-1] == "ModuleNotFoundError: No module named 'a_missing_package'"
+        assert said[-1] == f"{unhealthy} exited with code 1"
+    finally:
+        (folder / "broken").unlink()
+
+
+def test_reader_of_a_log_does_not_delay_the_end_of_the_server(folder: Path) -> None:
+    own = folder / "own"
+    own.mkdir()
+    (own / "worker.py").write_text(WORKER)
+    platform = Platform(
+        own,
+        LOCAL_WORKER="off",
+        ENDPOINT_ID=ENDPOINT,
+        WORKERS="1",
+        WORKERS_MIN="1",
+        WORKER_COMMAND=f"{sys.executable} worker.py",
+    )
+    try:
+        worker = becomes(lambda: next(iter(workers(platform)), None))
+        with platform.client.stream("GET", log_path(worker)) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("id: ")
+            began_at = time.monotonic()
+            platform.process.terminate()
+            rest = "\n".join(lines)
+        assert platform.process.wait(20 * PATIENCE) == 0
+        assert time.monotonic() - began_at < 10 * PATIENCE
+        assert f"{worker} " in rest
+    finally:
+        platform.kill()
