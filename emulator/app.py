@@ -81,12 +81,12 @@ def _engine_routes(components: Components) -> list[BaseRoute]:
 
 async def _on_store_full(request: Request, error: Exception) -> Response:
     mapping = ErrorMapping(429, "rate_limit_error", retryable=True)
-    return error_response(ErrorInfo(str(error), mapping))
+    return error_response(ErrorInfo(str(error), mapping), request.scope)
 
 
 async def _on_store_unavailable(request: Request, error: Exception) -> Response:
     mapping = ErrorMapping(503, "service_unavailable_error", retryable=True)
-    return error_response(ErrorInfo(str(error), mapping))
+    return error_response(ErrorInfo(str(error), mapping), request.scope)
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:

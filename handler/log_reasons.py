@@ -25,8 +25,9 @@ def sanitize_for_log(message: str) -> str:
 def extract_error_message(error: Any) -> str | None:
     """Return the message of an error in any of the known forms, or None.
 
-    The forms are a plain sentence, OpenAI's `{"error": {"message": …}}`, also as JSON text inside a
-    job's error, and RunPod's SDK's `{"error_type": …, "error_message": …}`.
+    The forms are a plain sentence, RunPod's `{"error": …}` and `{"detail": …}`, OpenAI's
+    `{"error": {"message": …}}`, also as JSON text inside a job's error, and RunPod's SDK's
+    `{"error_type": …, "error_message": …}`.
     """
     if isinstance(error, str | bytes):
         if error[:1] in ("{", b"{") and len(error) <= _MAX_PARSED_BYTES:
@@ -45,6 +46,8 @@ def extract_error_message(error: Any) -> str | None:
     details = error.get("details")
     if isinstance(details, dict) and isinstance(details.get("reason"), str):
         return str(details["reason"])
+    if isinstance(error.get("detail"), str):
+        return str(error["detail"])
     if "message" in error:
         return str(error["message"])
     return extract_error_message(error["error"]) if "error" in error else None

@@ -110,4 +110,4 @@ class BatchService:
 
 async def handle_insufficient_storage(request: Request, error: Exception) -> Response:
     """Return the 507 response to a request that the disk has no space for."""
-    return error_response(ErrorInfo(str(error), _INSUFFICIENT_STORAGE))
+    return error_response(ErrorInfo(str(error), _INSUFFICIENT_STORAGE), request.scope)

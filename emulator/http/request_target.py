@@ -27,7 +27,7 @@ REST_V2, WORKER_LIST = "serverless", "workers"
 # First path segments of the OpenAI routes with a prefix.
 _OPENAI = frozenset({"openai", "v1", "v3", "tokenize", "detokenize"})
 # First path segments of the `oracle` dialect, whose routes have no prefix.
-_ORACLE = frozenset({"chat", "completions", "embeddings", "models", "system"})
+ORACLE_SEGMENTS = frozenset({"chat", "completions", "embeddings", "models", "system"})
 
 
 class RouteGroup(Enum):
@@ -70,12 +70,6 @@ def _classify_path(path: str) -> RequestTarget:
         return RequestTarget(RouteGroup.WORKER, operation, endpoint)
     if parts[1:3] == ["v1", "batches"] and parts[-1] == "cancel":
         return RequestTarget(RouteGroup.OPENAI, BATCH_CANCEL, endpoint)
-    if operation in _OPENAI or operation in _ORACLE:
+    if operation in _OPENAI or operation in ORACLE_SEGMENTS:
         return RequestTarget(RouteGroup.OPENAI, "openai", endpoint)
     return RequestTarget(RouteGroup.CLIENT, operation, endpoint)
-
-
-def uses_named_errors(scope: Scope) -> bool:
-    """Return whether errors have named codes, as in the `oracle` dialect (R53)."""
-    path: str = scope["path"]
-    return path.split("/", 2)[1] in _ORACLE

@@ -8,9 +8,10 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 from structlog.contextvars import get_contextvars
 
-from emulator.http.request_target import uses_named_errors
+from emulator.http.error_format import ErrorFormat, build_error_body, find_error_format
 from handler.errors import ErrorInfo, ErrorMapping, error_info
 
 
@@ -24,21 +25,22 @@ class JSON(Response):
         return orjson.dumps(content)
 
 
-def error_response(failure: ErrorInfo, *, named: bool = False) -> JSON:
-    """Return an error in OpenAI's format; if `named`, with a named code (`oracle` dialect)."""
+def error_response(failure: ErrorInfo, scope: Scope) -> JSON:
+    """Return an error in the format of the API that the request belongs to."""
     headers = {}
     if failure.mapping.status in (429, 503):
         headers["Retry-After"] = str(failure.retry_after_s or 1)
-    body = failure.named_error() if named else failure.openai_error()
-    request_id = get_contextvars().get("request_id")
-    if request_id is not None:
-        body["error"]["request_id"] = request_id
-    return JSON(body, failure.mapping.status, headers)
+    error_format = find_error_format(scope)
+    body = build_error_body(failure, error_format, get_contextvars().get("request_id"))
+    response = JSON(body, failure.mapping.status, headers)
+    if error_format is ErrorFormat.PROBLEM:
+        response.headers["content-type"] = ErrorFormat.PROBLEM.value
+    return response
 
 
 async def on_error(request: Request, error: Exception) -> Response:
     """Return the response to an exception of a route; tracebacks never reach a client (R53)."""
-    return error_response(error_info(error))
+    return error_response(error_info(error), request.scope)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -48,6 +50,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
     message = f"{request.method} {request.url.path}: {error.detail}"
     failure = ErrorInfo(message, ErrorMapping(error.status_code, kind))
-    response = error_response(failure, named=uses_named_errors(request.scope))
+    response = error_response(failure, request.scope)
     response.headers.update(error.headers or {})
     return response

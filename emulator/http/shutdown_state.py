@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from starlette.types import Scope
 
-from emulator.http.request_target import uses_named_errors
 from emulator.http.responses import JSON, error_response
 from handler.errors import ErrorInfo, ErrorMapping
 
@@ -108,7 +107,7 @@ def _expire(timeouts: set[asyncio.Timeout]) -> None:
 
 def shutting_down_response(scope: Scope) -> JSON:
     """Return the 503 response for a request that comes too late."""
-    return error_response(SHUTTING_DOWN_ERROR, named=uses_named_errors(scope))
+    return error_response(SHUTTING_DOWN_ERROR, scope)
 
 
 def is_cancelled_by_shutdown(scope: Scope) -> bool:

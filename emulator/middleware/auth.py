@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from emulator.http.open_paths import OPEN_PATHS
-from emulator.http.request_target import WORKER_KEY_PARAM, RouteGroup, classify, uses_named_errors
+from emulator.http.request_target import WORKER_KEY_PARAM, RouteGroup, classify
 from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
 
@@ -66,7 +66,7 @@ class ApiKeyMiddleware:
                 "an API key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
                 _UNAUTHORIZED,
             ),
-            named=uses_named_errors(scope),
+            scope,
         )
         response.headers["WWW-Authenticate"] = "Bearer"
         await response(scope, receive, send)

@@ -47,7 +47,7 @@ class DrainGate:
         if self._shutdown.draining.is_set():
             if target.operation in JOB_TAKE_OPS:
                 error = ErrorInfo(SHUTTING_DOWN, _TRY_LATER, retry_after_s=RETRY_AFTER_S)
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
                 return
             is_openai_post = target.group is RouteGroup.OPENAI and scope["method"] == "POST"
             if (is_openai_post and target.operation != BATCH_CANCEL) or (

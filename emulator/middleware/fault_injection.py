@@ -18,7 +18,6 @@ from emulator.http.request_target import (
     WORKER_POST_OPS,
     RouteGroup,
     classify,
-    uses_named_errors,
 )
 from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
@@ -115,4 +114,4 @@ def _read_job_ids(body: bytes) -> list[str]:
 
 def _error(setting: str, mapping: ErrorMapping, scope: Scope) -> ASGIApp:
     failure = ErrorInfo(f"this call failed on purpose: {setting} is set", mapping)
-    return error_response(failure, named=uses_named_errors(scope))
+    return error_response(failure, scope)

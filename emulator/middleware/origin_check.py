@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from emulator.http.allowed_hosts import AllowedHosts, is_loopback
 from emulator.http.open_paths import OPEN_PATHS
-from emulator.http.request_target import RouteGroup, classify, uses_named_errors
+from emulator.http.request_target import RouteGroup, classify
 from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
 from handler.sampling import describe_value
@@ -73,7 +73,7 @@ class OriginCheckMiddleware:
             return
         if classify(scope).group is RouteGroup.WORKER and not _has_browser_header(headers):
             await asyncio.sleep(_WORKER_DELAY_S)
-        response = error_response(problem, named=uses_named_errors(scope))
+        response = error_response(problem, scope)
         if problem.mapping.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
         await response(scope, receive, send)

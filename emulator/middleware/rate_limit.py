@@ -62,14 +62,14 @@ class RateLimitMiddleware:
             message = (
                 f"{concurrency} {key[1]} calls of endpoint {key[0]} are already being answered"
             )
-            await _rate_limit_error(message, 1)(scope, receive, send)
+            await _rate_limit_error(message, 1, scope)(scope, receive, send)
             return
         if not self._window.hit(rate, *key):
             wait_s = self._window.get_window_stats(rate, *key).reset_time - time.time()
             message = (
                 f"more than {rate.amount} {key[1]} calls of endpoint {key[0]} in {_WINDOW_S} s"
             )
-            await _rate_limit_error(message, max(1, math.ceil(wait_s)))(scope, receive, send)
+            await _rate_limit_error(message, max(1, math.ceil(wait_s)), scope)(scope, receive, send)
             return
         self._running[key] += 1
         try:
@@ -88,5 +88,5 @@ class RateLimitMiddleware:
         return target.endpoint or self._default_endpoint, operation
 
 
-def _rate_limit_error(message: str, retry_after_s: int) -> ASGIApp:
-    return error_response(ErrorInfo(message, _RATE_LIMIT, retry_after_s=retry_after_s))
+def _rate_limit_error(message: str, retry_after_s: int, scope: Scope) -> ASGIApp:
+    return error_response(ErrorInfo(message, _RATE_LIMIT, retry_after_s=retry_after_s), scope)

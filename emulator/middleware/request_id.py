@@ -19,7 +19,6 @@ from emulator.http.request_target import (
     WORKER_POST_OPS,
     RouteGroup,
     classify,
-    uses_named_errors,
 )
 from emulator.http.responses import error_response
 from emulator.http.shutdown_state import is_cancelled_by_shutdown, shutting_down_response
@@ -96,7 +95,7 @@ class RequestIdMiddleware:
                 # A part of the response was sent; only closing the connection shows that it is
                 # incomplete.
                 raise
-            response = error_response(error_info(error), named=uses_named_errors(scope))
+            response = error_response(error_info(error), scope)
             await response(scope, receive, send_with_id)
         finally:
             # 499 is what proxies log if the client disconnects before the response.

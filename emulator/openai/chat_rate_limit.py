@@ -54,7 +54,7 @@ class ChatRateLimiter:
                 wait_s = max(1, math.ceil(stats.reset_time - time.time()))
                 message = f"Rate limit exceeded. Try again in {wait_s} seconds."
                 error = ErrorInfo(message, _RATE_LIMITED, retry_after_s=wait_s)
-                response = error_response(error, named=True)
+                response = error_response(error, request.scope)
             response.headers.update(
                 {
                     "X-RateLimit-Limit": str(self._rate.amount),

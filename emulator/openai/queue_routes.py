@@ -198,4 +198,5 @@ async def _stream_events(call: QueuedCall, first_events: bytes) -> AsyncGenerato
 
 async def on_call_failed(request: Request, error: Exception) -> Response:
     """Return the error response of a call whose job has no usable output."""
-    return error_response(error.info if isinstance(error, CallFailed) else error_info(error))
+    info = error.info if isinstance(error, CallFailed) else error_info(error)
+    return error_response(info, request.scope)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -11,13 +10,12 @@ from starlette.routing import Route
 
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
-from emulator.http.responses import JSON, error_response
+from emulator.http.responses import JSON
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.openai.chat_rate_limit import ChatRateLimiter, RouteHandler
 from emulator.openai.system_status import SystemStatus
 from emulator.openai.tokenize_routes import TokenizeRoutes
-from handler.errors import error_info
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.events import DONE, error_event, stream_events
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
@@ -57,7 +55,7 @@ class OpenAIRoutes:
             for prefix, dialect in PREFIXES.items()
             for route in self._dialect_routes(prefix, dialect)
         ]
-        status = _encode_errors(self._system_status.respond, ORACLE)
+        status = self._system_status.respond
         routes.append(Route("/system/status", status, methods=["GET"]))
         return [*routes, *self._tokenize_routes.routes()]
 
@@ -72,11 +70,7 @@ class OpenAIRoutes:
             f"{MODELS}/{{model:path}}": self._get_model,
         }
         return [
-            Route(
-                prefix + path.removeprefix("/v1"),
-                _encode_errors(handler, dialect),
-                methods=[method],
-            )
+            Route(prefix + path.removeprefix("/v1"), handler, methods=[method])
             for method, handlers in (("POST", post), ("GET", get))
             for path, handler in handlers.items()
         ]
@@ -115,17 +109,3 @@ class OpenAIRoutes:
             return JSON(await while_connected(request.receive, embeddings))
 
         return handle
-
-
-def _encode_errors(handler: RouteHandler, dialect: Dialect) -> RouteHandler:
-    """Return a handler whose errors have named codes, if the dialect requires them."""
-    if not dialect.named_errors:
-        return handler
-
-    async def handle(request: Request) -> Any:
-        try:
-            return await handler(request)
-        except Exception as error:
-            return error_response(error_info(error), named=True)
-
-    return handle

@@ -34,12 +34,8 @@ class Operation:
     response_type: str = JSON
     query: tuple[dict[str, Any], ...] = ()
     errors: tuple[int, ...] = ()
-    # Status codes of errors in the format of RunPod's REST API v2.
-    problems: tuple[int, ...] = ()
     may_be_empty: bool = False
     can_stream: bool = False
-    # The error's code is a name instead of a number.
-    has_named_errors: bool = False
 
 
 def _query(name: str, description: str, **schema: Any) -> dict[str, Any]:
@@ -227,7 +223,7 @@ OPERATIONS = {
     "/ping/{worker}": _worker("Send a heartbeat", "Taken"),
     **_family("/v1", tag=_OPENAI),
     **_family("/v3"),
-    **_family("", has_named_errors=True),
+    **_family(""),
     # Through the job queue, so every call can fail as a job can.
     **_family(
         "/openai/v1",
@@ -248,7 +244,6 @@ OPERATIONS = {
         summary="Get the state of the models",
         tag=_ALIASES,
         response="SystemStatus",
-        has_named_errors=True,
     ),
     "POST /v1/files": _batches(
         "Upload a file of requests",
@@ -336,7 +331,7 @@ OPERATIONS = {
             ),
             _query("since", "The time of the first line.", type="string", format="date-time"),
         ),
-        problems=(400, 404),
+        errors=(400, 404),
     ),
     "/health": Operation(summary="Get the state of the server", tag=_SERVER, response="Health"),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute, Route
 
+from emulator.http.error_format import ErrorFormat, find_error_format
 from emulator.openapi.examples import examples
 from emulator.openapi.operations import (
     ENDPOINT,
@@ -26,7 +27,12 @@ from emulator.openapi.schemas.openai import openai_schemas
 from emulator.settings import EmulatorSettings
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_PROBLEM = "application/problem+json"
+_ERROR_SCHEMAS = {
+    ErrorFormat.OPENAI: "Error",
+    ErrorFormat.NAMED: "NamedError",
+    ErrorFormat.RUNPOD: "JobApiError",
+    ErrorFormat.PROBLEM: "Problem",
+}
 
 _FAILURES = {
     400: "Invalid request; `param` names the field.",
@@ -124,13 +130,12 @@ def _describe_operation(
         responses["503"] = _build_content(
             "The same, if the server cannot answer requests.", "Health"
         )
-    errors = {*operation.errors, *(() if is_open else (401,))}
-    for code in sorted(errors):
-        # The key is checked before the request is routed.
-        schema = "NamedError" if operation.has_named_errors and code != 401 else "Error"
-        responses[str(code)] = _build_content(_FAILURES[code], schema)
-    for code in operation.problems:
-        responses[str(code)] = _build_content(_FAILURES[code], "Problem", _PROBLEM)
+    error_format = find_error_format({"path": path})
+    media_type = ErrorFormat.PROBLEM.value if error_format is ErrorFormat.PROBLEM else JSON
+    for code in sorted({*operation.errors, *(() if is_open else (401,))}):
+        responses[str(code)] = _build_content(
+            _FAILURES[code], _ERROR_SCHEMAS[error_format], media_type
+        )
     described: dict[str, Any] = {
         "operationId": _operation_id(method, path),
         "summary": operation.summary,
@@ -152,8 +157,8 @@ def _describe_operation(
                     {"required": ["model"], "properties": {"model": {"enum": [*models]}}},
                 ]
             }
-        media_type = {"schema": body, **examples(operation.body, models[0])}
-        content = dict.fromkeys(operation.content_types, media_type)
+        request_body = {"schema": body, **examples(operation.body, models[0])}
+        content = dict.fromkeys(operation.content_types, request_body)
         described["requestBody"] = {"required": True, "content": content}
     return described
 

@@ -11,10 +11,9 @@ from starlette.routing import Route
 from emulator.autoscaling.worker_log import WorkerLogs
 from emulator.http.responses import JSON
 from emulator.rest_v2.log_stream import WorkerLogStream, read_log_query
-from emulator.rest_v2.problem import problem_response
 from emulator.rest_v2.worker_list import WorkerList
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
-from handler.errors import InvalidRequest
+from handler.errors import NotFound
 
 
 class WorkerListRoutes:
@@ -40,13 +39,10 @@ class WorkerListRoutes:
 
     async def _follow_log(self, request: Request) -> Any:
         endpoint, worker = request.path_params["endpoint"], request.path_params["worker"]
-        try:
-            query = read_log_query(request)
-        except InvalidRequest as error:
-            return problem_response(400, str(error))
+        query = read_log_query(request)
         log = self._logs.find(endpoint, worker)
         if log is None:
-            return problem_response(404, self._explain_missing_log(endpoint, worker))
+            raise NotFound(self._explain_missing_log(endpoint, worker))
         return WorkerLogStream(log, query).response()
 
     def _explain_missing_log(self, endpoint: str, worker: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.security.malformed import malformed_requests
 from tests.security.raw_http import RawResponse, exchange, raw_connection, request_bytes
@@ -116,7 +117,7 @@ async def test_unusual_but_valid_target_is_an_unknown_path(serve: Serve, target:
     server = await serve()
     response = await exchange(server.port, "GET", target)
     assert response.status in (404, 405)
-    assert json.loads(response.body)["error"]["message"]
+    assert read_reason(json.loads(response.body))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.security.internal_server import internal_server
 from tests.unit.emulator.receiver import receiving
@@ -95,7 +96,7 @@ async def test_private_webhook_is_refused_when_the_job_is_submitted(
             body = {"input": INPUT, "webhook": f"{scheme}://{host}:9/x"}
             answer = await client.post("/v2/other/run", json=body)
             assert answer.status_code == 400, host
-            message = answer.json()["error"]["message"]
+            message = read_reason(answer.json())
             assert message.startswith("webhook: "), host
             assert "PRIVATE_TARGETS" in message
 
@@ -107,7 +108,7 @@ async def test_private_bucket_is_refused_when_the_job_is_submitted(serve: Serve)
             body = {"input": INPUT, "s3Config": bucket_at(f"http://{host}:9")}
             answer = await client.post("/v2/other/run", json=body)
             assert answer.status_code == 400, host
-            assert answer.json()["error"]["message"].startswith("s3Config.endpointUrl: "), host
+            assert read_reason(answer.json()).startswith("s3Config.endpointUrl: "), host
 
 
 @pytest.mark.parametrize("scheme", ["file", "gopher", "ftp", "unix", "dict"])

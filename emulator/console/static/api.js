@@ -62,7 +62,8 @@ export async function ask(path, options = {}) {
 export async function problem(response) {
   const text = await response.text();
   try {
-    const { error } = JSON.parse(text);
+    const { error, param } = JSON.parse(text);
+    if (typeof error === "string") return new ApiError(response.status, error, param ?? null);
     return new ApiError(response.status, error.message, error.param ?? null);
   } catch {
     return new ApiError(response.status, text.slice(0, 300) || `The server answered with status ${response.status}.`);

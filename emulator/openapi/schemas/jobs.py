@@ -75,6 +75,10 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
                 )
             }
         ),
+        "JobApiError": object_of(
+            {"error": TEXT | {"description": "What is wrong, as a sentence."}},
+            {"param": TEXT, "request_id": TEXT},
+        ),
         "NewJob": object_of(
             {
                 "input": {
@@ -155,7 +159,8 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
             "description": "Events whose `data` is JSON with `ts`, `source` and `line`.",
         },
         "Problem": object_of(
-            {"title": TEXT, "status": COUNT, "detail": TEXT, "errors": list_of(ANY)}
+            {"title": TEXT, "status": COUNT, "detail": TEXT, "errors": list_of(ANY)},
+            {"request_id": TEXT},
         ),
         "Health": object_of(
             {

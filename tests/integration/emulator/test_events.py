@@ -14,6 +14,7 @@ import pytest
 import emulator.runpod.client_routes
 from emulator.runpod.stream_route import JobStream
 from tests.conftest import ScriptFactory
+from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.job_client import submit_job
 from tests.integration.emulator.scripted_worker import ScriptedWorker
@@ -134,7 +135,7 @@ async def test_last_event_id_of_another_stream_is_400(serve: Serve, last: str) -
         headers = {"accept": "text/event-stream", "last-event-id": last}
         response = await client.get(f"/v2/other/stream/{await submit_job(client)}", headers=headers)
     assert response.status_code == 400
-    assert response.json()["error"]["message"].startswith("Last-Event-ID must be the id of")
+    assert read_reason(response.json()).startswith("Last-Event-ID must be the id of")
 
 
 async def test_lost_worker_is_told_by_a_restart(serve: Serve) -> None:

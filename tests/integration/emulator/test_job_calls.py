@@ -11,6 +11,7 @@ import pytest
 
 from engine.hooks import RequestStarted
 from tests.conftest import ScriptFactory
+from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.job_client import (
     INPUT,
@@ -162,7 +163,7 @@ async def test_only_what_failed_can_be_run_again(serve: Serve) -> None:
         ):
             response = await client.post(f"{OTHER}/retry/{job_id}")
             assert response.status_code == 400
-            assert response.json()["error"]["message"] == (
+            assert read_reason(response.json()) == (
                 f"only a job that is FAILED or TIMED_OUT can be run again, this one is {state}"
             )
             assert (await get_status(client, job_id))["status"] == state

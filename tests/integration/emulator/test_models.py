@@ -10,6 +10,7 @@ import pytest
 
 from handler.model_list import ModelEntry
 from tests.conftest import ScriptFactory
+from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server
 from tests.waiting import poll_until
@@ -85,7 +86,7 @@ async def test_a_server_of_several_models(server: Server) -> None:
         unknown = await client.post(ROUTE, json={"prompt": "who?", "model": "gpt"})
         assert unknown.status_code == 404
         told = 'the model "gpt" does not exist, there is: big, small, broken'
-        assert unknown.json()["error"]["message"] == told
+        assert read_reason(unknown.json()) == told
         refused = await client.post("/runsync", json={"input": {"prompt": "x", "model": "gpt"}})
         assert refused.json()["error"] == told
         tokens = await client.post("/tokenize", json={"prompt": "a b", "model": "gpt"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.conftest import ScriptFactory
+from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.job_client import (
     INPUT,
@@ -100,9 +101,7 @@ async def test_job_is_gone_when_its_ttl_is_over(serve: Serve, script: ScriptFact
         ]
         for response in await asyncio.gather(*asked):
             assert response.status_code == 404
-            assert response.json()["error"]["message"].endswith(
-                "is not kept any more: its ttl is over"
-            )
+            assert read_reason(response.json()).endswith("is not kept any more: its ttl is over")
         for route in ("status", "stream", "cancel", "retry", "requests"):
             method = "GET" if route == "requests" else "POST"
             gone = await client.request(method, f"{OTHER}/{route}/{waiting}")

@@ -18,6 +18,7 @@ import emulator.runpod.worker_routes
 from emulator.settings import EmulatorSettings
 from jobs.memory import expiry
 from tests.conftest import ScriptFactory
+from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import RawConnection, Server, build_request_head, run_server
 from tests.unit.emulator.events import DEADLINE_S
@@ -218,7 +219,7 @@ async def test_bad_batch_size_is_refused(plane: MakePlane) -> None:
     for size in ("0", "-1", "x", "1001", "²", "1e2", ""):
         response = await at.worker().batch(size)
         assert response.status_code == 400
-        assert response.json()["error"]["message"].startswith(
+        assert read_reason(response.json()).startswith(
             f'batch_size must be from 1 to 1000, got "{size}"'
         )
     assert (await at.health())["jobs"]["inQueue"] == 1
@@ -252,7 +253,7 @@ async def test_local_workers_name_is_its_own(
         began = time.monotonic()
         response = await call()
         assert response.status_code == 409
-        assert "local is the server's own worker" in response.json()["error"]["message"]
+        assert "local is the server's own worker" in read_reason(response.json())
         # Or the SDK would be back ten thousand times a second.
         assert time.monotonic() - began > 0.2
     for what in ("job-done", "job-stream"):
@@ -404,7 +405,7 @@ async def test_what_cannot_be_taken_fails_the_job_and_stops_it(
     assert response.status_code == 400
     shown = await at.status(job_id)
     assert shown["status"] == "FAILED"
-    assert shown["error"] == response.json()["error"]["message"]
+    assert shown["error"] == read_reason(response.json())
     assert said in shown["error"]
     assert (await stopping).json() == {"jobsToStop": [job_id]}
     assert await worker.done(job_id, {"output": 1}) == IGNORED

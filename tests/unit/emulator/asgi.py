@@ -10,6 +10,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tests.error_bodies import read_reason
+
 AsgiFunction = Callable[[Scope, Receive, Send], Any]
 
 
@@ -24,8 +26,14 @@ class AsgiResponse:
 
     @property
     def error(self) -> dict[str, Any]:
+        """The error object of OpenAI's API."""
         error: dict[str, Any] = json.loads(self.body)["error"]
         return error
+
+    @property
+    def reason(self) -> str:
+        """The sentence of an error in any format."""
+        return read_reason(json.loads(self.body))
 
 
 class InnerApp:

@@ -8,7 +8,8 @@ import pytest
 from starlette.types import ASGIApp
 
 from emulator.config import FaultRates
-from emulator.http.request_target import RouteGroup, classify, uses_named_errors
+from emulator.http.error_format import ErrorFormat, find_error_format
+from emulator.http.request_target import RouteGroup, classify
 from emulator.http.shutdown_state import ShutdownState
 from emulator.middleware.auth import ApiKeyMiddleware
 from emulator.middleware.draining import DrainGate
@@ -37,7 +38,15 @@ from tests.unit.emulator.asgi import InnerApp, call
     ],
 )
 def test_oracle_routes_are_those_without_a_prefix(path: str, named: bool) -> None:
-    assert uses_named_errors({"path": path}) is named
+    assert (find_error_format({"path": path}) is ErrorFormat.NAMED) is named
+
+
+def test_worker_list_belongs_to_the_clients_of_its_endpoint() -> None:
+    for path in ("/v2/serverless/ping/workers", "/v2/serverless/ping/workers/w/logs"):
+        target = classify({"path": path})
+        assert (target.group, target.operation) == (RouteGroup.CLIENT, "workers")
+        assert target.endpoint == "ping"
+    assert classify({"path": "/v2/serverless/ping/w"}).group is RouteGroup.WORKER
 
 
 def test_oracle_routes_belong_to_the_openai_group() -> None:

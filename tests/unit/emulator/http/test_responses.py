@@ -15,7 +15,7 @@ from emulator.http.responses import JSON, error_response, on_error, on_http_erro
 from engine.errors import EngineDead, PromptTooLong, QueueFull
 from handler.errors import ErrorInfo, ErrorMapping, InvalidRequest
 
-REQUEST = Request({"type": "http", "method": "PUT", "path": "/run", "headers": []})
+REQUEST = Request({"type": "http", "method": "PUT", "path": "/v1/chat/completions", "headers": []})
 
 
 def read_error(response: Response) -> dict[str, Any]:
@@ -62,7 +62,7 @@ async def test_dead_engine_has_the_specified_message() -> None:  # R54
 
 @pytest.mark.parametrize(("status", "has"), [(429, True), (503, True), (500, False), (504, False)])
 def test_retry_after_is_sent_with_429_and_503_only(status: int, has: bool) -> None:
-    response = error_response(ErrorInfo("no", ErrorMapping(status, "some_error")))
+    response = error_response(ErrorInfo("no", ErrorMapping(status, "some_error")), REQUEST.scope)
     assert ("retry-after" in response.headers) is has
 
 
@@ -80,7 +80,7 @@ async def test_unknown_exception_is_only_in_the_log(
 async def test_unknown_path_and_method_have_the_same_format() -> None:
     missing = await on_http_error(REQUEST, HTTPException(404))
     assert read_error(missing) == {
-        "message": "PUT /run: Not Found",
+        "message": "PUT /v1/chat/completions: Not Found",
         "type": "not_found_error",
         "param": None,
         "code": 404,

@@ -56,9 +56,9 @@ async def test_gate_rejects_new_work(inner: InnerApp, shutdown: ShutdownState, p
     assert (await call(app, path, "POST")).status == 200
     shutdown.start_draining()
     response = await call(app, path, "POST")
-    assert (response.status, response.error["code"]) == (503, 503)
+    assert response.status == 503
     assert int(response.headers["retry-after"]) >= 1
-    assert "shutting down" in response.error["details"]["reason"]
+    assert "shutting down" in response.reason
 
 
 @pytest.mark.parametrize("path", GOES_ON)

@@ -24,8 +24,7 @@ async def test_purge_is_allowed_twice_in_ten_seconds(inner: InnerApp) -> None:
     assert await statuses(app, "/v2/a/purge-queue", 3) == [200, 200, 429]
     response = await call(app, "/v2/a/purge-queue", "POST")
     assert 1 <= int(response.headers["retry-after"]) <= 10
-    assert response.error["type"] == "rate_limit_error"
-    assert "a" in response.error["message"].split()
+    assert "a" in response.reason.split()
 
 
 async def test_limits_are_per_endpoint_and_operation(inner: InnerApp) -> None:

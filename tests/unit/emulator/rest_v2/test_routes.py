@@ -5,7 +5,9 @@ from typing import Any
 import httpx2
 from starlette.applications import Starlette
 
+from emulator.http.responses import on_error
 from emulator.rest_v2.routes import WorkerListRoutes
+from handler.errors import HandlerError
 from tests.unit.emulator.autoscaling.test_autoscaler import ENDPOINT
 from tests.unit.emulator.rest_v2.test_worker_list import ListScene
 
@@ -15,7 +17,10 @@ class RoutesScene(ListScene):
 
     def __init__(self, **scaling: Any) -> None:
         super().__init__(**scaling)
-        app = Starlette(routes=WorkerListRoutes(self.list, self.logs).routes())
+        app = Starlette(
+            routes=WorkerListRoutes(self.list, self.logs).routes(),
+            exception_handlers={HandlerError: on_error},
+        )
         transport = httpx2.ASGITransport(app=app)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://server")
 

@@ -1,0 +1,72 @@
+"""The format of an error's body, which depends on the API that the path belongs to."""
+
+from __future__ import annotations
+
+from enum import Enum
+from http import HTTPStatus
+from typing import Any
+
+from starlette.types import Scope
+
+from emulator.http.request_target import ORACLE_SEGMENTS, WORKER_LIST, RouteGroup, classify
+from handler.errors import ErrorInfo
+
+# Operations of RunPod's job API without an endpoint in the path.
+_SHORT_FORMS = frozenset(
+    {
+        *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry"),
+        *("purge-queue", "requests"),
+    }
+)
+
+
+class ErrorFormat(Enum):
+    """The formats of error bodies; each API's own clients can read its format."""
+
+    # OpenAI's error object, whose code is the HTTP status.
+    OPENAI = "openai"
+    # The same with a name for the code: the `oracle` dialect, whose routes have no prefix (R53).
+    NAMED = "named"
+    # RunPod's job API: `{"error": "sentence"}` (R68).
+    RUNPOD = "runpod"
+    # RunPod's REST API v2.
+    PROBLEM = "application/problem+json"
+
+
+def find_error_format(scope: Scope) -> ErrorFormat:
+    """Return the format of the errors of a request."""
+    path: str = scope["path"]
+    if path.split("/", 2)[1] in ORACLE_SEGMENTS:
+        return ErrorFormat.NAMED
+    target = classify(scope)
+    if target.group is RouteGroup.WORKER:
+        return ErrorFormat.RUNPOD
+    if target.group is not RouteGroup.CLIENT:
+        return ErrorFormat.OPENAI
+    if target.operation == WORKER_LIST:
+        return ErrorFormat.PROBLEM
+    is_job_api = target.endpoint is not None or target.operation in _SHORT_FORMS
+    return ErrorFormat.RUNPOD if is_job_api else ErrorFormat.OPENAI
+
+
+def build_error_body(
+    failure: ErrorInfo, error_format: ErrorFormat, request_id: str | None
+) -> dict[str, Any]:
+    """Return the JSON of an error; `request_id` is what the log names the request by."""
+    identity = {} if request_id is None else {"request_id": request_id}
+    if error_format is ErrorFormat.RUNPOD:
+        param = {} if failure.param is None else {"param": failure.param}
+        return {"error": failure.message, **param, **identity}
+    if error_format is ErrorFormat.PROBLEM:
+        status = failure.mapping.status
+        errors = [] if failure.param is None else [{"location": failure.param}]
+        return {
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "detail": failure.message,
+            "errors": errors,
+            **identity,
+        }
+    body = failure.named_error() if error_format is ErrorFormat.NAMED else failure.openai_error()
+    body["error"] |= identity
+    return body
