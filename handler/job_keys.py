@@ -18,7 +18,7 @@ _PROMPT_KEYS = frozenset({"messages", "prompt"})
 _TEXT_JOB_KEYS = frozenset(
     {"apply_chat_template", "enable_validation", "lora", "model", "sampling_params", "validation"}
 )
-_CALL_KEYS = frozenset({"openai_input", "openai_route"})
+_CALL_KEYS = frozenset({"body", "method", "openai_input", "openai_route", "route"})
 _OPENAI_ONLY_KEYS = frozenset(
     {
         "chat_template_kwargs",
@@ -59,7 +59,7 @@ SAMPLING_KEYS = KnownKeys(
 # With `openai_route`, every other parameter belongs in `openai_input`.
 CALL_KEYS = KnownKeys(
     "input.",
-    _CALL_KEYS,
+    _CALL_KEYS | {"stream"},
     misplaced=dict.fromkeys(
         _PROMPT_KEYS
         | _TEXT_JOB_KEYS

@@ -21,6 +21,7 @@ from structlog.contextvars import bind_contextvars
 from engine import AnyEngine
 from handler.job import JobHandler
 from handler.outbound_targets import is_loopback
+from handler.request import is_openai_call
 from handler.terminal import TerminalReport
 
 _TEST_INPUT = Path("test_input.json")
@@ -89,7 +90,7 @@ async def _run_job(
     jobs: JobHandler, job: Mapping[str, Any], mode: str, report: TerminalReport | None
 ) -> Any:
     """Return the output that the platform would store: the job's, or a list in generator mode."""
-    if mode != "generator" and (report is None or "openai_route" in job["input"]):
+    if mode != "generator" and (report is None or is_openai_call(job["input"])):
         output = await jobs.run(job)
     else:
         is_in_result = True

@@ -16,6 +16,11 @@ from handler.sampling import JOB_DEFAULTS, describe_value, read_sampling
 from validation import NO_OPTIONS, Options
 
 _INPUT = "input."
+_SHAPES = "prompt, messages, openai_input with openai_route, or route with body and method"
+_MAX_NAMED_KEYS = 5
+_CHAT_ROUTE = "/v1/chat/completions"
+# The one route that is read; all others are posted to.
+_MODELS_ROUTE = "/v1/models"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +117,11 @@ def parse_job(
     job_input = job.get("input")
     if not isinstance(job_input, Mapping):
         raise InvalidRequest(
-            "input must be an object with prompt, messages or openai_route, "
-            f"got {describe_value(job_input)}",
-            "input",
+            f"input must be an object with {_SHAPES}, got {describe_value(job_input)}", "input"
         )
     warnings_about_job = find_job_warnings(job)
-    if job_input.get("openai_route") is not None:
-        return replace(
-            _parse_openai(job_input), warnings=(*warnings_about_job, *CALL_KEYS.warnings(job_input))
-        )
+    if (call := _parse_call(job_input)) is not None:
+        return replace(call, warnings=(*warnings_about_job, *CALL_KEYS.warnings(job_input)))
     params = job_input.get("sampling_params")
     if params is None:
         params = {}
@@ -170,10 +171,17 @@ def _parse_prompt(job_input: Mapping[str, Any]) -> Prompt:
         if job_input.get("prompt") is not None:
             raise InvalidRequest("input must have prompt or messages, not both", "input")
         return Chat(read_messages(job_input["messages"], _INPUT))
-    prompt = job_input.get("prompt")
+    if "prompt" not in job_input:
+        names = ", ".join(sorted(map(str, job_input))[:_MAX_NAMED_KEYS])
+        raise InvalidRequest(
+            f"input must have {_SHAPES}, got {f'only {names}' if names else 'an empty object'}",
+            "input.prompt",
+        )
+    prompt = job_input["prompt"]
     if not isinstance(prompt, str) or not prompt:
-        got = describe_value(prompt) if "prompt" in job_input else "none"
-        raise InvalidRequest(f"input.prompt must be a non-empty string, got {got}", "input.prompt")
+        raise InvalidRequest(
+            f"input.prompt must be a non-empty string, got {describe_value(prompt)}", "input.prompt"
+        )
     check_text(prompt, "input.prompt")
     return prompt
 
@@ -212,29 +220,54 @@ def read_flag(job_input: Mapping[str, Any], name: str, *, default: bool, path: s
     return value
 
 
-def _parse_openai(job_input: Mapping[str, Any]) -> OpenAIRequest:
-    route, body = job_input["openai_route"], job_input.get("openai_input")
+def _parse_call(job_input: Mapping[str, Any]) -> OpenAIRequest | None:
+    """Return the OpenAI call of a job; None if its input is a prompt or messages.
+
+    `openai_input` with `openai_route` is what RunPod's OpenAI bridge sends; `route`, `body` and
+    `method` are another form that worker-vllm takes. Without a route, the call is a chat.
+    """
+    if job_input.get("openai_route") is not None or job_input.get("openai_input") is not None:
+        route_key, body_key = "openai_route", "openai_input"
+    elif job_input.get("route") is not None:
+        route_key, body_key = "route", "body"
+    else:
+        return None
+    route, body = job_input.get(route_key), job_input.get(body_key)
+    if route is None:
+        route = _CHAT_ROUTE
     if not isinstance(route, str):
         raise InvalidRequest(
-            f"input.openai_route must be a string, got {describe_value(route)}",
-            "input.openai_route",
+            f"input.{route_key} must be a string, got {describe_value(route)}",
+            f"input.{route_key}",
         )
     if body is None:
         body = {}
     if not isinstance(body, Mapping):
         raise InvalidRequest(
-            f"input.openai_input must be an object, got {describe_value(body)}",
-            "input.openai_input",
+            f"input.{body_key} must be an object, got {describe_value(body)}", f"input.{body_key}"
         )
+    method, expected = job_input.get("method"), "GET" if route == _MODELS_ROUTE else "POST"
+    if method is not None and (not isinstance(method, str) or method.upper() != expected):
+        raise InvalidRequest(
+            f"input.method must be {expected} for {route}, got {describe_value(method)}",
+            "input.method",
+        )
+    if "stream" not in body and read_flag(job_input, "stream", default=False, path=_INPUT):
+        body = {**body, "stream": True}
     return OpenAIRequest(route, body)
+
+
+def is_openai_call(job_input: Mapping[str, Any]) -> bool:
+    """Return whether a job's input is an OpenAI call, in any of its forms."""
+    return any(job_input.get(key) is not None for key in ("openai_route", "openai_input", "route"))
 
 
 def asks_to_stream(job_input: Any) -> bool:
     """Return whether a job's input asks to stream, in any form; false for an invalid input."""
     if not isinstance(job_input, Mapping):
         return False
-    if job_input.get("openai_route") is not None:
-        flags = [job_input.get("openai_input")]
-    else:
-        flags = [job_input, job_input.get("sampling_params")]
-    return any(isinstance(each, Mapping) and each.get("stream") is True for each in flags)
+    parts = [
+        job_input,
+        *(job_input.get(key) for key in ("openai_input", "body", "sampling_params")),
+    ]
+    return any(isinstance(part, Mapping) and part.get("stream") is True for part in parts)

@@ -55,7 +55,7 @@ def _preview(job_input: bytes) -> str:
         return ""
     prompt = orjson.loads(job_input)
     if isinstance(prompt, dict):
-        prompt = prompt.get("openai_input") or prompt
+        prompt = prompt.get("openai_input") or prompt.get("body") or prompt
     if isinstance(prompt, dict):
         messages = prompt.get("messages")
         last = messages[-1] if isinstance(messages, list) and messages else None

@@ -40,7 +40,7 @@ PREFIX = "/v2/{endpoint}/openai"
 class QueuedOpenAIRoutes:
     """Submits calls as jobs and returns their output.
 
-    As on RunPod, every POST goes to the worker, even to a route that this server does not have:
+    As on RunPod, every call goes to the worker, even to a route that this server does not have:
     only the worker knows its own routes. The models of the local worker are listed without a job,
     because it cannot run one while it is busy or loading. `service` is None if there is none.
     """
@@ -71,6 +71,7 @@ class QueuedOpenAIRoutes:
             Route(models, self._list_models, methods=["GET"]),
             Route(f"{models}/{{model:path}}", self._get_model, methods=["GET"]),
             *[Route(PREFIX + path, self._call_worker, methods=["POST"]) for path in post_paths],
+            Route(f"{PREFIX}/v1/{{route:path}}", self._forward, methods=["GET", "DELETE"]),
         ]
 
     async def close(self) -> None:
@@ -80,10 +81,20 @@ class QueuedOpenAIRoutes:
 
     async def _call_worker(self, request: Request) -> Response | SSEResponse:
         body = await read_json(request, self._max_body_bytes)
-        route = "/v1/" + request.scope["path"].partition("/openai/v1/")[2]
+        given = {"openai_route": _route_of(request), "openai_input": body}
         if body.get("stream") is True:
-            return await self._stream_call(request, route, body)
-        return JSON(await self._complete_call(request, route, body))
+            return await self._stream_call(request, given)
+        return JSON(await self._complete_call(request, given))
+
+    async def _forward(self, request: Request) -> Response:
+        """Pass on a GET or DELETE in the two forms that RunPod's vLLM worker reads."""
+        route = _route_of(request)
+        if request.url.query:
+            route += f"?{request.url.query}"
+        given: dict[str, Any] = {"openai_route": route, "openai_input": {}}
+        if request.method != "GET":
+            given = {"route": route, "body": None, "method": request.method}
+        return JSON(await self._complete_call(request, given))
 
     async def _list_models(self, request: Request) -> Response:
         return JSON(await self._read_model_list(request))
@@ -113,16 +124,14 @@ class QueuedOpenAIRoutes:
         if service is not None:
             return service.list_models()
         # An empty input means GET: a job has no HTTP method.
-        return await self._complete_call(request, MODELS, {})
+        return await self._complete_call(request, {"openai_route": MODELS, "openai_input": {}})
 
     def _service_of(self, request: Request) -> OpenAIService | None:
         is_local = request.path_params["endpoint"] == self._local_endpoint
         return self._local_service if is_local else None
 
-    async def _complete_call(
-        self, request: Request, route: str, body: dict[str, Any]
-    ) -> dict[str, Any]:
-        call = await self._submit(request, route, body)
+    async def _complete_call(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+        call = await self._submit(request, given)
         try:
             job = await while_connected(request.receive, call.wait_until_completed())
         finally:
@@ -136,8 +145,8 @@ class QueuedOpenAIRoutes:
             ]
         return read_body(output)
 
-    async def _stream_call(self, request: Request, route: str, body: dict[str, Any]) -> SSEResponse:
-        call = await self._submit(request, route, body)
+    async def _stream_call(self, request: Request, given: dict[str, Any]) -> SSEResponse:
+        call = await self._submit(request, given)
         try:
             # An error before the first event is sent as an HTTP error (R30).
             first_events = await while_connected(request.receive, call.next_events())
@@ -149,8 +158,8 @@ class QueuedOpenAIRoutes:
             _stream_events(call, first_events), call.detach, closing_event, self._keep_alive_s
         )
 
-    async def _submit(self, request: Request, route: str, body: dict[str, Any]) -> QueuedCall:
-        """Queue a call as a synchronous job, like /runsync.
+    async def _submit(self, request: Request, given: dict[str, Any]) -> QueuedCall:
+        """Queue a call as a synchronous job, like /runsync; `given` is the job's input.
 
         Raises:
             InvalidRequest: the body or the query is wrong.
@@ -158,7 +167,7 @@ class QueuedOpenAIRoutes:
             StoreUnavailable: the job cannot be written.
         """
         wait_s = read_wait_s(request)
-        job_body = {"input": {"openai_route": route, "openai_input": body}}
+        job_body = {"input": given}
         endpoint = request.path_params["endpoint"]
         job = await self._store.enqueue(parse_job(job_body, endpoint, self._policy, sync=True))
         # For the request's log line.
@@ -182,6 +191,10 @@ class QueuedOpenAIRoutes:
                 error,
                 extra={"job_id": job_id},
             )
+
+
+def _route_of(request: Request) -> str:
+    return "/v1/" + str(request.scope["path"]).partition("/openai/v1/")[2]
 
 
 async def _stream_events(call: QueuedCall, first_events: bytes) -> AsyncGenerator[bytes, None]:

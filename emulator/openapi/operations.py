@@ -231,7 +231,21 @@ OPERATIONS = {
         models=(400, 404, 429, *_JOB, 500, 503, 504),
         query=(_FOR_WORKER,),
     ),
-    "/openai/v1/{route}": _openai(
+    **{
+        f"{method} /openai/v1/{{route}}": Operation(
+            summary="Call a route of the endpoint's worker that has no body",
+            tag=_ALIASES,
+            response="WorkerAnswer",
+            errors=(400, 404, 429, *_JOB, 500, 503, 504),
+            query=(_FOR_WORKER,),
+            description=f"The job's input is {form}.",
+        )
+        for method, form in (
+            ("GET", "`openai_route` with an empty `openai_input`"),
+            ("DELETE", "`route` and `method`"),
+        )
+    },
+    "POST /openai/v1/{route}": _openai(
         "Call any other route of the endpoint's worker",
         "WorkerAnswer",
         "WorkerCall",
@@ -344,7 +358,8 @@ def tag_at_path(operation: Operation, path: str) -> str:
 
 def find_operation(path: str, method: str) -> Operation | None:
     """Return the operation of a route; None if the route is not documented."""
-    for name in (f"{method} {path}", path, path.removeprefix(ENDPOINT)):
+    short = path.removeprefix(ENDPOINT)
+    for name in (f"{method} {path}", path, f"{method} {short}", short):
         if (operation := OPERATIONS.get(name)) is not None:
             return operation
     return None

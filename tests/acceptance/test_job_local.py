@@ -169,7 +169,7 @@ def test_stdout_is_the_output_as_one_line(name: str, run: Runner) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("bad-generator", "input.prompt must be a non-empty string, got none"),
+        ("bad-generator", "input must have prompt, messages, openai_input"),
         ("bad-aggregate", "input.sampling_params.stop must be a non-empty string or an array"),
         ("not-json", "the test input is not JSON: "),
         ("file-not-json", "the test input is not JSON: "),

@@ -75,7 +75,7 @@ def test_partial_outputs_arrive_while_it_runs(generator_worker: Worker) -> None:
             {"prompt": "x", "enable_validation": "\ud800"},
             'input.enable_validation must be true or false, got "\\ud800"',
         ),
-        ("hello", "input must be an object with prompt, messages or openai_route, got"),
+        ("hello", "input must be an object with prompt, messages, openai_input"),
     ],
     ids=["empty", "nan", "surrogate", "string"],
 )

@@ -271,7 +271,7 @@ async def test_openai_call_that_is_not_streamed_is_one_output(
 
 BAD = [
     (job(None), "input must be an object"),
-    (job({}), "input.prompt must be a non-empty string, got none"),
+    (job({}), "input must have prompt, messages, openai_input with openai_route, or route with"),
     (prompt(temperature="hot"), "input.sampling_params.temperature must be a number from 0 to 2"),
     (job({"messages": []}), "input.messages must be a non-empty array"),
     (prompt(" ".join(["word"] * 5000)), "prompt: 5000 tokens do not fit the context of 4096"),

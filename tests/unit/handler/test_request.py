@@ -13,12 +13,20 @@ from hypothesis import strategies as st
 from engine import Chat, Priority, SamplingParams
 from engine.request import TemplateMode
 from handler.errors import InvalidRequest
-from handler.request import OpenAIRequest, TextRequest, parse_job
+from handler.request import (
+    OpenAIRequest,
+    TextRequest,
+    asks_to_stream,
+    is_openai_call,
+    parse_job,
+)
 from tests.unit.handler.json_values import json_values
 
 ROOT = Path(__file__).parents[3]
-INPUT = "input must be an object with prompt, messages or openai_route"
+SHAPES = "prompt, messages, openai_input with openai_route, or route with body and method"
+INPUT = f"input must be an object with {SHAPES}"
 PROMPT = "input.prompt must be a non-empty string"
+CHAT = "/v1/chat/completions"
 MESSAGES = "input.messages must be a non-empty array"
 
 
@@ -34,7 +42,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": None}, "input", f"{INPUT}, got null"),
     ({"input": "hi"}, "input", f'{INPUT}, got "hi"'),
     ({"input": ["hi"]}, "input", f'{INPUT}, got ["hi"]'),
-    ({"input": {}}, "input.prompt", f"{PROMPT}, got none"),
+    ({"input": {}}, "input.prompt", f"input must have {SHAPES}, got an empty object"),
+    ({"input": {"text": 1, "a": 2}}, "input.prompt", f"input must have {SHAPES}, got only a, text"),
     ({"input": {"prompt": ""}}, "input.prompt", f'{PROMPT}, got ""'),
     ({"input": {"prompt": 5}}, "input.prompt", f"{PROMPT}, got 5"),
     ({"input": {"prompt": None}}, "input.prompt", f"{PROMPT}, got null"),
@@ -105,6 +114,31 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         {"input": {"openai_route": 5}},
         "input.openai_route",
         "input.openai_route must be a string, got 5",
+    ),
+    (
+        {"input": {"route": 5}},
+        "input.route",
+        "input.route must be a string, got 5",
+    ),
+    (
+        {"input": {"route": "/v1/completions", "body": [1]}},
+        "input.body",
+        "input.body must be an object, got [1]",
+    ),
+    (
+        {"input": {"route": "/v1/completions", "method": "GET"}},
+        "input.method",
+        'input.method must be POST for /v1/completions, got "GET"',
+    ),
+    (
+        {"input": {"route": "/v1/models", "method": 5}},
+        "input.method",
+        "input.method must be GET for /v1/models, got 5",
+    ),
+    (
+        {"input": {"openai_input": {}, "stream": "yes"}},
+        "input.stream",
+        'input.stream must be true or false, got "yes"',
     ),
     (
         {"input": {"openai_route": "/v1/completions", "openai_input": "hi"}},
@@ -269,8 +303,58 @@ def test_openai_call_without_a_body_has_an_empty_one() -> None:
     assert parse_job({"input": requests}) == OpenAIRequest("/v1/models", {})
 
 
+@pytest.mark.parametrize(
+    ("given", "route", "body"),
+    [
+        ({"openai_input": {"messages": 5}}, CHAT, {"messages": 5}),
+        ({"route": "/v1/completions", "body": {"prompt": "a"}}, "/v1/completions", {"prompt": "a"}),
+        ({"route": "/v1/x", "body": {}, "method": "post"}, "/v1/x", {}),
+        ({"route": "/v1/models", "method": "GET"}, "/v1/models", {}),
+        ({"route": "/v1/models", "body": None}, "/v1/models", {}),
+        (
+            {"openai_input": {"n": 1}, "stream": True},
+            "/v1/chat/completions",
+            {"n": 1, "stream": True},
+        ),
+        (
+            {"openai_input": {"stream": False}, "stream": True},
+            "/v1/chat/completions",
+            {"stream": False},
+        ),
+        ({"openai_input": {}, "stream": False}, "/v1/chat/completions", {}),
+    ],
+)
+def test_calls_in_the_forms_of_worker_vllm_are_read(
+    given: dict[str, Any], route: str, body: dict[str, Any]
+) -> None:
+    assert parse_job({"input": given}) == OpenAIRequest(route, body)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_call", "streams"),
+    [
+        ({"prompt": "a"}, False, False),
+        ({"prompt": "a", "sampling_params": {"stream": True}}, False, True),
+        ({"prompt": "a", "stream": True}, False, True),
+        ({"openai_input": {"stream": True}}, True, True),
+        ({"openai_route": "/v1/models"}, True, False),
+        ({"route": "/v1/completions", "body": {"stream": True}}, True, True),
+        ({"route": "/v1/completions", "stream": True}, True, True),
+    ],
+)
+def test_kind_of_a_job_is_known_from_its_input(
+    given: dict[str, Any], is_call: bool, streams: bool
+) -> None:
+    assert is_openai_call(given) is is_call
+    assert asks_to_stream(given) is streams
+
+
 NAMES = [
     "prompt",
+    "route",
+    "body",
+    "method",
+    "openai_input",
     "messages",
     "sampling_params",
     "validation",

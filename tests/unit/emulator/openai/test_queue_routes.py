@@ -46,10 +46,12 @@ class QueueFixture:
         self.app = Starlette(routes=self.queue.routes(), exception_handlers=ERRORS)
         self.job: Job
 
-    def ask(self, peer: Any, path: str = ROUTE, query: bytes = b"") -> asyncio.Task[None]:
+    def ask(
+        self, peer: Any, path: str = ROUTE, query: bytes = b"", method: str | None = None
+    ) -> asyncio.Task[None]:
         scope: dict[str, Any] = {
             "type": "http",
-            "method": "POST" if peer.posts else "GET",
+            "method": method or ("POST" if peer.posts else "GET"),
             "path": path,
             "root_path": "",
             "query_string": query,
@@ -120,6 +122,26 @@ async def test_call_becomes_the_same_job_as_on_runpod(peer: Connect) -> None:  #
         await fixture.end({"is": path})
         await over(request_task)
         assert json.loads(client.body) == {"is": path}
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "given"),
+    [
+        ("GET", b"", {"openai_route": "/v1/files/f-1", "openai_input": {}}),
+        ("GET", b"limit=2", {"openai_route": "/v1/files/f-1?limit=2", "openai_input": {}}),
+        ("DELETE", b"", {"route": "/v1/files/f-1", "body": None, "method": "DELETE"}),
+    ],
+)
+async def test_calls_without_a_body_go_to_the_worker_too(
+    peer: Connect, method: str, query: bytes, given: dict[str, Any]
+) -> None:
+    fixture = QueueFixture()
+    client = peer()
+    request_task = fixture.ask(client, "/v2/e/openai/v1/files/f-1", query, method)
+    assert await fixture.take() == given
+    await fixture.end({"id": "f-1"})
+    await over(request_task)
+    assert json.loads(client.body) == {"id": "f-1"}
 
 
 async def test_complete_events_are_sent_immediately(peer: Connect) -> None:  # R29

@@ -32,8 +32,6 @@ def test_job_that_streamed_and_completed_needs_no_explanation() -> None:
         {"prompt": "x"},
         {"prompt": "x", "sampling_params": {"stream": False}, "stream": None},
         {"openai_route": "/v1/completions", "openai_input": {"prompt": "x"}},
-        # Not where an OpenAI call has it.
-        {"openai_route": "/v1/completions", "openai_input": {"prompt": "x"}, "stream": True},
         "text",
     ],
 )
