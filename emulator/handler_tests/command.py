@@ -214,7 +214,8 @@ async def _test(
 
     worker_log = _configure_logging(settings, is_verbose=options.verbose)
     report = ResultReport(sys.stdout, sys.stderr, tests.tests)
-    report.print_header(f"Testing {escape_controls(name)} with {escape_controls(str(tests.path))}")
+    file = str(_relative_to_working_folder(tests.path))
+    report.print_header(f"Testing {escape_controls(name)} with {escape_controls(file)}")
     results: list[HandlerTestResult] = []
     async with (
         report.showing_progress(),
@@ -236,6 +237,11 @@ async def _test(
     if options.junit_xml is not None:
         write_junit_file(options.junit_xml, tests.path.stem, results)
     return EXIT_PASSED if all(each.has_passed for each in results) else EXIT_FAILED
+
+
+def _relative_to_working_folder(path: Path) -> Path:
+    folder = Path.cwd()
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
 def _configure_logging(settings: EmulatorSettings, *, is_verbose: bool) -> WorkerLog:
