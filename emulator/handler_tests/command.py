@@ -54,6 +54,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator t
     except (SettingError, JobRequestFailed) as error:
         sys.stderr.write(f"{escape_lines(str(error))}\n")
         return EXIT_WRONG_USE
+    except KeyboardInterrupt:
+        # Before the signal handlers were installed: nothing runs yet.
+        return EXIT_INTERRUPTED
 
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -87,7 +88,9 @@ class ResultReport:
                 number = len(self._results) + 1
                 name = _format_name(self._running)
                 line = f"{number} of {self._count}: {name}, {elapsed_s:.0f} s"
-                self._errors.write(f"{_CLEAR_LINE}{line}")
+                # A line that wraps could not be cleared.
+                width = shutil.get_terminal_size().columns - 1
+                self._errors.write(f"{_CLEAR_LINE}{line[:width]}")
                 self._errors.flush()
             await asyncio.sleep(_REFRESH_INTERVAL_S)
 
