@@ -37,7 +37,7 @@ class ResultReport:
         self._running_since = self._started_at
 
     def print_header(self, title: str) -> None:
-        """Print what is tested, and the head of the table."""
+        """Print the title and the head of the table."""
         self._print(f"{title}\n\n{'NAME':{self._width}}  RESULT  STATUS        TIME")
 
     def start(self, test: HandlerTest) -> None:

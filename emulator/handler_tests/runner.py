@@ -95,7 +95,7 @@ class HandlerTestRunner:
             )
 
     async def _run_test(self, test: HandlerTest) -> HandlerTestResult:
-        # What the worker printed at its start belongs to no test.
+        # The output of the worker's start belongs to no test.
         self._take_output()
         timeout_ms = test.timeout_ms or self._default_timeout_ms
         started_at = time.monotonic()

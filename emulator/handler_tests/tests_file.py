@@ -25,7 +25,7 @@ NOT_SET: Any = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerTest:
-    """One test: the input of a job, and what the job must end with.
+    """One test: the input of a job, and the status and output that the job must have.
 
     `timeout_ms` is None if the file sets no timeout. `expected_output` and `expected_part` are
     NOT_SET if the output is not compared; of an object, `expected_part` has only some keys.
