@@ -20,6 +20,8 @@ examples:
   %(prog)s --port 8001 --db jobs.sqlite3
   %(prog)s --handler ./handler.py       your RunPod handler instead of a model
   %(prog)s --workers 2 --worker-command "python my_handler.py"
+  %(prog)s test ./handler.py            run its tests.json: see %(prog)s test --help
+  %(prog)s reset                        empty the queue and results of a running server
 
 Options override the environment variables HOST, PORT, JOB_DB, HANDLER_FILE, WORKER_PYTHON, RELOAD,
 WORKERS and WORKER_COMMAND. Other settings are environment variables, such as MODEL_PATH and
@@ -34,6 +36,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
     imports are in the function, so that `--help` and a wrong argument are answered without them.
     """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] in (["test"], ["reset"]):
+        name = arguments.pop(0)
+        if name == "test":
+            from emulator.handler_tests.command import main as run_command
+        else:
+            from emulator.handler_tests.reset import main as run_command
+        return run_command(arguments, prog=f"{prog} {name}")
     parser = Parser(prog=prog, description="A local RunPod and OpenAI API.", epilog=_EXAMPLES)
     parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, help="the port to listen on (default: 8000)")
@@ -65,7 +75,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         "--worker-command", type=_command, help="what starts one (default: python -m handler)"
     )
     options = {
-        key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
+        key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None
     }
 
     from emulator.autoscaling.handler_file import find_handler_file

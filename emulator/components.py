@@ -59,6 +59,7 @@ class Components:
     webhooks: Webhooks
     worker_registry: WorkerRegistry
     autoscaler: Autoscaler
+    worker_logs: WorkerLogs
     # Notices changes of the user's handler; None if there is none, or RELOAD is off.
     code_watch: CodeWatch | None
     shutdown: ShutdownState
@@ -247,6 +248,7 @@ def build_components(
         webhooks=webhooks,
         worker_registry=worker_registry,
         autoscaler=autoscaler,
+        worker_logs=worker_logs,
         code_watch=_build_code_watch(settings, program, autoscaler),
         shutdown=shutdown,
         workload=workload,

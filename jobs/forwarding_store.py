@@ -93,6 +93,9 @@ class ForwardingJobStore(JobStore):
     async def purge(self, endpoint: str) -> int:
         return await self._store.purge(endpoint)
 
+    async def reset(self, endpoint: str) -> int:
+        return await self._store.reset(endpoint)
+
     async def receive_stops(self, worker_id: str, wait_s: float) -> list[str]:
         return await self._store.receive_stops(worker_id, wait_s)
 

@@ -147,6 +147,16 @@ class JobStore(JobQueue, Protocol):
     async def purge(self, endpoint: str) -> int:
         """Cancel all waiting jobs of an endpoint; return how many. Raises StoreUnavailable."""
 
+    async def reset(self, endpoint: str) -> int:
+        """Cancel the jobs of an endpoint that have not ended, remove all, and return how many.
+
+        Jobs that are submitted or retried during the call stay. Durable when this returns.
+
+        Raises:
+            StoreUnavailable: the disk refused it. Either no job has changed, or the jobs are
+                removed, but they may be stored again after a restart.
+        """
+
     async def receive_stops(self, worker_id: str, wait_s: float) -> list[str]:
         """Return the ids of jobs that this worker must stop; none after `wait_s`.
 

@@ -148,6 +148,8 @@ class Autoscaler:
         self._last_number = 0
         self._last_start_at = -float("inf")
         self._consecutive_crashes = 0
+        # How many workers in a row ended before they asked for a job.
+        self.failed_starts = 0
         self._no_start_before = -float("inf")
         # How many workers have requested to be replaced.
         self._replacements = 0
@@ -394,6 +396,7 @@ class Autoscaler:
 
     def _handle_join(self, worker: ManagedWorker, now: float) -> None:
         worker.joined, worker.busy_at = True, now
+        self.failed_starts = 0
         worker.log.append("system", f"{worker.name} asked for its first job")
         if worker.replaces is not None:
             self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
@@ -426,6 +429,7 @@ class Autoscaler:
         reason = explain_failed_start(code, output)
         if worker.is_overdue:
             reason = f"was killed because it did not ask for a job within {_JOIN_TIMEOUT_S:g} s"
+        self.failed_starts += 1
         self._mark_unhealthy(worker, code, reason)
         if self._program.file is None:
             self._back_off(now, f"{worker.name} {reason}")

@@ -91,16 +91,16 @@ class OutputReader:
             self._omitted = 0
 
     def _show(self, text: str) -> None:
-        level, job_id = logging.INFO, None
-        if text.startswith(_SDK_LINE_START):
-            text, level, job_id = _parse_sdk_line(text)
+        text, level, job_id = parse_sdk_line(text)
         extra = None if job_id is None else {"job_id": job_id}
         for line in text.splitlines():
             logger.log(level, "%s: %s", self._worker, line, extra=extra)
 
 
-def _parse_sdk_line(text: str) -> tuple[str, int, str | None]:
+def parse_sdk_line(text: str) -> tuple[str, int, str | None]:
     """Return message, level and job id of a line of the SDK's logger; any other line as it is."""
+    if not text.startswith(_SDK_LINE_START):
+        return text, logging.INFO, None
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -125,6 +125,10 @@ class WorkerLogs:
         log = self._logs[endpoint, worker] = WorkerLog()
         return log
 
+    def names(self, endpoint: str) -> Sequence[str]:
+        """Return the workers of an endpoint whose logs are kept, in the order of their starts."""
+        return [worker for each, worker in self._logs if each == endpoint]
+
     def find(self, endpoint: str, worker: str) -> WorkerLog | None:
         """Return the log of a worker; None if it was not started here, or long ago."""
         return self._logs.get((endpoint, worker))

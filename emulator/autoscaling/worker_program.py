@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,11 +24,13 @@ class WorkerProgram:
     """The command of the workers; with a handler's `file`, its folder is the working folder.
 
     `python` is the interpreter that was chosen for it; None if the command names its own program.
+    `extra_variables` come before those of the handler's .env.
     """
 
     command: tuple[str, ...]
     file: Path | None = None
     python: Interpreter | None = None
+    extra_variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path | None:
@@ -36,11 +38,12 @@ class WorkerProgram:
         return None if self.file is None else self.file.parent
 
     def variables(self) -> Mapping[str, str]:
-        """Return the variables of the handler's .env, which is read again for each worker."""
+        """Return the variables for a worker; the handler's .env is read again for each worker."""
         if self.file is None:
-            return {}
+            return self.extra_variables
         values = dotenv_values(self.file.parent / ".env")
-        return {name: value for name, value in values.items() if value is not None}
+        set_values = {name: value for name, value in values.items() if value is not None}
+        return set_values | dict(self.extra_variables)
 
 
 def handler_program(file: Path, interpreter: Interpreter) -> WorkerProgram:

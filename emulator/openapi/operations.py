@@ -198,6 +198,13 @@ OPERATIONS = {
     "/cancel/{job_id}": _client("Cancel a job", "Accepted", errors=(404, 503)),
     "/retry/{job_id}": _client("Retry a failed job", "Accepted", errors=(400, 404, 503)),
     "/purge-queue": _client("Cancel all queued jobs", "Purged", errors=(503,)),
+    "/reset": _client(
+        "Cancel and remove all jobs",
+        "Purged",
+        description="Empties the queue, cancels the running jobs and removes all results of the "
+        "endpoint. Only this server has it, not RunPod.",
+        errors=(503,),
+    ),
     "/requests": _client("List the newest jobs", "Jobs"),
     "/requests/{job_id}": _client("Get a job with its input", "JobAndInput", errors=_NOT_THERE),
     f"{ENDPOINT}/health": _client("Count the jobs and workers of an endpoint", "EndpointHealth"),

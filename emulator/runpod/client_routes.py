@@ -66,6 +66,7 @@ class ClientRoutes:
             ("/cancel/{job_id}", self._cancel, ["POST"]),
             ("/retry/{job_id}", self._retry, ["POST"]),
             ("/purge-queue", self._purge, ["POST"]),
+            ("/reset", self._reset, ["POST"]),
             ("/requests", self._requests, get_or_post),
             ("/requests/{job_id}", self._request, get_or_post),
         ]
@@ -128,6 +129,10 @@ class ClientRoutes:
 
     async def _purge(self, request: Request) -> Response:
         removed = await self._store.purge(self._endpoint_of(request))
+        return JSON({"removed": removed, "status": "completed"})
+
+    async def _reset(self, request: Request) -> Response:
+        removed = await self._store.reset(self._endpoint_of(request))
         return JSON({"removed": removed, "status": "completed"})
 
     async def _health(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
@@ -174,6 +175,29 @@ class ProducerOperations:
         await self._state.transitions.apply(cancelled)
         failpoint("purged")
         return len(cancelled)
+
+    async def reset(self, endpoint: str) -> int:
+        """Cancel the jobs of an endpoint that have not ended, remove all, and return how many.
+
+        Jobs that are submitted or retried during the call stay. Raises StoreUnavailable.
+        """
+        records = [record for record in self._table if record.job.endpoint == endpoint]
+        while transitions := {each.transition for each in records if each.transition is not None}:
+            await asyncio.wait(transitions)
+        # Some may have been removed during the wait, because their ttl or retention has passed.
+        records = [each for each in records if self._table.find(each.job.id) is each]
+        running = [record.job for record in records if not record.job.status.is_final]
+        await self._state.transitions.apply([self._to_cancelled(job) for job in running])
+        removed = 0
+        for record in records:
+            is_stored = self._table.find(record.job.id) is record
+            # A client may have retried a failed job while the others were cancelled.
+            if is_stored and record.job.status.is_final and record.transition is None:
+                self._table.remove(record)
+                removed += 1
+        if removed:
+            await self._journal.flush()
+        return removed
 
     async def stats(self, endpoint: str) -> QueueStats:
         """Count an endpoint's jobs."""

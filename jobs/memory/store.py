@@ -141,6 +141,10 @@ class MemoryJobStore:
         """Cancel all waiting jobs of an endpoint."""
         return self._producer.purge(endpoint)
 
+    def reset(self, endpoint: str) -> _Async[int]:
+        """Cancel and remove all jobs of an endpoint."""
+        return self._producer.reset(endpoint)
+
     def stats(self, endpoint: str) -> _Async[QueueStats]:
         """Count an endpoint's jobs."""
         return self._producer.stats(endpoint)

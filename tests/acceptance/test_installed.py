@@ -24,7 +24,7 @@ UV = ROOT / ".venv" / "bin" / "uv"
 # The whole file shares one installation, which takes 15 s with a warm cache.
 pytestmark = pytest.mark.timeout(300)
 LIMIT_S = 120
-COMMANDS = ("run", "serve", "batch", "doctor", "fetch-model")
+COMMANDS = ("run", "serve", "test", "reset", "batch", "doctor", "fetch-model")
 DATA = (
     "validation/rules.yaml",
     "validation/intents.npz",

@@ -284,6 +284,14 @@ class JobStoreModel(RuleBasedStateMachine):
         for job_id in waiting:
             self.end(job_id, JobStatus.CANCELLED)
 
+    @rule()
+    def reset(self) -> None:
+        active = [each for each in self.jobs if not self.jobs[each].status.is_final]
+        assert self.loop.run_until_complete(self.store.reset("e")) == len(self.jobs)
+        for job_id in active:
+            self.end(job_id, JobStatus.CANCELLED)
+        self.jobs.clear()
+
     @rule(worker=st.sampled_from(WORKERS))
     def reclaim_jobs(self, worker: str) -> None:
         leased = [

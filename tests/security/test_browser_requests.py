@@ -339,7 +339,16 @@ async def test_body_of_a_browser_that_is_not_labelled_json_is_refused_by_every_p
     more = [("Content-Type", label)] if label else []
     marked = {name: value.format(host=target.host) for name, value in mark.items()}
     own = [*target.own(**marked), ("Authorization", "secret"), *more]
-    no_body = ("/status", "/status-sync", "/stream", "/cancel", "/retry", "/purge", "/requests")
+    no_body = (
+        "/status",
+        "/status-sync",
+        "/stream",
+        "/cancel",
+        "/retry",
+        "/purge",
+        "/reset",
+        "/requests",
+    )
     before = await target.state()
     tried = 0
     for route in target.server.app.routes:

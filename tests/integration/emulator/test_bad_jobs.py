@@ -207,5 +207,5 @@ async def test_body_where_none_is_needed_is_not_looked_at(serve: Serve) -> None:
                     headers={"content-type": "text/nonsense"},
                 )
                 assert response.status_code == 200
-        for path in ("purge-queue", "health", "requests"):
+        for path in ("purge-queue", "reset", "health", "requests"):
             assert (await client.post(f"/v2/other/{path}", content=b"[")).status_code == 200

@@ -195,6 +195,30 @@ async def test_purge_takes_back_what_waits_and_leaves_what_runs(
         assert server.events.of(RequestStarted)[1:] == []
 
 
+@pytest.mark.parametrize("prefix", PREFIXES)
+async def test_reset_cancels_and_removes_all_jobs_of_the_endpoint(
+    serve: Serve, script: ScriptFactory, prefix: str
+) -> None:
+    server = await serve(script({"pieces": ["a", HANG]}, slots=1))
+    async with server.client() as client:
+        jobs = [await submit_job(client, prefix) for _ in range(3)]
+        elsewhere = await submit_job(client)
+        await server.events.wait(RequestStarted)
+        sync = asyncio.create_task(client.post(f"{prefix}/runsync", json={"input": INPUT}))
+        await server.wait_until(lambda: len(server.tasks) == 1)
+        response = await client.post(f"{prefix}/reset")
+        assert response.json() == {"removed": 4, "status": "completed"}
+        assert (await sync).json()["status"] == "CANCELLED"
+        async with asyncio.timeout(DEADLINE_S):
+            await server.wait_until_idle()
+        for job_id in jobs:
+            assert (await client.get(f"{prefix}/status/{job_id}")).status_code == 404
+        assert (await client.get(f"{prefix}/requests")).json() == {"requests": []}
+        assert (await get_status(client, elsewhere))["status"] == "IN_QUEUE"
+        again = await client.post(f"{prefix}/reset", json={})
+        assert again.json() == {"removed": 0, "status": "completed"}
+
+
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_health_counts_jobs_and_workers(serve: Serve, method: str) -> None:
     server = await serve()

@@ -285,6 +285,63 @@ async def test_purge_cancels_only_waiting_jobs_of_the_endpoint(stores: Stores) -
     assert [job.status for job in stores.ended] == [JobStatus.CANCELLED] * 3
 
 
+async def test_reset_stops_workers_and_removes_only_the_jobs_of_the_endpoint(
+    stores: Stores,
+) -> None:
+    store = await stores.open()
+    for number in range(4):
+        await store.enqueue(new(number))
+    sync = await store.enqueue(new(sync=True))
+    other = await store.enqueue(new(endpoint="other"))
+    completed, running = await take(store), await take(store, "busy")
+    await store.ack(completed.id, 1, output=b"1")
+    waiting = await begin(store.wait(running.id, 60))
+    assert await store.reset("e") == 5
+    assert (await soon(waiting)) == running.replace(
+        status=JobStatus.CANCELLED, ended_at=stores.clock.now()
+    )
+    assert await store.receive_stops("busy", 0) == [running.id]
+    assert not await store.ack(running.id, 1, output=b"2")
+    assert await store.get(completed.id) is None
+    assert await store.get(sync.id) is None
+    assert await store.reset("e") == 0
+    assert await store.list_recent_jobs("e", 9) == []
+    statuses = [job.status for job in stores.ended]
+    assert statuses == [JobStatus.COMPLETED, *[JobStatus.CANCELLED] * 4]
+    assert store.list_endpoints() == ["other"]
+    if stores.driver == "memory":
+        return
+    await stores.close()
+    store = await stores.open()
+    assert [job.id for job in await store.list_recent_jobs("other", 9)] == [other.id]
+    assert await store.list_recent_jobs("e", 9) == []
+
+
+async def test_reset_waits_for_the_end_of_a_job_that_is_being_written(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new())
+    job = await take(store)
+    ending = asyncio.create_task(store.ack(job.id, 1, output=b"1"))
+    await asyncio.sleep(0)
+    assert await store.reset("e") == 1
+    assert await soon(ending)
+    assert [job.status for job in stores.ended] == [JobStatus.COMPLETED]
+
+
+async def test_job_that_is_retried_during_a_reset_stays(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new(1))
+    failed = await take(store)
+    await store.ack(failed.id, 1, error="no")
+    await store.enqueue(new(2))
+    resetting = asyncio.create_task(store.reset("e"))
+    await asyncio.sleep(0)
+    retried = asyncio.create_task(store.retry(failed.id))
+    assert await soon(resetting) == 1
+    assert await soon(retried) is not None
+    assert (await take(store)).id == failed.id
+
+
 async def test_unreceived_stops_expire(stores: Stores) -> None:
     store = await stores.open()
     for number in range(3):

@@ -31,6 +31,7 @@ GOES_ON = (
     "/cancel/1",
     "/v1/batches/1/cancel",
     "/purge-queue",
+    "/reset",
     "/health",
     "/v2/a/health",
     "/v2/a/job-done/w/j",

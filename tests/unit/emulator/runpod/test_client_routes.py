@@ -17,6 +17,7 @@ BOTH_FORMS = {
     "/cancel/{job_id}": {"POST"},
     "/retry/{job_id}": {"POST"},
     "/purge-queue": {"POST"},
+    "/reset": {"POST"},
     "/requests": EITHER,
     "/requests/{job_id}": EITHER,
 }

@@ -376,6 +376,30 @@ async def test_publish_writes_an_end_that_is_in_a_transition_with_other_jobs() -
     assert [job.status for job in world.disk.saved if job.id == sync.id] == [JobStatus.CANCELLED]
 
 
+async def test_reset_changes_nothing_when_the_disk_refuses_the_cancellations() -> None:
+    world = World()
+    running, waiting = await world.running(), await world.waiting()
+    await world.refused(world.store.reset("e"))
+    assert await world.status(running) is JobStatus.IN_PROGRESS
+    assert await world.status(waiting) is JobStatus.IN_QUEUE
+    assert world.store.has_ready_job("e")
+    assert (world.ended, world.disk.deleted) == ([], [])
+    assert await world.store.receive_stops("w", 0) == []
+
+
+async def test_reset_returns_when_the_removal_is_on_disk() -> None:
+    world = World()
+    running = await world.running()
+    resetting = await world.start(world.store.reset("e"))
+    await world.disk.accept_writes()
+    assert world.disk.deleted == [running.id]
+    assert await world.status(running) is None
+    assert not resetting.done()
+    await world.disk.refuse_writes()
+    with pytest.raises(StoreUnavailable, match="the disk is full"):
+        await resetting
+
+
 async def test_delivered_results_do_not_accumulate() -> None:
     world = World()
     for _ in range(50):

@@ -1,0 +1,71 @@
+"""Send a kept job again, or make a test of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from emulator.handler_tests.expectation import is_equal
+from emulator.handler_tests.job_client import JobClient, JobRequestFailed
+from emulator.handler_tests.job_error import format_job_error
+from emulator.handler_tests.json_diff import diff_json
+from emulator.handler_tests.tests_file import STATUSES
+from handler.setting_error import SettingError
+from handler.terminal import format_json
+from handler.terminal_text import escape_lines
+
+
+def build_test(name: str, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the test that a kept job is saved as.
+
+    Raises:
+        SettingError: the job has not ended, or was ended from outside.
+    """
+    if job["status"] not in STATUSES:
+        allowed = " or ".join(STATUSES)
+        raise SettingError(f"--save: the job {job['id']} is {job['status']}; it must be {allowed}")
+    test = {"name": name, "input": job["input"], "expected_status": job["status"]}
+    if "output" in job:
+        test["expected_output"] = job["output"]
+    return test
+
+
+async def replay_job(client: JobClient, job_id: str, timeout_s: float) -> tuple[bool, str]:
+    """Send the input of a kept job as a new job and wait for its end.
+
+    Returns whether it has COMPLETED, and a text about its result and the kept one.
+
+    Raises:
+        JobRequestFailed: the job is not kept, or the new one has not ended in time.
+    """
+    kept = await client.get_request(job_id)
+    new_id = await client.submit(kept["input"], timeout_s)
+    try:
+        job = await client.wait(new_id, timeout_s)
+    except BaseException:
+        await client.cancel(new_id)
+        raise
+    if job is None:
+        await client.cancel(new_id)
+        raise JobRequestFailed(
+            f"the job {new_id} did not end within {timeout_s:g} s and was cancelled"
+        )
+    return job["status"] == "COMPLETED", "\n".join(_describe(kept, job))
+
+
+def _describe(kept: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
+    duration = f" in {job['executionTime'] / 1000:.2f} s" if "executionTime" in job else ""
+    lines = [f"job {job['id']}: {job['status']}{duration}"]
+    if job.get("error") is not None:
+        lines.append(escape_lines(format_job_error(job["error"])))
+    if "output" in job:
+        lines.append(format_json(job["output"]))
+    if job["status"] != kept["status"]:
+        lines.append(f"the kept job is {kept['status']}")
+    elif "output" in job and "output" in kept:
+        if is_equal(kept["output"], job["output"]):
+            lines.append("the output is the same as the kept one")
+        else:
+            lines += ["the output differs from the kept one:"]
+            lines += diff_json(kept["output"], job["output"])
+    return lines

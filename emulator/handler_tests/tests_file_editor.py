@@ -1,0 +1,102 @@
+"""Add a test to a tests file, and leave the rest of its text as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from emulator.handler_tests.tests_file import parse_tests_file, read_text
+from handler.setting_error import SettingError
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DEFAULT_INDENT = "  "
+_FILE_MODE = 0o644
+
+
+def add_test(path: Path, test: Mapping[str, Any]) -> None:
+    """Append a test to a file, or create the file; it is replaced in one step.
+
+    Raises:
+        SettingError: the file is malformed or cannot be written, or a test has the same name.
+    """
+    # The target of a symbolic link, which would be replaced itself.
+    path = path.resolve()
+    if path.exists():
+        text = read_text(path)
+        known = parse_tests_file(text, path)
+        if any(each.name == test["name"] for each in known.tests):
+            raise SettingError(f"{path} has a test named {test['name']} already; choose another")
+        text = insert_test(text, test)
+    else:
+        text = json.dumps({"tests": [test]}, indent=_DEFAULT_INDENT, ensure_ascii=False) + "\n"
+    parse_tests_file(text, path)
+    try:
+        _replace(path, text)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def insert_test(text: str, test: Mapping[str, Any]) -> str:
+    """Return the text of a tests file with one more test at the end of `tests`."""
+    start, end = _find_tests(text)
+    last = len(text[:end].rstrip(" \t\r\n"))
+    newline = "\r\n" if "\r\n" in text else "\n"
+    closing_indent = _indent_at(text, end)
+    first = _skip_space(text, start + 1)
+    is_on_own_line = "\n" in text[start + 1 : first]
+    indent = _indent_at(text, first) if is_on_own_line else closing_indent + _DEFAULT_INDENT
+    step = indent.removeprefix(closing_indent)
+    lines = json.dumps(test, indent=step or _DEFAULT_INDENT, ensure_ascii=False).split("\n")
+    block = newline.join(indent + line for line in lines)
+    separator = "" if text[last - 1] == "[" else ","
+    return f"{text[:last]}{separator}{newline}{block}{newline}{closing_indent}{text[end:]}"
+
+
+def _find_tests(text: str) -> tuple[int, int]:
+    """Return where the array `tests` of a valid file begins and ends: its brackets."""
+    decoder = json.JSONDecoder()
+    array = (-1, -1)
+    position = _skip_space(text, _skip_space(text, 0) + 1)
+    while text[position] != "}":
+        key, position = decoder.raw_decode(text, position)
+        start = _skip_space(text, _skip_space(text, position) + 1)
+        _, position = decoder.raw_decode(text, start)
+        if key == "tests":
+            # Of two keys of the same name, readers use the last.
+            array = (start, position - 1)
+        position = _skip_space(text, position)
+        if text[position] == ",":
+            position = _skip_space(text, position + 1)
+    return array
+
+
+def _skip_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
+
+
+def _indent_at(text: str, position: int) -> str:
+    """Return the white space at the begin of the line of a position."""
+    line = text[text.rfind("\n", 0, position) + 1 :]
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = path.stat().st_mode & 0o777 if path.exists() else _FILE_MODE
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
