@@ -13,7 +13,7 @@ _OPENAI = (
 )
 _OTHERS = (
     *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry", "purge-queue"),
-    *("requests", "health", "docs", "openapi.json", "metrics", "console"),
+    *("requests", "health", "docs", "openapi.json", "metrics", "console", "faults"),
     *("job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"),
 )
 OPERATION_NAMES = (*_OTHERS, *_OPENAI, OTHER)
