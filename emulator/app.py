@@ -14,6 +14,7 @@ from emulator.batches.file_storage import InsufficientStorage
 from emulator.batches.service import handle_insufficient_storage
 from emulator.components import Components
 from emulator.console.pages import PageRoutes
+from emulator.faults.routes import FaultRoutes
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.responses import error_response, on_error, on_http_error
 from emulator.metrics.route import MetricsRoute
@@ -44,6 +45,8 @@ def create_app(components: Components) -> Starlette:
         components.health.route(),
         MetricsRoute(components.exported_metrics).route(),
     ]
+    if components.fault_rules is not None:
+        routes += FaultRoutes(components.fault_rules).routes()
     docs = DocsRoutes(routes, components.settings)
     return Starlette(
         routes=[*routes, *docs.routes(), *PageRoutes().routes()],
@@ -54,6 +57,7 @@ def create_app(components: Components) -> Starlette:
             components.metrics,
             components.tracing,
             components.managed_worker_key,
+            components.fault_rules,
         ),
         lifespan=lifespan,
         # RequestIdMiddleware answers all other exceptions.

@@ -18,6 +18,7 @@ from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.console.routes import ConsoleRoutes
 from emulator.engine_components import EngineComponents, build_engine_components
+from emulator.faults.rules import FaultRules
 from emulator.health import Health
 from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
@@ -73,6 +74,8 @@ class Components:
     worker_list_routes: WorkerListRoutes
     console_routes: ConsoleRoutes
     health: Health
+    # None if FAULTS_PER_REQUEST is off.
+    fault_rules: FaultRules | None = None
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -272,6 +275,11 @@ def build_components(
             settings,
         ),
         health=Health(engine_components, handler, journal, shutdown),
+        fault_rules=(
+            FaultRules(settings.endpoint_id, settings.fault_seed)
+            if settings.faults_per_request
+            else None
+        ),
     )
 
 

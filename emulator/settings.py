@@ -374,10 +374,15 @@ class EmulatorSettings(ResultSettings):
         "to 1. Does not affect the local worker.",
         examples=["0.1"],
     )
+    faults_per_request: bool = Field(
+        False,
+        description="`on`: a client may request faults for itself, with the header `x-fault` or "
+        "with rules at `/faults`. For tests only.",
+    )
     fault_seed: int | None = Field(
         None,
-        description="Seed for these faults: the same seed makes the same requests fail at every "
-        "start. Unset: random.",
+        description="Seed for the faults that have a fraction or a probability: the same seed "
+        "makes the same requests fail at every start. Unset: random.",
         examples=["1"],
     )
 

@@ -11,6 +11,7 @@ from emulator.console import job_view
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from handler.active_generation import ActiveGeneration
+from handler.openai.events import escape_line_separators
 from jobs import Job, JobStatus, JobStore
 
 # Deltas are polled, so that a generation without a reader costs nothing. The interval is that of a
@@ -127,4 +128,5 @@ class JobEventStream:
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(data))
+    body = escape_line_separators(orjson.dumps(data))
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), body)

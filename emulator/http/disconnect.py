@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope
 
 T = TypeVar("T")
 
-# Our server's extension of the ASGI scope: its `abort` cuts the connection of the request.
+# Our server's extension of the ASGI scope: its `abort` cuts the connection of the request, and its
+# `reset` does so with a TCP RST.
 ABORT_EXTENSION = "emulator.drop"
 
 
@@ -24,12 +25,16 @@ async def wait_disconnected(receive: Receive) -> None:
         pass
 
 
-async def abort_connection(scope: Scope, receive: Receive) -> bool:
-    """Cut a request's connection; return False if the server does not support that."""
+async def abort_connection(scope: Scope, receive: Receive, *, reset: bool = False) -> bool:
+    """Cut a request's connection; return False if the server does not support that.
+
+    The client sees the end of the connection, or with `reset` that the server reset it. Without
+    `reset`, the system also resets a connection from which not everything was read.
+    """
     extension = scope.get("extensions", {}).get(ABORT_EXTENSION)
     if extension is None:
         return False
-    extension["abort"]()
+    extension["reset" if reset else "abort"]()
     # If the application returned before the server has noticed, the server would log that the
     # response is missing.
     await wait_disconnected(receive)

@@ -14,6 +14,7 @@ _OPENAI = (
 _OTHERS = (
     *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry", "purge-queue"),
     *("reset", "requests", "workers", "health", "docs", "openapi.json", "metrics", "console"),
+    "faults",
     *("job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"),
 )
 OPERATION_NAMES = (*_OTHERS, *_OPENAI, OTHER)

@@ -18,6 +18,8 @@ WORKER_POLL_OPS = JOB_TAKE_OPS | {"job-stop", "ping"}
 WORKER_KEY_PARAM = b"worker_key"
 # The console requests these once a second.
 CONSOLE_POLLS = frozenset({"console"})
+# Sets the rules for faults, so faults never apply to it.
+FAULTS = "faults"
 # Operations that create a job.
 JOB_CREATING_OPS = frozenset({"run", "runsync", "retry"})
 # The only POST request of the OpenAI API that starts no work.

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from emulator.config import FaultRates
 from emulator.http.disconnect import abort_connection
 from emulator.http.request_target import (
+    FAULTS,
     JOB_TAKE_OPS,
     WORKER_POST_OPS,
     RouteGroup,
@@ -55,7 +56,9 @@ class FaultInjectionMiddleware:
             await self._app(scope, receive, send)
             return
         target = classify(scope)
-        if target.group in (RouteGroup.CLIENT, RouteGroup.OPENAI):
+        if target.operation == FAULTS:
+            await self._app(scope, receive, send)
+        elif target.group in (RouteGroup.CLIENT, RouteGroup.OPENAI):
             await self._handle_client_request(scope, receive, send)
         elif target.operation in WORKER_POST_OPS and self._happens(
             "drop_post", self._rates.drop_post

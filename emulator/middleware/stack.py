@@ -5,6 +5,8 @@ from __future__ import annotations
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from emulator.faults.middleware import RequestFaultMiddleware
+from emulator.faults.rules import FaultRules
 from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
 from emulator.middleware.auth import ApiKeyMiddleware
@@ -33,8 +35,12 @@ def build_middleware(
     metrics: Metrics,
     tracing: Tracing,
     worker_key: str | None,
+    fault_rules: FaultRules | None = None,
 ) -> list[Middleware]:
-    """Return the middleware that every request passes through, the outermost first."""
+    """Return the middleware that every request passes through, the outermost first.
+
+    Without `fault_rules`, `x-fault` has no effect.
+    """
     stack = [
         Middleware(RequestIdMiddleware, on_end=metrics.count_request),
         # Inside RequestIdMiddleware, so that rejected requests are logged and counted. Before all
@@ -64,6 +70,8 @@ def build_middleware(
         stack.append(Middleware(RateLimitMiddleware, default_endpoint=settings.endpoint_id))
     if rates := settings.fault_rates():
         stack.append(Middleware(FaultInjectionMiddleware, rates=rates, store=store))
+    if fault_rules is not None:
+        stack.append(Middleware(RequestFaultMiddleware, rules=fault_rules))
     return stack
 
 

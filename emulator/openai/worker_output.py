@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from handler.errors import ErrorInfo, ErrorMapping
-from handler.openai.events import DONE
+from handler.openai.events import DONE, escape_line_separators
 from handler.results import find_result_pointer
 from handler.sampling import describe_value
 from jobs import Job, JobStatus
@@ -36,7 +36,8 @@ class SSEReassembler:
 
     Workers stream text that is split anywhere, even within an event or a line end; chunks as
     objects; or lists of either. Each event is returned with one `data` line, which all OpenAI
-    clients can read. Anything after `[DONE]` is discarded.
+    clients can read, and with its Unicode line separators escaped. Anything after `[DONE]` is
+    discarded.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class SSEReassembler:
         if not _is_chunk(value):
             raise CallFailed(_invalid_output("a stream of chunks", value))
         self._has_events = True
-        return b"data: " + orjson.dumps(value) + b"\n\n"
+        return escape_line_separators(b"data: " + orjson.dumps(value) + b"\n\n")
 
     def finish(self) -> bytes:
         """Return the remaining events, `[DONE]` last. Raises CallFailed if there was no event."""
@@ -95,7 +96,7 @@ class SSEReassembler:
         if data == "[DONE]":
             self.done = True
             return DONE
-        return b"data: " + _encode_data(data) + b"\n\n"
+        return escape_line_separators(b"data: " + _encode_data(data) + b"\n\n")
 
 
 def read_body(output: Any) -> dict[str, Any]:

@@ -160,6 +160,13 @@ def _batches(summary: str, response: str, **rest: Any) -> Operation:
     return Operation(summary=summary, tag=_BATCHES, response=response, **rest)
 
 
+def _faults(summary: str, response: str, **rest: Any) -> Operation:
+    description = "Only on a server with `FAULTS_PER_REQUEST=on`."
+    return Operation(
+        summary=summary, tag=_SERVER, response=response, description=description, **rest
+    )
+
+
 def _limit(maximum: int, default: int) -> dict[str, Any]:
     description = "The largest number of items to return."
     return _query("limit", description, type="integer", minimum=1, maximum=maximum, default=default)
@@ -354,6 +361,15 @@ OPERATIONS = {
         ),
         errors=(400, 404),
     ),
+    "POST /faults": _faults(
+        "Add a rule that makes requests fail",
+        "FaultRule",
+        body="NewFaultRule",
+        errors=_SENT,
+    ),
+    "GET /faults": _faults("List the rules and the faults", "FaultRules"),
+    "DELETE /faults": _faults("Delete all rules", "DeletedFaultRules"),
+    "DELETE /faults/{rule_id}": _faults("Delete a rule", "FaultRule", errors=_NOT_THERE),
     "/health": Operation(summary="Get the state of the server", tag=_SERVER, response="Health"),
 }
 

@@ -22,6 +22,7 @@ from emulator.openapi.operations import (
 from emulator.openapi.schemas.batches import batch_schemas
 from emulator.openapi.schemas.common import ref
 from emulator.openapi.schemas.console import console_schemas
+from emulator.openapi.schemas.faults import fault_schemas
 from emulator.openapi.schemas.jobs import job_schemas
 from emulator.openapi.schemas.openai import openai_schemas
 from emulator.settings import EmulatorSettings
@@ -65,6 +66,7 @@ _PATH_PARAMETERS = {
     "route": "The rest of the path.",
     "file_id": "The file's id.",
     "batch_id": "The batch's id.",
+    "rule_id": "The rule's id.",
 }
 
 
@@ -104,6 +106,7 @@ def build_description(routes: Iterable[BaseRoute], settings: EmulatorSettings) -
             | openai_schemas(settings.served_models, settings.served_adapters)
             | batch_schemas()
             | console_schemas()
+            | (fault_schemas() if settings.faults_per_request else {})
         },
     }
     if settings.keys():

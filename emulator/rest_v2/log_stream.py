@@ -13,7 +13,7 @@ from emulator.autoscaling.worker_log import MAX_LINES, LogLine, Source, WorkerLo
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.rest_v2.rfc3339 import format_time, parse_time
 from handler.errors import InvalidRequest
-from handler.openai.events import escape_line_ends
+from handler.openai.events import escape_line_separators
 from handler.sampling import describe_value
 
 _DEFAULT_TAIL = 100
@@ -135,4 +135,8 @@ def _gap_line(next_line: LogLine, missed: int) -> LogLine:
 def _event(line: LogLine) -> bytes:
     moment = format_time(line.at)
     data = orjson.dumps({"ts": moment, "source": line.source, "line": line.text})
-    return b"id: %b/%012d\ndata: %b\n\n" % (moment.encode(), line.number, escape_line_ends(data))
+    return b"id: %b/%012d\ndata: %b\n\n" % (
+        moment.encode(),
+        line.number,
+        escape_line_separators(data),
+    )

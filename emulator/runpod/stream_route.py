@@ -15,6 +15,7 @@ from emulator.http.sse import SSEResponse
 from emulator.runpod import job_response
 from emulator.runpod.stream_end import explain_drained, explain_end
 from handler.errors import InvalidRequest, NotFound
+from handler.openai.events import escape_line_separators
 from jobs import Chunk, Job, JobStore
 
 # The id of the last event. An EventSource reconnects with this id, and a 204 makes it stop.
@@ -94,7 +95,9 @@ class JobStream:
                     # The job was lost or retried, so its stream starts again.
                     block += _RESTART
                 after = _event_id_of(chunk)
-                output = orjson.dumps({"output": orjson.Fragment(chunk.value)})
+                output = escape_line_separators(
+                    orjson.dumps({"output": orjson.Fragment(chunk.value)})
+                )
                 block += b"id: %d.%d\ndata: %b\n\n" % (*after, output)
             if block:
                 yield block
@@ -108,7 +111,7 @@ class JobStream:
                 count = len(await self._store.read_chunks(job_id, (0, 0), 0))
                 if (message := self._explain_end(job, count)) is not None:
                     end["message"] = message
-                data = orjson.dumps(end)
+                data = escape_line_separators(orjson.dumps(end))
                 yield restart + b"event: end\nid: %b\ndata: %b\n\n" % (_END.encode(), data)
                 return
             elif await self._store.get(job_id) is job:

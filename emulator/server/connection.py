@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -295,7 +297,11 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._received = ReceivedBody(self.shared.budget, self._address)
         self.scope["extensions"] = {
-            ABORT_EXTENSION: {"abort": self.transport.abort},
+            # Methods of this object would form a cycle with the scope.
+            ABORT_EXTENSION: {
+                "abort": self.transport.abort,
+                "reset": partial(_reset, self.transport),
+            },
             BODY_EXTENSION: {"body": self._received},
         }
 
@@ -412,6 +418,16 @@ async def _run_and_release(
         await app(scope, receive, send)
     finally:
         received.release()
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Cut a connection with a TCP RST; unsent bytes are discarded."""
+    if not transport.is_closing():
+        # With a linger time of 0, closing the socket resets the connection.
+        transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+    transport.abort()
 
 
 def _error_bytes(message: str, status: int) -> bytes:

@@ -16,8 +16,7 @@ from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.parallel import CompletedGenerations, ParallelGenerations, Part
 
 DONE = b"data: [DONE]\n\n"
-# Unicode line separators, at which `str.splitlines` splits too. Clients that use it, such as httpx,
-# would split an event there and could read the model's text after it as an event of its own.
+# Unicode line separators by their UTF-8 bytes.
 _ESCAPED_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
 
 
@@ -70,15 +69,19 @@ async def stream_events(
 
 def _split_blocks(events: bytes) -> Sequence[bytes]:
     """Return blocks of complete events that each fit into a job's chunk, line ends escaped."""
-    return split_events(escape_line_ends(events))
+    return split_events(escape_line_separators(events))
 
 
-def escape_line_ends(json_or_events: bytes) -> bytes:
-    """Return the same JSON, or events with JSON, with Unicode's line separators as `\\uNNNN`."""
-    if not json_or_events.isascii():
-        for line_end, escaped in _ESCAPED_LINE_ENDS.items():
-            json_or_events = json_or_events.replace(line_end, escaped)
-    return json_or_events
+def escape_line_separators(events: bytes) -> bytes:
+    """Return events in which U+0085, U+2028 and U+2029 are escaped as in JSON.
+
+    `str.splitlines` splits at these characters. Clients that use it, such as httpx, would split an
+    event there and could read the model's text after it as an event of its own.
+    """
+    if not events.isascii():
+        for separator, escaped in _ESCAPED_LINE_ENDS.items():
+            events = events.replace(separator, escaped)
+    return events
 
 
 def _merge_deltas(parts: Sequence[Part]) -> Sequence[Part]:

@@ -58,6 +58,8 @@ _START_S = 60.0 * PATIENCE
 # What needs a server that is up; RunPod's clients find it by RUNPOD_ENDPOINT_BASE_URL.
 _SERVED = (SERVE, "127.0.0.1:8000", "runpod.Endpoint")
 _CLOUD = ("amazonaws.com", "s3://")
+# A page may start its server with settings: `FAULTS_PER_REQUEST=on make serve`.
+_SERVE_COMMAND = re.compile(rf"((?:[A-Z_]+=\S+ )*){SERVE}")
 _FILE_NAME = re.compile(r"# ([\w-]+\.py)\n")
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
     "sh": ("bash", "-euo", "pipefail", "-c"),
@@ -93,11 +95,13 @@ class Reader:
 
     def run(self, block: Block) -> str:
         """Do what a block says; return what it printed."""
+        if command := _SERVE_COMMAND.fullmatch(block.text.strip()):
+            self._variables |= dict(each.split("=", 1) for each in command[1].split())
         if any(words in block.text for words in _SERVED):
             self._serve()
         if any(word in block.text for word in _CLOUD):
             self._rent_a_cloud()
-        if block.first_line == SERVE:
+        if command:
             return ""
         text = block.text
         for written, instead in self._put_in.items():

@@ -126,8 +126,10 @@ _SECTIONS = (
     Section(
         "### Fault injection",
         EmulatorSettings,
-        "fault_429 fault_500 fault_delay_ms fault_drop_post fault_lose_lease fault_seed",
-        "For tests of clients and workers: the server fails on purpose.",
+        "fault_429 fault_500 fault_delay_ms fault_drop_post fault_lose_lease faults_per_request "
+        "fault_seed",
+        "For tests of clients and workers: the server fails on purpose. "
+        "[Test a client with faults](faults.md) describes those of `FAULTS_PER_REQUEST`.",
     ),
     Section(
         "## RunPod worker (`make run`, `python -m handler`)",

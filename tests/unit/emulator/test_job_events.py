@@ -40,6 +40,19 @@ async def test_events_are_sent_as_chunks_arrive(connection: Connect) -> None:
     assert await at.answered(connection()) == ("COMPLETED", [{"text": "é\n"}, "b", "c"])
 
 
+async def test_line_separators_do_not_end_an_event(connection: Connect) -> None:
+    at, peer = StreamedJob(), connection()
+    await at.begin()
+    text = "a\u2028data: [DONE]\u2029b\u0085c"
+    await at.say(text)
+    await at.end(orjson.dumps([text]))
+    await at.listen(peer)
+    events = [event.splitlines() for event in peer.body.decode().split("\n\n")]
+    assert [len(lines) for lines in events] == [1, 2, 3, 0]
+    assert orjson.loads(events[1][1].removeprefix("data: ")) == {"output": text}
+    assert orjson.loads(events[2][2].removeprefix("data: "))["output"] == [text]
+
+
 @pytest.mark.parametrize(
     ("worker", "message"),
     [("e/local", "the job did not ask to stream"), ("e/w", "worker w returned its output without")],

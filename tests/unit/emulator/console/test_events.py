@@ -113,6 +113,13 @@ async def test_new_attempt_of_another_worker_sends_a_restart(scene: Scene) -> No
     assert [name for name, _ in await scene.next()] == ["restart", "job", "chunk"]
 
 
+async def test_line_separators_do_not_end_an_event(scene: Scene) -> None:
+    spoken = scene.speak("a\u2028data: b\u2029c\u0085d")
+    block = (await anext(scene.events)).decode()
+    assert [len(event.splitlines()) for event in block.split("\n\n")] == [2, 2, 0]
+    assert spoken.texts[0] not in block
+
+
 async def test_deleted_job_ends_with_gone(scene: Scene) -> None:
     events = JobEventStream(scene.store, scene.answers, "another").events()
     assert [event async for event in events] == [b"event: gone\ndata: {}\n\n"]

@@ -157,11 +157,13 @@ async def test_second_cancellation_changes_nothing(connection: Connect, turns: i
     assert returned + disposed == ["done"]
 
 
-async def test_abort_connection_waits_for_the_disconnect(connection: Connect) -> None:
+@pytest.mark.parametrize(("reset", "method"), [(False, "abort"), (True, "reset")])
+async def test_abort_connection_waits_for_the_disconnect(
+    connection: Connect, reset: bool, method: str
+) -> None:
     peer, dropped = connection(), asyncio.Event()
-    task = asyncio.create_task(
-        abort_connection({"extensions": {ABORT_EXTENSION: {"abort": dropped.set}}}, peer.receive)
-    )
+    scope = {"extensions": {ABORT_EXTENSION: {method: dropped.set}}}
+    task = asyncio.create_task(abort_connection(scope, peer.receive, reset=reset))
     await dropped.wait()
     assert not task.done()
     peer.left.set()

@@ -58,7 +58,9 @@ async def test_faults_are_random_without_a_seed() -> None:
     assert await statuses(FaultRates(status_429=0.5)) != await statuses(FaultRates(status_429=0.5))
 
 
-@pytest.mark.parametrize("path", ["/health", "/docs", "/v2/a/job-take/w", "/v2/a/ping/w"])
+@pytest.mark.parametrize(
+    "path", ["/health", "/docs", "/faults", "/v2/a/job-take/w", "/v2/a/ping/w"]
+)
 async def test_other_requests_do_not_fail(inner: InnerApp, path: str) -> None:
     rates = FaultRates(status_429=1, status_500=1, drop_post=1)
     assert (await call(FaultInjectionMiddleware(inner, rates, NO_STORE), path)).status == 200

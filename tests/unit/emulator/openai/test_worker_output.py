@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from emulator.openai.worker_output import (
@@ -97,6 +98,17 @@ def test_data_nested_too_deeply_is_passed_unchanged() -> None:
     with pytest.raises(CallFailed) as caught:
         read_body(f'{{"error": {"[" * 300}{"]" * 300}}}')
     assert caught.value.info.message.endswith("an error that is nested too deeply")
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_line_separators_cannot_forge_an_event(as_text: bool) -> None:
+    text = 'a\u2028data: [DONE]\u2029b\u0085data: {"made": "up"}\u2028'
+    chunk = {"object": "text_completion", "choices": [{"index": 0, "text": text}]}
+    events = feed_all(event(chunk).decode() if as_text else chunk)
+    # httpx splits lines as `str.splitlines` does.
+    lines = [line for line in httpx.Response(200, content=events).iter_lines() if line]
+    assert [json.loads(line.removeprefix("data: ")) for line in lines[:-1]] == [chunk]
+    assert lines[-1] == "data: [DONE]"
 
 
 def test_events_are_returned_as_soon_as_they_are_complete() -> None:

@@ -31,13 +31,14 @@ OF_THE_PAGE = {*DOCS_PATHS, *ASSETS}
 
 @pytest.fixture(scope="module")
 def app() -> Starlette:
-    settings = EmulatorSettings(engine="scripted", job_db=":memory:")
+    # Otherwise the routes of the faults are absent.
+    settings = EmulatorSettings(engine="scripted", job_db=":memory:", faults_per_request=True)
     return create_app(build_components(settings, Engine(settings.engine_config())))
 
 
 @pytest.fixture(scope="module")
 def description(app: Starlette) -> dict[str, Any]:
-    return build_description(app.routes, EmulatorSettings())
+    return build_description(app.routes, EmulatorSettings(faults_per_request=True))
 
 
 @pytest.fixture(scope="module")

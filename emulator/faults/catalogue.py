@@ -1,0 +1,128 @@
+"""The faults that a request can ask for, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+# The longest pause of one fault, in seconds.
+MAX_PAUSE_S = 300.0
+_MAX_COUNT = 1_000_000
+
+
+class ValueKind(Enum):
+    """The kind of value that a fault takes."""
+
+    NONE = "none"
+    COUNT = "a whole number"
+    SECONDS = "a number of seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """A fault, its effect on the client and the range of its value.
+
+    `default` is used if the request gives no value; None if a value is required.
+    """
+
+    name: str
+    meaning: str
+    value_kind: ValueKind = ValueKind.NONE
+    minimum: float = 0
+    maximum: float = 0
+    default: float | None = None
+
+    def usage(self) -> str:
+        """Return how the fault is written."""
+        if self.value_kind is ValueKind.NONE:
+            return self.name
+        value = "SECONDS" if self.value_kind is ValueKind.SECONDS else "N"
+        return f"{self.name}={value}" if self.default is None else f"{self.name}[={value}]"
+
+
+def _count(name: str, meaning: str, minimum: int = 1) -> FaultKind:
+    return FaultKind(name, meaning, ValueKind.COUNT, minimum, _MAX_COUNT, 1)
+
+
+def _pause(name: str, meaning: str, maximum: float = MAX_PAUSE_S) -> FaultKind:
+    return FaultKind(name, meaning, ValueKind.SECONDS, 0, maximum)
+
+
+# Responses that the server sends instead of processing the request.
+REPLACEMENTS = (
+    FaultKind(
+        "status",
+        "The response is an error with this status, from 400 to 599.",
+        ValueKind.COUNT,
+        400,
+        599,
+    ),
+    FaultKind("html-502", "The response is the HTML page of a proxy with status 502."),
+    FaultKind("reset", "The connection is reset (TCP RST) before any response."),
+    FaultKind("close", "The connection is closed (TCP FIN) before any response."),
+)
+RESPONSE_FAULTS = (
+    FaultKind(
+        "retry-after",
+        "The header `Retry-After` of `status` or `html-502`, in seconds.",
+        ValueKind.COUNT,
+        0,
+        86_400,
+    ),
+    _pause("delay", "The response starts this many seconds later, at most 300."),
+    FaultKind("wrong-content-type", "The `Content-Type` is `text/html`."),
+    FaultKind(
+        "false-gzip", "`Content-Encoding: gzip` is declared, and the body is not compressed."
+    ),
+    FaultKind("empty-body", "The response has its status and headers, and an empty body."),
+)
+JSON_FAULTS = (
+    FaultKind("invalid-json", "The body is the Python `repr` of an object instead of JSON."),
+    FaultKind("truncated-json", "The body is half as long; `Content-Length` matches it."),
+    FaultKind(
+        "truncated-body", "The connection is cut after half of the declared `Content-Length`."
+    ),
+)
+STREAM_FAULTS = (
+    _count("drop-after", "The connection is cut after N events.", minimum=0),
+    _count("cut-inside", "The connection is cut in the middle of event N."),
+    _count("end-after", "The response ends after N events, without `[DONE]`.", minimum=0),
+    _count("error-event", "After N events, an error event and `[DONE]` end the stream.", minimum=0),
+    _pause("stall", "Nothing is sent for this many seconds after the first event, at most 300."),
+    _pause("slow", "Each event is sent this many seconds later, at most 10.", maximum=10),
+    FaultKind("buffer", "All events are sent at once, at the end, as by a proxy that buffers."),
+    _count("malformed-event", "The JSON of event N is cut off."),
+    _count("empty-data", "An event with empty `data` precedes event N."),
+    _count("skip-event", "Event N is missing."),
+    _count("repeat-event", "Event N is sent twice."),
+    FaultKind("empty-choices", "A chunk with `choices: []` precedes the first event."),
+    FaultKind("no-finish", "The events with a `finish_reason` are missing."),
+    FaultKind("double-finish", "The events with a `finish_reason` are sent twice."),
+    FaultKind("no-done", "`[DONE]` is missing."),
+    FaultKind("done-twice", "`[DONE]` is sent twice."),
+    FaultKind("text-after-done", "The last event with text is sent again after `[DONE]`."),
+    FaultKind("line-separators", "U+0085, U+2028 and U+2029, unescaped, follow the first text."),
+    FaultKind("comment", "A comment precedes each event."),
+    FaultKind("event-names", "Each event has the name `chunk`."),
+    FaultKind("id-and-retry", "Each event has the fields `id` and `retry`."),
+    FaultKind("multi-line-data", "The JSON of each event is indented, one `data` field per line."),
+    FaultKind("no-space", "No space follows `data:`."),
+    FaultKind("crlf", "Lines end with CR LF."),
+    FaultKind("cr", "Lines end with CR."),
+    FaultKind("bom", "A byte order mark precedes the first event."),
+    FaultKind(
+        "split-character", "The bytes of each event's first non-ASCII character arrive apart."
+    ),
+    FaultKind("split-bytes", "Each byte is sent in a write and an HTTP chunk of its own."),
+)
+FAULT_KINDS: Mapping[str, FaultKind] = {
+    kind.name: kind for kind in (*REPLACEMENTS, *RESPONSE_FAULTS, *JSON_FAULTS, *STREAM_FAULTS)
+}
+# Of each group, a request can have one fault.
+EXCLUSIVE_GROUPS = (
+    frozenset(kind.name for kind in REPLACEMENTS),
+    frozenset({"empty-body", *(kind.name for kind in JSON_FAULTS)}),
+    frozenset({"crlf", "cr"}),
+    frozenset({"split-character", "split-bytes"}),
+)
