@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.autoscaling.autoscaler import Autoscaler, is_managed
+from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.reload import CodeWatch
 from emulator.autoscaling.worker_log import WorkerLogs
@@ -30,7 +30,7 @@ from emulator.rest_v2.worker_list import WorkerList
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.job_log import log_ended, log_started
-from emulator.runpod.job_response import worker_key
+from emulator.runpod.job_response import is_managed, worker_key, worker_name
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.webhooks import Webhooks
 from emulator.runpod.worker_registry import WorkerRegistry
@@ -109,28 +109,31 @@ class Components:
             await self.tracing.close()
 
     def _can_outlive_server(self, key: str) -> bool:
-        return key != worker_key(self.settings.endpoint_id, LOCAL_WORKER_NAME) and not is_managed(
-            key
-        )
+        local = worker_key(self.settings.endpoint_id, LOCAL_WORKER_NAME)
+        return key != local and not is_managed(worker_name(key))
 
 
 class JobEndReporter:
     """Reports jobs that have ended to their webhooks, to tracing, to the log and to the metrics.
 
-    While the store recovers the jobs of an earlier server, only webhooks and tracing get them. The
-    store calls `report`, and the webhooks need the store, so `webhooks` is set afterwards.
+    Also to the registry of workers. While the store recovers the jobs of an earlier server, only
+    webhooks and tracing get them. The store calls `report`, and the webhooks and the registry need
+    the store, so they are set afterwards.
     """
 
     def __init__(self, tracing: Tracing, metrics: Metrics) -> None:
         self._tracing = tracing
         self._metrics = metrics
         self.webhooks: Webhooks | None = None
+        self.worker_registry: WorkerRegistry | None = None
         self.is_recovering = True
 
     def report(self, job: Job) -> None:
         """Report a job that has ended."""
         if self.webhooks is not None:
             self.webhooks.send(job)
+        if self.worker_registry is not None:
+            self.worker_registry.record_end(job)
         self._tracing.job_ended(job)
         if not self.is_recovering:
             log_ended(job)
@@ -201,6 +204,7 @@ def build_components(
     worker_registry = WorkerRegistry(
         store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s
     )
+    end_reporter.worker_registry = worker_registry
     managed_worker_key = secrets.token_urlsafe(32) if settings.keys() else None
     worker_logs = WorkerLogs()
     autoscaler = Autoscaler(

@@ -31,15 +31,13 @@ from emulator.autoscaling.worker_process import (
 )
 from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.config import ScalingPolicy
-from emulator.runpod.job_response import worker_key, worker_name
+from emulator.runpod.job_response import MANAGED_PREFIX, worker_key
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import JobStatus, JobStore
 
 logger = logging.getLogger(__name__)
 
-# The prefix of managed workers' ids.
-_PREFIX = "launched-"
 _TICK_S = 0.25
 # Time for a worker without jobs to exit after SIGTERM; its long polls end within a few seconds.
 _EXIT_TIMEOUT_S = 15.0
@@ -51,6 +49,7 @@ _OUTPUT_TIMEOUT_S = 1.0
 _MAX_LAST_LINES = 60
 # RunPod gives a worker seven minutes to start and load its model.
 _JOIN_TIMEOUT_S = 420.0
+_HOLDS_TIMED_OUT_JOB = "still runs a job that is past its executionTimeout, and is stopped"
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 1.0, 60.0
 # A worker that has run for this long resets the backoff when it ends.
 _BACKOFF_RESET_S = 30.0
@@ -266,6 +265,13 @@ class Autoscaler:
             if worker.ending_at is not None:
                 if now - worker.ending_at > _EXIT_TIMEOUT_S and not self._has_jobs(worker):
                     worker.process.kill()
+            elif registration is not None and registration.holds_timed_out_job(time.monotonic()):
+                _note(worker, _HOLDS_TIMED_OUT_JOB, logging.WARNING)
+                self._terminate(worker, now)
+                if not self._has_jobs(worker):
+                    # Its handler blocks the SDK, which could not handle a SIGTERM.
+                    worker.process.kill()
+                self._replacements += 1
             elif registration is not None and registration.requests_replacement:
                 _note(worker, "asked to be replaced")
                 self._terminate(worker, now)
@@ -361,7 +367,7 @@ class Autoscaler:
 
     async def _start_worker(self, now: float) -> None:
         self._last_number += 1
-        name = f"{_PREFIX}{self._series}-{self._last_number}"
+        name = f"{MANAGED_PREFIX}{self._series}-{self._last_number}"
         self._last_start_at = now
         environment = worker_environment(
             self._url,
@@ -507,8 +513,3 @@ def _note(worker: ManagedWorker, event: str, level: int = logging.INFO) -> None:
     """Write what happens to a worker into its log and the server's."""
     worker.log.append("system", f"{worker.name} {event}")
     logger.log(level, "%s %s", worker.name, event)
-
-
-def is_managed(key: str) -> bool:
-    """Return whether a worker's key is one of a managed worker, which ends with its server."""
-    return worker_name(key).startswith(_PREFIX)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from structlog.contextvars import bind_contextvars
 
-from emulator.http.disconnect import while_connected
+from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
 from emulator.runpod import job_response
@@ -89,8 +89,12 @@ class ClientRoutes:
         body = await read_json(request, self._max_runsync_bytes)
         new = self._parse_job(request, body, sync=True)
         job = await self._enqueue(new)
-        # If the client disconnects, only this wait ends: as on RunPod, the job continues.
-        job = await self._wait_for_end(request, job.id, wait_s)
+        try:
+            job = await self._wait_for_end(request, job.id, wait_s)
+        except ClientDisconnected:
+            # Only this wait ends: as on RunPod, the job continues. /requests lists it from now on.
+            await self._store.publish(job.id)
+            raise
         if not job.status.is_final:
             await self._store.publish(job.id)
         failpoint("runsync-ended")

@@ -60,6 +60,15 @@ def build_stream(job: Job, chunks: Iterable[Chunk]) -> dict[str, Any]:
     }
 
 
+# The prefix of the names of workers that the server starts.
+MANAGED_PREFIX = "launched-"
+
+
+def is_managed(name: str) -> bool:
+    """Return whether a worker's name is one of a managed worker, which ends with its server."""
+    return name.startswith(MANAGED_PREFIX)
+
+
 def worker_key(endpoint: str, worker: str) -> str:
     """Return the key of a worker, which is unique across endpoints."""
     return f"{endpoint}/{worker}"

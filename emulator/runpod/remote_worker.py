@@ -16,6 +16,9 @@ from jobs import Job
 _STOP_POLL_TIMEOUT_S = 1.5
 # A worker that has never called job-stop has an older SDK, which never does, or is about to.
 _FIRST_STOP_POLL_TIMEOUT_S = 0.25
+# After a job was timed out, a worker whose loop runs makes a call at once: it gets the stop as the
+# answer to its job-stop call, and calls again. One whose handler blocks the loop makes none.
+_TIME_OUT_GRACE_S = 3.0
 # A free worker calls for a job again at once. A worker with as many jobs as it runs concurrently
 # sleeps for a second first.
 _MAX_TAKE_GAP_S = 1.5
@@ -28,8 +31,10 @@ class RemoteWorker:
         "_calls_job_stop",
         "_has_open_stop_poll",
         "_last_job_call_at",
+        "_last_poll_started_at",
         "_last_take_started_at",
         "_resumed",
+        "_timed_out_at",
         "_unlisted_attempts",
         "endpoint",
         "has_broken_poll",
@@ -68,6 +73,10 @@ class RemoteWorker:
         self._unlisted_attempts: dict[tuple[str, int], float] = {}
         # The time at which its last job-take call started.
         self._last_take_started_at = -math.inf
+        # The time at which its last long-poll of any kind started.
+        self._last_poll_started_at = -math.inf
+        # When a job that it had was timed out; None if it has made a call since.
+        self._timed_out_at: float | None = None
         # Whether it calls job-stop at all; None while that is not known.
         self._calls_job_stop: bool | None = None
         # Set while a job-stop call is open.
@@ -108,6 +117,7 @@ class RemoteWorker:
         is_take = kind == "take"
         self._count_poll(kind, 1)
         self.has_broken_poll = False
+        self._last_poll_started_at = time.monotonic()
         self._record_call(is_job_call=is_take)
         if is_take:
             self._last_take_started_at = self.last_active_at
@@ -163,6 +173,31 @@ class RemoteWorker:
         A worker that was asked to stop only waits for the answer to its job-stop call.
         """
         return not self.open_take_polls and now - self._last_job_call_at > _MAX_TAKE_GAP_S
+
+    def record_time_out(self, now: float) -> None:
+        """Record that a job of this worker was timed out, and that it is told to stop it."""
+        self._timed_out_at = now
+
+    def forget_time_out(self) -> None:
+        """Forget that a job was timed out."""
+        self._timed_out_at = None
+
+    def record_timed_out_job(self) -> None:
+        """Record that it has reported a job as running that was timed out some time ago."""
+        self._timed_out_at = -math.inf
+        self._last_poll_started_at = -math.inf
+
+    def holds_timed_out_job(self, now: float) -> bool:
+        """Return whether it still runs a job that was timed out.
+
+        With an older SDK, which does not call job-stop, that is unknown while a call is open.
+        """
+        if self._timed_out_at is None or now - self._timed_out_at < _TIME_OUT_GRACE_S:
+            return False
+        if self._last_poll_started_at > self._timed_out_at:
+            self._timed_out_at = None
+            return False
+        return self._calls_job_stop is True or not self.has_open_poll
 
     def report_no_jobs(self, leased: Sequence[Job]) -> None:
         """Mark all leased jobs as missing: the worker has reported that it runs no job.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from starlette.exceptions import HTTPException
 
-from emulator.runpod.job_response import worker_key
+from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.remote_worker import RemoteWorker
-from jobs import Job, JobStore, StoreUnavailable
+from jobs import Job, JobStatus, JobStore, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +130,12 @@ class WorkerRegistry:
                 worker.report_jobs(frozenset(job_ids.split(",")), self.leased_jobs(worker))
         return True
 
+    def record_end(self, job: Job) -> None:
+        """Record that a job has ended; a worker whose job was timed out must stop it soon."""
+        worker = self._workers.get(job.worker_id or "")
+        if worker is not None and job.status is JobStatus.TIMED_OUT:
+            worker.record_time_out(time.monotonic())
+
     def set_local_slots(
         self, endpoint: str, count_slots: Callable[[], tuple[int, int, int]]
     ) -> None:
@@ -232,6 +238,13 @@ class WorkerRegistry:
             self._remove(worker)
             return
         self._detect_duplicate_name(worker)
+        if not is_managed(worker.name) and worker.holds_timed_out_job(now):
+            worker.forget_time_out()
+            logger.warning(
+                "worker %s still runs a job that is past its executionTimeout; it was started by "
+                "hand, so end it and start it again",
+                worker.name,
+            )
         await self._requeue_missing_jobs(worker, leased, now)
         if silent_s < self.lease_s:
             for job in leased:

@@ -19,14 +19,14 @@ from emulator.http.responses import JSON
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod import job_response
 from emulator.runpod.dispatcher import JobDispatcher
-from emulator.runpod.job_response import worker_key
+from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
 from handler.sampling import describe_value
-from jobs import Job, JobStore, StoreFull
+from jobs import Job, JobStatus, JobStore, StoreFull
 from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ _MAX_RESULT_VALUES = 2_500_000
 _CHECK_INTERVAL_S = 0.25
 # Less than the 90 s after which the SDK aborts its job-stop call.
 _MAX_STOP_HOLD_S = 80.0
+# A handler that goes on for longer after it was told to stop is stopped with its worker.
+_MAX_STOP_S = 10.0
 # The SDK repeats a refused call at once, ten thousand times a second if the refusal is not delayed.
 _REFUSAL_DELAY_S = 5.0
 
@@ -183,10 +185,19 @@ class WorkerRoutes:
             is_accepted = await self._store.save_progress(job.id, job.attempt, output or b"null")
         else:
             if body.get("stopPod"):
-                self._worker(request).requests_replacement = True
+                self._request_replacement(self._worker(request))
             is_accepted = await self._store.ack(job.id, job.attempt, output=output, error=job_error)
         failpoint("result-kept")
         return JSON({"ok": True} if is_accepted else {"ok": True, "ignored": True})
+
+    def _request_replacement(self, worker: RemoteWorker) -> None:
+        worker.requests_replacement = True
+        if not is_managed(worker.name):
+            logger.warning(
+                "worker %s ends after this job, because its handler has refresh_worker; it was "
+                "started by hand, so start it again",
+                worker.name,
+            )
 
     async def _fail_job(
         self, request: Request, job: Job, kind: str, error: Exception
@@ -212,10 +223,10 @@ class WorkerRoutes:
         else:
             listed = query.get("job_id", "")
             if self._worker_registry.record_ping(endpoint, name, listed):
-                await self._stop_ended_jobs(worker_key(endpoint, name), listed)
+                await self._stop_ended_jobs(endpoint, name, listed)
         return JSON({"ok": True})
 
-    async def _stop_ended_jobs(self, worker_id: str, listed: str) -> None:
+    async def _stop_ended_jobs(self, endpoint: str, name: str, listed: str) -> None:
         """Tell a worker again to stop those of its listed jobs that have already ended.
 
         The SDK ignores the stop of a job that it has taken and not begun. On a machine with much
@@ -223,8 +234,12 @@ class WorkerRoutes:
         """
         for job_id in listed.split(",", _MAX_LISTED_JOBS)[:_MAX_LISTED_JOBS]:
             job = await self._store.get(job_id) if job_id else None
-            if job is not None and job.status.is_final:
-                self._store.request_stop(worker_id, job.id)
+            if job is None or not job.status.is_final:
+                continue
+            self._store.request_stop(worker_key(endpoint, name), job.id)
+            ended_s = time.time() - (job.ended_at or 0.0)
+            if job.status is JobStatus.TIMED_OUT and ended_s > _MAX_STOP_S:
+                self._worker_registry.get_or_register(endpoint, name).record_timed_out_job()
 
     # -- the caller -----------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ WAIT_S = 40 * PATIENCE
 # The goals on a quiet machine are 5 s and 3 s; other tests run at the same time as these.
 FIRST_ANSWER_S = 20 * PATIENCE
 RELOAD_S = 12 * PATIENCE
+# Three seconds until it is stopped, and the start of another one.
+BLOCKED_S = 20 * PATIENCE
 _LISTENING = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 
@@ -93,6 +95,16 @@ import os
 import runpod
 
 def handler(job):
+    return os.getpid()
+
+runpod.serverless.start({"handler": handler})
+"""
+BLOCKING = """\
+import os, time
+import runpod
+
+def handler(job):
+    time.sleep(job["input"]["sleep_s"])
     return os.getpid()
 
 runpod.serverless.start({"handler": handler})
@@ -231,6 +243,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandlerServer]:
         plain(1),
         # One crash is enough, and a replaced worker ends as soon as its last poll does.
         MAX_LOSSES="1",
+        MIN_EXECUTION_TIMEOUT_MS="100",
         POLL_HOLD_S="0.5",
     )
     # Before any other test: the first answer is timed from the command.
@@ -317,6 +330,20 @@ def test_job_that_crashes_its_workers_fails_with_the_signal(server: HandlerServe
     assert job["status"] == "FAILED"
     assert "its worker was killed by SIGSEGV" in job["error"]
     assert "about to crash" in job["error"]
+
+
+def test_worker_that_blocks_past_the_execution_timeout_is_stopped_and_replaced(
+    server: HandlerServer,
+) -> None:
+    server.edit(BLOCKING)
+    before = server.run(sleep_s=0)["output"]
+    body = {"input": {"sleep_s": 600}, "policy": {"executionTimeout": 500}}
+    job_id = server.client.post(f"/v2/{ENDPOINT}/run", json=body).json()["id"]
+    assert server.finished(job_id)["status"] == "TIMED_OUT"
+    timed_out_at = time.monotonic()
+    assert server.run(sleep_s=0)["output"] != before
+    assert time.monotonic() - timed_out_at < BLOCKED_S
+    assert "still runs a job that is past its executionTimeout, and is stopped" in server.log
 
 
 @pytest.mark.long

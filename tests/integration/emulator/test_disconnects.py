@@ -175,7 +175,11 @@ async def test_runsync_client_that_leaves_ends_the_waiting_and_not_the_job(
     await server.wait_until_no_requests()
     async with server.client() as client:
         job = (await client.get(f"/status/{started.request_id}")).json()
+        # Its client does not know the id, and finds it here.
+        (listed,) = (await client.get("/requests")).json()["requests"]
+        (shown,) = (await client.get("/console/jobs")).json()["jobs"]
     assert job["status"] == "IN_PROGRESS"
+    assert listed["id"] == shown["id"] == started.request_id
     assert server.engine.running == 1
 
 

@@ -327,6 +327,17 @@ async def test_result_may_have_more_values_than_a_request(plane: MakePlane) -> N
     assert "MAX_JSON_VALUES" in refused.text
 
 
+async def test_worker_by_hand_that_asks_to_be_replaced_is_named_in_the_log(
+    plane: MakePlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = await plane()
+    worker = at.worker()
+    job_id = await at.run()
+    await worker.taken()
+    await worker.done(job_id, {"output": 1, "stopPod": True})
+    assert "because its handler has refresh_worker; it was started by hand" in caplog.text
+
+
 async def test_stream_and_progress(plane: MakePlane) -> None:
     at = await plane()
     worker = at.worker()

@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import emulator.autoscaling.autoscaler
-from emulator.autoscaling.autoscaler import Autoscaler, is_managed
+from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
 from emulator.autoscaling.worker_log import WorkerLog, WorkerLogs
 from emulator.autoscaling.worker_process import (
@@ -22,7 +23,7 @@ from emulator.autoscaling.worker_process import (
     worker_environment,
 )
 from emulator.config import ScalingPolicy
-from emulator.runpod.job_response import worker_key
+from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
 from tests.waiting import wait_until
@@ -341,6 +342,28 @@ async def test_worker_that_crashes_is_unhealthy_until_another_one_takes_its_plac
     assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
 
 
+async def test_worker_that_holds_a_job_past_its_time_is_killed_and_replaced() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    (first,) = scene.processes
+    scene.join(first)
+    await scene.after(0.25)
+    registration = scene.worker_registry.get_or_register(ENDPOINT, first.name)
+    registration.record_time_out(time.monotonic() - 2)
+    await scene.after(0.25)
+    assert first.killed == 0
+    registration.record_time_out(time.monotonic() - 4)
+    await scene.after(0.5)
+    assert first.killed == 1
+    (second,) = scene.alive
+    log = scene.logs.find(ENDPOINT, first.name)
+    assert log is not None
+    assert "past its executionTimeout" in "\n".join(line.text for line in log.lines_after(0))
+    # It was stopped, so it is not unhealthy, and the next one starts at once.
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
+    assert second is not first
+
+
 async def test_log_of_a_worker_has_what_it_printed_and_how_it_ended() -> None:
     scene = AutoscalerScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
@@ -609,9 +632,8 @@ async def test_worker_names_have_the_prefix_and_differ() -> None:
         await scene.after(1)
         names += [process.name for process in scene.processes]
     assert len(set(names)) == 4
-    assert all(is_managed(worker_key(ENDPOINT, name)) for name in names)
-    assert not is_managed(worker_key(ENDPOINT, "local"))
-    assert not is_managed(worker_key("launched-1", "pod"))
+    assert all(is_managed(name) for name in names)
+    assert not is_managed("local")
 
 
 # -- a real process under its supervisor ----------------------------------------------------------

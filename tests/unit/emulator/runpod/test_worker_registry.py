@@ -355,3 +355,35 @@ async def test_registry_without_workers_does_not_check(
     worker.last_active_at -= 60
     await wait_until(lambda: not worker_registry.workers("e"))
     await worker_registry.close()
+
+
+@pytest.mark.parametrize(("name", "warnings"), [("pod-1", 1), ("launched-1", 0)])
+async def test_worker_by_hand_that_holds_a_timed_out_job_is_named_once(
+    worker_registry: WorkerRegistry,
+    store: MemoryJobStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    warnings: int,
+) -> None:
+    monkeypatch.setattr("emulator.runpod.remote_worker._TIME_OUT_GRACE_S", TICK_S)
+    worker = worker_registry.get_or_register("here", name)
+    with worker.poll("stop"):
+        job = await lease(store, worker)
+        worker_registry.record_end(job.replace(status=JobStatus.TIMED_OUT))
+        other = worker_registry.get_or_register("here", "pod-2")
+        other.record_time_out(0.0)
+        # The other one is checked after this one.
+        await wait_until(lambda: "worker pod-2 still runs a job" in caplog.text)
+        await wait_until(lambda: caplog.text.count(f"worker {name} still runs") == warnings)
+
+
+async def test_end_of_a_job_in_time_is_no_time_out(
+    worker_registry: WorkerRegistry, store: MemoryJobStore
+) -> None:
+    worker = worker_registry.get_or_register("here", "pod-1")
+    job = await lease(store, worker)
+    worker_registry.record_end(job.replace(status=JobStatus.COMPLETED))
+    worker_registry.record_end(job.replace(status=JobStatus.TIMED_OUT, worker_id=None))
+    worker_registry.record_end(job.replace(status=JobStatus.TIMED_OUT, worker_id="here/gone"))
+    assert not worker.holds_timed_out_job(float("inf"))
