@@ -98,7 +98,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         if settings.handler_file is not None:
             file = find_handler_file(settings.handler_file)
             settings = adapt_to_handler(settings, file)
-            program = handler_program(file, find_interpreter(file, settings.worker_python))
+            interpreter = find_interpreter(file, settings.worker_python)
+            program = handler_program(file, interpreter, settings.worker_command)
         else:
             program = command_program(settings.worker_command, settings.worker_python)
             if settings.workers and (reason := missing_sdk(settings.worker_command)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from emulator.config import ConnectionLimits, FaultRates, PolicyLimits, ScalingPolicy
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
@@ -99,7 +99,8 @@ class EmulatorSettings(ResultSettings):
     worker_command: str = Field(
         "",
         description="Command that starts such a worker. Unset: `python -m handler` with the "
-        "server's own Python. `python` as its first word is replaced as for HANDLER_FILE.",
+        "server's own Python. `python` as its first word is replaced as for HANDLER_FILE. With "
+        "HANDLER_FILE, the command runs in the handler's folder, in place of `python -u FILE`.",
         examples=["python my_handler.py"],
     )
     handler_file: Path | None = Field(
@@ -385,12 +386,6 @@ class EmulatorSettings(ResultSettings):
         "makes the same requests fail at every start. Unset: random.",
         examples=["1"],
     )
-
-    @model_validator(mode="after")
-    def _one_program(self) -> Self:
-        if self.handler_file is not None and self.worker_command:
-            raise ValueError("HANDLER_FILE and WORKER_COMMAND exclude each other; set one of them")
-        return self
 
     @field_validator("worker_command")
     @classmethod

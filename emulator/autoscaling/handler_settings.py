@@ -15,10 +15,8 @@ def adapt_to_handler(settings: EmulatorSettings, file: Path) -> EmulatorSettings
     The endpoint is named after the handler's folder unless it is set.
 
     Raises:
-        SettingError: a setting contradicts that there is a handler.
+        SettingError: WORKERS is 0.
     """
-    if settings.worker_command:
-        raise SettingError("HANDLER_FILE and WORKER_COMMAND exclude each other; set one of them")
     chosen = settings.model_fields_set
     if "workers" in chosen and settings.workers == 0:
         raise SettingError("WORKERS must be at least 1 for the handler that HANDLER_FILE names")

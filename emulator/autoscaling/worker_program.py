@@ -16,6 +16,7 @@ from handler.setting_error import NO_SDK
 
 # As a file and with -P: in the working folder, `-m handler` would find a handler.py of the user's.
 _OWN_HANDLER = Path(__file__).resolve().parents[2] / "handler" / "__main__.py"
+_PYTHON_NAMES = ("python", "python3")
 _OWN_WORKER = (sys.executable, "-P", str(_OWN_HANDLER))
 
 
@@ -46,9 +47,19 @@ class WorkerProgram:
         return set_values | dict(self.extra_variables)
 
 
-def handler_program(file: Path, interpreter: Interpreter) -> WorkerProgram:
-    """Return the program that runs a user's handler as RunPod's images do: `python -u FILE`."""
-    command = (interpreter.path, "-u", str(file))
+def handler_program(file: Path, interpreter: Interpreter, command_line: str = "") -> WorkerProgram:
+    """Return the program that runs a user's handler.
+
+    Without a command line, it is `python -u FILE`, as in RunPod's images. `python` as the first
+    word of a command line stands for the interpreter.
+
+    Raises:
+        ValueError: the quotes of the command line do not match.
+    """
+    words = shlex.split(command_line) or ["python", "-u", str(file)]
+    if words[0] in _PYTHON_NAMES:
+        words[0] = interpreter.path
+    command = tuple(words)
     return WorkerProgram(command=command, file=file, python=interpreter)
 
 
@@ -65,7 +76,7 @@ def command_program(command_line: str, python: str | None = None) -> WorkerProgr
     command = shlex.split(command_line)
     if not command:
         return WorkerProgram(command=_OWN_WORKER)
-    if command[0] not in ("python", "python3"):
+    if command[0] not in _PYTHON_NAMES:
         return WorkerProgram(command=tuple(command))
     script = next((each for each in command[1:] if each.endswith(".py")), "handler.py")
     interpreter = find_interpreter(Path(script).absolute(), python)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -232,6 +233,13 @@ class HandlerServer:
         assert self.processes() == []
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def plain(version: int) -> str:
     return PLAIN.replace("VERSION", str(version))
 
@@ -294,7 +302,7 @@ def test_handler_of_the_documentation_greets(server: HandlerServer) -> None:
     (page,) = (page for page in pages() if page.name == "handler.md")
     example = blocks(page)
     (handler,) = (block.text for block in example if block.first_line == "# handler.py")
-    (command,) = (block.text for block in example if block.first_line.startswith("curl "))
+    (command,) = (block.text for block in example if "/my-worker/runsync" in block.first_line)
     job = json.loads(command.split("-d '")[1].rpartition("'")[0])
     server.edit(handler)
     assert server.run(**job["input"])["output"] == {"greeting": "Hello, Ada!"}
@@ -409,6 +417,33 @@ def test_handler_that_does_not_start_answers_jobs_with_the_way_it_ended(
     assert health["workers"]["unhealthy"] == 1
     assert health["unhealthyWorkers"][0]["reason"] == reason
     assert failing.health()["status"] == "degraded"
+
+
+def test_pytest_recipe_of_the_documentation(tmp_path: Path) -> None:
+    (page,) = (page for page in pages() if page.name == "handler.md")
+    project = tmp_path / "my-worker"
+    project.mkdir()
+    port = str(free_port())
+    for block in blocks(page):
+        if block.language == "python":
+            name = block.first_line.removeprefix("# ")
+            (project / name).write_text(block.text.replace("8642", port))
+    program = tmp_path / "bin" / "worker-rkllm"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m worker_rkllm "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "home").mkdir()
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"],
+        env=build_environment({"HOME": str(tmp_path / "home"), "PATH": path}),
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_handler_in_a_virtual_environment_of_its_own(tmp_path: Path) -> None:

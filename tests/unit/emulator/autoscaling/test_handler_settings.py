@@ -27,13 +27,6 @@ def test_adapt_to_handler_keeps_chosen_values() -> None:
     assert (settings.workers_min, settings.workers, settings.endpoint_id) == (0, 3, "mine")
 
 
-def test_adapt_to_handler_refuses_settings_that_contradict_it() -> None:
+def test_adapt_to_handler_refuses_a_server_without_workers() -> None:
     with pytest.raises(SettingError, match="WORKERS must be at least 1"):
         adapt_to_handler(EmulatorSettings(engine="scripted", workers=0), FILE)
-    with pytest.raises(SettingError, match="exclude each other"):
-        adapt_to_handler(EmulatorSettings(engine="scripted", worker_command="x"), FILE)
-
-
-def test_settings_refuse_a_handler_and_a_command() -> None:
-    with pytest.raises(ValueError, match="HANDLER_FILE and WORKER_COMMAND exclude each other"):
-        EmulatorSettings(engine="scripted", worker_command="x", handler_file=FILE)

@@ -36,6 +36,22 @@ def test_command_program_replaces_python_by_the_interpreter_that_fits(
     assert command_program("python handler.py", sys.executable).command[0] == sys.executable
 
 
+@pytest.mark.parametrize(
+    ("command_line", "command"),
+    [
+        ("", ("/opt/python", "-u", "/p/handler.py")),
+        ("python -m debugpy 'my handler.py'", ("/opt/python", "-m", "debugpy", "my handler.py")),
+        ("docker run my-worker", ("docker", "run", "my-worker")),
+    ],
+)
+def test_handler_program_runs_a_command_in_the_folder_of_the_handler(
+    command_line: str, command: tuple[str, ...]
+) -> None:
+    file = Path("/p/handler.py")
+    program = handler_program(file, Interpreter("/opt/python", "chosen"), command_line)
+    assert (program.command, program.file, program.folder) == (command, file, Path("/p"))
+
+
 def test_command_program_keeps_other_programs() -> None:
     program = command_program("/opt/run me")
     assert (program.command, program.python) == (("/opt/run", "me"), None)
