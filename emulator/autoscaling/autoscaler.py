@@ -18,6 +18,7 @@ from emulator.autoscaling.start_failure import (
     fail_queued_jobs,
 )
 from emulator.autoscaling.worker_exit import (
+    KILLED,
     describe_worker_exit,
     explain_failed_start,
     explain_worker_exit,
@@ -50,6 +51,7 @@ _MAX_LAST_LINES = 60
 # RunPod gives a worker seven minutes to start and load its model.
 _JOIN_TIMEOUT_S = 420.0
 _HOLDS_TIMED_OUT_JOB = "still runs a job that is past its executionTimeout, and is stopped"
+_MAX_FAILED_STARTS = 3
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 1.0, 60.0
 # A worker that has run for this long resets the backoff when it ends.
 _BACKOFF_RESET_S = 30.0
@@ -153,6 +155,8 @@ class Autoscaler:
         # How many workers have requested to be replaced.
         self._replacements = 0
         self._generation = 1
+        # The newest state of the code of which a worker has asked for a job.
+        self._started_generation = 0
         # Why the newest code of a user's handler did not start; None if it did, or has not ended.
         self._failure: StartFailure | None = None
         # The names of the workers that ended without being told to and have no successor yet.
@@ -220,6 +224,7 @@ class Autoscaler:
         """Replace all workers, because their code has changed; the next tick begins at once."""
         self._generation += 1
         self._failure = None
+        self.failed_starts = 0
         self._consecutive_crashes = 0
         self._no_start_before = -float("inf")
         self._forget_failures()
@@ -403,6 +408,7 @@ class Autoscaler:
     def _handle_join(self, worker: ManagedWorker, now: float) -> None:
         worker.joined, worker.busy_at = True, now
         self.failed_starts = 0
+        self._started_generation = max(self._started_generation, worker.generation)
         worker.log.append("system", f"{worker.name} asked for its first job")
         if worker.replaces is not None:
             self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
@@ -441,13 +447,23 @@ class Autoscaler:
             self._back_off(now, f"{worker.name} {reason}")
             return
         failure = build_start_failure(worker.name, self._program.file, reason, output)
-        if worker.generation == self._generation:
+        is_newest = worker.generation == self._generation
+        if is_newest and self.failed_starts >= self._starts_to_fail(worker, code):
             self._failure = failure
         message = f"{failure.file} did not start: {failure.reason}"
         if self._outdated:
             logger.error("%s; the worker with the code before the change goes on", message)
         else:
             self._back_off(now, message)
+
+    def _starts_to_fail(self, worker: ManagedWorker, code: int) -> int:
+        """Return how many starts in a row must fail until the waiting jobs are failed.
+
+        One, for code that cannot start is the same the next time. More if this code has started
+        before, or if the worker was killed, which is rarely its own doing.
+        """
+        is_other_cause = code == KILLED or worker.generation <= self._started_generation
+        return _MAX_FAILED_STARTS if is_other_cause else 1
 
     def _close_log(self, worker: ManagedWorker) -> None:
         """Write how a worker ended as the last line of its log."""

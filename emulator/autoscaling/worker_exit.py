@@ -11,6 +11,8 @@ from engine.hosts.child_process import describe_exit
 _SDK_EXIT_LINE = "Worker is unhealthy, exiting."
 # The supervisor returns this number plus the signal's, as a shell does.
 _SIGNAL_BASE = 128
+# The exit code of a worker that was killed, by its user or because memory ran out.
+KILLED = _SIGNAL_BASE + signal.SIGKILL
 NO_WORKER_STARTED = (
     'without starting a worker; it must call runpod.serverless.start({"handler": handler})'
 )
@@ -19,7 +21,7 @@ NO_WORKER_STARTED = (
 def describe_worker_exit(code: int) -> str:
     """Return how a worker ended, as a predicate: "exited with code 1", "was killed by SIGSEGV"."""
     number = code - _SIGNAL_BASE
-    if number == signal.SIGKILL:
+    if code == KILLED:
         return "was killed by SIGKILL, as the kernel does when memory runs out"
     is_signal = any(number == known for known in signal.Signals)
     return describe_exit(-number if is_signal else code)

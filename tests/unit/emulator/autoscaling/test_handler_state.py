@@ -80,6 +80,37 @@ async def test_handler_has_no_failure_before_the_next_tick_when_its_second_start
     assert (scene.state, scene.handler.to_wire()["failure"]) == ("ready", None)
 
 
+async def test_killed_start_is_tried_again_before_the_jobs_fail() -> None:
+    scene = HandlerScene()
+    (job,) = await scene.enqueue()
+    for number in range(3):
+        while len(scene.processes) == number:
+            await scene.after(0.25)
+        assert scene.state == "starting"
+        scene.processes[-1].end(137)
+        await scene.after(0.25)
+    assert scene.state == "failed"
+    now = await scene.store.get(job.id)
+    assert now is not None
+    assert now.status is JobStatus.FAILED
+
+
+async def test_code_that_has_started_before_is_started_again_before_the_jobs_fail() -> None:
+    scene = HandlerScene()
+    await scene.started()
+    scene.processes[0].end(1)
+    (job,) = await scene.enqueue()
+    for number in (1, 2, 3):
+        while len(scene.processes) == number:
+            await scene.after(0.25)
+        now = await scene.store.get(job.id)
+        assert now is not None
+        assert now.status is JobStatus.IN_QUEUE
+        scene.processes[-1].end(1)
+        await scene.after(0.25)
+    assert scene.state == "failed"
+
+
 async def test_handler_that_does_not_start_has_failed_and_answers_jobs() -> None:
     scene = HandlerScene()
     await scene.after(0.5)
