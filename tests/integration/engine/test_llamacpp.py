@@ -346,7 +346,8 @@ async def test_abort_in_a_long_prefill_stops_it_soon(engine: Engine) -> None:
         left = loop.time()
     async with asyncio.timeout(20):
         await stream.wait_ended()
-    assert loop.time() - left < 3
+    # A batch of the prompt may still be computed, slowly if other tests run.
+    assert loop.time() - left < 8
     assert (await ask(engine, PROMPT, temperature=0, max_tokens=2))[0]
 
 
