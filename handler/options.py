@@ -26,7 +26,7 @@ MAX_SCHEMA_CHARS = 100_000
 # The maximum for all patterns of one schema: compiling them holds the interpreter's lock.
 MAX_REPETITIONS = 2_000
 
-PiiKind = Literal["card", "iban", "email", "phone", "key"]
+PiiKind = Literal["card", "iban", "email", "phone", "key", "ssn"]
 PII_KINDS: tuple[PiiKind, ...] = get_args(PiiKind)
 
 _Term = Annotated[str, Field(min_length=1, max_length=200)]

@@ -185,7 +185,7 @@ class Settings(RkllmSettings):
     redact_pii: str = Field(
         "off",
         description="Personal data to remove from every answer: `on`, `off` or a list of card, "
-        "iban, email, phone, key. A redacted stream is sent in one piece, at its end.",
+        "iban, email, phone, key, ssn. A redacted stream is sent in one piece, at its end.",
         examples=["email,phone"],
     )
     blocked_intents: str = Field(

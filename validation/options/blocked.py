@@ -11,13 +11,8 @@ import re2
 
 from validation.findings import Issue
 from validation.linear_pattern import OTHER_SPACE, LinearPattern, literal
+from validation.options.folded_text import INVISIBLE
 
-# Invisible characters: Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
-)
 # Normalisation sorts the marks of a letter, in quadratic time. So at most 30 are kept, the limit of
 # Unicode's stream-safe format (UAX #15), more than any language uses.
 _EXCESS_MARKS: Any = re2.compile(rb"(\p{M}{30})\p{M}+")
@@ -112,7 +107,7 @@ def _casefold(text: str) -> str:
     """Return a text in Unicode's form for caseless comparisons (approximately NFKC_Casefold)."""
     if text.isascii():
         return text.lower()
-    raw = _INVISIBLE.sub("", text).encode("utf-8", "replace")
+    raw = INVISIBLE.sub("", text).encode("utf-8", "replace")
     return _nfkc(_nfkc(_EXCESS_MARKS.sub(rb"\1", raw).decode()).casefold())
 
 

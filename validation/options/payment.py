@@ -110,9 +110,22 @@ _HEX_BEFORE = re.compile(r"\b([0-9A-Fa-f]{4,5})\s\Z")
 _HEX_AFTER = re.compile(r"\s([0-9A-Fa-f]{4,5})\b")
 
 
+# Printed groups with another separator, the same between all of them.
+_GROUPED_CARD = re.compile(
+    r"(?<![0-9])(?<![0-9][./_,])"
+    r"[0-9]{4}(?P<separator>[./_,])(?:[0-9]{4}(?P=separator)[0-9]{4}(?P=separator)[0-9]{4}"
+    r"|[0-9]{6}(?P=separator)[0-9]{5})(?![0-9])(?![./_,][0-9])"
+)
+
+
 def find_cards(text_view: PiiText) -> Iterator[Span]:
     """Yield the spans of payment card numbers."""
     text = text_view.text
+    for match in _GROUPED_CARD.finditer(text):
+        if is_card_number(match.group().replace(match["separator"], "")):
+            start, end = match.span()
+            if _has_card_boundaries(text, start, end) and not _is_in_table(text, start, end):
+                yield start, end
     for match in _CARD.finditer(text):
         start, end = match.span()
         if end - start <= 19 + 18 and is_card_number(text[start:end].translate(_NO_SEPARATORS)):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 
 from validation.findings import Removal
+from validation.options.folded_text import fold_text
 from validation.options.payment import find_cards, find_ibans
 from validation.options.phones import find_phone_numbers
 from validation.options.pii_text import (
@@ -17,7 +18,7 @@ from validation.options.pii_text import (
     is_word_character,
 )
 
-KINDS = ("card", "iban", "email", "phone", "key")
+KINDS = ("card", "iban", "email", "phone", "key", "ssn")
 _RULES = {kind: (f"pii_{kind}", f"[{kind}]") for kind in KINDS}
 
 # Masking a span may expose another one next to it, so the text is searched again. Real texts need
@@ -26,11 +27,13 @@ _MAX_ROUNDS = 8
 
 
 class PiiRedactor:
-    """Replaces cards, IBANs, e-mail addresses, telephone numbers and keys by their kind.
+    """Replaces personal data and secrets of the kinds in `KINDS` by their kind in brackets.
 
-    Checksums are verified. Data without a checksum must have an unambiguous format, because losing
-    version numbers or dates would make an answer useless. Candidates are found in linear time, and
-    each is checked in bounded time. Redacting a redacted text changes nothing.
+    The search ignores how characters are written: digits of any script, full width, invisible
+    characters in between, and JSON's escapes. Checksums are verified. Data without a checksum must
+    have an unambiguous format, because losing version numbers or dates would make an answer
+    useless. Candidates are found in linear time, and each is checked in bounded time. Redacting a
+    redacted text changes nothing.
 
     Raises:
         ValueError: an unknown kind; the message has the allowed ones.
@@ -45,14 +48,15 @@ class PiiRedactor:
     def redact(self, text: str) -> tuple[str, tuple[Removal, ...]]:
         """Return the redacted text, and the removals in order."""
         spans_by_kind: list[tuple[int, int, str]] = []
-        text_view = PiiText(text)
+        folded = fold_text(text)
+        text_view = PiiText(folded.text)
         for _ in range(_MAX_ROUNDS):
             count_before = len(spans_by_kind)
             for kind, find in _FINDERS.items():
                 if kind in self.kinds:
-                    spans = list(find(text_view))
+                    spans = sorted(find(text_view))
                     if spans:
-                        spans_by_kind += [(start, end, kind) for start, end in spans]
+                        spans_by_kind += [(*folded.original_span(*span), kind) for span in spans]
                         text_view = text_view.mask(spans)
             if len(spans_by_kind) == count_before:
                 break
@@ -102,6 +106,8 @@ _KEY = compile_pattern(
             r"shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32,}",  # Shopify
             r"[0-9]{8,10}:AA[A-Za-z0-9_-]{33,}",  # Telegram
             r"AGE-SECRET-KEY-1[A-Z0-9]{50,}",
+            # An AWS secret access key has no prefix; the name of its setting is before it.
+            r"(?i:aws_?secret_?(?:access_?)?key)[\"']?\s{0,3}[:=]\s{0,3}[\"']?[A-Za-z0-9/+]{40}\b",
             # A JSON Web Token: two JSON objects and a signature, each in base64url (RFC 7515).
             r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}",
         )
@@ -113,12 +119,15 @@ _KEY = compile_pattern(
     r"(?:(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{1,15}){0,2}(?:\s|\\[nr])*"
     r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----)?"
 )
+_AWS_SECRET_CHARS = 40
 _SOLID = re.compile(r"[A-Za-z0-9]{16,}")
 
 
 def _find_keys(text_view: PiiText) -> Iterator[Span]:
     for start, end in text_view.spans(_KEY):
         key = text_view.text[start:end]
+        if key[:3].lower() == "aws":
+            start, key = end - _AWS_SECRET_CHARS, key[-_AWS_SECRET_CHARS:]
         # "sk-your-key-goes-here-123" and "ghp_xxxxxxxx" are not keys.
         if key.startswith("sk-") and not (
             _SOLID.search(key, 3) and any(char.isdigit() for char in key)
@@ -169,6 +178,8 @@ def _find_emails(text_view: PiiText) -> Iterator[Span]:
         local = _REVERSED_LOCAL_PART.match(text[search_start:at][::-1])
         start = at - len(text[at - local.end() : at].lstrip(_NOT_FIRST_CHARS)) if local else at
         if start == at:
+            start = _find_quoted_start(text, search_start, at)
+        if start == at:
             continue
         end_of_last = end
         # Not addresses: the user in "ssh://git@host" and "git@host:some/path", the password after
@@ -182,12 +193,33 @@ def _find_emails(text_view: PiiText) -> Iterator[Span]:
         if top_level in _AMBIGUOUS_TOP_LEVEL_DOMAINS and _NOT_DOMAIN.fullmatch(text, at + 1, end):
             continue
         after = text[end : end + 1]
+        if after == "_" and text[start] == "_" and _CLOSING_EMPHASIS.match(text, end):
+            # Markdown's emphasis, such as "_bob@example.com_".
+            start, after = at - len(text[start:at].lstrip("_")), " "
         if after == "@" or (after and is_word_character(after)):
             continue
         if after in _BEFORE_PATH and _PATH.match(text, end):
             continue
         if not _is_url_user(text, start):
             yield start, end
+
+
+_CLOSING_EMPHASIS = re.compile(r"_+(?!\w)")
+# RFC 5322's quoted local part, whose quotes are escaped in JSON.
+_QUOTED_END = re.compile(r'(\\?)"\Z')
+_MAX_LOCAL_CHARS = 64
+
+
+def _find_quoted_start(text: str, search_start: int, at: int) -> int:
+    """Return where a quoted local part begins that ends before the @; the @ itself without one."""
+    closing = _QUOTED_END.search(text, max(search_start, at - 2), at)
+    if closing is None:
+        return at
+    quote = closing.group()
+    first = max(search_start, at - _MAX_LOCAL_CHARS - len(quote))
+    start = text.rfind(quote, first, closing.start())
+    name = text[start + len(quote) : closing.start()]
+    return start if start >= 0 and name.strip() and "\n" not in name else at
 
 
 _USER = re.compile(r"://(?:[^\s/@:]*:)?\Z")
@@ -214,11 +246,30 @@ def _find_phones(text_view: PiiText) -> Iterator[Span]:
         yield from find_phone_numbers(text, start, end)
 
 
+# Area numbers 000, 666 and 900 to 999, group 00 and serial 0000 are never issued (20 CFR 422.103).
+_SSN = re.compile(r"(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}")
+_NOT_BESIDE_SSN = "-./+=$€£#"
+
+
+def _find_ssns(text_view: PiiText) -> Iterator[Span]:
+    text = text_view.text
+    for match in _SSN.finditer(text):
+        start, end = match.span()
+        before, after = text[start - 1 : start], text[end : end + 1]
+        if before and (is_word_character(before) or before in _NOT_BESIDE_SSN):
+            continue
+        if after in tuple("-./+") and text[end + 1 : end + 2].isalnum():
+            continue
+        if not (after and is_word_character(after)):
+            yield start, end
+
+
 # In the order of the searches: the most distinctive formats first.
 _FINDERS: dict[str, Callable[[PiiText], Iterator[Span]]] = {
     "key": _find_keys,
     "email": _find_emails,
     "iban": find_ibans,
     "card": find_cards,
+    "ssn": _find_ssns,
     "phone": _find_phones,
 }

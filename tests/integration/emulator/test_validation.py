@@ -318,7 +318,7 @@ async def test_wrong_option_of_a_job_is_its_failure(serve: Serve) -> None:
     assert job["status"] == "FAILED"
     assert job["error"] == (
         "input.validation.redact_pii must be true, false or an array of card, iban, email, "
-        'phone, key, got "on"'
+        'phone, key, ssn, got "on"'
     )
 
 

@@ -69,8 +69,8 @@ BAD_SETTINGS = [
     ),
     (
         "REDACT_PII",
-        "card,ssn",
-        "REDACT_PII must be on, off or a list of card, iban, email, phone, key, got 'ssn'",
+        "card,dna",
+        "REDACT_PII must be on, off or a list of card, iban, email, phone, key, ssn, got 'dna'",
     ),
 ]
 BAD_IDS = [f"{name}={value[:20]}" for name, value, _ in BAD_SETTINGS]

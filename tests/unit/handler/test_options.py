@@ -123,7 +123,7 @@ def test_regenerate(requested: object, expected: bool) -> None:
 # -- what is not ----------------------------------------------------------------------------------
 
 SCHEMA_SAID = "must be a JSON Schema, as an object"
-PII_SAID = "must be true, false or an array of card, iban, email, phone, key"
+PII_SAID = "must be true, false or an array of card, iban, email, phone, key, ssn"
 LANGUAGE_SAID = "must be an ISO 639-1 code such as en"
 TERMS_SAID = "must be an array of up to 1000 words or phrases of up to 200 characters"
 REGENERATE_SAID = "must be true or false"
@@ -134,7 +134,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("json_schema", [{}], f"{SCHEMA_SAID}, got [{{}}]"),
     ("redact_pii", "card", f'{PII_SAID}, got "card"'),
     ("redact_pii", 1, f"{PII_SAID}, got 1"),
-    ("redact_pii", ["card", "ssn"], f'{PII_SAID}, got ["card","ssn"]'),
+    ("redact_pii", ["card", "dna"], f'{PII_SAID}, got ["card","dna"]'),
     ("redact_pii", {"card": True}, f'{PII_SAID}, got {{"card":true}}'),
     ("language", 5, f"{LANGUAGE_SAID}, got 5"),
     ("language", ["en"], f'{LANGUAGE_SAID}, got ["en"]'),

@@ -495,12 +495,82 @@ NO_KEYS = [
     _join_secret("A file starts with -----BEGIN ", "PRIVATE KEY----- and then has the key itself."),
 ]
 
+SSNS = [
+    *("001-01-0001", "123-45-6789", "078-05-1120", "219-09-9999", "899-99-9999", "665-12-3456"),
+    *("667-01-0002", "212-55-1234", "301-22-4567", "402-33-5678", "503-44-6789", "604-55-7890"),
+    *("705-66-8901", "111-11-1111", "222-22-2222", "333-33-3333", "444-44-4444", "555-55-5555"),
+    *("777-77-7777", "888-88-8888", "100-10-1000", "545-12-9876", "418-27-3645", "261-53-4897"),
+    *("530-88-4123", "766-21-9034"),
+]
+NO_SSNS = [
+    *("000-12-3456", "666-12-3456", "900-12-3456", "999-99-9999", "123-00-4567", "123-45-0000"),
+    *("1123-45-6789", "123-45-67890", "123-456-789", "12-345-6789", "123-4-56789", "123.45.6789"),
+    *("123 45 6789", "123456789", "A123-45-6789", "123-45-6789B", "no_123-45-6789", "+123-45-6789"),
+    *("1-123-45-6789", "123-45-6789-1", "0.123-45-6789", "$123-45-6789", "#123-45-6789"),
+    *("2024-03-15", "978-3-16-148410-0", "555-555-0100"),
+]
+
+
+def full_width(text: str) -> str:
+    """Return ASCII text in its full-width form; spaces stay."""
+    return "".join(chr(ord(char) + 0xFEE0) if char > " " else char for char in text)
+
+
+# Forms that hide a number or an address from a plain search, and stand for the same thing.
+FOLDED = [
+    ("card", full_width("4111 1111 1111 1111")),
+    ("card", "\u0664" + 15 * "\u0661"),
+    ("card", "4111\u200b1111\u200b1111\u200b1111"),
+    ("card", "41\u00ad11 1111 1111 1111"),
+    ("card", "4111.1111.1111.1111"),
+    ("card", "4111/1111/1111/1111"),
+    ("card", "4111_1111_1111_1111"),
+    ("card", "4111,1111,1111,1111"),
+    ("card", "3782.822463.10005"),
+    ("card", "4111\\u00201111\\u00201111\\u00201111"),
+    ("card", "\U0001d7d2\U0001d7cf11 1111 1111 1111"),
+    ("iban", "DE89\u200d 3704 0044 0532 0130 00"),
+    ("iban", full_width("DE89370400440532013000")),
+    ("email", full_width("jo@example.com")),
+    ("email", "jo\ufe6bexample.com"),
+    ("email", "jo\u200b@exam\u00adple.com"),
+    ("email", "jo\\u0040example.com"),
+    ("email", "\\u006ao@example\\u002ecom"),
+    ("email", '"jo doe"@example.com'),
+    ("email", '\\"jo doe\\"@example.com'),
+    ("phone", "+\u096f\u0967 98765 43210"),
+    ("phone", "+\u0664\u0669 \u0663\u0660 \u0661\u0662\u0663\u0664\u0665\u0666"),
+    ("phone", "+49\u2060 30\u2060 123456"),
+    ("ssn", "\u0967\u0968\u0969-45-6789"),
+    ("ssn", "123-45\u200b-6789"),
+    ("key", "sk-\u200babcdefghij0123456789ABCD"),
+]
+# What a search in folded text must leave alone.
+KEPT = [
+    "Order 2023.1111.4411.0001 of 12.03.2024 at 10:45",
+    "version 4.111.111.111, build 4111.2222.3333",
+    "10.20.30.40 and 2001:db8::1",
+    "4111.1111/1111.1111",
+    "4111.1111.1111.1111.5",
+    "\u0661\u0662 \u0645\u0627\u0631\u0633 \u0662\u0660\u0662\u0664",
+    "\uff12\uff10\uff12\uff14\u5e74\uff13\u6708",
+    "sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "C:\\\\users\\\\u0040example.com",
+    "\u2116\u00a042, 1\u00aa e 2\u00ba",
+    "the _id@_ of a row and a_b@c",
+    'she said "hello"@the door',
+    '"a"@b',
+    "\u200d\u200c\u00ad\ufeff",
+    "snake_case_@decorator.py",
+]
+
 GOOD = {
     "card": CARDS,
     "iban": IBANS + PRINTED_IBANS,
     "email": EMAILS,
     "phone": PHONES,
     "key": KEYS,
+    "ssn": SSNS,
 }
 BAD = {
     "card": NO_CARDS,
@@ -508,6 +578,7 @@ BAD = {
     "email": NO_EMAILS,
     "phone": NO_PHONES,
     "key": NO_KEYS,
+    "ssn": NO_SSNS,
 }
 AROUND = [
     "{}",
@@ -537,6 +608,29 @@ def test_personal_data_is_redacted_in_any_context(kind: str, text: str) -> None:
             redacted, removals = redactor.redact(whole)
             assert redacted == around.format(f"[{kind}]")
             assert removals == (Removal(f"pii_{kind}", start, start + len(text), f"[{kind}]"),)
+
+
+@pytest.mark.parametrize(("kind", "text"), FOLDED)
+def test_personal_data_is_redacted_however_it_is_written(kind: str, text: str) -> None:
+    for redactor in (PiiRedactor(), PiiRedactor([kind])):
+        for around in ("{}", "Here it is: {}.", "({})", "a\n{}\nb", "\u00e9\u200b {} \u00e9"):
+            redacted, (removal,) = redactor.redact(around.format(text))
+            assert redacted == around.format(f"[{kind}]")
+            assert around.format(text)[removal.start : removal.end] == text
+
+
+@pytest.mark.parametrize(
+    "text", ["_jo@example.com_", "__jo.doe@example.com__", "_jo@example.com_."]
+)
+def test_emphasis_around_an_address_is_kept(text: str) -> None:
+    marks = "__" if text.startswith("__") else "_"
+    redacted, _ = PiiRedactor().redact(f"Write to {text} now")
+    assert redacted == f"Write to {marks}[email]{marks}{'.' if text.endswith('.') else ''} now"
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_texts_that_only_look_like_folded_data_are_kept(text: str) -> None:
+    assert PiiRedactor().redact(text) == (text, ())
 
 
 @pytest.mark.parametrize(
@@ -599,7 +693,9 @@ def test_only_selected_kinds_are_redacted() -> None:
 
 
 def test_unknown_kind_is_rejected_with_the_allowed_kinds() -> None:
-    with pytest.raises(ValueError, match=r"no kind 'passport', only card, iban, email, phone, key"):
+    with pytest.raises(
+        ValueError, match=r"no kind 'passport', only card, iban, email, phone, key, ssn"
+    ):
         PiiRedactor(["card", "passport"])
 
 
