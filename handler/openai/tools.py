@@ -9,6 +9,7 @@ from typing import Any
 
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
+from handler.openai.schema_refs import move_refs
 from handler.openai.structured import check_cost, check_schema
 from handler.sampling import describe_value
 
@@ -35,12 +36,17 @@ class Tools:
         """The JSON Schema of an answer that must be a call; None if it need not be one."""
         if not self.required_names:
             return None
-        calls = [
-            _call_schema(tool["function"])
-            for tool in self.definitions
-            if _name(tool) in self.required_names
+        functions = [
+            tool["function"] for tool in self.definitions if _name(tool) in self.required_names
         ]
-        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+        if len(functions) == 1:
+            return _call_schema(functions[0], "#")
+        return {
+            "anyOf": [
+                _call_schema(function, f"#/anyOf/{index}")
+                for index, function in enumerate(functions)
+            ]
+        }
 
 
 def read_tools(body: Mapping[str, Any]) -> Tools:
@@ -133,10 +139,12 @@ def _read_tool(tool: Any, path: str) -> Mapping[str, Any]:
     return {"type": "function", "function": definition}
 
 
-def _call_schema(function: Mapping[str, Any]) -> Mapping[str, Any]:
+def _call_schema(function: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return the schema of a call of a function, which is at `path` of the whole schema."""
+    arguments = move_refs(function["parameters"], f"{path}/properties/arguments")
     return {
         "type": "object",
-        "properties": {"name": {"const": function["name"]}, "arguments": function["parameters"]},
+        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,60 @@ async def test_streamed_call_is_whole_in_the_end(
 async def test_no_function_is_called_where_none_may_be(service: OpenAIService) -> None:
     answer = await whole(service, "Hello", tools=[WEATHER], tool_choice="none", max_tokens=20)
     assert not answer.choices[0].message.tool_calls
+
+
+# As pydantic writes the schema of a model with another one in it, and of a recursive one.
+TRIP: dict[str, Any] = {
+    "$defs": {
+        "City": {
+            "type": "object",
+            "properties": {"name": {"enum": ["Oslo", "Lima"]}},
+            "required": ["name"],
+            "additionalProperties": False,
+        }
+    },
+    "type": "object",
+    "properties": {"start": {"$ref": "#/$defs/City"}, "end": {"$ref": "#/$defs/City"}},
+    "required": ["start", "end"],
+    "additionalProperties": False,
+}
+CHAIN: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "value": {"enum": [1, 2]},
+        "next": {"$ref": "#"},
+    },
+    "required": ["value"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("beside", [[], [TIME]], ids=["alone", "one-of-two"])
+async def test_forced_call_has_parameters_with_references(
+    service: OpenAIService, beside: list[Any]
+) -> None:
+    tool = {"type": "function", "function": {"name": "plan", "parameters": TRIP}}
+    answer = await whole(
+        service,
+        "Plan a trip from Oslo to Lima.",
+        tools=[*beside, tool],
+        tool_choice="required",
+        temperature=0,
+    )
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert call.type == "function"
+    if call.function.name == "plan":
+        assert jsonschema_rs.is_valid(TRIP, json.loads(call.function.arguments))
+    else:
+        assert beside
+
+
+async def test_forced_call_has_recursive_parameters(service: OpenAIService) -> None:
+    tool = {"type": "function", "function": {"name": "plan", "parameters": CHAIN}}
+    # The model nests until it is cut off; each level has what the schema asks for.
+    answer = await whole(
+        service, "Count.", tools=[tool], tool_choice="required", temperature=0, max_tokens=80
+    )
+    levels = re.split(r'"next": *', answer.model_dump_json().replace('\\"', '"'))[1:-1]
+    assert len(levels) >= 2
+    assert all(re.fullmatch(r'\{ *"value": *[12], *', level) for level in levels), levels
