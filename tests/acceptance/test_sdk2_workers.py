@@ -147,8 +147,17 @@ def test_own_worker_whose_model_cannot_be_loaded_exits_and_takes_no_job(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("key", "explanation"),
+    [
+        # The SDK reports nothing without a key.
+        ("", "; its last line: Fitness check failed: model_is_loaded | "),
+        ("secret-1", " after it reported: model_is_loaded: "),
+    ],
+    ids=["no key", "key"],
+)
 def test_own_worker_that_the_server_starts_is_shown_with_its_exit_code_and_reason(
-    tmp_path: Path,
+    tmp_path: Path, key: str, explanation: str
 ) -> None:  # R69
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"load_error": "the file is broken"}))
@@ -159,7 +168,9 @@ def test_own_worker_that_the_server_starts_is_shown_with_its_exit_code_and_reaso
         WORKERS="1",
         WORKER_COMMAND=f"{PYTHON} -m handler",
         QUEUE_DELAY_S="0",
+        **({"API_KEYS": key} if key else {}),
     )
+    platform.client.headers["Authorization"] = f"Bearer {key or 'any'}"
     try:
         job = platform.run("default", {"prompt": "hello"})
 
@@ -168,10 +179,8 @@ def test_own_worker_that_the_server_starts_is_shown_with_its_exit_code_and_reaso
             reasons = [each["reason"] for each in health.get("unhealthyWorkers", [])]
             return next((each for each in reasons if "exited" in each), "")
 
-        assert becomes(reason) == (
-            "it exited with code 1 after it reported: model_is_loaded: RuntimeError: "
-            "the file is broken"
-        )
+        expected = f"it exited with code 1{explanation}RuntimeError: the file is broken"
+        assert becomes(reason) == expected
         assert job.status() == "IN_QUEUE"
     finally:
         platform.close()
