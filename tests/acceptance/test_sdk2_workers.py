@@ -39,6 +39,15 @@ def handler(job):
 
 runpod.serverless.start({"handler": handler, "return_aggregate_stream": True})
 """
+PRESTART = """\
+import runpod
+
+@runpod.serverless.register_prestart_hook
+def load():
+    raise RuntimeError("the weights are missing")
+
+runpod.serverless.start({"handler": lambda job: 1})
+"""
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -215,3 +224,14 @@ def test_handler_of_a_user_returns_and_fails_with_what_it_printed(server: Handle
     failed = json.loads(server.run(error="the input is wrong")["error"])
     assert failed["error_message"] == "the input is wrong"
     assert failed["logs"] == "about to fail\n"
+
+
+@pytest.mark.long
+def test_job_fails_with_the_reason_of_a_prestart_hook(server: HandlerServer) -> None:
+    server.edit(PRESTART)
+    failure = json.loads(server.run()["error"])
+    assert failure["event"] == "prestart_failed"
+    assert failure["error_message"] == "the weights are missing"
+    # The next save replaces the worker that has ended.
+    server.edit(HANDLER)
+    assert server.run()["output"].startswith("2.")
