@@ -39,7 +39,7 @@ COVERS_arm64 := the RKLLM engine under qemu with an arm64 Python
 LONG_console := tests/long/console
 COVERS_console := the console and /docs in Chromium: screens, accessibility, hostile texts
 LONG_crashes := $(addprefix tests/acceptance/test_,crashes.py failpoints.py faults.py soak.py batch_kills.py \
-	batch_resume.py batch_workers.py sdk_workers.py sdk2_workers.py engine_isolation.py openai_disconnects.py) \
+	batch_resume.py batch_workers.py sdk_workers.py engine_isolation.py openai_disconnects.py) \
 	tests/integration/jobs tests/property/test_job_store.py tests/long/test_soak_long.py
 COVERS_crashes := kill -9 at every failpoint and at random, resume, disconnects, memory over time
 LONG_bare := $(addprefix tests/long/test_,bare_debian.py container.py fresh_clone.py first_answer.py)
