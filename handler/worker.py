@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import runpod
@@ -61,6 +62,9 @@ class DeadEngineExit:
             self._held_jobs -= 1
 
     async def _watch(self) -> None:
+        with suppress(EngineError):
+            # Starts the load if no fitness check has. The worker takes no job until the load ends.
+            await self._engine.ready()
         error = await self._engine.wait_until_dead()
         logger.error("the worker ends with exit code 1: %s", error.message)
         loop = asyncio.get_running_loop()
@@ -168,12 +172,35 @@ def make_generator_handler(
     return handler
 
 
+def register_model_check(engine: AnyEngine) -> None:
+    """Let the SDK wait for the model before it takes jobs, and exit if the model cannot be loaded.
+
+    SDK 1.9 and later run this fitness check. If it raises, the SDK exits with code 1; SDK 1.11 and
+    later report the worker as unhealthy first, with the reason. Without a check the worker loads
+    its model while it takes no job, and `DeadEngineExit` ends it with the same code.
+    """
+    register: Any = getattr(runpod.serverless, "register_fitness_check", None)
+    if register is None:
+        return
+
+    async def model_is_loaded() -> None:
+        try:
+            await engine.ready()
+        except EngineError as error:
+            logger.error("the worker takes no job: %s", error.message)
+            raise RuntimeError(error.message) from None
+        finally:
+            # The SDK runs its checks on a separate event loop.
+            engine.detach()
+
+    register(model_is_loaded)
+
+
 def serve(jobs: JobHandler, engine: AnyEngine, mode: str) -> None:
     """Take jobs from RunPod until SIGTERM, after which the running jobs finish first.
 
-    `mode` is STREAM_MODE. A worker whose model cannot be loaded takes no job: the SDK's fitness
-    check ends it with exit code 1 and reports it as unhealthy. If the engine dies later, the worker
-    exits with code 1.
+    `mode` is STREAM_MODE. A worker whose model cannot be loaded takes no job and exits with code 1,
+    see `register_model_check`. If the engine dies later, the worker exits with code 1 too.
     """
     # The SDK's own test server answers its callers directly; there is no queue to return jobs to.
     has_queue = bool(os.environ.get(_JOB_TAKE_URL)) and _SERVE_API_OPTION not in sys.argv[1:]
@@ -196,17 +223,7 @@ def serve(jobs: JobHandler, engine: AnyEngine, mode: str) -> None:
         # The SDK reads this key as soon as it has an output, before any other task can run.
         config["return_aggregate_stream"] = is_included
 
-    @runpod.serverless.register_fitness_check
-    async def model_is_loaded() -> None:
-        try:
-            await engine.ready()
-        except EngineError as error:
-            logger.error("the worker takes no job: %s", error.message)
-            raise RuntimeError(error.message) from None
-        finally:
-            # The SDK runs its checks on a separate event loop.
-            engine.detach()
-
+    register_model_check(engine)
     if mode == "generator":
         config["handler"] = make_generator_handler(
             jobs, engine, dead_engine_exit, include_in_result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from emulator.autoscaling.output_reader import parse_sdk_line
 from engine.hosts.child_process import describe_exit
 
 # The SDK's last line after a failed fitness check; the reason is in the line before it.
@@ -28,8 +29,11 @@ def describe_worker_exit(code: int) -> str:
 
 
 def last_printed_line(output: Sequence[str]) -> str:
-    """Return the last line that is not indented, which ends a traceback; "" if there is none."""
-    return next(
+    """Return the last line that is not indented, which ends a traceback; "" if there is none.
+
+    Of a line of the SDK's logger, it is the message.
+    """
+    line = next(
         (
             line
             for line in reversed(output)
@@ -37,6 +41,8 @@ def last_printed_line(output: Sequence[str]) -> str:
         ),
         "",
     )
+    message, _, _ = parse_sdk_line(line)
+    return " ".join(message.splitlines())
 
 
 def explain_worker_exit(code: int, output: Sequence[str]) -> str:

@@ -183,8 +183,10 @@ class SDKWorker:
         folder: Path,
         command: list[str],
         environment: Mapping[str, str],
+        python: str = sys.executable,
     ) -> None:
         self._folder = folder
+        self._python = python
         self._platform = platform
         self.endpoint = endpoint
         self._command = command
@@ -199,7 +201,7 @@ class SDKWorker:
         known = variables(self._platform.url(self.endpoint)) | {"RUNPOD_POD_ID": self.endpoint}
         with (self._folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self._command],
+                [self._python, *self._command],
                 env=clean_environment(
                     self._folder / "home",
                     {**known, "LOG": str(self.notes), **self._environment},

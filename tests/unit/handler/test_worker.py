@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from engine import BackendConfig, EngineState
 from handler.sdk_cpuinfo_patch import patch_cpuinfo
+from tests.conftest import EngineFactory, ScriptFactory
 from tests.unit.handler.conftest import JobHandlerFactory
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,6 +58,35 @@ async def test_generator_reports_a_dead_engine_without_a_key_of_the_platforms(
     handler = worker.make_generator_handler(jobs, None, None, lambda kept: None)
     outputs = [output async for output in handler({"id": "j", "input": {"prompt": "x"}})]
     assert outputs == [{"error": "no NPU"}]
+
+
+async def test_watch_loads_the_model_when_no_fitness_check_has_waited_for_it(
+    worker: ModuleType, engine_factory: EngineFactory, script: ScriptFactory
+) -> None:  # R69
+    engine = engine_factory(BackendConfig("scripted", {"model_path": str(script({}))}))
+    engine.spawn()
+    tasks = asyncio.all_tasks()
+    worker.DeadEngineExit(engine).watch()
+    (watching,) = asyncio.all_tasks() - tasks
+    try:
+        await wait_until(lambda: engine.state is EngineState.READY)
+    finally:
+        # It would end this process when the engine is closed.
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def test_model_check_is_left_out_when_the_sdk_has_no_fitness_checks(
+    worker: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[Any] = []
+    serverless = worker.runpod.serverless
+    monkeypatch.setattr(serverless, "register_fitness_check", checks.append)
+    worker.register_model_check(None)
+    assert len(checks) == 1
+    monkeypatch.delattr(serverless, "register_fitness_check")
+    worker.register_model_check(None)
+    assert len(checks) == 1
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])

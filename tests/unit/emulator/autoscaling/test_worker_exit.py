@@ -33,6 +33,17 @@ def test_last_printed_line_skips_the_frames_of_a_traceback() -> None:
     assert last_printed_line(["  a", ""]) == last_printed_line([]) == ""
 
 
+def test_last_printed_line_is_the_message_of_the_sdk_and_not_its_farewell() -> None:
+    failure = "Fitness check failed: model_is_loaded | RuntimeError: no NPU\\nsecond line"
+    output = [
+        f'{{"requestId": null, "message": "{failure}", "level": "ERROR"}}',
+        '{"requestId": null, "message": "Worker is unhealthy, exiting.", "level": "ERROR"}',
+    ]
+    assert last_printed_line(output) == (
+        "Fitness check failed: model_is_loaded | RuntimeError: no NPU second line"
+    )
+
+
 def test_explain_worker_exit_is_never_empty() -> None:
     assert explain_worker_exit(1, []) == "exited with code 1 and printed nothing"
     assert explain_worker_exit(1, ["a", "b"]) == "exited with code 1; its last line: b"
