@@ -87,7 +87,7 @@ class ManagedWorker:
         self.log = log
         # Which state of the code it runs: each reload starts another generation.
         self.generation = generation
-        # The name of the worker that ended without being told to, in whose place it was started.
+        # The name of the worker that crashed or did not start, in whose place it was started.
         self.replaces = replaces
         self.started_at = now
         # When it last had a job, or requested its first one.
@@ -159,7 +159,7 @@ class Autoscaler:
         self._started_generation = 0
         # Why the newest code of a user's handler did not start; None if it did, or has not ended.
         self._failure: StartFailure | None = None
-        # The names of the workers that ended without being told to and have no successor yet.
+        # The names of the workers that crashed or did not start and have no successor yet.
         self._unhealthy_names: list[str] = []
         # Set to begin the next tick at once.
         self._wake = asyncio.Event()
@@ -182,7 +182,7 @@ class Autoscaler:
 
     @property
     def command_line(self) -> str:
-        """What starts a worker, as a shell would take it."""
+        """The command that starts a worker, quoted for a shell."""
         return shlex.join(self._program.command)
 
     def uptime_s(self, worker: ManagedWorker) -> float:

@@ -8,7 +8,7 @@ _MAX_LINE_BYTES = 65_536
 class LineSplitter:
     """Turns blocks of bytes into complete lines of text, however the blocks are cut.
 
-    A carriage return within a line begins it anew, as on a terminal: of a progress bar, only the
+    A carriage return within a line starts it again, as on a terminal: of a progress bar, only the
     last state is left. Bytes that are not UTF-8 become U+FFFD. A longer line is cut, with a note.
     """
 

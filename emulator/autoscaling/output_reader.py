@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _READ_BYTES = 16_384
 # More would fill the terminal faster than anyone reads, and take the server's time.
-_MAX_SHOWN_PER_S = 500
+_MAX_LOGGED_PER_S = 500
 # The SDK logs the URL of a failed request.
 _SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
 # How a line of the SDK's logger begins when the SDK runs on RunPod.
@@ -30,7 +30,7 @@ class OutputReader:
     """Copies one worker's output to its log, and to the server's own log; one task runs it.
 
     Lines of the SDK's logger are shown as text, with the job that they name. If a worker prints
-    more than `max_shown_per_s` lines in a second, its log has all of them, and the server's log
+    more than `max_logged_per_s` lines in a second, its log has all of them, and the server's log
     says how many it omits.
     """
 
@@ -39,15 +39,15 @@ class OutputReader:
         worker: str,
         log: WorkerLog,
         *,
-        max_shown_per_s: int = _MAX_SHOWN_PER_S,
+        max_logged_per_s: int = _MAX_LOGGED_PER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
         self._log = log
-        self._max_shown_per_s = max_shown_per_s
+        self._max_logged_per_s = max_logged_per_s
         self._clock = clock
         self._second_started_at = -1.0
-        self._shown = 0
+        self._logged_lines = 0
         self._omitted = 0
 
     async def read(self, output: asyncio.StreamReader | None) -> None:
@@ -76,9 +76,9 @@ class OutputReader:
         now = self._clock()
         if now - self._second_started_at >= 1:
             self._report_omitted()
-            self._second_started_at, self._shown = now, 0
-        self._shown += 1
-        if self._shown > self._max_shown_per_s:
+            self._second_started_at, self._logged_lines = now, 0
+        self._logged_lines += 1
+        if self._logged_lines > self._max_logged_per_s:
             self._omitted += 1
             return False
         return True

@@ -1,4 +1,4 @@
-"""What each worker has printed, and what the server did with it, kept within a bound."""
+"""Keep what each worker prints, and what the server does with it, within a bound."""
 
 from __future__ import annotations
 

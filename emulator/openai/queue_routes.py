@@ -81,20 +81,20 @@ class QueuedOpenAIRoutes:
 
     async def _call_worker(self, request: Request) -> Response | SSEResponse:
         body = await read_json(request, self._max_body_bytes)
-        given = {"openai_route": _route_of(request), "openai_input": body}
+        job_input = {"openai_route": _route_of(request), "openai_input": body}
         if body.get("stream") is True:
-            return await self._stream_call(request, given)
-        return JSON(await self._complete_call(request, given))
+            return await self._stream_call(request, job_input)
+        return JSON(await self._complete_call(request, job_input))
 
     async def _forward(self, request: Request) -> Response:
         """Pass on a GET or DELETE in the two forms that RunPod's vLLM worker reads."""
         route = _route_of(request)
         if request.url.query:
             route += f"?{request.url.query}"
-        given: dict[str, Any] = {"openai_route": route, "openai_input": {}}
+        job_input: dict[str, Any] = {"openai_route": route, "openai_input": {}}
         if request.method != "GET":
-            given = {"route": route, "body": None, "method": request.method}
-        return JSON(await self._complete_call(request, given))
+            job_input = {"route": route, "body": None, "method": request.method}
+        return JSON(await self._complete_call(request, job_input))
 
     async def _list_models(self, request: Request) -> Response:
         return JSON(await self._read_model_list(request))
@@ -130,8 +130,8 @@ class QueuedOpenAIRoutes:
         is_local = request.path_params["endpoint"] == self._local_endpoint
         return self._local_service if is_local else None
 
-    async def _complete_call(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
-        call = await self._submit(request, given)
+    async def _complete_call(self, request: Request, job_input: dict[str, Any]) -> dict[str, Any]:
+        call = await self._submit(request, job_input)
         try:
             job = await while_connected(request.receive, call.wait_until_completed())
         finally:
@@ -145,8 +145,8 @@ class QueuedOpenAIRoutes:
             ]
         return read_body(output)
 
-    async def _stream_call(self, request: Request, given: dict[str, Any]) -> SSEResponse:
-        call = await self._submit(request, given)
+    async def _stream_call(self, request: Request, job_input: dict[str, Any]) -> SSEResponse:
+        call = await self._submit(request, job_input)
         try:
             # An error before the first event is sent as an HTTP error (R30).
             first_events = await while_connected(request.receive, call.next_events())
@@ -158,8 +158,8 @@ class QueuedOpenAIRoutes:
             _stream_events(call, first_events), call.detach, closing_event, self._keep_alive_s
         )
 
-    async def _submit(self, request: Request, given: dict[str, Any]) -> QueuedCall:
-        """Queue a call as a synchronous job, like /runsync; `given` is the job's input.
+    async def _submit(self, request: Request, job_input: dict[str, Any]) -> QueuedCall:
+        """Queue a call as a synchronous job, like /runsync; `job_input` is the job's input.
 
         Raises:
             InvalidRequest: the body or the query is wrong.
@@ -167,7 +167,7 @@ class QueuedOpenAIRoutes:
             StoreUnavailable: the job cannot be written.
         """
         wait_s = read_wait_s(request)
-        job_body = {"input": given}
+        job_body = {"input": job_input}
         endpoint = request.path_params["endpoint"]
         job = await self._store.enqueue(parse_job(job_body, endpoint, self._policy, sync=True))
         # For the request's log line.

@@ -175,7 +175,7 @@ class RemoteWorker:
         return not self.open_take_polls and now - self._last_job_call_at > _MAX_TAKE_GAP_S
 
     def record_time_out(self, now: float) -> None:
-        """Record that a job of this worker was timed out, and that it is told to stop it."""
+        """Record that a job of this worker was timed out; the worker gets a request to stop it."""
         self._timed_out_at = now
 
     def forget_time_out(self) -> None:

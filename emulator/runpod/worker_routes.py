@@ -43,7 +43,7 @@ _MAX_RESULT_VALUES = 2_500_000
 _CHECK_INTERVAL_S = 0.25
 # Less than the 90 s after which the SDK aborts its job-stop call.
 _MAX_STOP_HOLD_S = 80.0
-# A handler that goes on for longer after it was told to stop is stopped with its worker.
+# A handler that runs for longer after a request to stop is stopped with its worker.
 _MAX_STOP_S = 10.0
 # The SDK repeats a refused call at once, ten thousand times a second if the refusal is not delayed.
 _REFUSAL_DELAY_S = 5.0

@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import pytest_asyncio
-from openai.types.chat import ChatCompletion
+from openai.types.chat import ChatCompletion, ChatCompletionMessageFunctionToolCall
 
 from engine import BackendConfig, Engine, EngineConfig
 from handler.openai.events import stream_events
@@ -201,8 +201,10 @@ async def test_forced_call_has_parameters_with_references(
         tool_choice="required",
         temperature=0,
     )
-    (call,) = answer.choices[0].message.tool_calls or ()
-    assert call.type == "function"
+    calls = answer.choices[0].message.tool_calls
+    assert calls is not None
+    (call,) = calls
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
     if call.function.name == "plan":
         assert jsonschema_rs.is_valid(TRIP, json.loads(call.function.arguments))
     else:

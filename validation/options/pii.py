@@ -248,7 +248,7 @@ def _find_phones(text_view: PiiText) -> Iterator[Span]:
 
 # Area numbers 000, 666 and 900 to 999, group 00 and serial 0000 are never issued (20 CFR 422.103).
 _SSN = re.compile(r"(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}")
-_NOT_BESIDE_SSN = "-./+=$€£#"
+_EXCLUDED_NEIGHBOURS = "-./+=$€£#"
 
 
 def _find_ssns(text_view: PiiText) -> Iterator[Span]:
@@ -256,7 +256,7 @@ def _find_ssns(text_view: PiiText) -> Iterator[Span]:
     for match in _SSN.finditer(text):
         start, end = match.span()
         before, after = text[start - 1 : start], text[end : end + 1]
-        if before and (is_word_character(before) or before in _NOT_BESIDE_SSN):
+        if before and (is_word_character(before) or before in _EXCLUDED_NEIGHBOURS):
             continue
         if after in tuple("-./+") and text[end + 1 : end + 2].isalnum():
             continue

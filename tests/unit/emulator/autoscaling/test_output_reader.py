@@ -73,7 +73,7 @@ async def test_flood_is_in_the_log_and_counted_on_the_terminal(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    log = await read(b"".join(b"%d\n" % number for number in range(4_000)), max_shown_per_s=3)
+    log = await read(b"".join(b"%d\n" % number for number in range(4_000)), max_logged_per_s=3)
     assert texts(log) == [str(number) for number in range(4_000)]
     assert caplog.messages == [
         *("w1: 0", "w1: 1", "w1: 2"),
@@ -91,7 +91,7 @@ async def test_other_tasks_run_while_a_flood_is_read() -> None:
             await asyncio.sleep(0)
 
     counter = asyncio.create_task(count_turns())
-    await read(b"x\n" * 100_000, max_shown_per_s=1)
+    await read(b"x\n" * 100_000, max_logged_per_s=1)
     counter.cancel()
     assert turns >= 12
 
