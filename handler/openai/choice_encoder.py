@@ -38,7 +38,7 @@ def encode_choice(
         message = spec.encode_text(text)
     else:
         parser.push(text)
-        parser.close()
+        parser.close(is_cut=answer.finish.reason is FinishReason.LENGTH)
         message = {"message": parser.message()}
     return {**message, "logprobs": logprobs, **encode_finish(answer.finish, parser)}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from engine import Delta, TokenLogprob
+from engine import Delta, FinishReason, TokenLogprob
 from handler.completed_answer import CompletedAnswer
 from handler.limits import max_logprob_bytes, split_token_entries
 from handler.openai.choice_encoder import encode_finish
@@ -120,7 +120,8 @@ class ChunkEncoder:
             tokens = choice.take_tokens((), len(choice.pending_text))
             events = self._encode_text(index, choice.pending_text, tokens)
         elif choice.parser is not None:
-            events = self._encode_message_deltas(index, choice.parser.close(), [])
+            is_cut = answer.finish.reason is FinishReason.LENGTH
+            events = self._encode_message_deltas(index, choice.parser.close(is_cut=is_cut), [])
         finish = encode_finish(answer.finish, choice.parser)
         last_choice = {"index": index, **self._spec.last_choice, "logprobs": None, **finish}
         chunk: dict[str, Any] = {"choices": [last_choice]}

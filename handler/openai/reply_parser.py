@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,13 @@ from handler.openai.tools import Tools
 _CALL_OPEN, _CALL_CLOSE = "<tool_call>", "</tool_call>"
 _CALLS_PREFIX = "[TOOL_CALLS]"
 
+# A call without its end, as a limit of tokens leaves it. A finished one is read as JSON.
+_CUT_CALL = re.compile(
+    r'\s*\[?\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]*)"\s*,'
+    r'\s*"(?:arguments|parameters)"\s*:\s*(?P<arguments>\{.*)',
+    re.DOTALL,
+)
+
 MessageDelta = dict[str, Any]
 
 
@@ -22,8 +30,9 @@ class ReplyParser:
     """Parses a text incrementally; the result does not depend on how the text was split.
 
     Text that may be the start of a marker is held back until it is clear whether it is one. A tool
-    call is returned when it is complete. `starts_in_reasoning` means that the chat template has
-    opened the reasoning already. Not thread-safe.
+    call is returned when it is complete, or with partial arguments if a limit has cut the text
+    there. `starts_in_reasoning` means that the chat template has opened the reasoning already. Not
+    thread-safe.
     """
 
     def __init__(self, tools: Tools, *, starts_in_reasoning: bool = False) -> None:
@@ -33,6 +42,8 @@ class ReplyParser:
         self._in_reasoning = starts_in_reasoning
         # Whether there was only white space since the start, the reasoning or the last call.
         self._at_start = True
+        # Whether a limit has ended the text.
+        self._is_cut = False
         # The marker of the call that is being read, "{" for bare JSON, "" if there is none.
         self._call_marker = ""
         self._content: list[str] = []
@@ -44,8 +55,12 @@ class ReplyParser:
         self._pending += text
         return self._parse(final=False)
 
-    def close(self) -> list[MessageDelta]:
-        """Parse the text that was held back; return the last parts of the message."""
+    def close(self, *, is_cut: bool = False) -> list[MessageDelta]:
+        """Parse the text that was held back; return the last parts of the message.
+
+        `is_cut` means that a limit has ended the text, so a call without an end is a partial call.
+        """
+        self._is_cut = is_cut
         return self._parse(final=True)
 
     def message(self) -> dict[str, Any]:
@@ -160,6 +175,8 @@ class ReplyParser:
         # Another call may follow.
         self._at_start = True
         calls = self._read_calls(text)
+        if calls is None and self._is_cut and not end and (cut_call := self._read_cut_call(text)):
+            return {"tool_calls": [self._add_call(*cut_call)]}
         if calls is None:
             # Not a call of a known function, so the text is content.
             content = text if marker == "{" else f"{marker}{text}{end}"
@@ -167,18 +184,17 @@ class ReplyParser:
             return {"content": content}
         if not self._tools.parallel:
             calls = calls[: 1 - len(self.calls)]
-        new_calls = [self._add_call(call) for call in calls]
+        new_calls = [
+            self._add_call(call["name"], orjson.dumps(call["arguments"]).decode()) for call in calls
+        ]
         return {"tool_calls": new_calls} if new_calls else {}
 
-    def _add_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+    def _add_call(self, name: str, arguments: str) -> dict[str, Any]:
         tool_call = {
             "index": len(self.calls),
             "id": f"call_{uuid.uuid4().hex[:24]}",
             "type": "function",
-            "function": {
-                "name": call["name"],
-                "arguments": orjson.dumps(call["arguments"]).decode(),
-            },
+            "function": {"name": name, "arguments": arguments},
         }
         self.calls.append(tool_call)
         return tool_call
@@ -193,6 +209,15 @@ class ReplyParser:
         calls = [_read_call(each) for each in values]
         known = [call for call in calls if call is not None and call["name"] in self._tool_names]
         return known if known and len(known) == len(calls) else None
+
+    def _read_cut_call(self, text: str) -> tuple[str, str] | None:
+        """Return the name and the partial arguments of a call that the end of the text cuts."""
+        match = _CUT_CALL.match(text)
+        if match is None or match["name"] not in self._tool_names:
+            return None
+        if self.calls and not self._tools.parallel:
+            return None
+        return match["name"], match["arguments"]
 
     def _split_before_marker(self, markers: tuple[str, ...], *, final: bool) -> tuple[str, str]:
         """Return the text that cannot be part of a marker, and the text to hold back."""

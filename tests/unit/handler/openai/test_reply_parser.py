@@ -34,6 +34,54 @@ def read(*texts: str, tools: Tools = TOOLS, starts_in_reasoning: bool = False) -
     return message
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('{"name": "weather", "arguments": {"city": "Kö', '{"city": "Kö'),
+        ('{"name":"weather","arguments":{', "{"),
+        ('<tool_call>\n{"name": "weather", "arguments": {"city": ', '{"city": '),
+        ('[TOOL_CALLS][{"name": "weather", "parameters": {"a": [1, 2', '{"a": [1, 2'),
+    ],
+)
+@pytest.mark.parametrize("pieces", [1, 100])
+def test_call_that_a_limit_cuts_has_partial_arguments(
+    text: str, arguments: str, pieces: int
+) -> None:
+    texts = [text] if pieces == 1 else list(text)
+    parser = ReplyParser(TOOLS)
+    deltas = [delta for part in texts for delta in parser.push(part)] + parser.close(is_cut=True)
+    ((tool_call,),) = [delta["tool_calls"] for delta in deltas]
+    assert tool_call["function"] == {"name": "weather", "arguments": arguments}
+    message = parser.message()
+    assert message["content"] is None
+    assert message["tool_calls"][0]["function"] == tool_call["function"]
+    # A text that has ended by itself is no call.
+    assert read(text)["content"] == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "wea',
+        '{"name": "unknown", "arguments": {"a": ',
+        '{"name": "weather", "argum',
+        '{"city": "Oslo", "name": "weather"',
+        CALL.replace("Köln", 'Köln", "unit": "C'),
+    ],
+)
+def test_cut_text_that_is_no_partial_call_stays_as_it_is(text: str) -> None:
+    parser, whole = ReplyParser(TOOLS), ReplyParser(TOOLS)
+    for each, is_cut in ((parser, True), (whole, False)):
+        each.push(text)
+        each.close(is_cut=is_cut)
+    found = [
+        [call["function"] for call in each.message().get("tool_calls", ())]
+        for each in (parser, whole)
+    ]
+    assert parser.message()["content"] == whole.message()["content"]
+    assert found[0] == found[1]
+
+
 def call(name: str, **arguments: Any) -> dict[str, Any]:
     said = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     return {"type": "function", "function": {"name": name, "arguments": said}}
