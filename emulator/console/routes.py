@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,17 +16,22 @@ from emulator.console import job_view
 from emulator.console.description import describe_console, describe_handler_console
 from emulator.console.events import JobEventStream
 from emulator.console.generation_tracker import GenerationTracker
+from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
-from emulator.runpod.job_response import worker_key
+from emulator.runpod.job_response import build_request, worker_key
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
+from emulator.tests_file.editor import add_test
+from emulator.tests_file.saved_job import build_test, find_file_to_extend
 from engine import Engine
 from handler.errors import InvalidRequest, NotFound
 from handler.sampling import describe_value
+from handler.setting_error import SettingError
 from jobs import JobStatus, JobStore
 
 _MAX_LISTED = 100
+_MAX_NAME_BYTES = 10_000
 # How many of the newest jobs are searched for those with a given status.
 _MAX_SEARCHED = 5_000
 
@@ -58,6 +65,7 @@ class ConsoleRoutes:
             Route("/console/description", self._describe, methods=["GET"]),
             Route("/console/jobs", self._list, methods=["GET"]),
             Route("/console/jobs/{job_id}", self._show, methods=["GET"]),
+            Route("/console/jobs/{job_id}/test", self._save_as_test, methods=["POST"]),
         ]
 
     async def _describe(self, request: Request) -> Response:
@@ -99,6 +107,28 @@ class ConsoleRoutes:
             local = worker_key(self._settings.endpoint_id, LOCAL_WORKER_NAME)
             return JobEventStream(self._store, self._tracker, job_id, local).response()
         return JSON(job_view.full_view(job, self._tracker.first_text_at(job_id)))
+
+    async def _save_as_test(self, request: Request) -> Response:
+        """Add a kept job to the tests file beside the handler."""
+        body = await read_json(request, _MAX_NAME_BYTES)
+        name = body.get("name")
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidRequest(
+                f"name must be a non-empty string, got {describe_value(name)}", "name"
+            )
+        job_id = request.path_params["job_id"]
+        job = await self._store.get(job_id)
+        if self._settings.handler_file is None:
+            raise NotFound("this server runs no handler, so there is no tests file to add a job to")
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        path = find_file_to_extend(self._settings.handler_file.parent)
+        kept = orjson.loads(orjson.dumps(build_request(job)))
+        try:
+            await asyncio.to_thread(add_test, path, build_test(name.strip(), kept))
+        except SettingError as error:
+            raise InvalidRequest(str(error)) from None
+        return JSON({"file": str(path)})
 
 
 def _read_status(request: Request) -> JobStatus | None:

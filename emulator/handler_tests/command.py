@@ -17,8 +17,8 @@ from handler.arguments import Parser
 if TYPE_CHECKING:
     from emulator.autoscaling.worker_program import WorkerProgram
     from emulator.handler_tests.runner import HandlerTestResult
-    from emulator.handler_tests.tests_file import HandlerTests
     from emulator.settings import EmulatorSettings
+    from emulator.tests_file.reader import HandlerTests
 
 DEFAULT_SERVER = "http://127.0.0.1:8000"
 EXIT_PASSED, EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -158,8 +158,8 @@ def _run_tests(options: argparse.Namespace) -> int:
     from emulator.autoscaling.interpreter import find_interpreter
     from emulator.autoscaling.worker_program import command_program, handler_program
     from emulator.handler_tests.junit import check_junit_file
-    from emulator.handler_tests.tests_file import read_tests_file
     from emulator.settings import EmulatorSettings
+    from emulator.tests_file.reader import read_tests_file
     from handler.settings import read_settings
 
     path = options.path or options.handler or Path()
@@ -183,7 +183,7 @@ def _folder_of(path: Path) -> Path:
 
 
 def _choose_tests_file(options: argparse.Namespace, folder: Path) -> Path:
-    from emulator.handler_tests.tests_file import find_tests_file
+    from emulator.tests_file.reader import find_tests_file
     from handler.setting_error import SettingError
 
     if options.tests is not None:
@@ -211,7 +211,7 @@ async def _test(
     from emulator.handler_tests.local_server import run_local_server
     from emulator.handler_tests.report import ResultReport
     from emulator.handler_tests.runner import HandlerTestRunner
-    from emulator.handler_tests.tests_file import DEFAULT_TIMEOUT_MS
+    from emulator.tests_file.reader import DEFAULT_TIMEOUT_MS
     from handler.terminal_text import escape_controls
 
     _configure_logging(settings, is_verbose=options.verbose)
@@ -257,9 +257,10 @@ def _configure_logging(settings: EmulatorSettings, *, is_verbose: bool) -> None:
 
 async def _replay(options: argparse.Namespace) -> int:
     from emulator.handler_tests.job_client import open_client
-    from emulator.handler_tests.replay import build_test, replay_job
-    from emulator.handler_tests.tests_file import DEFAULT_TIMEOUT_MS
-    from emulator.handler_tests.tests_file_editor import add_test
+    from emulator.handler_tests.replay import replay_job
+    from emulator.tests_file.editor import add_test
+    from emulator.tests_file.reader import DEFAULT_TIMEOUT_MS
+    from emulator.tests_file.saved_job import build_test
 
     # Before the request: a wrong path is reported even if the server does not run.
     tests_file = _find_save_file(options) if options.save is not None else None
@@ -277,7 +278,7 @@ async def _replay(options: argparse.Namespace) -> int:
 
 def _find_save_file(options: argparse.Namespace) -> Path:
     """Return the tests file to add to; it need not exist."""
-    from emulator.handler_tests.tests_file import FILE_NAME, RUNPOD_FOLDER, find_tests_file
+    from emulator.tests_file.saved_job import find_file_to_extend
     from handler.setting_error import SettingError
 
     if options.tests is not None:
@@ -286,10 +287,7 @@ def _find_save_file(options: argparse.Namespace) -> Path:
     path: Path = options.path or options.handler or Path()
     if not path.exists():
         raise SettingError(f"there is no file or folder {path}")
-    folder = _folder_of(path)
-    project = folder.parent if folder.name == "src" else folder
-    runpod = project / RUNPOD_FOLDER
-    return find_tests_file(folder) or (runpod if runpod.is_dir() else project) / FILE_NAME
+    return find_file_to_extend(_folder_of(path))
 
 
 def _command(raw: str) -> str:

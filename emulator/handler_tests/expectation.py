@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.handler_tests.json_diff import diff_json
-from emulator.handler_tests.tests_file import NOT_SET, HandlerTest
+from emulator.tests_file.reader import NOT_SET, HandlerTest
 
 
 @dataclass(frozen=True, slots=True)

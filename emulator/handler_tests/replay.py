@@ -1,4 +1,4 @@
-"""Send a kept job again, or make a test of it."""
+"""Send a kept job again, and compare its end with the kept one."""
 
 from __future__ import annotations
 
@@ -9,25 +9,8 @@ from emulator.handler_tests.expectation import is_equal
 from emulator.handler_tests.job_client import JobClient, JobRequestFailed
 from emulator.handler_tests.job_error import format_job_error
 from emulator.handler_tests.json_diff import diff_json
-from emulator.handler_tests.tests_file import STATUSES
-from handler.setting_error import SettingError
 from handler.terminal import format_json
 from handler.terminal_text import escape_lines
-
-
-def build_test(name: str, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the test that a kept job is saved as.
-
-    Raises:
-        SettingError: the job has not ended, or was ended from outside.
-    """
-    if job["status"] not in STATUSES:
-        allowed = " or ".join(STATUSES)
-        raise SettingError(f"--save: the job {job['id']} is {job['status']}; it must be {allowed}")
-    test = {"name": name, "input": job["input"], "expected_status": job["status"]}
-    if "output" in job:
-        test["expected_output"] = job["output"]
-    return test
 
 
 async def replay_job(client: JobClient, job_id: str, timeout_s: float) -> tuple[bool, str]:

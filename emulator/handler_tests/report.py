@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TextIO
 
 from emulator.handler_tests.runner import HandlerTestResult
-from emulator.handler_tests.tests_file import HandlerTest
+from emulator.tests_file.reader import HandlerTest
 from handler.terminal_text import escape_controls, escape_lines
 
 _MAX_NAME_CHARS = 60

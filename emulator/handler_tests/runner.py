@@ -11,7 +11,7 @@ from emulator.handler_tests.expectation import find_mismatch
 from emulator.handler_tests.job_client import JobClient, JobRequestFailed
 from emulator.handler_tests.job_error import format_job_error
 from emulator.handler_tests.local_server import HandlerNotStarted
-from emulator.handler_tests.tests_file import HandlerTest
+from emulator.tests_file.reader import HandlerTest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "Tokenize": {"prompt": "The capital of France is"},
     "WorkerCall": {"prompt": "The capital of France is", "max_tokens": 16},
     "NewFaultRule": {"fault": "status=503; retry-after=2", "operation": "chat", "times": 1},
+    "NewTest": {"name": "greets"},
     "Detokenize": {"tokens": [504, 3575, 282, 4649, 314]},
 }
 

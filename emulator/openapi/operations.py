@@ -326,6 +326,14 @@ OPERATIONS = {
         ),
         errors=(400,),
     ),
+    "/console/jobs/{job_id}/test": Operation(
+        summary="Add a job to the handler's tests.json",
+        tag=_CONSOLE,
+        response="SavedTest",
+        body="NewTest",
+        errors=(400, 404, 413, 415),
+        description="On a server without `--handler` the answer is 404.",
+    ),
     "/console/jobs/{job_id}": Operation(
         summary="Get a job of any endpoint, or follow it as server-sent events",
         tag=_CONSOLE,

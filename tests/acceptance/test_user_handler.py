@@ -308,6 +308,33 @@ def test_handler_of_the_documentation_greets(server: HandlerServer) -> None:
     assert server.run(**job["input"])["output"] == {"greeting": "Hello, Ada!"}
 
 
+def test_job_is_saved_as_a_test_by_the_console(server: HandlerServer) -> None:
+    server.edit(plain(7))
+    job_id = server.send(x=1)
+    server.finished(job_id)
+    path = f"/console/jobs/{job_id}/test"
+    saved = server.client.post(path, json={"name": "seventh"})
+    file = server.project / "tests.json"
+    assert (saved.status_code, saved.json()) == (200, {"file": str(file)})
+    assert json.loads(file.read_text())["tests"] == [
+        {
+            "name": "seventh",
+            "input": {"x": 1},
+            "expected_status": "COMPLETED",
+            "expected_output": {"version": 7},
+        }
+    ]
+    for body, status, reason in (
+        ({"name": "seventh"}, 400, "has a test named seventh already"),
+        ({"name": " "}, 400, "name must be a non-empty string"),
+        ({}, 400, "name must be a non-empty string"),
+    ):
+        refused = server.client.post(path, json=body)
+        assert refused.status_code == status
+        assert reason in refused.json()["error"]["message"]
+    assert server.client.post("/console/jobs/none/test", json={"name": "x"}).status_code == 404
+
+
 @pytest.mark.parametrize("handler", [GENERATOR, ASYNC_GENERATOR])
 def test_generator_streams_its_outputs(server: HandlerServer, handler: str) -> None:
     server.edit(handler)

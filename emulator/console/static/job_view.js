@@ -49,13 +49,15 @@ export class JobView {
     this.cancel = act("Cancel", "danger", () => this.#do("cancel", "Cancelled."));
     this.retry = act("Retry", "primary", () => this.#do("retry", "The job is queued again."));
     this.again = h("a", { class: "button small" }, "Open in the playground");
+    this.resend = act("Send again", "", () => this.#sendAgain());
+    this.save = act("Save as test", "", () => this.#saveAsTest());
     return h(
       "div",
       { class: "stack tight" },
       h("a", { class: "back small", href: "#/jobs" }, "← All jobs"),
       h("div", { class: "row between" }, h("h2", {}, "Job"), this.badge),
       h("div", { class: "row" }, this.name, h("button", { type: "button", class: "link small", onclick: () => copy(this.id, "Job id") }, "Copy")),
-      h("div", { class: "row" }, this.cancel, this.retry, this.again),
+      h("div", { class: "row" }, this.cancel, this.retry, this.resend, this.save, this.again),
     );
   }
 
@@ -73,10 +75,14 @@ export class JobView {
     say(this.name, id);
     this.again.href = `#/playground/${encodeURIComponent(id)}`;
     this.output.show(null);
+    this.resend.hidden = this.save.hidden = true;
     const { signal } = this.abort;
     try {
       const job = await ask(`/console/jobs/${encodeURIComponent(id)}`, { signal });
       this.input.show(job.input);
+      this.sent = job.input;
+      this.resend.hidden = false;
+      this.#offerTest(job.endpoint);
       this.#draw(job);
       await this.#follow(signal);
     } catch (error) {
@@ -154,6 +160,35 @@ export class JobView {
   #fail(text) {
     say(this.failure, text);
     this.failure.hidden = text === "";
+  }
+
+  /** Send the job's input as a new job, and show that one. */
+  async #sendAgain() {
+    try {
+      const path = `/v2/${encodeURIComponent(this.job.endpoint)}/run`;
+      const { id } = await ask(path, { body: { input: this.sent } });
+      notice("Sent again as a new job.");
+      location.hash = `#/jobs/${encodeURIComponent(id)}`;
+    } catch (error) {
+      notice(told(error), "bad");
+    }
+  }
+
+  /** Offer the handler's tests file, which only a server with a handler of the user's has. */
+  async #offerTest(endpoint) {
+    const description = await ask("/console/description", { background: true });
+    this.save.hidden = !description.handler || description.endpoint !== endpoint;
+  }
+
+  async #saveAsTest() {
+    const name = prompt("The name of the new test");
+    if (name === null) return;
+    try {
+      const { file } = await ask(`/console/jobs/${encodeURIComponent(this.id)}/test`, { body: { name } });
+      notice(`Saved in ${file}.`);
+    } catch (error) {
+      notice(told(error), "bad");
+    }
   }
 
   async #do(operation, done) {

@@ -32,6 +32,7 @@ export class JobsScreen {
     this.endpoint = h("select", { id: endpointId, onchange: () => this.polling.now() });
     this.workers = h("span", { class: "small muted" });
     this.purge = h("button", { type: "button", class: "button small", hidden: true, onclick: () => this.#purge() }, "Cancel queued jobs");
+    this.reset = h("button", { type: "button", class: "button small danger", hidden: true, onclick: () => this.#reset() }, "Empty");
     this.rows = h("tbody");
     this.table = h(
       "table",
@@ -58,7 +59,7 @@ export class JobsScreen {
         "section",
         { class: "card", "aria-label": "Jobs" },
         h("div", { class: "row between" }, h("h1", {}, "Jobs"), h("div", { class: "row" }, this.workers, h("label", { for: endpointId, class: "small muted" }, "Endpoint"), this.endpoint)),
-        h("div", { class: "row between" }, this.filter.element, this.purge),
+        h("div", { class: "row between" }, this.filter.element, h("div", { class: "row" }, this.purge, this.reset)),
         this.wrong,
         h("div", { class: "scrolls" }, this.table),
         this.empty,
@@ -112,6 +113,7 @@ export class JobsScreen {
       label.hidden = this.filter.inputs[at].hidden = total === 0 && at > 4 && this.filter.value !== value;
     });
     this.purge.hidden = counts.IN_QUEUE === 0;
+    this.reset.hidden = Object.values(counts).every((each) => each === 0);
     const before = this.known;
     this.known = new Map();
     jobs.forEach((job, at) => {
@@ -130,10 +132,20 @@ export class JobsScreen {
     for (const [id, row] of this.known) row.element.classList.toggle("chosen", id === this.chosen);
   }
 
-  async #purge() {
+  #purge() {
+    return this.#remove("purge-queue", (removed) => `${count(removed)} cancelled.`);
+  }
+
+  /** Cancel and remove all jobs of the endpoint, after a question. */
+  #reset() {
+    const question = `Cancel all jobs of the endpoint ${this.endpoint.value} and remove their results?`;
+    if (confirm(question)) return this.#remove("reset", (removed) => `${count(removed)} removed.`);
+  }
+
+  async #remove(operation, sentence) {
     try {
-      const { removed } = await ask(`/v2/${encodeURIComponent(this.endpoint.value)}/purge-queue`, { method: "POST" });
-      notice(`${count(removed)} cancelled.`);
+      const { removed } = await ask(`/v2/${encodeURIComponent(this.endpoint.value)}/${operation}`, { method: "POST" });
+      notice(sentence(removed));
       this.polling.now();
     } catch (error) {
       notice(told(error), "bad");

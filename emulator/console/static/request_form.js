@@ -2,6 +2,7 @@
 
 import { Choice, toggle } from "./choice.js";
 import { h, newId } from "./dom.js";
+import { JsonInput } from "./json_input.js";
 import { Messages } from "./messages.js";
 import { Parameters } from "./parameters.js";
 
@@ -17,9 +18,10 @@ export class RequestForm {
   constructor() {
     const promptId = newId("prompt");
     this.kinds = new Choice("Kind of request", KINDS, () => this.#showKind());
-    this.shapes = new Choice("Input", [["prompt", "Prompt"], ["messages", "Messages"]], () => this.#showKind());
+    this.shapes = new Choice("Input", [["prompt", "Prompt"], ["messages", "Messages"], ["json", "JSON"]], () => this.#showKind());
     this.prompt = h("textarea", { id: promptId, class: "prompt grows", rows: 5, placeholder: "Write a prompt" });
     this.messages = new Messages();
+    this.json = new JsonInput();
     this.template = toggle("Chat template", true);
     this.stream = toggle("Stream", true);
     this.validation = toggle("Validate", true);
@@ -34,6 +36,7 @@ export class RequestForm {
       this.jobRow,
       this.promptBox,
       this.messages.element,
+      this.json.element,
       h("div", { class: "row" }, this.stream.element, this.validation.element),
       this.wrong,
     );
@@ -49,9 +52,16 @@ export class RequestForm {
     return this.kind === "chat" || (this.kind === "job" && this.shapes.value === "messages");
   }
 
+  get #isJson() {
+    return this.kind === "job" && this.shapes.value === "json";
+  }
+
   /** Take what the server says that may be asked. */
   describe(description) {
     if (this.description === null) {
+      // A handler of the user's takes any input, and there is no model for the other forms.
+      if (description.handler) this.shapes.value = "json";
+      this.kinds.element.hidden = Boolean(description.handler);
       this.validation.input.checked = description.validation.default;
       this.template.input.checked = description.chat_template.default;
     }
@@ -63,9 +73,12 @@ export class RequestForm {
     const job = this.kind === "job";
     // The whole row, because an empty one would leave its gap.
     this.jobRow.hidden = !job;
-    this.template.element.hidden = this.#isChat;
-    this.promptBox.hidden = this.#isChat;
+    const json = this.#isJson;
+    this.template.element.hidden = this.#isChat || json;
+    this.promptBox.hidden = this.#isChat || json;
     this.messages.element.hidden = !this.#isChat;
+    this.json.element.hidden = !json;
+    this.stream.element.hidden = this.validation.element.hidden = this.parameters.element.hidden = json;
     this.complain(null, "");
     if (this.description === null) return;
     const { forms, validation } = this.description;
@@ -82,6 +95,7 @@ export class RequestForm {
     const form = this.description.forms[this.kind];
     if (form === undefined) throw new Error("This server has no model. Send a RunPod job.");
     const { path } = form;
+    if (this.#isJson) return { kind: "job", path, body: { input: this.json.value }, stream: false };
     const given = this.#isChat ? { messages: this.messages.value } : { prompt: this.prompt.value };
     if (this.kind !== "job") {
       const validates = this.validation.input.checked ? { enable_validation: true } : {};
@@ -104,6 +118,10 @@ export class RequestForm {
 
   /** Fill the form with a job's input, as far as it has a place in it; false where it has none. */
   load(input) {
+    if (this.description?.handler) {
+      this.json.value = input;
+      return true;
+    }
     if (typeof input !== "object" || input === null) return false;
     const { openai_route: route, openai_input: body } = input;
     const asked = route === undefined ? input : (body ?? {});

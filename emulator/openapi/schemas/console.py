@@ -56,6 +56,8 @@ def console_schemas() -> dict[str, Schema]:
                 "output": {"description": "The worker's result, or its last progress report."},
             },
         ),
+        "NewTest": object_of({"name": TEXT | {"description": "The name of the new test."}}),
+        "SavedTest": object_of({"file": TEXT | {"description": "The path of the tests file."}}),
         "ConsoleJobs": object_of(
             {
                 "endpoints": list_of(TEXT),

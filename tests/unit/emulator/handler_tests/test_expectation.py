@@ -13,7 +13,7 @@ from emulator.handler_tests.expectation import (
     is_equal,
     select_part,
 )
-from emulator.handler_tests.tests_file import HandlerTest
+from emulator.tests_file.reader import HandlerTest
 
 
 def build(**fields: Any) -> HandlerTest:

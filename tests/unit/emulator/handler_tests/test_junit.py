@@ -10,7 +10,7 @@ import pytest
 
 from emulator.handler_tests.junit import check_junit_file, format_junit, write_junit_file
 from emulator.handler_tests.runner import HandlerTestResult
-from emulator.handler_tests.tests_file import HandlerTest
+from emulator.tests_file.reader import HandlerTest
 from handler.setting_error import SettingError
 
 

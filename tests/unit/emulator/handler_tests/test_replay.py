@@ -1,4 +1,4 @@
-"""Sending a kept job again, and the test that it is saved as."""
+"""Sending a kept job again."""
 
 from __future__ import annotations
 
@@ -7,31 +7,8 @@ from typing import Any
 import pytest
 
 from emulator.handler_tests.job_client import JobRequestFailed
-from emulator.handler_tests.replay import build_test, replay_job
-from handler.setting_error import SettingError
+from emulator.handler_tests.replay import replay_job
 from tests.unit.emulator.handler_tests.fake_api import FakeJobApi
-
-
-def test_kept_job_becomes_a_test() -> None:
-    kept = {"id": "1", "status": "COMPLETED", "input": {"x": 1}, "output": None}
-    assert build_test("name", kept) == {
-        "name": "name",
-        "input": {"x": 1},
-        "expected_status": "COMPLETED",
-        "expected_output": None,
-    }
-    failed = {"id": "1", "status": "FAILED", "input": {}, "error": "no"}
-    assert build_test("name", failed) == {
-        "name": "name",
-        "input": {},
-        "expected_status": "FAILED",
-    }
-
-
-@pytest.mark.parametrize("status", ["IN_QUEUE", "IN_PROGRESS", "CANCELLED", "TIMED_OUT"])
-def test_job_that_the_handler_has_not_ended_is_no_test(status: str) -> None:
-    with pytest.raises(SettingError, match=f"job 1 is {status}; it must be COMPLETED or FAILED"):
-        build_test("name", {"id": "1", "status": status, "input": {}})
 
 
 async def replay(kept: dict[str, Any], **end: Any) -> tuple[bool, list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from emulator.handler_tests.report import ResultReport, format_failure
 from emulator.handler_tests.runner import HandlerTestResult
-from emulator.handler_tests.tests_file import HandlerTest
+from emulator.tests_file.reader import HandlerTest
 from tests.waiting import wait_until
 
 

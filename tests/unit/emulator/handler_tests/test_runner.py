@@ -8,7 +8,7 @@ from typing import Any
 
 from emulator.handler_tests.local_server import HandlerNotStarted
 from emulator.handler_tests.runner import HandlerTestResult, HandlerTestRunner
-from emulator.handler_tests.tests_file import HandlerTest
+from emulator.tests_file.reader import HandlerTest
 from tests.unit.emulator.handler_tests.fake_api import FakeJobApi
 
 

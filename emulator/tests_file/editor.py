@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from emulator.handler_tests.tests_file import parse_tests_file, read_text
+from emulator.tests_file.reader import parse_tests_file, read_text
 from handler.setting_error import SettingError
 
 _SPACE = re.compile(r"[ \t\r\n]*")

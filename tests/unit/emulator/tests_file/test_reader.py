@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from emulator.handler_tests.tests_file import (
+from emulator.tests_file.reader import (
     NOT_SET,
     HandlerTest,
     find_tests_file,

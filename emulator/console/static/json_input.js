@@ -1,0 +1,30 @@
+// The input of a job as JSON of any shape, kept while the page is open.
+
+import { h, newId } from "./dom.js";
+
+const KEPT = "worker-rkllm.input";
+
+export class JsonInput {
+  constructor() {
+    const id = newId("input");
+    this.text = h("textarea", { id, class: "prompt grows", rows: 8, spellcheck: "false" });
+    this.text.value = sessionStorage.getItem(KEPT) ?? "{}";
+    this.element = h("div", { class: "stack tight", hidden: true }, h("label", { for: id }, "Input"), this.text);
+  }
+
+  /** The value of the JSON. Throws an Error that says where it is wrong. */
+  get value() {
+    let value;
+    try {
+      value = JSON.parse(this.text.value);
+    } catch (error) {
+      throw new Error(`The input is not JSON: ${error.message}`);
+    }
+    sessionStorage.setItem(KEPT, this.text.value);
+    return value;
+  }
+
+  set value(value) {
+    this.text.value = JSON.stringify(value, null, 2);
+  }
+}
