@@ -115,13 +115,14 @@ def test_log_of_a_flood_resumes_without_loss_or_repetition(platform: Platform) -
     # A line feed and a carriage return are among the 256 bytes.
     assert [line[:2] for line in binary] == ["\x00\x01", "\x0e\x0f"]
     assert last == "last words"
-    parts: list[tuple[str, str]] = []
-    while not parts or parts[-1] != whole[-1]:
-        headers = {"Last-Event-ID": parts[-1][0]} if parts else {}
+    # New lines may have dropped the oldest ones, so it starts from an event and not from a count.
+    parts = whole[1_000:1_001]
+    while parts[-1] != whole[-1]:
+        headers = {"Last-Event-ID": parts[-1][0]}
         parts += read_events(
             platform, worker, until="last words", limit=700, headers=headers, params=params
         )
-    assert parts == whole
+    assert parts == whole[1_000:]
 
 
 def test_server_answers_while_a_worker_floods_its_output(platform: Platform) -> None:

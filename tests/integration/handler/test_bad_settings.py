@@ -20,7 +20,7 @@ VALUES = [
     "klingon",
     "general,sports",
     "\u200b",
-    "card,ssn",
+    "card,dna",
 ]
 CASES = [each for each in BAD_SETTINGS if each[1] in VALUES]
 
