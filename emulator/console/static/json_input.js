@@ -9,7 +9,7 @@ export class JsonInput {
     const id = newId("input");
     this.text = h("textarea", { id, class: "prompt grows", rows: 8, spellcheck: "false" });
     this.text.value = sessionStorage.getItem(KEPT) ?? "{}";
-    this.element = h("div", { class: "stack tight", hidden: true }, h("label", { for: id }, "Input"), this.text);
+    this.element = h("div", { class: "stack tight", hidden: true }, h("label", { for: id }, "Input as JSON"), this.text);
   }
 
   /** The value of the JSON. Throws an Error that says where it is wrong. */

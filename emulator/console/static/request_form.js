@@ -72,7 +72,7 @@ export class RequestForm {
   #showKind() {
     const job = this.kind === "job";
     // The whole row, because an empty one would leave its gap.
-    this.jobRow.hidden = !job;
+    this.jobRow.hidden = !job || Boolean(this.description?.handler);
     const json = this.#isJson;
     this.template.element.hidden = this.#isChat || json;
     this.promptBox.hidden = this.#isChat || json;

@@ -1,0 +1,90 @@
+"""The console of a server that runs a user's handler: send any JSON, again, save, empty."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Dialog, expect
+
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
+from tests.long.console.browser import visit
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HANDLER = """\
+import runpod
+
+def handler(job):
+    return {"greeting": f"Hello, {job['input']['name']}!"}
+
+runpod.serverless.start({"handler": handler})
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = tmp_path_factory.mktemp("handler") / "my-worker"
+    project.mkdir()
+    (project / "handler.py").write_text(HANDLER)
+    return project
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(project: Path) -> AsyncIterator[EmulatorProcess]:
+    home = project.parent / "home"
+    home.mkdir()
+    settings = {"HOME": str(home), "DRAIN_S": "0"}
+    async with run_emulator(settings, "--handler", str(project), "--port", "0") as server:
+        await server.wait_until_listening()
+        yield server
+
+
+async def test_any_json_is_sent_sent_again_and_saved_as_a_test(
+    browser: Browser, server: EmulatorProcess, project: Path
+) -> None:
+    async with visit(server, browser) as here:
+        page = here.page
+        await page.goto(f"{here.url}/#/playground")
+        box = page.get_by_label("Input as JSON", exact=True)
+        await box.fill('{"name": ')
+        run = page.locator(".button.primary", has_text="Run")
+        await run.click()
+        await expect(page.locator(".form-error:visible")).to_contain_text("The input is not JSON")
+        await box.fill('{"name": "Ada"}')
+        await run.click()
+        await here.ended()
+        await page.reload()
+        await expect(box).to_have_value('{"name": "Ada"}')
+
+        await page.goto(f"{here.url}/#/jobs")
+        rows = page.locator("tbody tr")
+        await rows.first.get_by_role("link").click()
+        first = page.url
+        await page.get_by_role("button", name="Send again", exact=True).click()
+        await expect(rows).to_have_count(2)
+        await expect(page.locator(".detail .badge").first).to_have_text("Done")
+        assert page.url != first
+        await expect(await here.tab("Output")).to_contain_text("Hello, Ada!")
+
+        async def name_it(dialog: Dialog) -> None:
+            await dialog.accept("greets")
+
+        page.once("dialog", name_it)
+        await page.get_by_role("button", name="Save as test", exact=True).click()
+        await expect(page.get_by_text(f"Saved in {project / 'tests.json'}.").first).to_be_visible()
+        (test,) = json.loads((project / "tests.json").read_text())["tests"]
+        assert (test["name"], test["input"]) == ("greets", {"name": "Ada"})
+
+        async def agree(dialog: Dialog) -> None:
+            assert "Cancel all jobs of the endpoint my-worker" in dialog.message
+            await dialog.accept()
+
+        page.once("dialog", agree)
+        await page.goto(f"{here.url}/#/jobs")
+        await page.get_by_role("button", name="Empty", exact=True).click()
+        await expect(page.get_by_text("No jobs here")).to_be_visible()
+        here.check()
