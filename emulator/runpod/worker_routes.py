@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_BATCH_JOBS = 1_000
-# Jobs of a ping that are looked up.
+# How many of the jobs that a ping lists are checked for whether they have ended.
 _MAX_LISTED_JOBS = 1_000
 # 3,000 embeddings of 768 numbers. The limit is higher than for clients: refusing a result fails a
 # job that has already used its time on a worker.

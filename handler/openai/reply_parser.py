@@ -44,7 +44,7 @@ class ReplyParser:
         self._at_start = True
         # Whether a limit has ended the text.
         self._is_cut = False
-        # The marker of the call that is being read, "{" for bare JSON, "" if there is none.
+        # What the current call started with: a marker, or "{" for bare JSON; "" outside of a call.
         self._call_marker = ""
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -163,7 +163,7 @@ class ReplyParser:
         return {"content": text}
 
     def _parse_call(self, *, final: bool) -> MessageDelta | None:
-        """Parse the text up to the closing tag, or up to the end if the marker has none."""
+        """Parse a call, which ends at its closing tag, or with the text if it has no such tag."""
         marker = self._call_marker
         text, end, rest = self._pending, "", ""
         if marker == _CALL_OPEN:
