@@ -29,8 +29,8 @@ class Client:
         self.ledger = Ledger()
         self.finished = 0
         self.broke_off = 0
-        # Answers of 5xx, by what they said.
-        self.refused: Counter[str] = Counter()
+        # Answers of 5xx, by their status and what they said.
+        self.refused: Counter[tuple[int, str]] = Counter()
         self._http = http
         self._endpoints = endpoints
         self._rng = random.Random(seed)
@@ -106,5 +106,5 @@ class Client:
             await asyncio.sleep(_DOWN_S)
             return None
         if answer.status_code >= 500:
-            self.refused[answer.text] += 1
+            self.refused[answer.status_code, answer.text] += 1
         return answer
