@@ -333,6 +333,12 @@ def test_job_is_saved_as_a_test_by_the_console(server: HandlerServer) -> None:
         assert refused.status_code == status
         assert reason in refused.json()["error"]["message"]
     assert server.client.post("/console/jobs/none/test", json={"name": "x"}).status_code == 404
+    file.write_text('{"tests": 1}')
+    refused = server.client.post(path, json={"name": "eighth"})
+    assert refused.status_code == 400
+    assert str(file) in refused.json()["error"]["message"]
+    assert file.read_text() == '{"tests": 1}'
+    file.unlink()
 
 
 @pytest.mark.parametrize("handler", [GENERATOR, ASYNC_GENERATOR])

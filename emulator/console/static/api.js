@@ -16,7 +16,7 @@ export class ApiError extends Error {
  * made again; in the background it is an error like any other.
  * @param {string} path
  * @param {{method?: string, body?: any, accept?: string, signal?: AbortSignal,
- *   background?: boolean}} [options]
+ *   headers?: Record<string, string>, background?: boolean}} [options]
  * @returns {Promise<Response>}
  */
 export async function send(path, options = {}) {
@@ -30,9 +30,9 @@ export async function send(path, options = {}) {
   }
 }
 
-async function once(path, { method, body, accept, signal }) {
+async function once(path, { method, body, accept, signal, headers: extraHeaders }) {
   /** @type {Record<string, string>} */
-  const headers = { accept: accept ?? "application/json", ...keyHeaders() };
+  const headers = { accept: accept ?? "application/json", ...extraHeaders, ...keyHeaders() };
   let content;
   if (body instanceof FormData) content = body;
   else if (body !== undefined) {

@@ -176,8 +176,13 @@ export class JobView {
 
   /** Offer the handler's tests file, which only a server with a handler of the user's has. */
   async #offerTest(endpoint) {
-    const description = await ask("/console/description", { background: true });
-    this.save.hidden = !description.handler || description.endpoint !== endpoint;
+    const { id } = this;
+    try {
+      const description = await ask("/console/description", { background: true });
+      if (id === this.id) this.save.hidden = !description.handler || description.endpoint !== endpoint;
+    } catch {
+      // The button stays hidden.
+    }
   }
 
   async #saveAsTest() {

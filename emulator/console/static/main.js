@@ -7,12 +7,14 @@ import { EngineScreen } from "./engine.js";
 import { JobsScreen } from "./jobs.js";
 import { isWithin, placeOf } from "./place.js";
 import { PlaygroundScreen } from "./playground.js";
+import { WorkersScreen } from "./workers.js";
 
 const main = /** @type {HTMLElement} */ (document.getElementById("screen"));
 const links = [...document.querySelectorAll(".places a")];
 const makers = {
   playground: PlaygroundScreen,
   jobs: JobsScreen,
+  workers: WorkersScreen,
   batches: BatchesScreen,
   engine: EngineScreen,
 };

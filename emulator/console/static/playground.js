@@ -2,7 +2,7 @@
 
 import { AnswerView } from "./answer_view.js";
 import { ask, told } from "./api.js";
-import { h } from "./dom.js";
+import { h, say } from "./dom.js";
 import { key, onKey } from "./keys.js";
 import { copy, notice } from "./notices.js";
 import { RequestForm } from "./request_form.js";
@@ -69,18 +69,20 @@ export class PlaygroundScreen {
     const examples = EXAMPLES.map(([kind, name, text]) =>
       h("button", { type: "button", class: "example", onclick: () => this.form.example(kind, text) }, h("span", { class: "small muted" }, name), text),
     );
-    return h(
-      "div",
-      { class: "empty" },
-      h("p", { class: "empty-title" }, "No answer yet"),
-      h("p", { class: "muted" }, "Write a prompt and press Run, or start with an example:"),
-      h("div", { class: "stack tight" }, examples),
-    );
+    this.hint = h("p", { class: "muted" }, "Write a prompt and press Run, or start with an example:");
+    this.examples = h("div", { class: "stack tight" }, examples);
+    return h("div", { class: "empty" }, h("p", { class: "empty-title" }, "No answer yet"), this.hint, this.examples);
   }
 
   async #describe() {
     try {
-      this.form.describe(await ask("/console/description"));
+      const description = await ask("/console/description");
+      this.form.describe(description);
+      if (description.handler) {
+        // The examples are prompts, which only a model answers.
+        this.examples.hidden = true;
+        say(this.hint, "Write the input of a job as JSON and press Run.");
+      }
       this.form.complain(null, "");
     } catch (error) {
       this.form.complain(null, told(error));

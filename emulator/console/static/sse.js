@@ -6,7 +6,7 @@ const TURN_MS = 12;
 /**
  * Yield the events of a stream, comments left out.
  * @param {ReadableStream<Uint8Array>} body
- * @returns {AsyncGenerator<{event: string, data: string}>}
+ * @returns {AsyncGenerator<{event: string, data: string, id: string}>}
  */
 export async function* events(body) {
   const reader = body.getReader();
@@ -36,12 +36,14 @@ export async function* events(body) {
 
 function parsed(block) {
   let event = "message";
+  let id = "";
   const data = [];
   for (const line of block.split("\n")) {
     if (line.startsWith("data:")) data.push(line.slice(line[5] === " " ? 6 : 5));
     else if (line.startsWith("event:")) event = line.slice(6).trim();
+    else if (line.startsWith("id:")) id = line.slice(3).trim();
   }
-  return data.length === 0 ? null : { event, data: data.join("\n") };
+  return data.length === 0 ? null : { event, data: data.join("\n"), id };
 }
 
 /** Let the page do what else there is: a message comes behind what is due, and sooner than a timer. */

@@ -12,6 +12,8 @@ const WORDS = {
   draining: "Shutting down",
   unavailable: "Unavailable",
 };
+// Of a server that runs a handler: what `degraded` and `loading` mean there.
+const HANDLER_WORDS = { starting: "Handler starting", failed: "Handler failed", outdated: "Older code runs" };
 const pill = /** @type {HTMLElement} */ (document.getElementById("status"));
 const text = /** @type {HTMLElement} */ (document.getElementById("status-text"));
 
@@ -34,11 +36,17 @@ async function look() {
     health = null;
   }
   pill.dataset.state = health?.status ?? "unreachable";
-  say(text, health === null ? "Unreachable" : (WORDS[health.status] ?? health.status));
+  say(text, health === null ? "Unreachable" : statusWord(health));
   pill.title = health === null ? "" : describeWork(health);
   if (health === null) return;
+  pill.setAttribute("href", health.handler ? "#/workers" : "#/engine");
   latest = health;
   for (const listener of listeners) listener(health);
+}
+
+function statusWord({ status, handler }) {
+  const isOfHandler = handler && ["degraded", "loading"].includes(status);
+  return (isOfHandler && HANDLER_WORDS[handler.state]) || (WORDS[status] ?? status);
 }
 
 /** Return what runs: the engine's slots, or the user's handler on a server that has no engine. */

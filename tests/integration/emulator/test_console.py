@@ -167,6 +167,8 @@ async def test_description_is_what_the_server_checks(serve: Serve) -> None:
     async with server.client() as client:
         for path in ("/console/description", "/console/jobs", "/console/jobs/1"):
             assert (await client.get(path)).status_code == 401
+        saved = await client.post("/console/jobs/1/test", json={"name": "x"})
+        assert saved.status_code == 401
         headers = {"authorization": "Bearer a-key"}
         found = (await client.get("/console/description", headers=headers)).json()
     job = found["forms"]["job"]
@@ -182,3 +184,14 @@ async def test_description_is_what_the_server_checks(serve: Serve) -> None:
     assert note in found["warnings"]
     assert found["engine"]["slots"] == server.engine.slots
     assert "a-key" not in json.dumps(found)
+
+
+async def test_no_test_is_saved_without_a_handler_or_for_another_origin(serve: Serve) -> None:
+    server = await serve(local_worker=False)
+    async with server.client() as client:
+        path = f"/console/jobs/{await run(client, 'x')}/test"
+        saved = await client.post(path, json={"name": "x"})
+        assert saved.status_code == 404
+        assert "this server runs no handler" in saved.json()["error"]["message"]
+        foreign = {"origin": "https://elsewhere.example"}
+        assert (await client.post(path, json={"name": "x"}, headers=foreign)).status_code == 403

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import emulator.console
+from emulator.autoscaling.worker_exit import KILLED, describe_worker_exit
 
 FOLDER = Path(emulator.console.__file__).with_name("static")
 
@@ -163,3 +164,132 @@ def test_silent_job_is_abandoned_when_stopped_twice(
 def test_stopped_openai_request_closes_its_connection(modules: Path) -> None:
     chat = '{ kind: "chat", path: "/v1/chat/completions", body: {}, stream: true }'
     assert run_of(modules, chat, "stop();") == ["stopped", ["POST /v1/chat/completions"], []]
+
+
+LOG = """
+    import {{ createServer }} from "node:http";
+    import {{ followLog }} from "./log_follow.js";
+    const requests = [], lines = [], breaks = [];
+    const server = createServer((request, response) => {{
+      requests.push([request.url, request.headers["last-event-id"] ?? null]);
+      answer(response, requests.length);
+    }});
+    await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const {{ fetch }} = globalThis;
+    globalThis.fetch = (path, options) =>
+      fetch(`http://127.0.0.1:${{server.address().port}}${{path}}`, options);
+    const line = (number) =>
+      `id: t/${{number}}\\ndata: {{"ts": "t", "source": "container", "line": "${{number}}"}}\\n\\n`;
+    const abort = new AbortController();
+    function answer(response, number) {{ {answer} }}
+    const outcome = await followLog("my worker", "a/b", {{
+      onLine: (each) => lines.push(each.line),
+      onBreak: (reason) => {{ breaks.push(reason); {on_break} }},
+      signal: abort.signal,
+      retryMs: 1,
+    }}).then(() => "ended", (error) => error.name === "AbortError" ? "aborted" : error.message);
+    console.log(JSON.stringify([outcome, lines, requests, breaks]));
+    server.closeAllConnections();
+    server.close();
+"""
+LOG_PATH = "/v2/serverless/my%20worker/workers/a%2Fb/logs?tail=1000"
+
+
+def follow_log(modules: Path, answer: str, on_break: str = "") -> Any:
+    """Return how following a log ended, its lines, the requests, and the reasons of breaks."""
+    keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
+    (modules / "keys.js").write_text(keys)
+    return said_by(modules, LOG.format(answer=answer, on_break=on_break))
+
+
+def test_log_resumes_after_the_last_event_when_the_connection_breaks(modules: Path) -> None:
+    answer = """
+        if (number === 1) {
+          // The second event is incomplete.
+          response.write(line(1) + line(2).slice(0, 20));
+          setTimeout(() => response.destroy(), 50);
+        } else if (number === 2) { response.statusCode = 503; response.end("busy"); }
+        else if (number === 3) response.end(line(2) + "event: closing\\ndata: {}\\n\\n");
+        else response.end(": still here\\n\\n" + line(3));
+    """
+    outcome, lines, requests, breaks = follow_log(modules, answer)
+    assert (outcome, lines) == ("ended", ["1", "2", "3"])
+    assert [path for path, _ in requests] == [LOG_PATH] * 4
+    assert [last for _, last in requests] == [None, "t/1", "t/1", "t/2"]
+    assert breaks == [
+        "The connection to the server was lost.",
+        "busy",
+        "The server is shutting down.",
+    ]
+
+
+def test_log_of_an_unknown_worker_is_not_requested_again(modules: Path) -> None:
+    answer = 'response.statusCode = 404; response.end(\'{"error": "there is no such worker"}\');'
+    outcome, _, requests, breaks = follow_log(modules, answer)
+    assert (outcome, len(requests), breaks) == ("there is no such worker", 1, [])
+
+
+def test_log_is_followed_no_longer_when_the_reader_leaves_during_a_break(modules: Path) -> None:
+    answer = "response.statusCode = 503; response.end('busy');"
+    outcome, _, requests, _ = follow_log(modules, answer, "setTimeout(() => abort.abort(), 0);")
+    assert outcome == "aborted"
+    assert len(requests) <= 2
+
+
+def test_long_lines_and_terminal_codes_are_cut(modules: Path) -> None:
+    program = """
+        import { displayText, MAX_LINE_CHARS } from "./log_view.js";
+        const lines = ["\\x1b[1;31mred\\x1b[0m \\x1b[2K<b>", "x".repeat(MAX_LINE_CHARS + 5)];
+        console.log(JSON.stringify([lines.map(displayText), MAX_LINE_CHARS]));
+    """
+    (plain, long), limit = said_by(modules, program)
+    assert plain == "red <b>"
+    assert long == "x" * limit + "… (5 more characters)"
+
+
+def test_ended_workers_stay_in_the_list_up_to_a_limit(modules: Path) -> None:
+    program = """
+        import { addEnded } from "./worker_list.js";
+        const worker = (id, status) => ({ id, status });
+        let list = [];
+        for (let at = 0; at < 30; at += 1) list = addEnded(list, [worker(`w${at}`, "IDLE")]);
+        console.log(JSON.stringify(list));
+    """
+    running, *ended = said_by(modules, program)
+    assert running == {"id": "w29", "status": "IDLE"}
+    assert ended == [{"id": f"w{at}", "status": "ENDED"} for at in range(28, 8, -1)]
+
+
+def test_end_of_a_worker_is_an_error_unless_it_was_orderly(modules: Path) -> None:
+    codes = {0: True, 143: True, 1: False, 139: False, KILLED: False}
+    lines = [f"launched-1 {describe_worker_exit(code)}" for code in codes]
+    program = f"""
+        import {{ isOrderlyEnd }} from "./worker_list.js";
+        console.log(JSON.stringify({json.dumps(lines)}.map(isOrderlyEnd)));
+    """
+    assert said_by(modules, program) == list(codes.values())
+
+
+def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path) -> None:
+    program = """
+        const kept = new Map();
+        globalThis.sessionStorage = {
+          getItem: (key) => kept.get(key) ?? null,
+          setItem: (key, value) => kept.set(key, value),
+        };
+        globalThis.Node = class {};
+        const element = () => ({ addEventListener() {}, setAttribute() {}, append() {} });
+        globalThis.document = { createElement: element, createTextNode: element };
+        const { JsonInput } = await import("./json_input.js");
+        const first = new JsonInput();
+        const results = [first.text.value];
+        for (const text of ['[1, null]', '"text"', '{"a": ']) {
+          first.text.value = text;
+          try { results.push(first.value); } catch (error) { results.push(error.message); }
+        }
+        results.push(new JsonInput().text.value);
+        console.log(JSON.stringify(results));
+    """
+    empty, array, text, error, kept = said_by(modules, program)
+    assert (empty, array, text, kept) == ("{}", [1, None], "text", '"text"')
+    assert error.startswith("The input is not JSON: ")
