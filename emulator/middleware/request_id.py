@@ -15,6 +15,7 @@ from structlog.contextvars import bind_contextvars, clear_contextvars, reset_con
 from emulator.http.disconnect import abort_connection
 from emulator.http.request_target import (
     CONSOLE_POLLS,
+    WORKER_LIST,
     WORKER_POLL_OPS,
     WORKER_POST_OPS,
     RouteGroup,
@@ -33,9 +34,10 @@ _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _MAX_PATH_CHARS = 200
 # Our own error bodies are shorter.
 _MAX_ERROR_BYTES = 64_000
-# Clients and workers repeat these requests while a job runs. If they succeed, they are logged at
-# DEBUG, because the log has lines for the job's start and end anyway.
-_REPEATED_OPS = WORKER_POST_OPS | {"status", "status-sync", "stream"}
+# Clients and workers repeat these requests while a job runs, and the console lists the workers
+# every two seconds. If they succeed, they are logged at DEBUG, because the log has lines for the
+# start and the end of jobs and workers anyway.
+_REPEATED_OPS = WORKER_POST_OPS | {"status", "status-sync", "stream", WORKER_LIST}
 
 # Called with the scope, the status and the duration in seconds of each finished request.
 RequestEndHook = Callable[[Scope, int, float], object]

@@ -9,6 +9,7 @@ export class JsonInput {
     const id = newId("input");
     this.text = h("textarea", { id, class: "prompt grows", rows: 8, spellcheck: "false" });
     this.text.value = sessionStorage.getItem(KEPT) ?? "{}";
+    this.text.addEventListener("input", () => this.text.removeAttribute("aria-invalid"));
     this.element = h("div", { class: "stack tight", hidden: true }, h("label", { for: id }, "Input as JSON"), this.text);
   }
 
@@ -18,13 +19,16 @@ export class JsonInput {
     try {
       value = JSON.parse(this.text.value);
     } catch (error) {
+      this.text.setAttribute("aria-invalid", "true");
       throw new Error(`The input is not JSON: ${error.message}`);
     }
+    this.text.removeAttribute("aria-invalid");
     sessionStorage.setItem(KEPT, this.text.value);
     return value;
   }
 
   set value(value) {
+    this.text.removeAttribute("aria-invalid");
     this.text.value = JSON.stringify(value, null, 2);
   }
 }

@@ -28,6 +28,8 @@ export async function followLog(endpoint, worker, { onLine, onConnect, onBreak, 
       const response = await send(path, { accept: "text/event-stream", headers, signal, background: isRetry });
       onConnect?.();
       for await (const { event, data, id } of events(response.body)) {
+        // One part of the body may have many events, which an abort does not take back.
+        signal?.throwIfAborted();
         if (event === "closing") throw new ApiError(0, "The server is shutting down.");
         onLine(JSON.parse(data));
         lastEventId = id;

@@ -69,6 +69,8 @@ export class WorkersScreen {
     this.element.classList.toggle("one", hasLog);
     this.view.element.hidden = !hasLog;
     this.chosen = worker;
+    // Endpoints that have got jobs since the last visit are added.
+    this.hasEndpoints = false;
     if (hasLog) {
       if (this.endpoint.value !== endpoint) this.#selectEndpoint(endpoint);
       this.view.show(endpoint, worker);

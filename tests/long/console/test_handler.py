@@ -54,6 +54,7 @@ async def test_any_json_is_sent_sent_again_and_saved_as_a_test(
         run = page.locator(".button.primary", has_text="Run")
         await run.click()
         await expect(page.locator(".form-error:visible")).to_contain_text("The input is not JSON")
+        await expect(box).to_have_attribute("aria-invalid", "true")
         await box.fill('{"name": "Ada"}')
         await run.click()
         await here.ended()

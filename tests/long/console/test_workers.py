@@ -110,7 +110,6 @@ async def test_log_resumes_after_a_break_without_gap_or_repetition(
         await expect(page.locator("tbody tr .badge").first).to_have_text("Idle")
         await page.locator("tbody tr").first.get_by_role("link").click()
         await expect(page.locator(".detail")).to_contain_text("Following the log.")
-        await page.wait_for_function("window.lastEventIds.length === 2")
         await client.post("/runsync", json={"input": {"lines": 2}})
         lines = page.locator(".log-line")
         await expect(lines.filter(has_text="line 1")).to_have_count(1)
@@ -181,3 +180,28 @@ async def test_workers_screen_fits_the_window_and_is_reached_by_keys(
         overflow = "document.documentElement.scrollWidth - innerWidth"
         assert await page.evaluate(overflow) <= 0
         here.check()
+
+
+async def test_handler_that_never_started_is_shown_as_failed(
+    browser: Browser, project: Path
+) -> None:
+    (project / "handler.py").write_text("print('before')\nimport a_missing_package\n")
+    home = project.parent / "home"
+    home.mkdir()
+    settings = {"HOME": str(home), "DRAIN_S": "0"}
+    async with run_emulator(settings, "--handler", str(project), "--port", "0") as server:
+        await server.wait_until_listening()
+        async with visit(server, browser) as here:
+            page = here.page
+            await here.go("workers")
+            card = page.get_by_role("region", name="Handler", exact=True)
+            await expect(card.locator(".badge")).to_have_text("Failed")
+            await expect(card.get_by_role("alert")).to_contain_text("ModuleNotFoundError")
+            output = card.get_by_role("region", name="Output of the handler")
+            await expect(output).to_contain_text("before")
+            await expect(page.locator("#status-text")).to_have_text("Handler failed")
+            row = page.locator("tbody tr", has_text="Unhealthy").first
+            await row.get_by_role("link").click()
+            await expect(page.locator(".detail .form-error")).to_contain_text("code 1")
+            await expect(page.locator(".log-line", has_text="before")).to_have_count(1)
+            here.check()

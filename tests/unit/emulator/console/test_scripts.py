@@ -236,6 +236,16 @@ def test_log_is_followed_no_longer_when_the_reader_leaves_during_a_break(modules
     assert len(requests) <= 2
 
 
+def test_log_has_no_more_lines_once_the_reader_has_left(modules: Path) -> None:
+    # Both lines arrive together, and the reader leaves at the first one.
+    leaves = """
+        lines.push = (each) => { Array.prototype.push.call(lines, each); abort.abort(); };
+        response.end(line(1) + line(2));
+    """
+    outcome, lines, requests, breaks = follow_log(modules, leaves)
+    assert (outcome, lines, len(requests), breaks) == ("aborted", ["1"], 1, [])
+
+
 def test_long_lines_and_terminal_codes_are_cut(modules: Path) -> None:
     program = """
         import { displayText, MAX_LINE_CHARS } from "./log_view.js";
@@ -278,7 +288,13 @@ def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path)
           setItem: (key, value) => kept.set(key, value),
         };
         globalThis.Node = class {};
-        const element = () => ({ addEventListener() {}, setAttribute() {}, append() {} });
+        const nothing = () => {};
+        const element = () => ({
+          addEventListener: nothing,
+          append: nothing,
+          removeAttribute: nothing,
+          setAttribute: nothing,
+        });
         globalThis.document = { createElement: element, createTextNode: element };
         const { JsonInput } = await import("./json_input.js");
         const first = new JsonInput();

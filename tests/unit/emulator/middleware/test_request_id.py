@@ -110,6 +110,7 @@ async def test_each_request_is_logged_once(inner: InnerApp, lines: Lines) -> Non
         *("/health", "/docs", "/", "/console/jobs", "/console/description", "/metrics"),
         *("/v2/e/job-take/w", "/v2/e/job-take-batch/w", "/v2/e/job-stop/w", "/v2/e/ping/w"),
         *("/status/j-1", "/v2/e/stream/j-1", "/v2/e/job-stream/w/j-1", "/v2/e/job-done/w/j-1"),
+        *("/v2/serverless/e/workers", "/v2/serverless/e/workers/w/logs"),
     ],
 )
 async def test_frequent_requests_are_logged_at_debug(
