@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from engine.admission import Admission, Slot
@@ -28,6 +29,7 @@ from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
 from engine.output import Embedding
 from engine.prompt_size import check_size
+from engine.reasoning import starts_in_reasoning
 from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
 from engine.stream import TokenStream, timeout_error
 
@@ -200,6 +202,7 @@ class Engine:
             check_size(request.prompt, capabilities.context_length)
             request, template_warnings = apply_chat_template(request, capabilities)
             warnings = template_warnings + capabilities.check(request.prompt, request.sampling)
+            opens_reasoning = await self._starts_in_reasoning(request.prompt, capabilities)
         except BaseException:
             self._admission.release()
             raise
@@ -217,6 +220,7 @@ class Engine:
             load_s=load_s,
             deadline=deadline,
             warnings=warnings,
+            starts_in_reasoning=opens_reasoning,
             on_end=self._on_stream_end,
             hooks=self._hooks,
             buffered=buffered,
@@ -224,6 +228,20 @@ class Engine:
         self._streams.add(stream)
         self._host.start_run(stream)
         return stream
+
+    async def _starts_in_reasoning(self, prompt: Prompt, capabilities: Capabilities) -> bool:
+        """Return whether the answer to a prompt begins inside the model's reasoning.
+
+        Only a template with variables of the request's own has to be rendered for this.
+        """
+        if isinstance(prompt, str):
+            return starts_in_reasoning(prompt)
+        if not isinstance(prompt, Chat):
+            return False
+        if prompt.template_kwargs:
+            with suppress(UnsupportedParameter):
+                return starts_in_reasoning(str(await self._host.call("render", prompt)))
+        return capabilities.starts_in_reasoning
 
     def _try_admit(self, slot: Slot | None) -> bool:
         """Take the given slot or a free one; returns False if the request has to wait."""

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engine.request import Chat, Message
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+# The marks before and after the reasoning, as the chat templates of the families have them.
+REASONING_MARKS: Mapping[str, str] = {
+    # Qwen, DeepSeek, SmolLM and most others.
+    THINK_OPEN: THINK_CLOSE,
+    "<thinking>": "</thinking>",
+    # Mistral.
+    "[THINK]": "[/THINK]",
+    # Gemma 4.
+    "<|channel>thought": "<channel|>",
+    # Harmony (gpt-oss).
+    "<|channel|>analysis<|message|>": "<|end|>",
+    # Seed-OSS.
+    "<seed:think>": "</seed:think>",
+}
 # The smallest chat, for trying out a template.
 PROBE_CHAT = Chat((Message("user", "a"),))
 
@@ -14,4 +30,4 @@ def starts_in_reasoning(prompt: str) -> bool:
 
     The answer then contains only the closing mark.
     """
-    return prompt.rstrip().endswith(THINK_OPEN)
+    return prompt.rstrip().endswith(tuple(REASONING_MARKS))

@@ -45,6 +45,7 @@ class TokenStream(Abortable):
     log-probability; a failure is raised after the deltas that came before it.
 
     `buffered` means that no client reads before the end, so the deltas may come in few batches.
+    `starts_in_reasoning` means that the prompt ends with an open reasoning mark.
 
     Owned by the event loop. Only `feed` may be called from another thread: under thread isolation
     the run's thread calls it, under process isolation the loop itself.
@@ -63,6 +64,7 @@ class TokenStream(Abortable):
         load_s: float = 0.0,
         deadline: float,
         warnings: tuple[str, ...],
+        starts_in_reasoning: bool = False,
         on_end: Callable[[TokenStream], None],
         hooks: Hooks,
         buffered: bool = False,
@@ -70,6 +72,7 @@ class TokenStream(Abortable):
         self.run_id = run_id
         self.request = request
         self.warnings = warnings
+        self.starts_in_reasoning = starts_in_reasoning
         self.buffered = buffered
         self.result: Finish | None = None
         self.error: EngineError | None = None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Self
 
 from engine import Delta, Finish, FinishReason, TokenLogprob, TokenStream, Usage
@@ -14,6 +15,8 @@ from handler.completed_answer import CompletedAnswer
 from handler.content_log import log_answer
 from handler.offload import run_in_thread
 from handler.redaction import redact_deltas
+from handler.reply.parser import read_reply
+from handler.reply.reply import Reply
 from handler.request import TextRequest
 from validation import Removal, Subject, Validator, Verdict
 
@@ -42,6 +45,7 @@ class ActiveGeneration(Abortable):
         self.request = request
         self.model = model
         self.created = int(time.time())
+        self.starts_in_reasoning = stream.starts_in_reasoning
         self.warnings = request.warnings + stream.warnings
         log_warnings(request, self.warnings)
         self._stream = stream
@@ -124,15 +128,17 @@ class ActiveGeneration(Abortable):
         if finish is None:
             raise RuntimeError("the answer is not finished")
         request = self.request
-        text = raw = "".join(self._texts)
-        verdict = await self._validate(raw, finish) if request.validation else None
-        if verdict is not None and verdict.text != raw:
+        reply = self._read_reply("".join(self._texts))
+        text = reply.text
+        verdict = await self._validate(reply, finish) if request.validation else None
+        if verdict is not None and verdict.text != text:
             # The sanitizer may have removed text from within personal data, which is complete now.
             text, _ = await self._redact(verdict.text)
         answer = CompletedAnswer(
             id=request.generation.request_id,
             model=self.model,
             created=self.created,
+            reply=reply,
             text=text,
             deltas=tuple(self._texts),
             finish=finish,
@@ -146,11 +152,19 @@ class ActiveGeneration(Abortable):
         log_answer(answer)
         return answer
 
-    async def _validate(self, text: str, finish: Finish) -> Verdict | None:
+    def _read_reply(self, output: str) -> Reply:
+        reply_format = self.request.reply_format
+        if reply_format is None:
+            return Reply(text=output)
+        return read_reply(output, reply_format, starts_in_reasoning=self.starts_in_reasoning)
+
+    async def _validate(self, reply: Reply, finish: Finish) -> Verdict | None:
+        """Return the verdict on the reply's text, with the spans of its removals in the output."""
         validator, options = self._validator, self.request.options
         if self._block_verdict is not None or validator is None:
             return self._block_verdict
         prompt, system = self.request.prompt_text, self.request.system_text
+        reply_format = self.request.reply_format
         redactor, reason = options.redactor, finish.reason.value
 
         def validate() -> Verdict:
@@ -160,12 +174,18 @@ class ActiveGeneration(Abortable):
                 subject_prompt = redactor.redact(prompt)[0]
                 subject_system = redactor.redact(system)[0]
             subject = Subject(
-                prompt=subject_prompt, text=text, finish_reason=reason, system=subject_system
+                prompt=subject_prompt,
+                text=reply.text,
+                finish_reason=reason,
+                system=subject_system,
+                calls=tuple(call.to_json() for call in reply.calls),
+                must_call=reply_format is not None and reply_format.must_call,
             )
-            return validator.validate(subject, options)
+            verdict = validator.validate(subject, options)
+            return replace(verdict, removals=_move_spans(verdict.removals, reply))
 
         # The requested checks may have to load a model first.
-        chars = None if options.checks else len(prompt) + len(system) + len(text)
+        chars = None if options.checks else len(prompt) + len(system) + len(reply.text)
         return await run_in_thread(chars, validate)
 
     def _warn(self, warning: str) -> None:
@@ -186,11 +206,23 @@ class ActiveGeneration(Abortable):
         self._stream.abort()
 
 
+def _move_spans(removals: Sequence[Removal], reply: Reply) -> tuple[Removal, ...]:
+    """Return removals from the text with their spans in the output."""
+    if reply.is_all_text:
+        return tuple(removals)
+    spans = (reply.output_span(removal.start, removal.end) for removal in removals)
+    return tuple(
+        removal._replace(start=start, end=end)
+        for removal, (start, end) in zip(removals, spans, strict=True)
+    )
+
+
 class BlockedStream:
     """The token stream of a blocked request: it has no tokens and has ended already."""
 
     result: Finish | None = Finish(reason=FinishReason.CONTENT_FILTER, usage=Usage(0, 0))
     warnings: tuple[str, ...] = ()
+    starts_in_reasoning = False
 
     def __aiter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine import Finish, FinishReason, TokenLogprob
+from handler.reply.reply import Reply
 from validation import Verdict
 
 
@@ -13,9 +14,10 @@ from validation import Verdict
 class CompletedAnswer:
     """One completed answer.
 
-    `text` is the text for the client, after sanitizing. `deltas` are the model's texts in order;
-    joined they are its raw text (R46) after redaction. `redacted` counts the removed personal data
-    by kind. `hidden_logprobs` belong to tokens that would spell out redacted text: they rank the
+    `reply` is the model's output taken apart (R72); `text` is its text for the client, sanitized.
+    `deltas` are the model's output in order: joined they are its reasoning with the marks, and its
+    raw text (R46), after redaction. `redacted` counts the removed personal data by kind.
+    `hidden_logprobs` belong to tokens that would spell out redacted text: they rank the
     answer but are never returned. `created` is in seconds since the epoch. `discarded` is the
     answer that this one replaces after a regeneration.
     """
@@ -23,6 +25,7 @@ class CompletedAnswer:
     id: str
     model: str
     created: int
+    reply: Reply
     text: str
     deltas: tuple[str, ...]
     finish: Finish
@@ -35,14 +38,14 @@ class CompletedAnswer:
     discarded: CompletedAnswer | None = None
 
     @property
-    def raw_text(self) -> str:
-        """The model's text before sanitizing."""
+    def output(self) -> str:
+        """All that the model wrote, before sanitizing."""
         return "".join(self.deltas)
 
     @property
     def sanitized(self) -> bool:
         """Whether validation changed the text (R47)."""
-        return self.text != self.raw_text
+        return self.text != self.reply.text
 
     @property
     def blocked(self) -> bool:

@@ -108,7 +108,9 @@ class OutputGenerator:
         chunk = _without(final, ("deltas", "tokens"), _DELTAS_NOTE.format(limit_mb))
         if not has_final or self._fits(chunk):
             return chunk
-        return _without(final, ("text", "deltas", "tokens"), _TEXT_NOTE.format(limit_mb))
+        return _without(
+            final, ("text", "reasoning", "deltas", "tokens"), _TEXT_NOTE.format(limit_mb)
+        )
 
     def _fits(self, output: Any) -> bool:
         return limits.sdk_size_bytes({"output": output}) <= self._limits.chunk_bytes

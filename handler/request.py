@@ -12,6 +12,7 @@ from handler.errors import InvalidRequest
 from handler.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.messages import check_text, read_messages
 from handler.options import NO_DEFAULTS, OptionsReader
+from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
 from handler.sampling import JOB_DEFAULTS, describe_value, read_sampling
 from validation import NO_OPTIONS, Options
 
@@ -30,7 +31,8 @@ class TextRequest:
     `validation` states whether to validate the answer; `options` are checks beyond the rules.
     `warnings` are sentences for the client about ignored input. `returns_logprobs` is false if the
     log-probabilities only rank the answer among others. `model` is the model that a job names if
-    there are several; None for the default.
+    there are several; None for the default. `reply_format` states what the output may have besides
+    its text; None if all of it is text.
     """
 
     generation: GenerationRequest
@@ -40,6 +42,7 @@ class TextRequest:
     warnings: tuple[str, ...] = ()
     returns_logprobs: bool = True
     model: str | None = None
+    reply_format: ReplyFormat | None = REASONING_ONLY
 
     @property
     def prompt_text(self) -> str:

@@ -17,12 +17,15 @@ _TIMINGS_DIGITS = 3
 def encode_answer(answer: CompletedAnswer) -> dict[str, Any]:
     """Return a job's output (R45-R47); plain JSON values, every number finite.
 
-    `deltas` is present only if the job asked to stream, and `tokens` is the same list; otherwise
-    `tokens` has the complete text. `validation` is present only if the answer was validated;
-    `blocked`, `redacted` and `regenerated` only if that happened.
+    `reasoning` is present only if the model reasoned. `deltas` is present only if the job asked to
+    stream, and `tokens` is the same list; otherwise `tokens` has the complete text. `validation` is
+    present only if the answer was validated; `blocked`, `redacted` and `regenerated` only if that
+    happened.
     """
     finish = answer.finish
     choice: dict[str, Any] = {"index": 0, "text": answer.text}
+    if answer.reply.reasoning:
+        choice["reasoning"] = answer.reply.reasoning
     if answer.streaming:
         deltas = list(answer.deltas)
         choice |= {"deltas": deltas, "tokens": deltas}

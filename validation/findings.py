@@ -32,9 +32,16 @@ class Issue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """An answer and its prompt; `system` is the system prompt, which must not leak."""
+    """An answer and its prompt; `system` is the system prompt, which must not leak.
+
+    `text` is the answer without the model's reasoning and without its tool calls. `calls` are these
+    calls, each as JSON: an answer with calls needs no text. With `must_call` the checks of the
+    request, such as its schema, apply to the calls.
+    """
 
     prompt: str
     text: str
     finish_reason: str = "stop"
     system: str = ""
+    calls: tuple[str, ...] = ()
+    must_call: bool = False

@@ -83,12 +83,16 @@ class RulesValidator:
         intent = self.detect_intent(subject.prompt)
         text, removals = self._sanitizer.clean(subject.text, subject.prompt, subject.system)
         case = AnswerCase(subject, text, self._rules.intents[intent], intent, removals)
-        rules, findings = self._rules.checks, self._checks.find_issues(case)
+        is_text = bool(text.strip()) or not subject.calls
+        rules, findings = self._rules.checks, self._checks.find_issues(case) if is_text else ()
         issues = tuple(each for each in findings if rules[each.rule].severity == "error")
         notices = tuple(each for each in findings if rules[each.rule].severity == "notice")
         retry = any(rules[issue.rule].retry for issue in issues)
+        checked_texts = subject.calls if subject.must_call else ()
+        checked_texts = checked_texts or ((text,) if is_text else ())
         for check in options.checks.values():
-            if check_issues := check.find_issues(text):
+            every_issue = (issue for each in checked_texts for issue in check.find_issues(each))
+            if check_issues := tuple(dict.fromkeys(every_issue)):
                 issues += check_issues
                 # Another answer would be truncated by the same limit.
                 retry = retry or not case.is_truncated

@@ -19,7 +19,6 @@ from handler.openai.best_of import (
 from handler.openai.body_keys import BODY_KEYS
 from handler.openai.choice_encoder import encode_choice
 from handler.openai.chunk_encoder import ChunkEncoder
-from handler.openai.content_check import ContentCheck
 from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.echo import NO_ECHO, Echo
 from handler.openai.endpoint_spec import EndpointSpec
@@ -37,8 +36,8 @@ class OpenAICall:
     """A call, from its parsed body to its response, streamed or not.
 
     There is one of the `requests` for each candidate of each prompt, in order, and a choice for
-    each of the best candidates. `echoes` and `response_mode` may depend on the engine; the service
-    sets them before it runs the call. Not thread-safe; used by the task that answers the call.
+    each of the best candidates. `echoes` and `starts_in_reasoning` depend on the engine; the
+    service sets them. Not thread-safe; used by the task that answers the call.
 
     Raises:
         InvalidRequest: naming the parameter that is wrong.
@@ -90,6 +89,7 @@ class OpenAICall:
                 *option_warnings,
             ),
             returns_logprobs=self.parameters.logprobs is not None,
+            reply_format=self.response_mode.reply_format,
         )
         self._priority = priority
         # Timeout of each generation; None for the engine's own.
@@ -99,6 +99,8 @@ class OpenAICall:
         self._include_usage = read_include_usage(body, dialect, streaming=self.streaming)
         # One for each prompt; the service sets them if the call has `echo`.
         self.echoes: Sequence[Echo] = [NO_ECHO] * len(self.prompts)
+        # Set by the service when the generations of a stream have started.
+        self.starts_in_reasoning = False
 
     @property
     def requests(self) -> tuple[TextRequest, ...]:
@@ -207,12 +209,7 @@ class OpenAICall:
         Raises:
             InvalidRequest: an option is wrong.
         """
-        options, warnings = self._options.read(validation)
-        if options.checks and self.response_mode.parses_reply:
-            tools = self.response_mode.tools
-            checks = {name: ContentCheck(check, tools) for name, check in options.checks.items()}
-            options = replace(options, checks=checks)
-        return options, warnings
+        return self._options.read(validation)
 
     def _update_requests(
         self, change: Callable[[SamplingParams], SamplingParams], *warnings: str
@@ -267,19 +264,20 @@ class OpenAICall:
 
     @cached_property
     def _chunks(self) -> ChunkEncoder:
-        """The encoder, created on first use: `echoes` and `response_mode` are set by then."""
+        """The encoder, created on first use: what depends on the engine is set by then."""
         return ChunkEncoder(
             self.spec,
             self.dialect,
             self.parameters,
-            self.response_mode,
+            self.response_mode.reply_format,
             self.echoes,
             include_usage=self._include_usage,
+            starts_in_reasoning=self.starts_in_reasoning,
         )
 
     def _encode_choice(self, index: int, answer: CompletedAnswer) -> dict[str, Any]:
         echo = self.echoes[index // self.parameters.n]
-        return encode_choice(answer, echo, self.spec, self.parameters, self.response_mode)
+        return encode_choice(answer, echo, self.spec, self.parameters)
 
     def _envelope(self, kind: str, created: int) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": created, "model": self._model}

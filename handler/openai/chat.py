@@ -13,6 +13,7 @@ from handler.json_size import exceeds
 from handler.messages import read_messages
 from handler.openai import logprobs
 from handler.openai.endpoint_spec import EndpointSpec
+from handler.openai.message import encode_message
 from handler.openai.parameters import ChatInput
 from handler.openai.response_mode import ResponseMode
 from handler.openai.structured import read_response_format
@@ -48,7 +49,7 @@ def _read_chat(body: Mapping[str, Any]) -> tuple[Chat]:
 def _read_response_mode(body: Mapping[str, Any]) -> ResponseMode:
     tools = read_tools(body)
     schema = tools.schema or read_response_format(body)
-    return ResponseMode(parses_reply=True, tools=tools, schema=schema)
+    return ResponseMode(reply_format=tools.reply_format, schema=schema)
 
 
 def _is_plain(template: dict[str, Any]) -> bool:
@@ -69,7 +70,7 @@ CHAT = EndpointSpec(
     chunk_object="chat.completion.chunk",
     input_model=ChatInput,
     read_prompts=_read_chat,
-    encode_text=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
+    encode_answer=lambda answer, echo: {"message": encode_message(answer, echo)},
     encode_chunk=lambda text: b'"delta":{"content":' + text + b"}",
     encode_chunk_with_role=lambda text: b'"delta":{"role":"assistant","content":' + text + b"}",
     read_response_mode=_read_response_mode,

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from engine import Delta, FinishReason, TokenLogprob
+from engine import Delta, TokenLogprob
 from handler.completed_answer import CompletedAnswer
 from handler.limits import max_logprob_bytes, split_token_entries
 from handler.openai.choice_encoder import encode_finish
@@ -16,10 +16,12 @@ from handler.openai.dialect import Dialect
 from handler.openai.echo import Echo
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.logprobs import logprobs_within
+from handler.openai.message import encode_message_delta
 from handler.openai.parameters import Parameters
-from handler.openai.reply_parser import ReplyParser
-from handler.openai.response_mode import ResponseMode
 from handler.openai.usage import total_usage
+from handler.reply.parser import ReplyParser
+from handler.reply.parts import Part
+from handler.reply.reply_format import ReplyFormat
 from handler.response import encode_verdict
 
 
@@ -37,14 +39,16 @@ class ChunkEncoder:
         spec: EndpointSpec,
         dialect: Dialect,
         parameters: Parameters,
-        response_mode: ResponseMode,
+        reply_format: ReplyFormat | None,
         echoes: Sequence[Echo],
         *,
         include_usage: bool | None,
+        starts_in_reasoning: bool,
     ) -> None:
         self._spec = spec
         self._parameters = parameters
-        self._response_mode = response_mode
+        self._reply_format = reply_format
+        self._starts_in_reasoning = starts_in_reasoning
         self._echoes = echoes
         self._include_usage = include_usage
         self._role_in_every_delta = dialect.role_in_every_delta
@@ -68,9 +72,10 @@ class ChunkEncoder:
         """
         self._envelope = self._envelope or orjson.dumps(envelope)[:-1]
         head = b"data: " + self._envelope + b',"choices":[{"index":%d,' % index
-        self._choices[index] = _ChoiceState(
-            head, is_parser_undecided=self._response_mode.parses_reply
-        )
+        parser = None
+        if self._reply_format is not None:
+            parser = ReplyParser(self._reply_format, starts_in_reasoning=self._starts_in_reasoning)
+        self._choices[index] = _ChoiceState(head, parser)
         events = b""
         if (opening := self._spec.opening_choice) is not None:
             events = head + orjson.dumps(opening)[1:-1] + self._tail_without_logprobs
@@ -88,15 +93,7 @@ class ChunkEncoder:
         """Return the events with the new text of a batch: usually one, possibly none."""
         text = batch[0].text if len(batch) == 1 else "".join([delta.text for delta in batch])
         choice = self._choices[index]
-        if choice.is_parser_undecided and (text := choice.pending_text + text).strip():
-            # The first word shows whether the text starts with reasoning.
-            choice.is_parser_undecided, choice.pending_text = False, ""
-            choice.parser = self._response_mode.create_parser(text)
-        elif choice.is_parser_undecided:
-            choice.pending_text, text = text, ""
-            if self._parameters.logprobs is None:
-                return b""
-        if choice.parser is not None:
+        if choice.parser is not None and not choice.parser.is_plain:
             tokens = choice.take_tokens(batch, len(text))
             return self._encode_message_deltas(index, choice.parser.push(text), tokens)
         if self._parameters.logprobs is None:
@@ -115,14 +112,9 @@ class ChunkEncoder:
         self._answers[index] = answer
         choice = self._choices[index]
         events = b""
-        if choice.pending_text:
-            # The answer is only white space.
-            tokens = choice.take_tokens((), len(choice.pending_text))
-            events = self._encode_text(index, choice.pending_text, tokens)
-        elif choice.parser is not None:
-            is_cut = answer.finish.reason is FinishReason.LENGTH
-            events = self._encode_message_deltas(index, choice.parser.close(is_cut=is_cut), [])
-        finish = encode_finish(answer.finish, choice.parser)
+        if choice.parser is not None:
+            events = self._encode_message_deltas(index, choice.parser.close(), [])
+        finish = encode_finish(answer.finish, has_calls=bool(answer.reply.calls))
         last_choice = {"index": index, **self._spec.last_choice, "logprobs": None, **finish}
         chunk: dict[str, Any] = {"choices": [last_choice]}
         warnings = [each for each in answer.warnings if each not in self._sent_warnings]
@@ -153,9 +145,10 @@ class ChunkEncoder:
         return events
 
     def _encode_message_deltas(
-        self, index: int, deltas: list[Any], tokens: list[TokenLogprob]
+        self, index: int, parts: Sequence[Part], tokens: list[TokenLogprob]
     ) -> bytes:
         """Return an event for each part of a message; the first events have the tokens."""
+        deltas = [encode_message_delta(part) for part in parts]
         token_parts = [*split_token_entries(tokens, max_logprob_bytes)] if tokens else []
         event_count = max(len(deltas), len(token_parts))
         deltas = [*deltas, *[{"content": ""}] * (event_count - len(deltas))]
@@ -188,10 +181,8 @@ class _ChoiceState:
 
     # The start of each of its chunks.
     head: bytes
-    # Whether there was no text yet that shows if it must be parsed; `pending_text` is white space.
-    is_parser_undecided: bool
-    pending_text: str = ""
-    parser: ReplyParser | None = None
+    # None if all of the output is text.
+    parser: ReplyParser | None
     _sent_chars: int = 0
     _pending_tokens: list[TokenLogprob] = field(default_factory=list)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine import TokenLogprob
 from engine.request import Prompt
+from handler.completed_answer import CompletedAnswer
 from handler.openai.parameters import OpenAIInput
 from handler.openai.response_mode import ResponseMode
 
@@ -16,10 +17,11 @@ from handler.openai.response_mode import ResponseMode
 class EndpointSpec:
     """How an endpoint reads request bodies and encodes responses.
 
-    `encode_text` returns the part of a choice that holds a complete text. `encode_chunk` does the
-    same for a streamed delta, from and to JSON bytes; `encode_chunk_with_role` is for a dialect
-    with a role in every delta. `opening_choice` and `last_choice` are the first and the last choice
-    of a stream; `opening_choice` is None if the stream starts with text.
+    `encode_answer` returns the part of a choice that holds a complete answer, after the text of the
+    echo. `encode_chunk` does the same for a streamed text, from and to JSON bytes;
+    `encode_chunk_with_role` is for a dialect with a role in every delta. `opening_choice` and
+    `last_choice` are the first and the last choice of a stream; `opening_choice` is None if the
+    stream starts with text.
     """
 
     id_prefix: str
@@ -27,7 +29,7 @@ class EndpointSpec:
     chunk_object: str
     input_model: type[OpenAIInput]
     read_prompts: Callable[[Mapping[str, Any]], Sequence[Prompt]]
-    encode_text: Callable[[str], dict[str, Any]]
+    encode_answer: Callable[[CompletedAnswer, str], dict[str, Any]]
     encode_chunk: Callable[[bytes], bytes]
     encode_chunk_with_role: Callable[[bytes], bytes]
     read_response_mode: Callable[[Mapping[str, Any]], ResponseMode]

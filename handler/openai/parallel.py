@@ -49,6 +49,7 @@ class ParallelGenerations(Abortable):
 
     def __init__(self, pipeline: Pipeline, requests: Sequence[TextRequest]) -> None:
         self.created = 0
+        self.starts_in_reasoning = False
         self._pipeline = pipeline
         self._requests = requests
         self._parts: asyncio.Queue[Part | Exception] = asyncio.Queue(_MAX_QUEUED_PARTS)
@@ -79,6 +80,8 @@ class ParallelGenerations(Abortable):
         try:
             async with permits, await self._pipeline.open(request) as generation:
                 self.created = self.created or generation.created
+                # The same for all: a call has several prompts only without a chat template.
+                self.starts_in_reasoning = generation.starts_in_reasoning
                 async for batch in generation.batches():
                     await self._parts.put((index, batch))
                 await self._parts.put((index, await generation.build_answer()))
@@ -133,6 +136,7 @@ class CompletedGenerations(Abortable):
 
     def __init__(self, answers: Sequence[CompletedAnswer]) -> None:
         self.created = answers[0].created
+        self.starts_in_reasoning = False
         self._answers = answers
 
     async def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Part]]:

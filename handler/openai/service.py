@@ -6,15 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from engine import Finish, FinishReason, Priority, Slot, Usage
-from engine.errors import UnsupportedParameter
-from engine.reasoning import starts_in_reasoning
-from engine.request import Chat
 from engine.schema_grammar import find_schema_violation
 from handler.active_generation import ActiveGeneration, log_warnings
 from handler.completed_answer import CompletedAnswer
@@ -32,6 +27,7 @@ from handler.openai.models import describe_model
 from handler.openai.parallel import CompletedGenerations, ParallelGenerations, run_all
 from handler.options import NO_DEFAULTS, OptionsReader
 from handler.pipeline import Pipeline
+from handler.reply.reply import Reply
 from handler.sampling import describe_value
 
 logger = logging.getLogger(__name__)
@@ -169,7 +165,6 @@ class OpenAIService:
                 # Each generation acquires a slot of its own.
                 slot.release()
             answers = await run_all(self._pipeline(call), call.requests)
-        self._set_starts_in_reasoning(call)
         return call.encode_response(*answers)
 
     async def open_stream(
@@ -186,7 +181,7 @@ class OpenAIService:
             if slot is not None:
                 slot.release()
             generations = await ParallelGenerations(self._pipeline(call), call.requests).open()
-        self._set_starts_in_reasoning(call)
+        call.starts_in_reasoning = generations.starts_in_reasoning
         return generations
 
     def _pipeline(self, call: OpenAICall) -> Pipeline:
@@ -205,35 +200,11 @@ class OpenAIService:
             if capabilities.infill and (suffix := call.parameters.suffix):
                 texts = [await prompt_text(prompt, engine) for prompt in call.prompts]
                 call.replace_prompts([await engine.infill(text, suffix) for text in texts])
-        [first, *_] = call.prompts
-        if isinstance(first, Chat) and first.template_kwargs:
-            with suppress(UnsupportedParameter):
-                rendered = await engine.render(first)
-                call.response_mode = replace(
-                    call.response_mode, starts_in_reasoning=starts_in_reasoning(rendered)
-                )
         if call.parameters.echo:
             call.echoes = [
                 await create_echo(prompt, engine, pieces=call.parameters.logprobs is not None)
                 for prompt in call.prompts
             ]
-
-    def _set_starts_in_reasoning(self, call: OpenAICall) -> None:
-        """Parse answers as starting in reasoning if the chat template always opens it.
-
-        Call it after the generations have started, when the capabilities are known. For a call with
-        its own `chat_template_kwargs`, `_prepare` has checked the rendered prompt instead.
-        """
-        capabilities = self._pipeline(call).engine.capabilities
-        [first, *_] = call.prompts
-        if (
-            capabilities is None
-            or not capabilities.starts_in_reasoning
-            or not isinstance(first, Chat)
-        ):
-            return
-        if not first.template_kwargs:
-            call.response_mode = replace(call.response_mode, starts_in_reasoning=True)
 
     async def _create_empty_answers(self, call: OpenAICall) -> list[CompletedAnswer]:
         """Return the answers of a call with `max_tokens: 0`, which only count the prompts (R8)."""
@@ -249,6 +220,7 @@ class OpenAIService:
                 id=call.id,
                 model=call.model,
                 created=int(time.time()),
+                reply=Reply(),
                 text="",
                 deltas=(),
                 finish=Finish(reason=FinishReason.LENGTH, usage=Usage(tokens, 0)),

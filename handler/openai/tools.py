@@ -11,6 +11,7 @@ from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.openai.schema_refs import move_refs
 from handler.openai.structured import check_cost, check_schema
+from handler.reply.reply_format import ReplyFormat
 from handler.sampling import describe_value
 
 MAX_TOOLS = 128
@@ -30,6 +31,15 @@ class Tools:
     definitions: tuple[Mapping[str, Any], ...] = ()
     required_names: tuple[str, ...] = ()
     parallel: bool = True
+
+    @property
+    def reply_format(self) -> ReplyFormat:
+        """How to find calls of the functions in an output."""
+        return ReplyFormat(
+            functions={_name(tool): tool["function"]["parameters"] for tool in self.definitions},
+            parallel_calls=self.parallel,
+            must_call=bool(self.required_names),
+        )
 
     @property
     def schema(self) -> Mapping[str, Any] | None:

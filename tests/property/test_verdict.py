@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from engine import Finish, FinishReason, Usage
 from handler.completed_answer import CompletedAnswer
+from handler.reply.reply import Reply
 from handler.response import encode_answer
 from validation import NO_OPTIONS, Options, Subject, Verdict
 from validation.options.blocked import Blocklist
@@ -102,6 +103,7 @@ def _answer(deltas: tuple[str, ...], verdict: Verdict, *, streaming: bool) -> Co
         model="m",
         created=0,
         text=verdict.text,
+        reply=Reply(text="".join(deltas)),
         deltas=deltas,
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(deltas))),
         streaming=streaming,

@@ -26,13 +26,14 @@ _VERDICT = """\
 
 Validation checks each finished answer: it detects the intent of the prompt, the sanitiser removes
 unwanted text, and checks look for issues in the remaining text. The result is in the output under
-`validation` if `enable_validation` is on, which is the default.
+`validation` if `enable_validation` is on, which is the default. The model's reasoning and its tool
+calls are not part of the answer: a model that only thinks has given an empty answer.
 
 | key | value |
 |---|---|
 | `intent` | the subject of the prompt, [one of these](#intents) |
-| `sanitized` | true if the answer's text differs from the model's output, which with `stream` is \
-the joined `deltas` |
+| `sanitized` | true if the answer's text differs from the model's, which with `stream` is in the \
+joined `deltas`, after the reasoning |
 | `valid` | true if there are no issues |
 | `issues` | a sentence for each issue: none if `valid` is true, else at least one |
 | `details` | `issues` again, each with the id of its `rule`; `notices` in the same form, which \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from engine.errors import BackendFailed, PromptTooLong
 from handler.active_generation import ActiveGeneration
 from handler.completed_answer import CompletedAnswer
 from handler.pipeline import Pipeline
+from handler.reply.reply import Reply
 from handler.request import TextRequest
 from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RunRecorder
 from validation import Issue, Subject
@@ -47,7 +49,7 @@ async def drain(running: ActiveGeneration, interval_s: float = 0.0) -> list[list
 async def test_whole_answer(pipeline_of: PipelineFactory) -> None:
     pipeline = pipeline_of({"pieces": ["Hello", " wor", "ld"]})
     answer = await pipeline.run(ask("hi"))
-    assert answer.text == answer.raw_text == "Hello world"
+    assert answer.text == answer.output == "Hello world"
     assert answer.deltas == ("Hello", " wor", "ld")
     assert answer.finish.reason is FinishReason.STOP
     assert answer.finish.usage.completion_tokens == 3
@@ -219,7 +221,7 @@ async def test_verdict_is_of_the_whole_raw_text(pipeline_of: PipelineFactory) ->
     assert validator.seen == [Subject(prompt="greet me", text="Hello!", finish_reason="stop")]
     assert answer.text == "Hello"
     assert answer.deltas == ("He", "llo!")
-    assert answer.raw_text == "Hello!"
+    assert answer.output == "Hello!"
     assert answer.sanitized
     assert answer.streaming
     assert answer.verdict is not None
@@ -294,7 +296,7 @@ def test_deltas_join_to_the_raw_text_however_it_was_cut(script_of_prompts: Pipel
     def check(words: list[str]) -> None:
         prompt = " ".join(words)
         answer = runner.run(pipeline.run(ask(prompt)))
-        assert answer.raw_text == answer.text == prompt.split("STOP")[0]
+        assert answer.output == answer.text == prompt.split("STOP")[0]
         assert all(answer.deltas)
 
     check()
@@ -303,9 +305,12 @@ def test_deltas_join_to_the_raw_text_however_it_was_cut(script_of_prompts: Pipel
 def test_answer_knows_whether_it_was_sanitized() -> None:
     # R47
     finish = Finish(reason=FinishReason.STOP, usage=Usage(1, 1))
-    fields = {"id": "x", "model": "m", "created": 1, "finish": finish, "streaming": False}
-    assert not CompletedAnswer(text="ab", deltas=("a", "b"), **fields).sanitized  # type: ignore[arg-type]
-    assert CompletedAnswer(text="a", deltas=("a", "b"), **fields).sanitized  # type: ignore[arg-type]
+    fields: dict[str, Any] = {
+        **{"id": "x", "model": "m", "created": 1, "finish": finish, "streaming": False},
+        **{"reply": Reply(text="ab"), "deltas": ("a", "b")},
+    }
+    assert not CompletedAnswer(text="ab", **fields).sanitized
+    assert CompletedAnswer(text="a", **fields).sanitized
 
 
 async def test_what_is_ignored_is_logged(

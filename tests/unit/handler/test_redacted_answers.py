@@ -395,4 +395,4 @@ async def test_spans_of_what_was_sanitised_count_redacted_text(
     assert answer.text == "[email] wrote."
     assert answer.verdict is not None
     (removal,) = answer.verdict.removals
-    assert answer.raw_text[removal.start : removal.end] == "<|im_end|>"
+    assert answer.output[removal.start : removal.end] == "<|im_end|>"

@@ -166,7 +166,7 @@ async def test_answer_with_fewer_issues_is_returned(
 ) -> None:
     pipeline, _ = bench([first], [second], validator=CountingValidator())
     answer = await pipeline.run(request())
-    assert answer.text == answer.raw_text == kept
+    assert answer.text == answer.output == kept
     assert answer.discarded is not None
     assert {answer.text, answer.discarded.text} == {first, second}
 

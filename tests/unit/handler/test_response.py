@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
 from handler.completed_answer import CompletedAnswer
+from handler.reply.reply import Reply
 from handler.response import encode_answer, encode_partial, encode_verdict
 from validation import Issue, Removal, Verdict
 
@@ -24,6 +25,7 @@ def answer(*deltas: str, text: str | None = None, **fields: Any) -> CompletedAns
             "id": "job-1",
             "model": "tiny",
             "created": 1,
+            "reply": Reply(text="".join(deltas)),
             "text": "".join(deltas) if text is None else text,
             "deltas": deltas,
             "finish": FINISH,

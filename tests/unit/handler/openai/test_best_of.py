@@ -13,6 +13,7 @@ from handler.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.service import OpenAIService
+from handler.reply.reply import Reply
 from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RecordingGenerate
 from tests.unit.handler.openai.calls import COMPLETIONS, complete
 from tests.usage import usage
@@ -105,6 +106,7 @@ def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> Compl
         model="tiny",
         created=0,
         text=text,
+        reply=Reply(text=text),
         deltas=(text,),
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(logprobs))),
         streaming=False,

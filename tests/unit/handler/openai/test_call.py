@@ -19,6 +19,7 @@ from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
 from handler.openai.endpoint_spec import EndpointSpec
+from handler.reply.reply import Reply
 from tests.unit.handler.openai.reading import check_chunk, text_of
 from tests.usage import usage
 from validation import Verdict
@@ -48,6 +49,7 @@ def answer(
         model="tiny",
         created=1_700_000_000,
         text="".join(deltas),
+        reply=Reply(text="".join(deltas)),
         deltas=deltas,
         finish=finish,
         streaming=call.request.streaming,

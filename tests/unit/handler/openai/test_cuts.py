@@ -21,6 +21,7 @@ from handler.openai.completions import COMPLETIONS
 from handler.openai.echo import Echo
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.events import DONE
+from handler.reply.reply import Reply
 from tests.unit.handler.openai import reading
 
 LETTERS = "ab é😀"
@@ -105,6 +106,7 @@ def test_streamed_is_whole(
         model="tiny",
         created=1_700_000_000,
         text="".join(delta.text for delta in deltas),
+        reply=Reply(text="".join(delta.text for delta in deltas)),
         deltas=tuple(delta.text for delta in deltas if delta.text),
         finish=finish,
         streaming=True,

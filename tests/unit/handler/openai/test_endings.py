@@ -13,6 +13,7 @@ from handler.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS
 from handler.openai.events import DONE
+from handler.reply.reply import Reply
 from tests.unit.handler.openai import reading
 from tests.usage import usage
 
@@ -33,6 +34,7 @@ def answer(index: int, *warnings: str) -> CompletedAnswer:
         model="tiny",
         created=0,
         text="",
+        reply=Reply(text=""),
         deltas=(),
         finish=Finish(reason=FinishReason.STOP, usage=USAGES[index]),
         streaming=True,

@@ -14,6 +14,7 @@ from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS
 from handler.openai.events import stream_events
 from handler.openai.parallel import CompletedGenerations, Part
+from handler.reply.reply import Reply
 from tests.unit.handler.openai import reading
 
 TOPS = tuple((f"other {number}", -2.0) for number in range(5))
@@ -46,6 +47,7 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
             model="tiny",
             created=1,
             text=text * len(response),
+            reply=Reply(text=text * len(response)),
             deltas=tuple(delta.text for delta in response),
             finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(response))),
             streaming=True,
@@ -67,6 +69,7 @@ async def test_deltas_of_a_choice_are_merged_into_one_event() -> None:
         model="tiny",
         created=1,
         text="ab",
+        reply=Reply(text="ab"),
         deltas=("a", "b"),
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 2)),
         streaming=True,
@@ -87,6 +90,7 @@ async def test_unicode_line_ends_are_escaped() -> None:
         model="tiny",
         created=1,
         text=said,
+        reply=Reply(text=said),
         deltas=(said,),
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 1)),
         streaming=True,

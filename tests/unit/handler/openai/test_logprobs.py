@@ -21,6 +21,7 @@ from handler.openai.logprobs import (
     logprobs_within,
 )
 from handler.openai.service import OpenAIService
+from handler.reply.reply import Reply
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai import calls, reading
 
@@ -190,6 +191,7 @@ def ended(call: OpenAICall) -> CompletedAnswer:
         model="tiny",
         created=0,
         text="",
+        reply=Reply(text=""),
         deltas=(),
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 1)),
         streaming=True,
@@ -208,6 +210,7 @@ def test_engine_without_logprobs_sends_null(shape: EndpointSpec, body: dict[str,
         model="tiny",
         created=0,
         text="text",
+        reply=Reply(text="text"),
         deltas=("text",),
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 1)),
         streaming=True,

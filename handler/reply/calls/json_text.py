@@ -1,0 +1,128 @@
+"""Read JSON that is still arriving: pass it on as it is, or wait for a whole value."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from handler.reply.parts import CallArguments, Reading
+from handler.reply.source import TextSource
+
+_IN_STRING = re.compile(r'["\\]')
+# "<" and "`" are not JSON: a closing mark follows although brackets are missing.
+_OUTSIDE = re.compile(r'["{}\[\],<`]')
+_WORD_END = re.compile(r"[\s,}\]<`]")
+
+
+def pass_on(source: TextSource) -> Reading[None]:
+    """Pass on the object or array at the position as arguments, up to its end.
+
+    A comma before a closing bracket is left out, as models write it and JSON forbids it.
+    """
+    depth, in_string = 0, False
+    while True:
+        text, start = source.text, source.position
+        position, is_done = start, False
+        while position < len(text) and not is_done:
+            match = (_IN_STRING if in_string else _OUTSIDE).search(text, position)
+            if match is None:
+                position = len(text)
+                break
+            mark, position = match[0], match.start()
+            if mark == "\\":
+                if position + 2 > len(text):
+                    break
+                position += 2
+                continue
+            if mark == ",":
+                after = position + 1
+                while after < len(text) and text[after].isspace():
+                    after += 1
+                if after == len(text):
+                    break
+                if text[after] in "}]":
+                    yield CallArguments(text[start:position])
+                    start = after
+                position = after
+                continue
+            if mark in "<`":
+                position, is_done = len(text[:position].rstrip()), True
+                continue
+            position += 1
+            if mark == '"':
+                in_string = not in_string
+            else:
+                depth += 1 if mark in "{[" else -1
+                is_done = depth == 0
+        if source.is_complete and not is_done:
+            position = len(text)
+        source.position = position
+        if position > start:
+            yield CallArguments(text[start:position])
+        if is_done or source.is_complete:
+            return
+        yield None
+
+
+def read_value(source: TextSource) -> Reading[str | None]:
+    """Wait for the whole value at the position and return it as JSON; None if it is not JSON."""
+    first = yield from source.peek()
+    if first and first in "{[":
+        texts: list[str] = []
+        for part in pass_on(source):
+            if isinstance(part, CallArguments):
+                texts.append(part.text)
+            else:
+                yield part
+        value = "".join(texts)
+    elif first == '"':
+        value = yield from read_string(source)
+    else:
+        value = yield from read_until(source, _WORD_END)
+    return value if is_json(value) else None
+
+
+def read_string(source: TextSource) -> Reading[str]:
+    """Wait for the whole string at the position and return it as it is written."""
+    length = 1
+    while True:
+        text, start = source.text, source.position
+        match = _IN_STRING.search(text, start + length)
+        if match is None:
+            length = len(text) - start
+        elif match[0] == '"':
+            source.position = match.end()
+            return text[start : source.position]
+        elif match.end() < len(text):
+            length = match.end() + 1 - start
+            continue
+        else:
+            length = match.start() - start
+        if source.is_complete:
+            source.position = len(text)
+            return text[start:]
+        yield None
+
+
+def read_until(source: TextSource, end: re.Pattern[str]) -> Reading[str]:
+    """Wait for the text before the next match of a pattern, or to the end, and return it."""
+    while (match := end.search(source.text, source.position)) is None and not source.is_complete:
+        yield None
+    start, source.position = source.position, len(source.text) if match is None else match.start()
+    return source.text[start : source.position]
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text is one JSON value."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def encode(value: Any) -> str:
+    """Return a value as JSON text."""
+    return orjson.dumps(value).decode()
