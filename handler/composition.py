@@ -165,6 +165,7 @@ def build_services(
         validation.options,
         max_tokens=settings.default_max_tokens,
         stream_multi_prompt=stream_multi_prompt,
+        tool_form=None if settings.tool_parser == "auto" else settings.tool_parser,
     )
     jobs = JobHandler(
         models,

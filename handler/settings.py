@@ -23,6 +23,7 @@ from handler.model_list import (
     read_models,
     split_names,
 )
+from handler.reply.reply_format import ToolForm
 from handler.rkllm_settings import RkllmSettings
 
 DEFAULT_SLOTS = 4
@@ -98,6 +99,11 @@ class Settings(RkllmSettings):
         description="Whether a job's `prompt` becomes a user message in the model's chat template. "
         "auto: yes, unless the model has no template or the prompt contains the template's special "
         "tokens. `/v1/completions` always sends the prompt unchanged.",
+    )
+    tool_parser: Literal["auto", ToolForm] = Field(
+        "auto",
+        description="The form in which the model writes tool calls. auto: all of these forms are "
+        "recognised.",
     )
     default_max_tokens: int | None = Field(
         None,

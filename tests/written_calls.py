@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from handler.reply.reply_format import ToolForm
+
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
 
 PARAMETERS = {
@@ -87,7 +89,7 @@ def _deepseek_31(calls: Calls) -> str:
 
 
 # Each with the family that CALL_FORMS gives it.
-WRITERS: Mapping[str, tuple[str, Callable[[Calls], str]]] = {
+WRITERS: Mapping[str, tuple[ToolForm, Callable[[Calls], str]]] = {
     "hermes": ("hermes", _hermes),
     "qwen_xml": ("qwen_xml", _qwen_xml),
     "mistral": ("mistral", lambda calls: f"[TOOL_CALLS][{_objects(calls)}]"),

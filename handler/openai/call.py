@@ -27,6 +27,7 @@ from handler.openai.parameters import read_parameters
 from handler.openai.structured import format_warnings
 from handler.openai.usage import read_include_usage, total_usage
 from handler.options import NO_DEFAULTS, OptionsReader
+from handler.reply.reply_format import ToolForm
 from handler.request import TextRequest, read_flag
 from handler.response import encode_verdict
 from validation import Options
@@ -54,6 +55,7 @@ class OpenAICall:
         dialect: Dialect = OPENAI,
         *,
         stream_multi_prompt: bool = False,
+        tool_form: ToolForm | None = None,
         priority: Priority = Priority.INTERACTIVE,
         adapters: Sequence[str] = (),
         aliases: Sequence[str] = (),
@@ -63,6 +65,9 @@ class OpenAICall:
         self._model = read_model(body, served, dialect, adapters, aliases)
         self.prompts = spec.read_prompts(body)
         self.response_mode = spec.read_response_mode(body)
+        reply_format = self.response_mode.reply_format
+        if reply_format is not None:
+            reply_format = replace(reply_format, tool_form=tool_form)
         self.parameters = read_parameters(
             spec.input_model, body, dialect, max_tokens, self.response_mode.schema
         )
@@ -89,7 +94,7 @@ class OpenAICall:
                 *option_warnings,
             ),
             returns_logprobs=self.parameters.logprobs is not None,
-            reply_format=self.response_mode.reply_format,
+            reply_format=reply_format,
         )
         self._priority = priority
         # Timeout of each generation; None for the engine's own.
@@ -269,7 +274,7 @@ class OpenAICall:
             self.spec,
             self.dialect,
             self.parameters,
-            self.response_mode.reply_format,
+            self.request.reply_format,
             self.echoes,
             include_usage=self._include_usage,
             starts_in_reasoning=self.starts_in_reasoning,

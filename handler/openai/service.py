@@ -28,6 +28,7 @@ from handler.openai.parallel import CompletedGenerations, ParallelGenerations, r
 from handler.options import NO_DEFAULTS, OptionsReader
 from handler.pipeline import Pipeline
 from handler.reply.reply import Reply
+from handler.reply.reply_format import ToolForm
 from handler.sampling import describe_value
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class OpenAIService:
 
     `max_tokens` is the setting DEFAULT_MAX_TOKENS, used for calls without a limit of their own;
     None means that only the context limits an answer. `stream_multi_prompt` is the setting
-    STREAM_MULTI_PROMPT.
+    STREAM_MULTI_PROMPT. `tool_form` is the one form of tool calls to recognise; None for all forms.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class OpenAIService:
         *,
         max_tokens: int | None = None,
         stream_multi_prompt: bool = False,
+        tool_form: ToolForm | None = None,
     ) -> None:
         self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
         self._options = options
         self._max_tokens = max_tokens
         self._stream_several = stream_multi_prompt
+        self._tool_form = tool_form
         self._created = int(time.time())
 
     def parse_call(
@@ -85,6 +88,7 @@ class OpenAIService:
             self._options,
             dialect,
             stream_multi_prompt=self._stream_several,
+            tool_form=self._tool_form,
             priority=priority,
             adapters=pipeline.adapters,
             aliases=pipeline.aliases,

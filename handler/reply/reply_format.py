@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+# The families of forms in which models write tool calls; `calls/formats.py` has the forms.
+ToolForm = Literal[
+    "qwen_xml",
+    "hermes",
+    "mistral",
+    "llama",
+    "llama_pythonic",
+    "gemma4",
+    "phi4",
+    "deepseek",
+    "harmony",
+    "json",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,14 +27,14 @@ class ReplyFormat:
 
     `functions` has the JSON Schemas of the functions' parameters by name. Without
     `parallel_calls`, calls after the first one are dropped. `must_call` means that the answer is a
-    call, so checks of its form apply to the calls. `tool_format` is the name of the one form of
-    calls that is recognised; None for all forms.
+    call, so checks of its form apply to the calls. `tool_form` is the one family of forms of
+    calls that is recognised; None for all of them.
     """
 
     functions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parallel_calls: bool = True
     must_call: bool = False
-    tool_format: str | None = None
+    tool_form: ToolForm | None = None
 
 
 REASONING_ONLY = ReplyFormat()

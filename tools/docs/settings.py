@@ -62,7 +62,7 @@ _SECTIONS = (
     Section(
         "## Every command\n\n### Model and engine",
         Settings,
-        "engine models draft_model_path apply_chat_template default_max_tokens threads "
+        "engine models draft_model_path apply_chat_template tool_parser default_max_tokens threads "
         "max_queue deterministic engine_isolation",
         parent=RkllmSettings,
         has_rest=True,

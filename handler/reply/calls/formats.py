@@ -16,7 +16,7 @@ from handler.reply.calls.named_calls import (
 from handler.reply.calls.pythonic_calls import read_pythonic_calls
 from handler.reply.calls.xml_calls import read_xml_calls
 from handler.reply.parts import Reading
-from handler.reply.reply_format import ReplyFormat
+from handler.reply.reply_format import ReplyFormat, ToolForm
 from handler.reply.source import TextSource
 
 # Reads the calls at the position of the source and stops after the last one. Anything that is not a
@@ -32,7 +32,7 @@ class CallForm:
     come after them.
     """
 
-    family: str
+    family: ToolForm
     read: ReadCalls
     opens: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
@@ -72,8 +72,6 @@ CALL_FORMS = (
     CallForm("json", read_json_calls, ("```json", "```tool_call", "```"), closes=("```",)),
     CallForm("json", read_json_calls, starts=("{", "[")),
 )
-# The values of the setting TOOL_PARSER besides "auto".
-FAMILIES = tuple(dict.fromkeys(form.family for form in CALL_FORMS))
 
 
 class CallForms:
@@ -85,7 +83,7 @@ class CallForms:
 
     def __init__(self, reply_format: ReplyFormat) -> None:
         self._format = reply_format
-        family = reply_format.tool_format
+        family = reply_format.tool_form
         names = tuple(f"{name}[ARGS]" for name in reply_format.functions)
         forms = (*CALL_FORMS, CallForm("mistral", read_named_arguments, starts=names))
         used = [

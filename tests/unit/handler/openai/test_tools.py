@@ -12,6 +12,7 @@ from handler.errors import InvalidRequest
 from handler.openai.events import stream_events
 from handler.openai.service import OpenAIService
 from handler.openai.tools import read_tools
+from handler.reply.reply_format import ToolForm
 from tests.unit.handler.conftest import PipelineFactory
 from validation.rules import DEFAULT_RULES
 from validation.rules_validator import RulesValidator
@@ -102,6 +103,17 @@ async def test_call_is_equal_streamed_and_not_streamed(pipeline_of: PipelineFact
     assert arguments == called["function"]["arguments"]
     assert {part["index"] for part in (start, *rest)} == {0}
     assert [each["finish_reason"] for each in deltas if each["finish_reason"]] == ["tool_calls"]
+
+
+@pytest.mark.parametrize(("form", "is_call"), [(None, True), ("hermes", True), ("gemma4", False)])
+async def test_only_the_form_of_the_setting_is_read(
+    form: ToolForm | None, is_call: bool, pipeline_of: PipelineFactory
+) -> None:
+    service = OpenAIService(pipeline_of({"pieces": [CALL]}), tool_form=form)
+    full = await service.complete(service.parse_call(ROUTE, BODY))
+    assert ("tool_calls" in full["choices"][0]["message"]) is is_call
+    finishes = [chunk["choices"][0]["finish_reason"] for chunk in await chunks_of(service, BODY)]
+    assert finishes[-1] == ("tool_calls" if is_call else "stop")
 
 
 async def test_prompt_contains_the_functions(pipeline_of: PipelineFactory) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from handler.reply.calls.formats import FAMILIES
+from handler.reply.calls.formats import CALL_FORMS
 from handler.reply.parser import ReplyParser
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 from handler.reply.reply import Reply
-from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
+from handler.reply.reply_format import REASONING_ONLY, ReplyFormat, ToolForm
 from tests.written_calls import FUNCTIONS, WRITERS
 
 FORMAT = ReplyFormat(functions=FUNCTIONS)
@@ -79,7 +79,7 @@ def test_calls_of_each_form_are_read(form: str, calls: list[tuple[str, Any]]) ->
     assert calls_of(around) == calls
     assert around.text.split() == ["Let", "me", "see.", "That", "is", "all."]
     # TOOL_PARSER can name the family.
-    named = ReplyFormat(functions=FUNCTIONS, tool_format=family)
+    named = ReplyFormat(functions=FUNCTIONS, tool_form=family)
     assert calls_of(read(write(calls), named)) == calls
 
 
@@ -126,8 +126,9 @@ def test_call_that_a_limit_cuts_has_partial_arguments(form: str) -> None:
 
 
 def test_only_one_family_is_read_if_one_is_named() -> None:
-    for family in FAMILIES:
-        reply_format = ReplyFormat(functions=FUNCTIONS, tool_format=family)
+    assert {form.family for form in CALL_FORMS} == set(get_args(ToolForm))
+    for family in get_args(ToolForm):
+        reply_format = ReplyFormat(functions=FUNCTIONS, tool_form=family)
         for form_family, write in WRITERS.values():
             output = write(TWO_CALLS)
             found = read(output, reply_format).calls
@@ -136,7 +137,7 @@ def test_only_one_family_is_read_if_one_is_named() -> None:
             elif family not in ("json", "mistral"):
                 # An array of JSON follows some marks, and is a call without them too.
                 assert not found or form_family in ("hermes", "qwen_xml", "phi4")
-    must_call = ReplyFormat(functions=FUNCTIONS, tool_format="qwen_xml", must_call=True)
+    must_call = ReplyFormat(functions=FUNCTIONS, tool_form="qwen_xml", must_call=True)
     assert calls_of(read('{"name": "time", "arguments": {}}', must_call)) == [("time", {})]
 
 
