@@ -17,6 +17,7 @@ its traceback, and the client receives an internal error without one.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,30 +77,48 @@ class ErrorMapping:
     """How one class of error is reported: HTTP status, OpenAI's error type, and whether to retry.
 
     `name` is the code in dialects whose codes are names (R53). None: the type without `_error`.
+    `code` is the code in the other dialects if OpenAI's clients compare it (R64). None: the status.
     """
 
     status: int
     type: str
     retryable: bool = False
     name: str | None = None
+    code: str | None = None
 
 
+# OpenAI's codes that clients compare, with their statuses (R64).
+OPENAI_CODES: Mapping[str, int] = {
+    "context_length_exceeded": 400,
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+    "rate_limit_exceeded": 429,
+}
+# Too many requests, waiting or in a period.
+RATE_LIMITED = ErrorMapping(
+    429, "rate_limit_error", retryable=True, name="rate_limit_exceeded", code="rate_limit_exceeded"
+)
 ERROR_MAPPING: dict[type[Exception], ErrorMapping] = {
     HandlerError: ErrorMapping(400, "invalid_request_error"),
     InvalidRequest: ErrorMapping(400, "invalid_request_error"),
     NotFound: ErrorMapping(404, "not_found_error", name="not_found"),
-    ModelNotFound: ErrorMapping(404, "not_found_error", name="model_not_found"),
+    ModelNotFound: ErrorMapping(
+        404, "not_found_error", name="model_not_found", code="model_not_found"
+    ),
     UnsupportedMediaType: ErrorMapping(415, "invalid_request_error"),
     PayloadTooLarge: ErrorMapping(413, "invalid_request_error"),
     ResultTooLarge: ErrorMapping(413, "result_too_large_error"),
     ResultNotKept: ErrorMapping(502, "result_not_kept_error"),
     engine.EngineError: ErrorMapping(500, "engine_error"),
     engine.RequestRejected: ErrorMapping(400, "invalid_request_error"),
-    engine.PromptTooLong: ErrorMapping(400, "invalid_request_error"),
-    engine.UnsupportedParameter: ErrorMapping(400, "invalid_request_error"),
-    engine.QueueFull: ErrorMapping(
-        429, "rate_limit_error", retryable=True, name="rate_limit_exceeded"
+    engine.PromptTooLong: ErrorMapping(
+        400,
+        "invalid_request_error",
+        name="context_length_exceeded",
+        code="context_length_exceeded",
     ),
+    engine.UnsupportedParameter: ErrorMapping(400, "invalid_request_error"),
+    engine.QueueFull: RATE_LIMITED,
     engine.EngineUnavailable: ErrorMapping(503, "service_unavailable_error", retryable=True),
     engine.ModelLoadFailed: ErrorMapping(503, "service_unavailable_error"),
     engine.EngineDead: ErrorMapping(503, "service_unavailable_error"),
@@ -119,25 +138,29 @@ INTERNAL_ERROR = ErrorMapping(500, "internal_error")
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """One error, which can be encoded in each of the dialects."""
+    """One error, which can be encoded in each of the dialects.
+
+    `openai_message` is the message for clients of OpenAI if they search it for OpenAI's words.
+    """
 
     message: str
     mapping: ErrorMapping
     param: str | None = None
     retry_after_s: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    openai_message: str | None = None
 
     def job_error(self) -> str:
         """Return the one string that a RunPod job's `error` must be (a dict there is lost)."""
         return self.message
 
     def openai_error(self) -> dict[str, Any]:
-        """Return OpenAI's error object, whose code is the HTTP status (R53)."""
+        """Return OpenAI's error object, whose code is a known one or the HTTP status (R53, R64)."""
         error: dict[str, Any] = {
-            "message": self.message,
+            "message": self.openai_message or self.message,
             "type": self.mapping.type,
             "param": self.param,
-            "code": self.mapping.status,
+            "code": self.mapping.code or self.mapping.status,
         }
         if self.mapping.status == 503:
             error |= {"message": UNAVAILABLE, "details": {"reason": self.message}}
@@ -178,16 +201,36 @@ def error_info(error: BaseException) -> ErrorInfo:
         if isinstance(error, engine.EngineError):
             details = error.details
             param = details.get("param")
-            if param is None and isinstance(error, engine.PromptTooLong):
-                param = "prompt"
+            openai_message = None
+            if isinstance(error, engine.PromptTooLong):
+                param = param or "prompt"
+                openai_message = _describe_context_length(error, str(param))
             retry_after = details.get("retry_after_s")
             return ErrorInfo(
                 error.message,
                 mapping,
                 str(param) if param is not None else None,
                 retry_after if isinstance(retry_after, int) else None,
+                openai_message=openai_message,
             )
     logger.error("an unexpected error ended a request", exc_info=error)
     return ErrorInfo(
         "an internal error ended this request; the log has the details", INTERNAL_ERROR
+    )
+
+
+def _describe_context_length(error: engine.PromptTooLong, param: str) -> str | None:
+    """Return the message that LiteLLM and others recognise by OpenAI's words in it.
+
+    None if the numbers of tokens are not known.
+    """
+    tokens, limit = error.details.get("prompt_tokens"), error.details.get("context_length")
+    if tokens is None or limit is None:
+        return None
+    # Not all tokens of a very long prompt are counted.
+    is_exact = not re.search(r"(more than|at least) \d+ tokens", error.message)
+    at_least = "" if is_exact else "at least "
+    return (
+        f"This model's maximum context length is {limit} tokens. However, your {param} resulted in "
+        f"{at_least}{tokens} tokens. Please reduce the length of the {param}."
     )

@@ -47,7 +47,8 @@ _ERROR_TYPES = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
-_ERROR_CODES = {429: "rate_limit_exceeded", 503: "service_unavailable"}
+_ERROR_NAMES = {429: "rate_limit_exceeded", 503: "service_unavailable"}
+_ERROR_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
 
 class _BodyMode(Enum):
@@ -102,7 +103,9 @@ class FaultyResponse:
         kind = _ERROR_TYPES.get(status)
         if kind is None:
             kind = "invalid_request_error" if status < 500 else "internal_error"
-        mapping = ErrorMapping(status, kind, name=_ERROR_CODES.get(status))
+        mapping = ErrorMapping(
+            status, kind, name=_ERROR_NAMES.get(status), code=_ERROR_CODES.get(status)
+        )
         retry_after = self._faults.get("retry-after")
         failure = ErrorInfo(
             "this request failed on purpose, as x-fault requires",

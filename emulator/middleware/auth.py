@@ -18,7 +18,9 @@ from handler.errors import ErrorInfo, ErrorMapping
 _BEARER = b"bearer "
 # The RunPod SDK repeats a rejected request at once, thousands of times a second.
 _WORKER_DELAY_S = 1.0
-_UNAUTHORIZED = ErrorMapping(401, "authentication_error", name="unauthorized")
+_UNAUTHORIZED = ErrorMapping(
+    401, "authentication_error", name="unauthorized", code="invalid_api_key"
+)
 
 
 class ApiKeyMiddleware:

@@ -21,12 +21,11 @@ from emulator.http.request_target import (
     classify,
 )
 from emulator.http.responses import error_response
-from handler.errors import ErrorInfo, ErrorMapping
+from handler.errors import RATE_LIMITED, ErrorInfo, ErrorMapping
 from jobs import JobStore
 
 logger = logging.getLogger(__name__)
 
-_RATE_LIMIT = ErrorMapping(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
 _INTERNAL = ErrorMapping(500, "internal_error", retryable=True)
 
 
@@ -74,7 +73,7 @@ class FaultInjectionMiddleware:
     async def _handle_client_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(self._rates.delay_ms / 1000)
         if self._happens("status_429", self._rates.status_429):
-            await _error("FAULT_429", _RATE_LIMIT, scope)(scope, receive, send)
+            await _error("FAULT_429", RATE_LIMITED, scope)(scope, receive, send)
         elif self._happens("status_500", self._rates.status_500):
             await _error("FAULT_500", _INTERNAL, scope)(scope, receive, send)
         else:

@@ -15,7 +15,9 @@ from handler.sampling import describe_value
 
 # 403 and not 421 for a host name: browsers and Node.js repeat a request after 421.
 _FORBIDDEN = ErrorMapping(403, "permission_error", name="forbidden")
-_UNAUTHORIZED = ErrorMapping(401, "authentication_error", name="unauthorized")
+_UNAUTHORIZED = ErrorMapping(
+    401, "authentication_error", name="unauthorized", code="invalid_api_key"
+)
 _NO_WEBSOCKET = ErrorMapping(400, "invalid_request_error")
 # The RunPod SDK repeats a rejected request at once, thousands of times a second.
 _WORKER_DELAY_S = 1.0

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from emulator.http.request_target import RequestTarget, RouteGroup, classify
 from emulator.http.responses import error_response
-from handler.errors import ErrorInfo, ErrorMapping
+from handler.errors import RATE_LIMITED, ErrorInfo
 
 _WINDOW_S = 10
 # Requests in ten seconds, and concurrent requests (None: no limit), for one endpoint, from RunPod's
@@ -30,7 +30,6 @@ RATES: Mapping[str, tuple[int, int | None]] = {
     "requests": (10, 2),
 }
 _COUNTED_AS = {"status-sync": "status"}
-_RATE_LIMIT = ErrorMapping(429, "rate_limit_error", retryable=True)
 
 
 class RateLimitMiddleware:
@@ -89,4 +88,4 @@ class RateLimitMiddleware:
 
 
 def _rate_limit_error(message: str, retry_after_s: int, scope: Scope) -> ASGIApp:
-    return error_response(ErrorInfo(message, _RATE_LIMIT, retry_after_s=retry_after_s), scope)
+    return error_response(ErrorInfo(message, RATE_LIMITED, retry_after_s=retry_after_s), scope)

@@ -11,11 +11,9 @@ from typing import Any
 from starlette.requests import Request
 
 from emulator.http.responses import error_response
-from handler.errors import ErrorInfo, ErrorMapping
+from handler.errors import RATE_LIMITED, ErrorInfo
 
 RouteHandler = Callable[[Request], Coroutine[Any, Any, Any]]
-
-_RATE_LIMITED = ErrorMapping(429, "rate_limit_error", retryable=True, name="rate_limit_exceeded")
 
 
 class ChatRateLimiter:
@@ -53,7 +51,7 @@ class ChatRateLimiter:
             else:
                 wait_s = max(1, math.ceil(stats.reset_time - time.time()))
                 message = f"Rate limit exceeded. Try again in {wait_s} seconds."
-                error = ErrorInfo(message, _RATE_LIMITED, retry_after_s=wait_s)
+                error = ErrorInfo(message, RATE_LIMITED, retry_after_s=wait_s)
                 response = error_response(error, request.scope)
             response.headers.update(
                 {

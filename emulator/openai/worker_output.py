@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from handler.errors import ErrorInfo, ErrorMapping
+from handler.errors import OPENAI_CODES, ErrorInfo, ErrorMapping
 from handler.openai.events import DONE, escape_line_separators
 from handler.results import find_result_pointer
 from handler.sampling import describe_value
@@ -176,6 +176,9 @@ def _read_error(value: Mapping[str, Any], text: str) -> ErrorInfo:
     error = inner if isinstance(inner, Mapping) else value
     code = error.get("code") or value.get("code")
     status = code if isinstance(code, int) and 400 <= code <= 599 else _DEFAULT_STATUS
+    known_code = code if isinstance(code, str) and code in OPENAI_CODES else None
+    if known_code is not None:
+        status = OPENAI_CODES[known_code]
     message = error.get("message")
     details = error.get("details")
     if status == 503 and isinstance(details, Mapping):
@@ -184,7 +187,12 @@ def _read_error(value: Mapping[str, Any], text: str) -> ErrorInfo:
     kind, param = error.get("type"), error.get("param")
     return ErrorInfo(
         message if isinstance(message, str) and message else text,
-        ErrorMapping(status, kind if isinstance(kind, str) else "worker_error"),
+        ErrorMapping(
+            status,
+            kind if isinstance(kind, str) else "worker_error",
+            name=known_code,
+            code=known_code,
+        ),
         param if isinstance(param, str) else None,
     )
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from engine import Finish, FinishReason, Priority, Slot, Usage
+from engine.errors import PromptTooLong
+from engine.request import Chat
 from engine.schema_grammar import find_schema_violation
 from handler.active_generation import ActiveGeneration, log_warnings
 from handler.completed_answer import CompletedAnswer
@@ -159,22 +162,30 @@ class OpenAIService:
 
     async def complete(self, call: OpenAICall, slot: Slot | None = None) -> dict[str, Any]:
         """Run a call and return its response body, without streaming. Raises EngineError."""
+        with _naming_messages(call):
+            return call.encode_response(*await self._generate(call, slot))
+
+    async def _generate(self, call: OpenAICall, slot: Slot | None) -> list[CompletedAnswer]:
         await self._prepare(call)
         if call.parameters.sampling.max_tokens == 0:
-            return call.encode_response(*await self._create_empty_answers(call))
+            return await self._create_empty_answers(call)
         if len(call.requests) == 1:
-            answers = [await self._pipeline(call).run(call.request, slot)]
-        else:
-            if slot is not None:
-                # Each generation acquires a slot of its own.
-                slot.release()
-            answers = await run_all(self._pipeline(call), call.requests)
-        return call.encode_response(*answers)
+            return [await self._pipeline(call).run(call.request, slot)]
+        if slot is not None:
+            # Each generation acquires a slot of its own.
+            slot.release()
+        return await run_all(self._pipeline(call), call.requests)
 
     async def open_stream(
         self, call: OpenAICall, slot: Slot | None = None
     ) -> ActiveGeneration | ParallelGenerations | CompletedGenerations:
         """Start a streamed call and wait for its first text. Raises EngineError."""
+        with _naming_messages(call):
+            return await self._open_stream(call, slot)
+
+    async def _open_stream(
+        self, call: OpenAICall, slot: Slot | None
+    ) -> ActiveGeneration | ParallelGenerations | CompletedGenerations:
         await self._prepare(call)
         if call.parameters.sampling.max_tokens == 0:
             return CompletedGenerations(await self._create_empty_answers(call))
@@ -233,3 +244,15 @@ class OpenAIService:
             )
             answers += [answer] * call.parameters.candidates
         return answers
+
+
+@contextmanager
+def _naming_messages(call: OpenAICall) -> Iterator[None]:
+    """Name `messages` as the parameter that is too long if the call is a chat (R73)."""
+    try:
+        yield
+    except PromptTooLong as error:
+        if not isinstance(call.prompts[0], Chat) or "param" in error.details:
+            raise
+        message = "messages" + error.message.removeprefix("prompt")
+        raise PromptTooLong(message, **error.details, param="messages") from error

@@ -214,6 +214,21 @@ async def test_refusal_is_the_clients_own_class(
         assert said in each["said"]
 
 
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("langchain", "ContextOverflowError"),
+        pytest.param("litellm", "ContextWindowExceededError", marks=pytest.mark.long),
+    ],
+)
+async def test_prompt_that_is_too_long_is_the_clients_own_class(
+    program: str, expected: str, clients: Clients
+) -> None:  # R64: agents shorten the conversation or go to another model then.
+    (seen,) = (await clients.saw(program))["overflow"]
+    assert expected in seen["raised"]
+    assert "This model's maximum context length is 4096 tokens" in seen["said"]
+
+
 async def test_fault_in_mid_stream_is_raised(client: str, clients: Clients) -> None:  # R30
     told = await clients.saw(client)
     (seen,) = told["cut"]

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Too
 from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel
 
-from tests.clients.telling import WEATHER, Asked, asked, failure, tell
+from tests.clients.telling import LONG_TEXT, WEATHER, Asked, asked, failure, tell
 
 
 class City(BaseModel):
@@ -102,6 +102,13 @@ def refusals(given: Asked) -> None:
                 tell(status, stream=stream, **failure(error))
 
 
+def overflow(given: Asked) -> None:
+    try:
+        chat(given).invoke(LONG_TEXT)
+    except openai.OpenAIError as error:
+        tell("overflow", **failure(error))
+
+
 def cut(given: Asked) -> None:
     llm = chat(given)
     text = ""
@@ -120,6 +127,7 @@ def main() -> None:
     tools(given)
     structured(given)
     refusals(given)
+    overflow(given)
     cut(given)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 
-from tests.clients.telling import CITY, WEATHER, Asked, asked, failure, tell, turns
+from tests.clients.telling import CITY, LONG_TEXT, WEATHER, Asked, asked, failure, tell, turns
 
 # It says that it is typed, and looking through it would take longer than through all else.
 litellm: Any = importlib.import_module("litellm")
@@ -106,6 +106,13 @@ def refusals(given: Asked) -> None:
                 tell(status, stream=stream, **failure(error))
 
 
+def overflow(given: Asked) -> None:
+    try:
+        litellm.completion(messages=turns(LONG_TEXT), **arguments(given))
+    except openai.OpenAIError as error:
+        tell("overflow", **failure(error))
+
+
 def cut(given: Asked) -> None:
     text = ""
     try:
@@ -126,6 +133,7 @@ def main() -> None:
     tools(given)
     structured(given)
     refusals(given)
+    overflow(given)
     cut(given)
 
 

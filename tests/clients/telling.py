@@ -56,6 +56,10 @@ def failure(error: BaseException) -> dict[str, Any]:
     }
 
 
+# Longer than the context of the server's model.
+LONG_TEXT = "word " * 5000
+
+
 def turns(text: str) -> list[Any]:
     """Return a conversation of one turn."""
     return [{"role": "user", "content": text}]

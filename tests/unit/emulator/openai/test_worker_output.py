@@ -183,6 +183,22 @@ OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "pr
             {"error": {"message": "oh", "type": "worker_error", "code": None}},
             ErrorInfo("oh", ErrorMapping(500, "worker_error")),
         ),
+        *(
+            (
+                {"error": {"message": "oh", "type": "x", "code": code}},
+                ErrorInfo("oh", ErrorMapping(status, "x", name=code, code=code)),
+            )
+            for code, status in (
+                ("context_length_exceeded", 400),
+                ("invalid_api_key", 401),
+                ("model_not_found", 404),
+                ("rate_limit_exceeded", 429),
+            )
+        ),
+        (
+            {"error": {"message": "oh", "type": "x", "code": "server_error"}},
+            ErrorInfo("oh", ErrorMapping(500, "x")),
+        ),
         ({"error": "oh", "code": 404}, ErrorInfo("oh", ErrorMapping(404, "worker_error"))),
         ({"error": [1]}, ErrorInfo('{"error":[1]}', ErrorMapping(500, "worker_error"))),
         (

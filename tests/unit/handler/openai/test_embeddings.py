@@ -150,8 +150,12 @@ async def response(service: OpenAIService, given: Any) -> dict[str, Any]:
 async def test_long_text_is_refused_by_name(pipeline_of: PipelineFactory) -> None:
     # R54
     error = await response(OpenAIService(pipeline_of(context_length=3)), ["one", "one two three"])
-    assert error["message"] == "input: 3 tokens do not fit the context of 3 tokens"
-    assert (error["code"], error["param"]) == (400, "input")
+    # R64
+    assert error["message"].endswith(
+        "context length is 3 tokens. However, your input resulted in 3 tokens. "
+        "Please reduce the length of the input."
+    )
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
 
 
 async def test_model_without_embeddings_is_refused(pipeline_of: PipelineFactory) -> None:

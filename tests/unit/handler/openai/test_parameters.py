@@ -76,7 +76,7 @@ def test_unknown_model_is_not_found(dialect: Dialect, shape: str, model: str, sh
         "message": f"the model {shown} does not exist, there is: tiny",
         "type": "not_found_error",
         "param": "model",
-        "code": 404,
+        "code": "model_not_found",
     }
 
 
