@@ -22,7 +22,7 @@ COUNTING = {
     "apply_chat_template": False,
     "sampling_params": {"max_tokens": 40, "temperature": 0, "stop": ["five"], "stream": True},
 }
-HELLO = {"answers": [{"pieces": ["He", "llo", " world"], "delay_ms": 20}]}
+HELLO = {"answers": [{"pieces": ["He", "llo", " world"], "delay_ms": 100}]}
 # Read at once, where it is not about validation: all rules take a quarter of a second.
 RULES = {"VALIDATION_RULES": str(SMALL_RULES)}
 STREAMED = {"prompt": "hi", "sampling_params": {"stream": True}}

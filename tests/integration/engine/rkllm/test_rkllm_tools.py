@@ -154,12 +154,17 @@ async def test_tool_call_is_returned_complete_and_streamed(rkllm_of: RkllmMaker)
             "Let me see.",
         )
         [called] = choice["message"]["tool_calls"]
-        assert called["function"] == {"name": "weather", "arguments": '{"city":"Köln"}'}
+        assert called["function"] == {"name": "weather", "arguments": '{"city": "Köln"}'}
 
         told = await deltas(service, BODY)
         assert "".join(each["delta"].get("content") or "" for each in told) == "Let me see."
-        [again] = [call for each in told for call in each["delta"].get("tool_calls", ())]
-        assert again["function"] == called["function"]
+        parts = [call for each in told for call in each["delta"].get("tool_calls", ())]
+        assert [part["function"].get("name") for part in parts] == [
+            "weather",
+            *[None] * (len(parts) - 1),
+        ]
+        arguments = "".join(part["function"]["arguments"] for part in parts)
+        assert arguments == called["function"]["arguments"]
         assert [each["finish_reason"] for each in told][-1] == "tool_calls"
 
 
