@@ -25,6 +25,14 @@ REASONING_MARKS: Mapping[str, str] = {
 PROBE_CHAT = Chat((Message("user", "a"),))
 
 
+def starts_in_think(prompt: str) -> bool:
+    """Return whether a rendered prompt ends with `<think>`, the one mark that grammars know.
+
+    With another mark, a grammar applies from the first token on.
+    """
+    return prompt.rstrip().endswith(THINK_OPEN)
+
+
 def starts_in_reasoning(prompt: str) -> bool:
     """Return whether a rendered prompt ends with an open reasoning mark.
 

@@ -9,24 +9,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import RequestRejected
-from engine.reasoning import THINK_CLOSE
-from engine.schema_cost import MAX_REPETITIONS, count_repetitions, find_cost_violation, resolve_ref
+from engine.grammar import MAX_LEVELS, MAX_SYMBOLS, format_start
+from engine.schema_cost import find_cost_violation, resolve_ref
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
-
-# Some 3,000 fields. A larger grammar takes seconds to compile, during which no abort is possible.
-MAX_SYMBOLS = 20_000
-
-# Levels of nesting and of references that follow each other. llguidance recurses, and some 1,600
-# levels overflow a stack of 8 MB, which ends the process.
-MAX_LEVELS = 400
 
 # llguidance makes 64-bit numbers of integers and of limits. It refuses a limit below this one, and
 # for a single allowed value below it recurses without end, which ends the process.
 MIN_NUMBER = 1024 - 2**63
 
-MAX_GRAMMAR_CHARS = 100_000
 _MAX_REASON_CHARS = 300
 # JSON on one line, as most tools write it. A small model could emit optional white space
 # without end, and text without a choice needs no pass of the model.
@@ -38,10 +30,6 @@ _OPTIONS: JsonCompileOptions = {
     # `oneOf` is treated as `anyOf`.
     "coerce_one_of": True,
 }
-_ANSWER_ONLY = "start: answer"
-# Any text up to the first closing mark, and then the answer.
-_ANSWER_AFTER_REASONING = rf"""start: thoughts /\s{{0,4}}/ answer
-thoughts[suffix="{THINK_CLOSE}"]: /(.|\n)*/"""
 
 
 def build_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
@@ -62,37 +50,7 @@ def build_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
 def format_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
     """Return the grammar of a schema as text, without checking the schema."""
     schema_json = json.dumps({**schema, "x-guidance": _OPTIONS})
-    start = _ANSWER_AFTER_REASONING if thinking else _ANSWER_ONLY
-    return f"%llguidance {{}}\n{start}\nanswer: %json {schema_json}\n"
-
-
-def check_grammar(grammar: str) -> None:
-    """Refuse a GBNF grammar that is too large or too deeply nested for a library.
-
-    Raises:
-        RequestRejected: it exceeds a limit, which the message names.
-    """
-    if len(grammar) > MAX_GRAMMAR_CHARS:
-        raise RequestRejected(
-            f"grammar: it must have at most {MAX_GRAMMAR_CHARS} characters, got {len(grammar)}",
-            param="grammar",
-        )
-    if (count := count_repetitions(grammar)) > MAX_REPETITIONS:
-        raise RequestRejected(
-            f"grammar: it must repeat its parts at most {MAX_REPETITIONS} times, nested counts "
-            f"multiplied, got {count}",
-            param="grammar",
-        )
-    # Grammar parsers recurse for each group.
-    open_groups = deepest = 0
-    for each in re.finditer(r'"(?:\\.|[^"\\])*"?|[()]', grammar):
-        open_groups += {"(": 1, ")": -1}.get(each[0], 0)
-        deepest = max(deepest, open_groups)
-    if deepest > MAX_LEVELS:
-        raise RequestRejected(
-            f"grammar: its groups must be nested at most {MAX_LEVELS} deep, got {deepest}",
-            param="grammar",
-        )
+    return f"{format_start(thinking=thinking)}model_answer: %json {schema_json}\n"
 
 
 def find_schema_violation(schema: Mapping[str, Any]) -> str | None:

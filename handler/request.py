@@ -8,6 +8,7 @@ from typing import Any
 
 from engine import Chat, GenerationRequest, Priority
 from engine.request import Prompt, TemplateMode
+from handler.constraints import find_constraint_warnings, read_constraint
 from handler.errors import InvalidRequest
 from handler.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.messages import check_text, read_messages
@@ -134,6 +135,8 @@ def parse_job(
             "input.sampling_params",
         )
     sampling, streaming, warnings = read_sampling(params, JOB_DEFAULTS, f"{_INPUT}sampling_params.")
+    if (constraint := read_constraint(params, f"{_INPUT}sampling_params.")) is not None:
+        sampling = constraint.apply(sampling)
     if (adapter := _parse_adapter(job_input)) is not None:
         sampling = replace(sampling, lora=adapter)
     options_, option_warnings = options.read(job_input.get("validation"), f"{_INPUT}validation")
@@ -153,6 +156,7 @@ def parse_job(
             *warnings_about_job,
             *INPUT_KEYS.warnings(job_input),
             *SAMPLING_KEYS.warnings(params),
+            *find_constraint_warnings(params, f"{_INPUT}sampling_params."),
             *warnings,
             *option_warnings,
         ),

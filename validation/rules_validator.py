@@ -17,7 +17,10 @@ from validation.verdict import Options, Verdict
 logger = logging.getLogger(__name__)
 
 # The ids of issues that only options find.
-_OPTION_RULES = ("schema_not_json", "schema_mismatch", "language", "blocked_intent", "blocked_term")
+_OPTION_RULES = (
+    *("schema_not_json", "schema_mismatch", "pattern_mismatch", "not_a_choice"),
+    *("language", "blocked_intent", "blocked_term"),
+)
 
 
 class RulesValidator:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from handler.constraints import CONSTRAINT_KEYS
 from handler.openai.parameters import CHAT_ONLY_PARAMETERS, ChatInput, CompletionInput, OpenAIInput
 from handler.parameter_names import IGNORED, LABELS
 from handler.unknown_keys import KnownKeys
 
 _UNSUPPORTED = "is not supported and was ignored"
-_COMMON_KEYS = LABELS | {
-    "enable_validation",
-    "model",
-    "response_format",
-    "stream_options",
-    "validation",
-}
+_COMMON_KEYS = (
+    LABELS | CONSTRAINT_KEYS | {"enable_validation", "model", "stream_options", "validation"}
+)
 _MISPLACED_NOTES = {
     "apply_chat_template": "is only for jobs and was ignored",
     "extra_body": "was ignored: put its members into the body itself",
@@ -52,7 +49,8 @@ CALL_LINE_KEYS = KnownKeys(
         CompletionInput.model_fields.keys()
         | ChatInput.model_fields.keys()
         | set(CHAT_ONLY_PARAMETERS)
-        | {"messages", "model", "prompt", "response_format"},
+        | CONSTRAINT_KEYS
+        | {"messages", "model", "prompt"},
         "body.",
     ),
     notes=_NOTES,

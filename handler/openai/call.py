@@ -10,6 +10,7 @@ from typing import Any
 
 from engine import Capabilities, Delta, Priority, SamplingParams
 from handler.completed_answer import CompletedAnswer
+from handler.constraints import Constraint, build_check, find_constraint_warnings
 from handler.errors import InvalidRequest
 from handler.openai.best_of import (
     build_requests,
@@ -24,7 +25,6 @@ from handler.openai.echo import NO_ECHO, Echo
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.models import read_model
 from handler.openai.parameters import read_parameters
-from handler.openai.structured import format_warnings
 from handler.openai.usage import read_include_usage, total_usage
 from handler.options import NO_DEFAULTS, OptionsReader
 from handler.reply.reply_format import ToolForm
@@ -69,7 +69,7 @@ class OpenAICall:
         if reply_format is not None:
             reply_format = replace(reply_format, tool_form=tool_form)
         self.parameters = read_parameters(
-            spec.input_model, body, dialect, max_tokens, self.response_mode.schema
+            spec.input_model, body, dialect, max_tokens, self.response_mode.constraint
         )
         if self._model != served:
             sampling = replace(self.parameters.sampling, lora=self._model)
@@ -90,7 +90,7 @@ class OpenAICall:
             warnings=(
                 *BODY_KEYS[spec.input_model].warnings(body),
                 *self.parameters.warnings,
-                *format_warnings(body),
+                *find_constraint_warnings(body),
                 *option_warnings,
             ),
             returns_logprobs=self.parameters.logprobs is not None,
@@ -136,7 +136,7 @@ class OpenAICall:
         """Whether the requests depend on the engine's capabilities: see `adapt_to`."""
         parameters = self.parameters
         return (
-            self.response_mode.schema is not None
+            self.response_mode.constraint is not None
             or parameters.candidates > parameters.n
             or bool(parameters.suffix)
             or self._unavailable_draft_parameter is not None
@@ -158,11 +158,17 @@ class OpenAICall:
             self._update_requests(
                 _keep_sampling, f"suffix is not supported by {capabilities.model} and was ignored"
             )
-        if self.response_mode.schema is not None:
+        constraint = self.response_mode.constraint
+        if constraint is not None and constraint.json_schema is not None:
             if not capabilities.json_schema:
-                self._check_schema_afterwards("to a schema")
+                self._check_afterwards(constraint, "a schema")
             elif schema_violation is not None:
-                self._check_schema_afterwards(f"to this schema ({schema_violation})")
+                self._check_afterwards(constraint, f"this schema ({schema_violation})")
+        elif constraint is not None and not capabilities.grammar:
+            if constraint.regex is not None:
+                self._check_afterwards(constraint, "a regular expression")
+            elif constraint.choices:
+                self._check_afterwards(constraint, "a choice")
         if self.parameters.candidates > self.parameters.n and not capabilities.max_logprobs:
             # Without log-probabilities `select_best` keeps the first candidates.
             warning = "best_of was not ranked, because the engine returns no logprobs"
@@ -194,16 +200,22 @@ class OpenAICall:
             for index, request in enumerate(self.requests)
         )
 
-    def _check_schema_afterwards(self, what: str) -> None:
-        """Check answers against the schema, to which the engine cannot constrain them (R39).
+    def _check_afterwards(self, constraint: Constraint, what: str) -> None:
+        """Check answers against a constraint that the engine cannot hold them to (R39, R61).
 
         An answer that does not match is generated once more, unless it was streamed.
+
+        Raises:
+            InvalidRequest: answers cannot be checked against it either.
         """
-        validation = dict(self._validation or {})
-        validation |= {"json_schema": dict(self.response_mode.schema or {}), "regenerate": True}
+        validation = dict(self._validation or {}) | {"regenerate": True}
+        if constraint.json_schema is not None:
+            validation["json_schema"] = dict(constraint.json_schema)
         options, option_warnings = self._read_options(validation)
-        warning = f"the engine cannot constrain its answers {what}: they are checked against it"
-        self._update_requests(_without_schema, *option_warnings, warning)
+        if (check := build_check(constraint)) is not None:
+            options = replace(options, checks={**options.checks, "form": check})
+        warning = f"the engine cannot constrain its answers to {what}: they are checked against it"
+        self._update_requests(_without_constraint, *option_warnings, warning)
         self._requests = tuple(
             replace(request, validation=True, options=options) for request in self.requests
         )
@@ -296,5 +308,5 @@ def _without_logprobs(sampling: SamplingParams) -> SamplingParams:
     return replace(sampling, logprobs=None)
 
 
-def _without_schema(sampling: SamplingParams) -> SamplingParams:
-    return replace(sampling, json_schema=None)
+def _without_constraint(sampling: SamplingParams) -> SamplingParams:
+    return replace(sampling, json_schema=None, grammar=None)

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from engine import Chat
+from handler.constraints import Constraint, read_constraint
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.messages import read_messages
@@ -16,7 +17,6 @@ from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.message import encode_message
 from handler.openai.parameters import ChatInput
 from handler.openai.response_mode import ResponseMode
-from handler.openai.structured import read_response_format
 from handler.openai.tools import read_tools
 from handler.request import read_flag
 from handler.sampling import describe_value
@@ -48,8 +48,10 @@ def _read_chat(body: Mapping[str, Any]) -> tuple[Chat]:
 
 def _read_response_mode(body: Mapping[str, Any]) -> ResponseMode:
     tools = read_tools(body)
-    schema = tools.schema or read_response_format(body)
-    return ResponseMode(reply_format=tools.reply_format, schema=schema)
+    constraint = read_constraint(body)
+    if tools.schema is not None:
+        constraint = Constraint(param="tools", json_schema=tools.schema)
+    return ResponseMode(reply_format=tools.reply_format, constraint=constraint)
 
 
 def _is_plain(template: dict[str, Any]) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.request import RenderedPrompt
+from handler.constraints import read_constraint
 from handler.errors import InvalidRequest
 from handler.messages import check_text
 from handler.openai import logprobs
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.parameters import CompletionInput
 from handler.openai.response_mode import ResponseMode
-from handler.openai.structured import read_response_format
 from handler.sampling import check_token_count, read_token_ids
 
 # OpenAI's limit. Each prompt is at least one generation.
@@ -49,8 +49,8 @@ def _check_prompt(prompt: Any) -> RenderedPrompt:
 
 
 def _read_response_mode(body: Mapping[str, Any]) -> ResponseMode:
-    schema = read_response_format(body)
-    return _PLAIN_TEXT if schema is None else ResponseMode(schema=schema)
+    constraint = read_constraint(body)
+    return _PLAIN_TEXT if constraint is None else ResponseMode(constraint=constraint)
 
 
 COMPLETIONS = EndpointSpec(

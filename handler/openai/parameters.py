@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from engine import SamplingParams
+from handler.constraints import Constraint
 from handler.errors import InvalidRequest
 from handler.messages import check_text
 from handler.openai.dialect import Dialect
@@ -86,9 +87,9 @@ def read_parameters(
     body: Mapping[str, Any],
     dialect: Dialect,
     max_tokens: int | None,
-    schema: Mapping[str, Any] | None = None,
+    constraint: Constraint | None = None,
 ) -> Parameters:
-    """Return the parameters of a body in a dialect; the text must match `schema` if there is one.
+    """Return the parameters of a body in a dialect; the text is held to `constraint`, if any.
 
     Raises:
         InvalidRequest: naming the parameter that is wrong.
@@ -117,8 +118,8 @@ def read_parameters(
     if logprobs is not None or candidates > n:
         sampling = replace(sampling, logprobs=logprobs or 0)
     sampling = _apply_dialect(sampling, fields, dialect, streaming=streaming)
-    if schema is not None:
-        sampling = replace(sampling, json_schema=schema)
+    if constraint is not None:
+        sampling = constraint.apply(sampling)
     if n > 1 and (sampling.temperature == 0 or sampling.top_p == 0 or sampling.top_k == 1):
         warnings += (f"all {n} choices are alike: the sampling leaves no choice",)
     return Parameters(

@@ -1,11 +1,10 @@
-"""What the answers of a call consist of, and what they must match."""
+"""What the answers of a call consist of, and what they are held to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from handler.constraints import Constraint
 from handler.reply.reply_format import ReplyFormat
 
 
@@ -14,8 +13,8 @@ class ResponseMode:
     """The structure of a call's answers.
 
     `reply_format` states what an output may have besides its text; None if all of it is text.
-    `schema` is the JSON Schema that the text, or the tool call, must match.
+    `constraint` is what the text, or the tool call, is held to.
     """
 
     reply_format: ReplyFormat | None = None
-    schema: Mapping[str, Any] | None = None
+    constraint: Constraint | None = None

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from engine import Finish, FinishReason, Priority, Slot, Usage
-from engine.errors import PromptTooLong
+from engine.errors import PromptTooLong, RequestRejected
 from engine.request import Chat
 from engine.schema_grammar import find_schema_violation
 from handler.active_generation import ActiveGeneration, log_warnings
@@ -162,7 +162,7 @@ class OpenAIService:
 
     async def complete(self, call: OpenAICall, slot: Slot | None = None) -> dict[str, Any]:
         """Run a call and return its response body, without streaming. Raises EngineError."""
-        with _naming_messages(call):
+        with _naming_parameters(call):
             return call.encode_response(*await self._generate(call, slot))
 
     async def _generate(self, call: OpenAICall, slot: Slot | None) -> list[CompletedAnswer]:
@@ -180,7 +180,7 @@ class OpenAIService:
         self, call: OpenAICall, slot: Slot | None = None
     ) -> ActiveGeneration | ParallelGenerations | CompletedGenerations:
         """Start a streamed call and wait for its first text. Raises EngineError."""
-        with _naming_messages(call):
+        with _naming_parameters(call):
             return await self._open_stream(call, slot)
 
     async def _open_stream(
@@ -207,8 +207,9 @@ class OpenAIService:
         engine = self._pipeline(call).engine
         if call.needs_capabilities:
             capabilities = await engine.ready()
-            schema_violation = None
-            if (schema := call.response_mode.schema) is not None and capabilities.json_schema:
+            schema_violation, constraint = None, call.response_mode.constraint
+            schema = constraint.json_schema if constraint is not None else None
+            if schema is not None and capabilities.json_schema:
                 # In a thread, because a large schema takes long to check.
                 schema_violation = await asyncio.to_thread(find_schema_violation, schema)
             call.adapt_to(capabilities, schema_violation)
@@ -247,12 +248,24 @@ class OpenAIService:
 
 
 @contextmanager
-def _naming_messages(call: OpenAICall) -> Iterator[None]:
-    """Name `messages` as the parameter that is too long if the call is a chat (R73)."""
+def _naming_parameters(call: OpenAICall) -> Iterator[None]:
+    """Name the parameters of the call in errors of the engine.
+
+    What is too long in a chat is `messages` (R73), and a grammar may be a parameter's translation.
+    """
+    constraint = call.response_mode.constraint
     try:
         yield
-    except PromptTooLong as error:
-        if not isinstance(call.prompts[0], Chat) or "param" in error.details:
+    except RequestRejected as error:
+        engine_param = error.details.get("param")
+        if isinstance(error, PromptTooLong):
+            is_chat = isinstance(call.prompts[0], Chat) and engine_param is None
+            old, new = "prompt", "messages" if is_chat else None
+        else:
+            old, new = str(engine_param), None
+            if constraint is not None and old in ("grammar", "json_schema"):
+                new = constraint.param
+        if new is None:
             raise
-        message = "messages" + error.message.removeprefix("prompt")
-        raise PromptTooLong(message, **error.details, param="messages") from error
+        message = new + error.message.removeprefix(old)
+        raise type(error)(message, **(error.details | {"param": new})) from error

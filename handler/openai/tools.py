@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from handler.constraints import check_cost, check_schema
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.openai.schema_refs import move_refs
-from handler.openai.structured import check_cost, check_schema
 from handler.reply.reply_format import ReplyFormat
 from handler.sampling import describe_value
 

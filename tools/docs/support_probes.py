@@ -12,6 +12,8 @@ BOTH = (COMPLETIONS, CHAT)
 _TOOLS = {"tools": [{"type": "function", "function": {"name": "look"}}]}
 _SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
 
+_SCHEMA_VALUES = "a JSON Schema, as an object or as text"
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:
@@ -102,6 +104,20 @@ PROBES: Sequence[Probe] = (
         {"type": "json_object"},
         values_text="text, json_object, json_schema",
     ),
+    _values(
+        "structured_outputs",
+        {"json": {"type": "object"}},
+        {"choice": ["a"]},
+        values_text="an object with one of json, regex, choice, grammar, json_object",
+    ),
+    _values("guided_json", {"type": "object"}, '{"type": "object"}', values_text=_SCHEMA_VALUES),
+    _values("json_schema", {"type": "object"}, '{"type": "object"}', values_text=_SCHEMA_VALUES),
+    _values("guided_regex", "a+", values_text="a regular expression"),
+    _values("regex", "a+", values_text="a regular expression"),
+    _values("guided_choice", ["a"], values_text="an array of up to 1000 texts"),
+    _values("guided_grammar", 'root ::= "a"', values_text="a grammar in GBNF or Lark"),
+    _values("grammar", 'root ::= "a"', values_text="a grammar in GBNF or Lark"),
+    _values("ebnf", 'root ::= "a"', values_text="a grammar in GBNF or Lark"),
     Probe("tools", [_TOOLS], "an array of up to 128 functions", [CHAT]),
     Probe(
         "tool_choice",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.reasoning import starts_in_reasoning
+from engine.grammar import prepare_grammar
+from engine.reasoning import starts_in_think
 from engine.request import RenderedPrompt, SamplingParams
-from engine.schema_grammar import build_grammar, check_grammar
+from engine.schema_grammar import build_grammar
 
 
 def build_completion_request(
@@ -40,11 +41,10 @@ def build_completion_request(
     if sampling.logprobs is not None:
         # 0 would turn log-probabilities off: request one alternative and drop it.
         body["logprobs"] = max(sampling.logprobs, 1)
+    thinking = isinstance(prompt, str) and starts_in_think(prompt)
     if sampling.grammar is not None:
-        check_grammar(sampling.grammar)
-        body["grammar"] = sampling.grammar
+        body["grammar"] = prepare_grammar(sampling.grammar, thinking=thinking, as_lark=False)
     if sampling.json_schema is not None:
         # Not sent as a schema: llama.cpp silently ignores a schema that it cannot enforce.
-        thinking = isinstance(prompt, str) and starts_in_reasoning(prompt)
         body["grammar"] = build_grammar(sampling.json_schema, thinking=thinking)
     return body

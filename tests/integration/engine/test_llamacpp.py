@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest_asyncio
 
 from engine import BackendConfig, Chat, Engine, EngineConfig, FinishReason, Message
 from engine.errors import PromptTooLong, RequestRejected
+from engine.grammar import build_choice_grammar, build_regex_grammar
 from tests.integration.engine.support import ask, read, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -251,6 +253,26 @@ async def test_reasoning_opened_by_the_template_is_unconstrained(engine: Engine)
     text, finish = await ask(engine, ended, temperature=0, max_tokens=60, json_schema=SCHEMA)
     assert finish.reason is FinishReason.STOP
     assert json.loads(text)["colour"] in ("red", "blue")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "pattern"),
+    [
+        (build_regex_grammar(r"^\d{2}/\d{2}$"), r"\d{2}/\d{2}"),
+        (build_choice_grammar(["Köln", 'say "no"', "日本"]), 'Köln|say "no"|日本'),
+        ('start: "a" rest\nrest: /[0-9]{3}/', r"a\d{3}"),
+    ],
+    ids=["regex", "choice", "lark"],
+)
+async def test_answer_is_held_to_an_expression_or_a_choice(
+    grammar: str, pattern: str, engine: Engine
+) -> None:  # R61
+    for seed in range(3):
+        text, finish = await ask(engine, PROMPT, grammar=grammar, max_tokens=30, seed=seed)
+        assert re.fullmatch(pattern, text)
+        assert finish.reason is FinishReason.STOP
+    with pytest.raises(RequestRejected, match=r"grammar: it cannot be followed: .*look-around"):
+        await ask(engine, PROMPT, grammar=build_regex_grammar("(?=a)b"))
 
 
 async def test_invalid_grammar_is_refused_and_the_engine_still_works(engine: Engine) -> None:

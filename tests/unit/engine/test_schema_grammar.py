@@ -9,11 +9,8 @@ from llguidance import LLMatcher
 
 from engine.errors import RequestRejected
 from engine.schema_grammar import (
-    MAX_GRAMMAR_CHARS,
-    MAX_LEVELS,
     MIN_NUMBER,
     build_grammar,
-    check_grammar,
     find_schema_violation,
 )
 
@@ -106,25 +103,6 @@ def test_schema_that_cannot_be_enforced_is_refused_with_a_reason(
     with pytest.raises(RequestRejected, match="json_schema: answers cannot be held to it: ") as no:
         build_grammar(schema)
     assert no.value.details["param"] == "json_schema"
-
-
-@pytest.mark.parametrize(
-    ("grammar", "message"),
-    [
-        ('root ::= "a"{2000000000}', "must repeat its parts at most 10000 times"),
-        ('root ::= ("a"{1,200}){1,200}', "must repeat its parts at most 10000 times"),
-        ("root ::= " + "(" * (MAX_LEVELS + 1), f"must be nested at most {MAX_LEVELS} deep"),
-        ("x" * (MAX_GRAMMAR_CHARS + 1), f"must have at most {MAX_GRAMMAR_CHARS} characters"),
-    ],
-    ids=["repetition", "nested repetition", "groups", "length"],
-)
-def test_check_grammar_refuses_grammars_that_grow_too_large(grammar: str, message: str) -> None:
-    with pytest.raises(RequestRejected, match=message):
-        check_grammar(grammar)
-
-
-def test_check_grammar_ignores_brackets_in_quotes() -> None:
-    check_grammar("root ::= " + '"(" ' * (2 * MAX_LEVELS) + '("a" | "b"){1,100}')
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def parsed(body: dict[str, object], **beside: object) -> tuple[str, ...]:
         (
             {"response_format": {"type": "json_object"}},
             {},
-            "input.response_format is only for OpenAI calls (input.openai_route) and was ignored",
+            "input.response_format was ignored: put it in input.sampling_params",
         ),
     ],
 )
@@ -152,19 +152,15 @@ def test_job_warns_about_a_known_key_in_the_wrong_object(
     assert parsed({"prompt": "x", **body}, **beside) == (sentence,)
 
 
-CONSTRAINTS = (
-    *("grammar", "json_schema", "regex", "ebnf", "structured_outputs"),
-    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-)
 OF_OTHER_SERVERS = (
     *("thinking_token_budget", "priority", "repetition_detection", "reasoning_budget"),
     *("dry_multiplier", "top_n_sigma", "mirostat", "xtc_probability", "typical_p"),
 )
 
 
-@pytest.mark.parametrize("name", [*CONSTRAINTS, *OF_OTHER_SERVERS])
+@pytest.mark.parametrize("name", OF_OTHER_SERVERS)
 def test_every_dialect_warns_about_parameters_that_only_other_servers_have(name: str) -> None:
-    # clients.md 6 and 14
+    # clients.md 14
     assert name in IGNORED
     [warning] = parsed({"prompt": "x", "sampling_params": {name: 5}})
     assert warning == f"input.sampling_params.{name} is not supported and was ignored"
@@ -176,15 +172,6 @@ def test_every_dialect_warns_about_parameters_that_only_other_servers_have(name:
 @pytest.mark.parametrize(("name", "value"), NEUTRAL.items())
 def test_no_warning_for_an_unsupported_parameter_without_effect(name: str, value: object) -> None:
     assert parsed({"prompt": "x", "sampling_params": {name: value}}) == ()
-
-
-def test_response_format_warns_about_a_schema_beside_json_object() -> None:
-    body = {"response_format": {"type": "json_object", "schema": {"type": "object"}}}
-    for shape in ("completions", "chat"):
-        assert (
-            "response_format.schema is not supported and was ignored: use type json_schema with "
-            "json_schema"
-        ) in create_call(shape, body).request.warnings
 
 
 def test_warnings_are_not_lost_when_the_parameters_were_read_before() -> None:

@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import RequestRejected
+from engine.grammar import MAX_SYMBOLS, prepare_grammar
 from engine.request import SamplingParams
-from engine.schema_grammar import MAX_SYMBOLS, build_grammar, check_grammar
+from engine.schema_grammar import build_grammar
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -44,14 +44,14 @@ class GrammarCompiler:
     ) -> Constraint | None:
         """Return the constraint for a request's grammar or schema; None if it has neither.
 
-        With `thinking` the prompt ends inside the model's reasoning, to which a schema does not
-        apply.
+        With `thinking` the prompt ends inside the model's reasoning, to which they do not apply.
 
         Raises:
             RequestRejected: the grammar or the schema is invalid or not supported.
         """
         if sampling.grammar is not None:
-            param, grammar = "grammar", _convert_gbnf(sampling.grammar)
+            param = "grammar"
+            grammar = prepare_grammar(sampling.grammar, thinking=thinking, as_lark=True)
         elif sampling.json_schema is not None:
             param = "json_schema"
             grammar = build_grammar(sampling.json_schema, thinking=thinking)
@@ -155,13 +155,3 @@ class _TokenizerAdapter:
     def _encode_in_context(self, text: str) -> list[int]:
         context_tokens = self._encode(_CONTEXT_BEFORE, special=False)
         return self._encode(_CONTEXT_BEFORE + text, special=False)[len(context_tokens) :]
-
-
-def _convert_gbnf(grammar: str) -> str:
-    check_grammar(grammar)
-    try:
-        return gbnf_to_lark(grammar)
-    except Exception as error:
-        # The converter raises a plain `Exception` for a missing rule.
-        reason = shorten(str(error), _MAX_REASON_CHARS)
-        raise RequestRejected(f"grammar: it is no GBNF: {reason}", param="grammar") from error

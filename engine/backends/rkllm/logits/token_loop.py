@@ -16,7 +16,7 @@ from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.errors import BackendFailed
-from engine.reasoning import starts_in_reasoning
+from engine.reasoning import starts_in_think
 from engine.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class TokenLoop:
         self, prompt: list[int], sampling: SamplingParams, on_piece: OnPiece
     ) -> SampledGeneration:
         prompt_tail = "".join(map(self._vocabulary.text, prompt[-_TAIL_TOKENS:]))
-        thinking = starts_in_reasoning(prompt_tail)
+        thinking = starts_in_think(prompt_tail)
         constraint = self._grammar_compiler.build_constraint(sampling, thinking=thinking)
         free_tokens = self._context_length - len(prompt)
         return SampledGeneration(

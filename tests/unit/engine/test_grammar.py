@@ -1,0 +1,148 @@
+"""Grammars of clients, regular expressions and choices, in the form that the engines take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from engine.errors import RequestRejected
+from engine.grammar import (
+    LARK_HEADER,
+    MAX_GRAMMAR_CHARS,
+    MAX_LEVELS,
+    build_choice_grammar,
+    build_regex_grammar,
+    check_grammar,
+    is_lark,
+    prepare_grammar,
+)
+
+
+class Bytes:
+    """A vocabulary of the 256 bytes and an end token."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    special_token_ids = (256,)
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+@pytest.fixture(scope="module")
+def allows() -> Callable[[str, str], bool]:
+    """Returns whether a grammar allows a text as a whole answer."""
+    tokenizer = LLTokenizer(TokenizerWrapper(Bytes()), n_vocab=257, eos_token=[256])
+
+    def check(grammar: str, text: str) -> bool:
+        rules = LLMatcher.grammar_from_lark(grammar.removeprefix(LARK_HEADER))
+        matcher = LLMatcher(tokenizer, rules, limits=LLParserLimits(verbose_errors=False))
+        assert not matcher.is_error(), matcher.get_error()
+        tokens = list(text.encode())
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("regex", "texts", "others"),
+    [
+        (r"\d{3}-[a-f]+", ["123-abc"], ["12-abc", "123-", "123-abcg", "x123-a"]),
+        (r"^\d+$", ["42"], ["42$", "^42", ""]),
+        (r"a/b\$", ["a/b$"], ["a/b", "a/b\\$"]),
+        (r"(yes|no)\n?", ["yes", "no\n"], ["yesno"]),
+        ("[äöü]+ 😀", ["äü 😀"], ["a 😀"]),
+        (r"https?://[a-z]+/x", ["http://a/x"], ["http:a/x"]),
+    ],
+)
+def test_regex_holds_the_whole_answer(
+    regex: str, texts: list[str], others: list[str], allows: Callable[[str, str], bool]
+) -> None:
+    grammar = prepare_grammar(build_regex_grammar(regex), thinking=False, as_lark=False)
+    assert [text for text in texts if not allows(grammar, text)] == []
+    assert [text for text in others if allows(grammar, text)] == []
+
+
+def test_choice_holds_the_answer_to_one_of_the_texts(allows: Callable[[str, str], bool]) -> None:
+    choices = ["yes", 'say "no"', "a/b | c", "zwölf\n", "日本"]
+    grammar = prepare_grammar(build_choice_grammar(choices), thinking=False, as_lark=False)
+    assert all(allows(grammar, choice) for choice in choices)
+    assert not any(allows(grammar, text) for text in ("", "ye", "yes ", "no", "a/b", "maybe"))
+
+
+GBNF = 'root ::= number "-" number\nnumber ::= [0-9]+'
+LARK = 'start: number "-" number\nnumber: /[0-9]+/'
+
+
+@pytest.mark.parametrize("grammar", [GBNF, LARK, LARK_HEADER + LARK])
+def test_grammars_of_both_notations_hold_the_answer(
+    grammar: str, allows: Callable[[str, str], bool]
+) -> None:
+    prepared = prepare_grammar(grammar, thinking=False, as_lark=True)
+    assert prepared.startswith(LARK_HEADER)
+    assert allows(prepared, "12-3")
+    assert not allows(prepared, "12-")
+
+
+@pytest.mark.parametrize(
+    "grammar", [GBNF, LARK, build_regex_grammar(r"\d+-\d+"), build_choice_grammar(["1-2", "12-3"])]
+)
+def test_answer_begins_after_the_reasoning(
+    grammar: str, allows: Callable[[str, str], bool]
+) -> None:
+    prepared = prepare_grammar(grammar, thinking=True, as_lark=False)
+    assert allows(prepared, "Hm, 5-6?\n</think>\n\n12-3")
+    assert not allows(prepared, "12-3")
+    assert not allows(prepared, "Hm.</think>It is 12-3")
+
+
+def test_gbnf_is_left_as_it_is_for_llama_cpp() -> None:
+    assert prepare_grammar(GBNF, thinking=False, as_lark=False) == GBNF
+
+
+@pytest.mark.parametrize(
+    ("grammar", "expected"),
+    [(GBNF, False), (LARK, True), ("# words\nstart : A", True), ("this is none", False)],
+)
+def test_notation_of_a_grammar_is_recognised(grammar: str, expected: bool) -> None:
+    assert is_lark(grammar) is expected
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        build_regex_grammar("a("),
+        build_regex_grammar("(?=a)b"),
+        build_regex_grammar(r"\bfoo"),
+        "start: missing",
+        "start: /[/",
+    ],
+)
+def test_grammar_that_cannot_be_followed_is_refused(grammar: str) -> None:
+    with pytest.raises(RequestRejected, match=r"^grammar: it cannot be followed: ") as raised:
+        prepare_grammar(grammar, thinking=False, as_lark=False)
+    assert raised.value.details["param"] == "grammar"
+    assert len(raised.value.message) < 400
+    assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ('root ::= "a"{2000000000}', "must repeat its parts at most 10000 times"),
+        ('root ::= ("a"{1,200}){1,200}', "must repeat its parts at most 10000 times"),
+        ("root ::= " + "(" * (MAX_LEVELS + 1), f"must be nested at most {MAX_LEVELS} deep"),
+        ("x" * (MAX_GRAMMAR_CHARS + 1), f"must have at most {MAX_GRAMMAR_CHARS} characters"),
+    ],
+    ids=["repetition", "nested repetition", "groups", "length"],
+)
+def test_check_grammar_refuses_grammars_that_grow_too_large(grammar: str, message: str) -> None:
+    with pytest.raises(RequestRejected, match=message):
+        check_grammar(grammar)
+
+
+def test_check_grammar_ignores_brackets_in_quotes() -> None:
+    check_grammar("root ::= " + '"(" ' * (2 * MAX_LEVELS) + '("a" | "b"){1,100}')

@@ -1,0 +1,58 @@
+"""The check of an answer against a regular expression or a list of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import re2
+
+from validation.findings import Issue
+
+_MAX_NAMED_CHOICES = 5
+# Memory of a compiled expression.
+_MAX_BYTES = 8 << 20
+
+
+class RegexCheck:
+    """Checks that an answer matches a regular expression as a whole; white space around is ignored.
+
+    The engine of the expressions does not backtrack, so the time is linear. Any thread may call it.
+
+    Raises:
+        ValueError: it is no regular expression, or has parts that need backtracking.
+    """
+
+    def __init__(self, regex: str) -> None:
+        options: Any = re2.Options()
+        options.max_mem = _MAX_BYTES
+        options.log_errors = False
+        try:
+            self._pattern: Any = re2.compile(regex, options)
+        except re2.error as error:
+            reason = error.args[0]
+            text = reason.decode() if isinstance(reason, bytes) else str(reason)
+            raise ValueError(f"The regular expression cannot be used: {text}.") from None
+        self._regex = regex
+
+    def find_issues(self, text: str) -> tuple[Issue, ...]:
+        """Return an issue unless the text matches."""
+        if self._pattern.fullmatch(text.strip()) is not None:
+            return ()
+        return (Issue("pattern_mismatch", f"The answer does not match {self._regex[:200]}."),)
+
+
+class ChoiceCheck:
+    """Checks that an answer is one of several texts; white space around it is ignored."""
+
+    def __init__(self, choices: Sequence[str]) -> None:
+        self._choices = frozenset(choice.strip() for choice in choices)
+        named = ", ".join(choices[:_MAX_NAMED_CHOICES])
+        more = len(choices) - _MAX_NAMED_CHOICES
+        self._choices_text = named if more <= 0 else f"{named} or {more} others"
+
+    def find_issues(self, text: str) -> tuple[Issue, ...]:
+        """Return an issue unless the text is one of them."""
+        if text.strip() in self._choices:
+            return ()
+        return (Issue("not_a_choice", f"The answer is not one of {self._choices_text}."),)
