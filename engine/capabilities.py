@@ -9,6 +9,10 @@ from typing import Any
 from engine.errors import UnsupportedParameter
 from engine.request import Chat, Prompt, SamplingParams
 
+# Variables of a chat template that switch reasoning on and off. The runtime's own template knows
+# only whether it is on.
+_REASONING_VARIABLES = frozenset({"enable_thinking", "thinking", "reasoning_effort"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
@@ -128,7 +132,7 @@ class Capabilities:
                     f"messages were given to the {self.backend} engine as the text of one turn, "
                     "because there is no chat template beside the model"
                 )
-            if set(prompt.template_kwargs) - {"enable_thinking"}:
+            if set(prompt.template_kwargs) - _REASONING_VARIABLES:
                 yield (
                     "chat_template_kwargs were ignored, because there is no chat template beside "
                     f"the model of the {self.backend} engine"

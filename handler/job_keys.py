@@ -25,6 +25,7 @@ _OPENAI_ONLY_KEYS = frozenset(
         "chat_template_kwargs",
         "enable_thinking",
         "parallel_tool_calls",
+        "reasoning_effort",
         "stream_options",
         "tool_choice",
         "tools",

@@ -9,7 +9,7 @@ from typing import Any
 # Parameters of OpenAI's API that are not supported here.
 _OPENAI_NAMES = """
     audio best_of echo function_call functions length_penalty logprobs modalities prediction
-    reasoning_effort suffix top_logprobs verbosity web_search_options
+    suffix top_logprobs verbosity web_search_options
 """
 # Parameters of vLLM and SGLang.
 _VLLM_NAMES = """

@@ -20,7 +20,7 @@ class InputSummary:
     """The result of a scan of an input.
 
     `problems` are the first MAX_LISTED_PROBLEMS problems, as line number and sentence;
-    `problem_count` counts all of them. `digest` is the SHA-256 of the file's bytes.
+    `problem_count` counts all of them. `digest` is the SHA-256 of the lines.
     """
 
     digest: str = ""

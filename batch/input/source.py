@@ -16,6 +16,8 @@ STDIN = "-"
 _HTTP_SCHEMES = ("http://", "https://")
 _READ_BYTES = 1 << 20
 _TIMEOUT_S = 60.0
+# More of them at the end of a file are lines like any other, which bounds the memory.
+_MAX_BLANK_LINES = 1_000
 
 
 class InputError(Exception):
@@ -37,10 +39,14 @@ class LineSource:
         self._hashes: array[int] | None = None
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines with their ends. Raises InputError, also if the file was changed."""
+        """Yield the lines with their ends, without blank ones at the end of the file.
+
+        Raises:
+            InputError: the file cannot be read or was changed.
+        """
         expected, hashes = self._hashes, array("Q")
         number = 0
-        for line in self._read():
+        for line in _without_blank_end(self._read()):
             number += 1
             line_hash = _hash_line(line)
             if expected is None:
@@ -70,6 +76,18 @@ class LineSource:
                         line = file.readline(max_read_bytes)
         except OSError as error:
             raise InputError(f"{self.path} cannot be read: {error.strerror}") from None
+
+
+def _without_blank_end(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines without the blank ones at the end, which editors and scripts leave there."""
+    blank_lines: list[bytes] = []
+    for line in lines:
+        if not line.strip() and len(blank_lines) < _MAX_BLANK_LINES:
+            blank_lines.append(line)
+        else:
+            yield from blank_lines
+            blank_lines.clear()
+            yield line
 
 
 def _hash_line(line: bytes) -> int:

@@ -22,6 +22,7 @@ from handler.request import read_flag
 from handler.sampling import describe_value
 
 MAX_TEMPLATE_CHARS = 100_000
+REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 def _read_chat(body: Mapping[str, Any]) -> tuple[Chat]:
@@ -40,10 +41,31 @@ def _read_chat(body: Mapping[str, Any]) -> tuple[Chat]:
             f"not too many levels, got {describe_value(template)}",
             "chat_template_kwargs",
         )
+    # Each of these is more exact than the one before it.
+    variables: dict[str, Any] = {}
+    if (effort := body.get("reasoning_effort")) is not None:
+        variables |= _read_effort(effort)
     if body.get("enable_thinking") is not None:
-        thinking = read_flag(body, "enable_thinking", default=False)
-        template = {"enable_thinking": thinking} | template
+        variables["enable_thinking"] = read_flag(body, "enable_thinking", default=False)
+    template = variables | template
     return (Chat(read_messages(body.get("messages")), template, read_tools(body).definitions),)
+
+
+def _read_effort(effort: Any) -> dict[str, Any]:
+    """Return the variables that templates read an effort from. Raises InvalidRequest.
+
+    Qwen and most others have `enable_thinking`, DeepSeek and Granite `thinking`, gpt-oss the effort
+    itself.
+    """
+    if effort not in REASONING_EFFORTS:
+        raise InvalidRequest(
+            f"reasoning_effort must be one of {', '.join(REASONING_EFFORTS)}, "
+            f"got {describe_value(effort)}",
+            "reasoning_effort",
+        )
+    if effort == "none":
+        return {"enable_thinking": False, "thinking": False}
+    return {"enable_thinking": True, "thinking": True, "reasoning_effort": effort}
 
 
 def _read_response_mode(body: Mapping[str, Any]) -> ResponseMode:

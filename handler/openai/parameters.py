@@ -30,6 +30,7 @@ CHAT_ONLY_PARAMETERS = (
     "chat_template_kwargs",
     "enable_thinking",
     "parallel_tool_calls",
+    "reasoning_effort",
     "tool_choice",
     "tools",
 )

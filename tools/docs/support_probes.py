@@ -130,6 +130,13 @@ PROBES: Sequence[Probe] = (
     ),
     _values("enable_thinking", True, values_text="true or false", routes=[CHAT]),
     _values(
+        "reasoning_effort",
+        "none",
+        "high",
+        values_text="none, minimal, low, medium, high, xhigh",
+        routes=[CHAT],
+    ),
+    _values(
         "chat_template_kwargs",
         {"a": 1},
         values_text="an object with variables for the chat template",

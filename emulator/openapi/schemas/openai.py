@@ -15,6 +15,7 @@ from emulator.openapi.schemas.common import (
     or_null,
     ref,
 )
+from handler.openai.chat import REASONING_EFFORTS
 from handler.openai.embeddings import EmbeddingsInput
 from handler.openai.parameters import ChatInput, CompletionInput, OpenAIInput
 from handler.openai.tools import MAX_TOOLS
@@ -72,6 +73,7 @@ _TOOLS: Schema = {
 }
 _TEMPLATE: Schema = {
     "enable_thinking": or_null(FLAG),
+    "reasoning_effort": or_null({"enum": list(REASONING_EFFORTS)}),
     "chat_template_kwargs": or_null({"type": "object"}),
 }
 _FORMAT: Schema = {

@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from engine import Chat
+from handler.errors import InvalidRequest
 from handler.job import JobHandler
 from handler.openai.events import stream_events
 from handler.openai.service import OpenAIService
@@ -264,3 +266,51 @@ async def test_prompt_that_opens_the_reasoning_itself(thinker: Any) -> None:
     output = await run_job(thinker("Hm.</think>Oslo it is."), prompt=prompt)
     [choice] = output["choices"]
     assert (choice["text"], choice["reasoning"]) == ("Oslo it is.", "Hm.")
+
+
+# -- the effort ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "variables"),
+    [
+        ({"reasoning_effort": "none"}, {"enable_thinking": False, "thinking": False}),
+        (
+            {"reasoning_effort": "high"},
+            {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"},
+        ),
+        ({"reasoning_effort": None}, {}),
+        # What a request says more exactly wins.
+        (
+            {"reasoning_effort": "none", "enable_thinking": True},
+            {"enable_thinking": True, "thinking": False},
+        ),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}},
+            {"enable_thinking": False, "thinking": True},
+        ),
+    ],
+)
+def test_effort_becomes_variables_of_the_template(
+    body: dict[str, Any], variables: dict[str, Any], thinker: Any
+) -> None:
+    call = OpenAIService(thinker("a")).parse_call(
+        "/v1/chat/completions", {"messages": MESSAGES, **body}
+    )
+    prompt = call.request.generation.prompt
+    assert isinstance(prompt, Chat)
+    assert prompt.template_kwargs == variables
+    assert call.request.warnings == ()
+
+
+@pytest.mark.parametrize("effort", ["max", "", 1, ["none"], True])
+def test_unknown_effort_is_refused(effort: Any, thinker: Any) -> None:
+    body = {"messages": MESSAGES, "reasoning_effort": effort}
+    with pytest.raises(InvalidRequest, match="reasoning_effort must be one of none, minimal, low"):
+        OpenAIService(thinker("a")).parse_call("/v1/chat/completions", body)
+
+
+def test_effort_is_only_for_chats(thinker: Any) -> None:
+    body = {"prompt": "x", "reasoning_effort": "none"}
+    call = OpenAIService(thinker("a")).parse_call("/v1/completions", body)
+    assert call.request.warnings == ("reasoning_effort is only for chats and was ignored",)

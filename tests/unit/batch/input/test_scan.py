@@ -51,6 +51,27 @@ def test_scan_of_a_valid_input(write: Write) -> None:
     )
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\n\n\n", b"\r\n \t\r\n", b"\n\n   "])
+def test_blank_lines_at_the_end_are_ignored(end: bytes, write: Write) -> None:
+    source = write(call("a"), call("b") + end)
+    first, second = scan(source), scan(source)
+    assert (first.lines, first.problem_count) == (second.lines, second.problem_count) == (2, 0)
+    assert first.digest == second.digest == compute_digest(source)
+
+
+def test_blank_lines_between_others_are_problems(write: Write) -> None:
+    summary = scan(write(b"", call("a"), b"", b" ", call("b"), b"", b""))
+    assert summary.lines == 5
+    assert summary.problems == [(number, "the line is empty") for number in (1, 3, 4)]
+
+
+def test_file_of_nothing_but_blank_lines_uses_little_memory(write: Write) -> None:
+    summary = scan(write(*[b""] * 5_000), max_lines=10_000)
+    # At most a thousand are held back as the end of the file; the others are lines.
+    assert summary.lines >= 3_999
+    assert scan(write(b"", b"")).lines == 0
+
+
 def test_every_problem_has_its_line(write: Write) -> None:
     def check(line: Line) -> None:
         if line.body.get("bad"):
