@@ -249,7 +249,12 @@ class LlamaCppBackend:
                 self._check_prompt_size(text)
             # An unknown id costs a search through all tokens for each token that is generated.
             self._check_token_ids(sampling.logit_bias, "logit_bias")
-            body = build_completion_request(text, sampling, cache_prompt=not self._deterministic)
+            body = build_completion_request(
+                text,
+                sampling,
+                context_length=self._config.context,
+                cache_prompt=not self._deterministic,
+            )
             with (
                 self._server.use(self._draft_config(sampling), aborted) as (server, reload_ms),
                 server.slots.acquire(text) as slot,

@@ -11,7 +11,11 @@ from engine.schema_grammar import build_grammar
 
 
 def build_completion_request(
-    prompt: RenderedPrompt, sampling: SamplingParams, *, cache_prompt: bool
+    prompt: RenderedPrompt,
+    sampling: SamplingParams,
+    *,
+    context_length: int,
+    cache_prompt: bool,
 ) -> dict[str, Any]:
     """Return the completion request for a prompt. Raises RequestRejected."""
     body: dict[str, Any] = {
@@ -35,6 +39,12 @@ def build_completion_request(
         "ignore_eos": sampling.ignore_eos,
         "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
     }
+    if sampling.repetition_penalty != 1 and not (
+        sampling.frequency_penalty or sampling.presence_penalty
+    ):
+        # The whole prompt and answer (R62); llama.cpp's window is 64 tokens. The other penalties are
+        # for the answer alone, but llama.cpp counts the prompt for them too, so their window stays.
+        body["repeat_last_n"] = context_length
     if sampling.seed is not None:
         # llama.cpp's seeds are 32 bits wide, and the highest one means "random".
         body["seed"] = sampling.seed % 0xFFFF_FFFF

@@ -212,6 +212,20 @@ async def test_logit_bias_bans_and_forces(engine: Engine) -> None:
     assert forced == "777"
 
 
+async def test_repetition_penalty_counts_the_whole_prompt(engine: Engine) -> None:  # R62
+    filler = " ".join(f"The number {number} is here." for number in range(70))
+    assert len(await engine.tokenize(filler)) > 500
+    either = {"temperature": 0, "grammar": 'root ::= " banana" | " cherry"'}
+    banana, *_ = await engine.tokenize(" banana")
+    for prompt, fruit in ((f"I eat a banana. {filler} I eat a", "cherry"), (filler, "banana")):
+        usual, _ = await ask(engine, prompt, **either, logit_bias={banana: 30})
+        assert usual == " banana"
+        penalized, _ = await ask(
+            engine, prompt, **either, logit_bias={banana: 30}, repetition_penalty=20.0
+        )
+        assert penalized == f" {fruit}"
+
+
 async def test_grammar_binds(engine: Engine) -> None:
     grammar = 'root ::= [0-9]+ "-" [a-f]+'
     text, _ = await ask(engine, PROMPT, grammar=grammar, max_tokens=8, seed=1)
