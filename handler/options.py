@@ -17,7 +17,7 @@ from handler.unknown_keys import KnownKeys
 from validation import Options
 from validation.options import MissingPart
 from validation.options.language import LanguageCheck
-from validation.verdict import AnswerCheck, Blocker, Redactor
+from validation.verdict import AnswerCheck, Blocker, Redactor, Repairer
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -51,6 +51,7 @@ class OptionsInput(BaseModel):
     blocked_terms: _Terms | None = Field(
         None, description="an array of up to 1000 words or phrases of up to 200 characters"
     )
+    repair_json: bool | None = Field(None, description="true or false")
     regenerate: bool | Literal[0, 1] | None = Field(None, description="true or false")
 
 
@@ -101,12 +102,12 @@ class OptionsReader:
                 warnings.append(f"{field} was not checked. {missing}")
                 return None
 
+        schema = _value_or_default(requested.json_schema, base.json_schema)
+        repairs_json = bool(_value_or_default(requested.repair_json, base.repair_json))
+        if repairs_json and schema is None:
+            schema = {}
         checks: dict[str, AnswerCheck | None] = {
-            "json_schema": build_option(
-                "json_schema",
-                _value_or_default(requested.json_schema, base.json_schema),
-                _build_schema_check,
-            ),
+            "json_schema": build_option("json_schema", schema, _build_schema_check),
             "language": build_option(
                 "language", _value_or_default(requested.language, base.language), LanguageCheck
             ),
@@ -129,6 +130,9 @@ class OptionsReader:
                 "redact_pii",
                 _join_pii_kinds(base.redact_pii, requested.redact_pii),
                 _build_redactor,
+            ),
+            repairer=build_option(
+                "repair_json", True if repairs_json else None, lambda _: _build_repairer()
             ),
             blockers=tuple(blocker for blocker in blockers if blocker is not None),
             regenerate=bool(_value_or_default(requested.regenerate, base.regenerate)),
@@ -225,6 +229,13 @@ def _build_redactor(kinds: frozenset[str]) -> Redactor:
     from validation.options.pii import PiiRedactor
 
     return PiiRedactor(kinds)
+
+
+@lru_cache(maxsize=1)
+def _build_repairer() -> Repairer:
+    from validation.options.json_repair import JsonRepairer
+
+    return JsonRepairer()
 
 
 # A thousand long terms take half a second to compile, and up to 400 MB after the first search.

@@ -8,11 +8,11 @@ from typing import Self
 
 from validation.checks import AnswerCase, Checks
 from validation.classifier import IntentClassifier, MissingNumpy
-from validation.findings import Subject
+from validation.findings import Issue, Subject
 from validation.intents import IntentDetector
 from validation.rules import DEFAULT_RULES, Rules, RulesError, add_location, load_rules
 from validation.sanitizer import Sanitizer
-from validation.verdict import Options, Verdict
+from validation.verdict import AnswerCheck, Options, Repairer, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,8 @@ _OPTION_RULES = (
     *("schema_not_json", "schema_mismatch", "pattern_mismatch", "not_a_choice"),
     *("language", "blocked_intent", "blocked_term"),
 )
+# The notice about a repaired answer.
+_REPAIRED = Issue("repaired_json", "The JSON of the answer was repaired.")
 
 
 class RulesValidator:
@@ -93,9 +95,15 @@ class RulesValidator:
         retry = any(rules[issue.rule].retry for issue in issues)
         checked_texts = subject.calls if subject.must_call else ()
         checked_texts = checked_texts or ((text,) if is_text else ())
-        for check in options.checks.values():
+        for name, check in options.checks.items():
             every_issue = (issue for each in checked_texts for issue in check.find_issues(each))
             if check_issues := tuple(dict.fromkeys(every_issue)):
+                # What `max_tokens` has cut is not made to look complete.
+                if name == "json_schema" and checked_texts == (text,) and not case.is_truncated:
+                    repaired = _repair(text, check, options.repairer)
+                    if repaired is not None:
+                        text, checked_texts, notices = repaired, (repaired,), (*notices, _REPAIRED)
+                        continue
                 issues += check_issues
                 # Another answer would be truncated by the same limit.
                 retry = retry or not case.is_truncated
@@ -107,6 +115,14 @@ class RulesValidator:
             removals=removals,
             retry=retry,
         )
+
+
+def _repair(text: str, check: AnswerCheck, repairer: Repairer | None) -> str | None:
+    """Return the answer as JSON that passes the check; None if it cannot be repaired so."""
+    repaired = None if repairer is None else repairer.repair(text)
+    if repaired is None or check.find_issues(repaired):
+        return None
+    return repaired
 
 
 def _load_classifier() -> IntentClassifier | None:

@@ -23,6 +23,13 @@ class Redactor(Protocol):
         """Return the redacted text, and the removals in order."""
 
 
+class Repairer(Protocol):
+    """Repairs answers that are nearly what a schema asks for."""
+
+    def repair(self, text: str) -> str | None:
+        """Return the repaired text; None if it cannot be repaired. Any thread may call it."""
+
+
 class Blocker(Protocol):
     """Decides which requests are not answered."""
 
@@ -34,11 +41,13 @@ class Blocker(Protocol):
 class Options:
     """The optional parts of validation that a request and the settings enable.
 
-    `regenerate` allows one more generation if the verdict has `retry`.
+    `repairer` may change an answer so that it passes the check `json_schema`. `regenerate` allows
+    one more generation if the verdict has `retry`.
     """
 
     checks: Mapping[str, AnswerCheck] = field(default_factory=dict)
     redactor: Redactor | None = None
+    repairer: Repairer | None = None
     blockers: tuple[Blocker, ...] = ()
     regenerate: bool = False
 

@@ -42,8 +42,9 @@ def build_completion_request(
     if sampling.repetition_penalty != 1 and not (
         sampling.frequency_penalty or sampling.presence_penalty
     ):
-        # The whole prompt and answer (R62); llama.cpp's window is 64 tokens. The other penalties are
-        # for the answer alone, but llama.cpp counts the prompt for them too, so their window stays.
+        # The whole prompt and answer (R62); llama.cpp's window is 64 tokens. The other penalties
+        # are for the answer alone, but llama.cpp counts the prompt for them too, so their window
+        # stays.
         body["repeat_last_n"] = context_length
     if sampling.seed is not None:
         # llama.cpp's seeds are 32 bits wide, and the highest one means "random".

@@ -145,6 +145,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("blocked_terms", ["bomb", None], f'{TERMS_SAID}, got ["bomb",null]'),
     ("blocked_terms", ["x" * 201], f"{TERMS_SAID}, got an array of 1"),
     ("blocked_terms", ["x"] * 1001, f"{TERMS_SAID}, got an array of 1001"),
+    ("repair_json", 1, f"{REGENERATE_SAID}, got 1"),
     ("regenerate", 2, f"{REGENERATE_SAID}, got 2"),
     ("regenerate", "1", f'{REGENERATE_SAID}, got "1"'),
     ("regenerate", [], f"{REGENERATE_SAID}, got []"),
