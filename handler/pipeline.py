@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine import Delta, Engine, GenerationRequest, Slot
+from engine import Chat, Delta, Engine, Message, Slot
 from engine.errors import EngineError
 from handler.active_generation import ActiveGeneration, BlockedStream
 from handler.completed_answer import CompletedAnswer
@@ -15,6 +15,9 @@ from handler.errors import InvalidRequest
 from handler.offload import run_in_thread
 from handler.request import TextRequest
 from validation import Issue, Validator, Verdict
+
+# Issues that a model can correct if it knows of them.
+_FORM_RULES = frozenset({"schema_not_json", "schema_mismatch", "pattern_mismatch", "not_a_choice"})
 
 
 class Pipeline:
@@ -100,11 +103,11 @@ class Pipeline:
         remaining_s = request.generation.timeout_s
         remaining_s = self.engine.request_timeout_s if remaining_s is None else remaining_s
         remaining_s -= time.monotonic() - started_at
-        second_request = _build_regeneration_request(request.generation, remaining_s)
+        second_request = _build_regeneration_request(request, answer, remaining_s)
         if second_request is None:
             return answer
         try:
-            second = await self._generate(replace(request, generation=second_request))
+            second = await self._generate(second_request)
         except EngineError as error:
             warning = f"the answer was not generated again: {error.message}"
             return replace(answer, warnings=(*answer.warnings, warning))
@@ -122,16 +125,31 @@ def _list_issues(answer: CompletedAnswer) -> tuple[Issue, ...]:
 
 
 def _build_regeneration_request(
-    request: GenerationRequest, timeout_s: float
-) -> GenerationRequest | None:
+    request: TextRequest, answer: CompletedAnswer, timeout_s: float
+) -> TextRequest | None:
     """Return the request for a second answer.
 
-    None if no time remains, or if greedy sampling would generate the same answer again.
+    In a chat the model is told what is wrong with the form of its answer. None if no time remains,
+    or if greedy sampling would generate the same answer again.
     """
-    sampling = request.sampling
-    is_greedy = sampling.temperature == 0 or sampling.top_p == 0 or sampling.top_k == 1
-    if is_greedy or timeout_s <= 0:
+    if timeout_s <= 0:
+        return None
+    sampling, prompt = request.generation.sampling, request.generation.prompt
+    correction = _build_correction(answer)
+    if isinstance(prompt, Chat) and correction:
+        prompt = replace(prompt, messages=(*prompt.messages, *correction))
+    elif sampling.temperature == 0 or sampling.top_p == 0 or sampling.top_k == 1:
         return None
     if sampling.seed is not None:
         sampling = replace(sampling, seed=(sampling.seed + 1) % 2**63)
-    return replace(request, sampling=sampling, timeout_s=timeout_s)
+    generation = replace(request.generation, prompt=prompt, sampling=sampling, timeout_s=timeout_s)
+    return replace(request, generation=generation, asked_prompt=request.generation.prompt)
+
+
+def _build_correction(answer: CompletedAnswer) -> tuple[Message, ...]:
+    """Return the turns that tell a model what is wrong with the form of its answer, if it is."""
+    problems = [each.message for each in _list_issues(answer) if each.rule in _FORM_RULES]
+    if not problems:
+        return ()
+    text = f"{' '.join(problems)} Answer again, with nothing but the corrected answer."
+    return Message("assistant", answer.reply.text or answer.output), Message("user", text)

@@ -16,6 +16,8 @@ from handler.pipeline import Pipeline
 from handler.request import TextRequest, parse_job
 from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RecordingGenerate
 from validation import Issue, Options, Subject, Validator, Verdict
+from validation.rules import DEFAULT_RULES, load_rules
+from validation.rules_validator import RulesValidator
 
 LOUD, QUIET = ["He", "llo!"], ["He", "llo"]
 SHOUTED = {"rule": "shouting", "message": "somebody shouted"}
@@ -367,3 +369,75 @@ async def test_openai_call_that_asks_is_generated_again(
     assert len(recorder.requests) == 2
     assert body["choices"][0]["text"] == "Hello"
     assert body["regenerated"]["discarded_issues"] == ["somebody shouted"]
+
+
+# -- what the model is told -----------------------------------------------------------------------
+
+CITY = {"type": "object", "required": ["city"]}
+CORRECTED = [
+    {"when": "Answer again, with nothing but", "pieces": ['{"city": "Oslo"}']},
+    {"pieces": ["<think>hm</think>", '{"town": "Oslo"}']},
+]
+CITIES = [
+    {"role": "system", "content": "You know cities."},
+    {"role": "user", "content": "Which city is it?"},
+]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("is_job", [True, False])
+async def test_model_is_told_what_is_wrong_with_the_form(
+    temperature: float, is_job: bool, pipeline_of: PipelineFactory
+) -> None:  # R61
+    recorder = SubjectRecorder()
+    pipeline = pipeline_of(*CORRECTED, validator=recorder)
+    validation = {"json_schema": CITY, "regenerate": True}
+    job_input: dict[str, Any] = {"messages": CITIES, "validation": validation}
+    if is_job:
+        job_input["sampling_params"] = {"temperature": temperature}
+    else:
+        body = {**job_input, "temperature": temperature, "enable_validation": True}
+        job_input = {"openai_route": "/v1/chat/completions", "openai_input": body}
+    output = await JobHandler(pipeline).run({"input": job_input})
+    [choice] = output["choices"]
+    assert (choice["text"] if is_job else choice["message"]["content"]) == '{"city": "Oslo"}'
+    assert output["validation"]["valid"]
+    [problem] = output["regenerated"]["discarded_issues"]
+    assert "city is missing" in problem
+    # The second answer is one to the same question.
+    assert [subject.prompt for subject in recorder.subjects] == ["Which city is it?"] * 2
+    assert {subject.system for subject in recorder.subjects} == {"You know cities."}
+
+
+async def test_model_is_told_its_own_text_without_the_reasoning(
+    pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = pipeline_of(*CORRECTED, validator=SubjectRecorder())
+    recorded: list[Any] = []
+    generate = pipeline.engine.generate
+
+    async def record(request: Any, *arguments: Any, **options: Any) -> Any:
+        recorded.append(request.prompt)
+        return await generate(request, *arguments, **options)
+
+    monkeypatch.setattr(pipeline.engine, "generate", record)
+    validation = {"json_schema": CITY, "regenerate": True}
+    await JobHandler(pipeline).run({"input": {"messages": CITIES, "validation": validation}})
+    first, second = recorded
+    assert second.messages[:2] == first.messages
+    assistant, user = second.messages[2:]
+    assert (assistant.role, assistant.content) == ("assistant", '{"town": "Oslo"}')
+    assert user.role == "user"
+    assert "city is missing" in user.content
+
+
+class SubjectRecorder(RulesValidator):
+    """The real rules, and what they were asked about."""
+
+    def __init__(self) -> None:
+        super().__init__(load_rules(DEFAULT_RULES))
+        self.subjects: list[Subject] = []
+
+    def validate(self, subject: Subject, options: Options) -> Verdict:
+        self.subjects.append(subject)
+        return super().validate(subject, options)
