@@ -374,7 +374,7 @@ async def test_openai_call_that_asks_is_generated_again(
 # -- what the model is told -----------------------------------------------------------------------
 
 CITY = {"type": "object", "required": ["city"]}
-CORRECTED = [
+CORRECTED: list[dict[str, Any]] = [
     {"when": "Answer again, with nothing but", "pieces": ['{"city": "Oslo"}']},
     {"pieces": ["<think>hm</think>", '{"town": "Oslo"}']},
 ]
