@@ -25,6 +25,7 @@ class Capabilities:
     `turns`: a chat is rendered turn by turn, and not as the text of one turn.
     `own_template`: the model has its own chat template, and not one that the engine supplies.
     `template_markers`: the texts that mark turns in a prompt rendered by that template.
+    `late_system`: the chat template takes system messages after the first message.
     `starts_in_reasoning`: the chat template begins every answer inside the model's reasoning.
     `plain_prompts`: a text prompt is not wrapped in a template.
     `embedding_size`: the dimensions of an embedding.
@@ -55,6 +56,7 @@ class Capabilities:
     turns: bool = True
     own_template: bool = False
     template_markers: Sequence[str] = ()
+    late_system: bool = True
     starts_in_reasoning: bool = False
     plain_prompts: bool = True
     tokenize: bool = False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from textwrap import shorten
 
 from engine.capabilities import Capabilities
+from engine.errors import EngineError, RequestRejected
 from engine.request import Chat, GenerationRequest, Message
 
 # Turn markers of templates that use ordinary text for them, or whose text is unknown because it is
@@ -18,6 +20,8 @@ KNOWN_MARKERS = (
 )
 # Some templates begin or end turns with these, but in a user's text they may be HTML.
 _HTML_TAGS = {"<s>", "</s>"}
+_MAX_REASON_CHARS = 300
+_SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 def template_markers(rendered: str, special_tokens: Iterable[str]) -> tuple[str, ...]:
@@ -28,6 +32,50 @@ def template_markers(rendered: str, special_tokens: Iterable[str]) -> tuple[str,
     """
     candidates = {*special_tokens, *KNOWN_MARKERS} - _HTML_TAGS
     return tuple(sorted(each for each in candidates if each.strip() and each in rendered))
+
+
+def template_error(reason: str) -> RequestRejected:
+    """Return the error for messages that a chat template refuses, in one sentence."""
+    reason = shorten(reason, _MAX_REASON_CHARS)
+    return RequestRejected(
+        f"messages: the model's chat template cannot take them: {reason}", param="messages"
+    )
+
+
+def takes_late_system(render: Callable[[Chat], str]) -> bool:
+    """Return whether a chat template takes a second system message after other turns.
+
+    Strict templates refuse it, and some leave it out.
+    """
+    turns = (
+        *(("system", "the first rule"), ("user", "a"), ("assistant", "b")),
+        *(("system", "the second rule"), ("user", "c")),
+    )
+    try:
+        rendered = render(Chat(tuple(Message(role, content) for role, content in turns)))
+    except EngineError:
+        return False
+    return "the first rule" in rendered and "the second rule" in rendered
+
+
+def merge_system_messages(
+    request: GenerationRequest, capabilities: Capabilities
+) -> tuple[GenerationRequest, tuple[str, ...]]:
+    """Return the request with one system message, at the start, if the template takes no others."""
+    prompt = request.prompt
+    if capabilities.late_system or not isinstance(prompt, Chat):
+        return request, ()
+    system = [message for message in prompt.messages if message.role in _SYSTEM_ROLES]
+    if not system or (len(system) == 1 and prompt.messages[0] is system[0]):
+        return request, ()
+    text = "\n\n".join(message.content for message in system)
+    others = (message for message in prompt.messages if message.role not in _SYSTEM_ROLES)
+    prompt = replace(prompt, messages=(Message("system", text), *others))
+    warning = (
+        f"messages: the chat template of {capabilities.model} takes one system message, at the "
+        "start, so all of them were joined there"
+    )
+    return replace(request, prompt=prompt), (warning,)
 
 
 def apply_chat_template(

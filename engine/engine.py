@@ -12,7 +12,7 @@ from typing import Any
 from engine.admission import Admission, Slot
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
-from engine.chat_template import apply_chat_template
+from engine.chat_template import apply_chat_template, merge_system_messages
 from engine.config import EngineConfig
 from engine.errors import (
     EngineClosed,
@@ -201,7 +201,12 @@ class Engine:
             capabilities = await self._host.ready()
             check_size(request.prompt, capabilities.context_length)
             request, template_warnings = apply_chat_template(request, capabilities)
-            warnings = template_warnings + capabilities.check(request.prompt, request.sampling)
+            request, system_warnings = merge_system_messages(request, capabilities)
+            warnings = (
+                *template_warnings,
+                *system_warnings,
+                *capabilities.check(request.prompt, request.sampling),
+            )
             opens_reasoning = await self._starts_in_reasoning(request.prompt, capabilities)
         except BaseException:
             self._admission.release()

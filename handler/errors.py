@@ -232,5 +232,7 @@ def _describe_context_length(error: engine.PromptTooLong, param: str) -> str | N
     at_least = "" if is_exact else "at least "
     return (
         f"This model's maximum context length is {limit} tokens. However, your {param} resulted in "
-        f"{at_least}{tokens} tokens. Please reduce the length of the {param}."
+        f"{at_least}{tokens} tokens. Please reduce the length of the {param}. "
+        # LangChain searches the message for the code.
+        "(context_length_exceeded)"
     )

@@ -225,7 +225,7 @@ async def test_prompt_that_is_too_long_is_the_clients_own_class(
     program: str, expected: str, clients: Clients
 ) -> None:  # R64: agents shorten the conversation or go to another model then.
     (seen,) = (await clients.saw(program))["overflow"]
-    assert expected in seen["raised"]
+    assert expected in seen["raised"], seen["said"]
     assert "This model's maximum context length is 4096 tokens" in seen["said"]
 
 

@@ -19,7 +19,7 @@ from engine.backends.llamacpp.infill import fill_infill_template, read_infill_te
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
 from engine.capabilities import Capabilities
-from engine.chat_template import template_markers
+from engine.chat_template import takes_late_system, template_markers
 from engine.errors import EngineError, PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.prompt_size import check_tokens
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
@@ -115,6 +115,7 @@ class LlamaCppBackend:
             else 0,
             infill=bool(self._infill_template),
             draft=self._draft_path is not None,
+            late_system=rendered is None or takes_late_system(self.render),
             starts_in_reasoning=rendered is not None and reasoning.starts_in_reasoning(rendered),
             prefix_reuse=not self._deterministic,
         )
@@ -296,6 +297,7 @@ def build_capabilities(
     infill: bool = False,
     draft: bool = False,
     template_markers: Sequence[str] | None = None,
+    late_system: bool = True,
     starts_in_reasoning: bool = False,
     prefix_reuse: bool = True,
 ) -> Capabilities:
@@ -318,6 +320,7 @@ def build_capabilities(
         chat_template=True,
         own_template=template_markers is not None,
         template_markers=template_markers or (),
+        late_system=late_system,
         starts_in_reasoning=starts_in_reasoning,
         tokenize=True,
         embeddings=embedding_size > 0,

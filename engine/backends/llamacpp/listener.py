@@ -5,10 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import secrets
 import socket
 from typing import Any
 
+from engine.chat_template import template_error
 from engine.errors import (
     BackendFailed,
     EngineError,
@@ -19,6 +21,8 @@ from engine.errors import (
 )
 from engine.temporary_folders import ScratchFolder
 
+# The reason at the end of the trace of a chat template.
+_TEMPLATE_ERROR = re.compile(r"\nError: (?:Jinja Exception: )?(.+)\Z", re.DOTALL)
 # llama.cpp takes a host name with this suffix as the path of a Unix socket.
 _SOCKET_NAME = "listener.sock"
 _MAX_SOCKET_PATH_BYTES = 107
@@ -90,6 +94,8 @@ def to_engine_error(error: dict[str, Any]) -> EngineError:
         )
     if error.get("type") == "not_supported_error":
         return UnsupportedParameter(f"llama.cpp refused the request: {message}")
+    if error.get("code") == 400 and (reason := _TEMPLATE_ERROR.search(message)) is not None:
+        return template_error(reason[1])
     if error.get("code") == 400:
         return RequestRejected(f"llama.cpp refused the request: {message}")
     return BackendFailed(f"llama.cpp failed: {message}")

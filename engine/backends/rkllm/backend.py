@@ -169,6 +169,7 @@ class RkllmBackend:
             template_markers=(
                 tokenizer.markers if tokenizer is not None and tokenizer.rendered_question else None
             ),
+            late_system=tokenizer is None or tokenizer.takes_late_system,
             starts_in_reasoning=tokenizer is not None and tokenizer.starts_in_reasoning,
             adapters=[adapter.name for adapter in self._adapters],
             logits=self._token_loop is not None,

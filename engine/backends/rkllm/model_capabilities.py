@@ -32,6 +32,7 @@ def build_capabilities(
     has_tokenizer: bool,
     has_template: bool,
     template_markers: Sequence[str] | None = None,
+    late_system: bool = True,
     starts_in_reasoning: bool = False,
     adapters: Sequence[str] = (),
     logits: bool = False,
@@ -46,6 +47,7 @@ def build_capabilities(
         has_tokenizer: there are tokenizer files.
         has_template: the tokenizer files contain a chat template.
         template_markers: the markers of that template; None if it cannot render one user turn.
+        late_system: that template takes system messages after the first message.
         starts_in_reasoning: that template starts every answer in the model's reasoning.
         adapters: the names of the LoRA adapters.
         logits: tokens are sampled here, from the runtime's logits.
@@ -80,6 +82,7 @@ def build_capabilities(
         own_template=template_markers is not None,
         template_markers=template_markers or (),
         turns=has_template,
+        late_system=late_system,
         starts_in_reasoning=starts_in_reasoning,
         plain_prompts=has_tokenizer,
         tokenize=has_tokenizer,

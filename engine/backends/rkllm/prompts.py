@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from engine import reasoning
 from engine.backends.rkllm.time_limit import TimeLimitExceededError, run_with_time_limit
-from engine.chat_template import template_markers
+from engine.chat_template import takes_late_system, template_error, template_markers
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.request import Chat, Message
 from engine.tool_prompt import render_with_tools
@@ -110,6 +110,16 @@ class ChatTokenizer:
         return rendered is not None and reasoning.starts_in_reasoning(rendered)
 
     @property
+    def takes_late_system(self) -> bool:
+        """Whether the template takes system messages after the first message."""
+        if self.rendered_question is None:
+            return True
+        try:
+            return run_with_time_limit(_TEMPLATE_TRIAL_S, lambda: takes_late_system(self.render))
+        except TimeLimitExceededError:
+            return False
+
+    @property
     def markers(self) -> tuple[str, ...]:
         """The texts that mark turns in a prompt that the template rendered."""
         special = (text for text, is_special in self.added_tokens().values() if is_special)
@@ -139,9 +149,7 @@ class ChatTokenizer:
             )
         except Exception as error:
             # A template is a program, so it may raise any exception.
-            raise RequestRejected(
-                f"messages: the model's chat template cannot take them: {error}"
-            ) from error
+            raise template_error(str(error)) from error
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return token ids; `special` adds the tokens that start a prompt (templates have them)."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine import BackendConfig, Chat, Message
+from engine.errors import RequestRejected
 from tests.conftest import EngineFactory
 
 # Parts of its template, and their replacements.
@@ -45,5 +46,10 @@ async def test_template_that_opens_reasoning_is_detected(
     # R39: as DeepSeek-R1's, whose answers have only the thoughts' end in them.
     engine = engine_factory(changed(model_path, tmp_path, old, new))
     assert (await engine.ready()).starts_in_reasoning is opens
+    if old is BEGINNING:
+        # The reason alone, without llama.cpp's trace.
+        with pytest.raises(RequestRejected) as raised:
+            await engine.render(Chat((Message("user", "a"),)))
+        assert raised.value.message == ("messages: the model's chat template cannot take them: no")
     prompt = await engine.render(Chat((Message("user", "hi"),)))
     assert prompt.endswith("<|im_start|>as<think>\n") is opens

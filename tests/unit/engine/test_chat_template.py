@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from engine import Capabilities, Chat, GenerationRequest, Message
-from engine.chat_template import apply_chat_template, template_markers
+from engine.chat_template import (
+    apply_chat_template,
+    merge_system_messages,
+    takes_late_system,
+    template_error,
+    template_markers,
+)
+from engine.errors import RequestRejected
 from engine.request import TemplateMode
 
 CHATML = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
@@ -83,3 +91,72 @@ def test_markers_of_plain_text_are_known_and_html_is_no_marker() -> None:
 
 def test_markers_survive_the_wire() -> None:
     assert Capabilities(**INSTRUCT.to_wire()) == INSTRUCT
+
+
+# -- system messages ------------------------------------------------------------------------------
+
+
+def turns(*pairs: tuple[str, str]) -> Chat:
+    return Chat(tuple(Message(role, content) for role, content in pairs))
+
+
+def lenient(chat: Chat) -> str:
+    return "".join(f"<{each.role}>{each.content}" for each in chat.messages)
+
+
+def strict(chat: Chat) -> str:
+    if any(each.role == "system" for each in chat.messages[1:]):
+        raise RequestRejected("System message must be at the beginning.")
+    return lenient(chat)
+
+
+def forgetful(chat: Chat) -> str:
+    first, *others = chat.messages
+    return lenient(Chat((first, *(each for each in others if each.role != "system"))))
+
+
+@pytest.mark.parametrize(
+    ("render", "expected"), [(lenient, True), (strict, False), (forgetful, False)]
+)
+def test_template_is_tried_with_a_late_system_message(
+    render: Callable[[Chat], str], expected: bool
+) -> None:
+    assert takes_late_system(render) is expected
+
+
+STRICT = replace(INSTRUCT, late_system=False)
+LATE = turns(("system", "a"), ("user", "b"), ("developer", "c"), ("user", "d"), ("system", "e"))
+
+
+def test_system_messages_are_joined_for_a_strict_template() -> None:
+    merged, [warning] = merge_system_messages(GenerationRequest(prompt=LATE), STRICT)
+    assert merged.prompt == turns(("system", "a\n\nc\n\ne"), ("user", "b"), ("user", "d"))
+    assert warning == (
+        "messages: the chat template of tiny takes one system message, at the start, so all of "
+        "them were joined there"
+    )
+    late = GenerationRequest(prompt=turns(("user", "b"), ("system", "a")))
+    assert merge_system_messages(late, STRICT)[0].prompt == turns(("system", "a"), ("user", "b"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "capabilities"),
+    [
+        (LATE, INSTRUCT),
+        (turns(("system", "a"), ("user", "b")), STRICT),
+        (turns(("user", "b"), ("assistant", "c")), STRICT),
+        ("text", STRICT),
+        ((1, 2), STRICT),
+    ],
+)
+def test_other_prompts_are_left_as_they_are(prompt: Any, capabilities: Capabilities) -> None:
+    request = GenerationRequest(prompt=prompt)
+    assert merge_system_messages(request, capabilities) == (request, ())
+
+
+def test_error_of_a_template_is_one_sentence() -> None:
+    error = template_error("no\n  such   role " + "x" * 500)
+    assert error.message.startswith("messages: the model's chat template cannot take them: no such")
+    assert "\n" not in error.message
+    assert len(error.message) < 400
+    assert error.details == {"param": "messages"}

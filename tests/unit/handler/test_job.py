@@ -320,7 +320,7 @@ BAD_CALLS = [
         "invalid_request_error",
         "prompt",
         "This model's maximum context length is 4096 tokens. However, your prompt resulted in "
-        "5000 tokens. Please reduce the length of the prompt.",
+        "5000 tokens. Please reduce the length of the prompt. (context_length_exceeded)",
     ),
 ]
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
+from engine.errors import RequestRejected
+from handler.errors import error_info
 from handler.openai.events import stream_events
 from handler.openai.service import OpenAIService
 from handler.options import NO_DEFAULTS
@@ -241,3 +243,36 @@ async def test_template_that_refuses_one_turn_does_not_start_in_reasoning(
 ) -> None:
     write_tokenizer(tmp_path, "{{ raise_exception('system first') }}")
     assert not (await rkllm_of(says("a")).ready()).starts_in_reasoning
+
+
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+
+
+async def test_late_system_messages_are_joined_for_a_strict_template(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    # R64: agents send instructions late.
+    write_tokenizer(tmp_path, STRICT)
+    engine = rkllm_of('answer\n  say "\\{seen}"\n')
+    assert not (await engine.ready()).late_system
+    service = service_of(engine)
+    turns = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi"},
+        {"role": "system", "content": "Be short."},
+    ]
+    told = await prompt_of(service, {"messages": turns})
+    assert "system\nBe kind.\n\nBe short.<|im_end|>" in told
+    full = await whole(service, {"messages": turns})
+    assert any("at the start, so all of them were joined" in each for each in full["warnings"])
+    # A template that takes nothing says so in one sentence.
+    write_tokenizer(tmp_path, "{{ raise_exception('no chats') }}")
+    with pytest.raises(RequestRejected) as raised:
+        await whole(service_of(rkllm_of(says("a"))), {"messages": turns[1:2]})
+    failure = error_info(raised.value)
+    assert failure.message == "messages: the model's chat template cannot take them: no chats"
+    assert failure.param == "messages"

@@ -153,7 +153,7 @@ async def test_long_text_is_refused_by_name(pipeline_of: PipelineFactory) -> Non
     # R64
     assert error["message"].endswith(
         "context length is 3 tokens. However, your input resulted in 3 tokens. "
-        "Please reduce the length of the input."
+        "Please reduce the length of the input. (context_length_exceeded)"
     )
     assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
 

@@ -27,7 +27,8 @@ def overflow(param: str) -> dict[str, Any]:
     tokens = 202 if param == "messages" else 200
     return {
         "message": "This model's maximum context length is 64 tokens. However, your "
-        f"{param} resulted in {tokens} tokens. Please reduce the length of the {param}.",
+        f"{param} resulted in {tokens} tokens. Please reduce the length of the {param}. "
+        "(context_length_exceeded)",
         "type": "invalid_request_error",
         "param": param,
         "code": "context_length_exceeded",

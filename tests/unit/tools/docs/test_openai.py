@@ -38,7 +38,7 @@ def test_every_capability_is_listed() -> None:
     }
     of_model = {
         *("backend", "model", "context_length", "embedding_size", "starts_in_reasoning", "runtime"),
-        *("own_template", "template_markers"),
+        *("own_template", "template_markers", "late_system"),
     }
     response = CAPABILITY_LABELS.keys()
     assert response | parameters | of_model == {field.name for field in fields(Capabilities)}
