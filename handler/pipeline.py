@@ -143,7 +143,7 @@ def _build_regeneration_request(
     if sampling.seed is not None:
         sampling = replace(sampling, seed=(sampling.seed + 1) % 2**63)
     generation = replace(request.generation, prompt=prompt, sampling=sampling, timeout_s=timeout_s)
-    return replace(request, generation=generation, asked_prompt=request.generation.prompt)
+    return replace(request, generation=generation, original_prompt=request.generation.prompt)
 
 
 def _build_correction(answer: CompletedAnswer) -> tuple[Message, ...]:

@@ -33,8 +33,8 @@ class TextRequest:
     `warnings` are sentences for the client about ignored input. `returns_logprobs` is false if the
     log-probabilities only rank the answer among others. `model` is the model that a job names if
     there are several; None for the default. `reply_format` states what the output may have besides
-    its text; None if all of it is text. `asked_prompt` is the prompt that the answer is for if the
-    engine gets a longer one.
+    its text; None if all of it is text. `original_prompt` is the prompt that the answer is for if
+    the engine gets a longer one.
     """
 
     generation: GenerationRequest
@@ -45,12 +45,12 @@ class TextRequest:
     returns_logprobs: bool = True
     model: str | None = None
     reply_format: ReplyFormat | None = REASONING_ONLY
-    asked_prompt: Prompt | None = None
+    original_prompt: Prompt | None = None
 
     @property
     def prompt_text(self) -> str:
         """The prompt that the answer is validated against: in a chat the last user turn."""
-        prompt = self._asked_prompt
+        prompt = self._validated_prompt
         if isinstance(prompt, Chat):
             turns = self._select_turns({"user"})
             return turns[-1] if turns else ""
@@ -64,7 +64,7 @@ class TextRequest:
     @property
     def user_text(self) -> str:
         """All text from the user and from tools, in all turns of a chat."""
-        if isinstance(self._asked_prompt, Chat):
+        if isinstance(self._validated_prompt, Chat):
             return "\n".join(self._select_turns({"user", "tool", "function"}))
         return self.prompt_text
 
@@ -73,11 +73,11 @@ class TextRequest:
         return replace(self, generation=replace(self.generation, timeout_s=timeout_s))
 
     @property
-    def _asked_prompt(self) -> Prompt:
-        return self.generation.prompt if self.asked_prompt is None else self.asked_prompt
+    def _validated_prompt(self) -> Prompt:
+        return self.generation.prompt if self.original_prompt is None else self.original_prompt
 
     def _select_turns(self, roles: Set[str]) -> list[str]:
-        prompt = self._asked_prompt
+        prompt = self._validated_prompt
         messages = prompt.messages if isinstance(prompt, Chat) else ()
         return [message.content for message in messages if message.role in roles]
 
