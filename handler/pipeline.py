@@ -129,8 +129,8 @@ def _build_regeneration_request(
 ) -> TextRequest | None:
     """Return the request for a second answer.
 
-    In a chat the model is told what is wrong with the form of its answer. None if no time remains,
-    or if greedy sampling would generate the same answer again.
+    In a chat it has the first answer and what is wrong with its form. None if no time remains, or
+    if greedy sampling would generate the same answer again.
     """
     if timeout_s <= 0:
         return None
@@ -147,7 +147,7 @@ def _build_regeneration_request(
 
 
 def _build_correction(answer: CompletedAnswer) -> tuple[Message, ...]:
-    """Return the turns that tell a model what is wrong with the form of its answer, if it is."""
+    """Return the turns with an answer and what is wrong with its form; none if nothing is."""
     problems = [each.message for each in _list_issues(answer) if each.rule in _FORM_RULES]
     if not problems:
         return ()
