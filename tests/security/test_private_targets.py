@@ -7,10 +7,12 @@ The test's own resolver stands in for a name server of the attacker's.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
@@ -18,7 +20,7 @@ import pytest
 
 from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
-from tests.security.internal_server import internal_server
+from tests.security.internal_server import InternalServer, internal_server
 from tests.unit.emulator.receiver import receiving
 
 INPUT = {"prompt": "hello there"}
@@ -148,6 +150,25 @@ async def test_bucket_name_that_resolves_to_this_machine_is_not_connected_to(
         assert internal.connections == 0
 
 
+@asynccontextmanager
+async def two_servers_on_one_port(
+    body: bytes, host: str
+) -> AsyncIterator[tuple[InternalServer, InternalServer]]:
+    """A server at `host`, and one at 127.0.0.1 with the same port, which others may have taken."""
+    for _ in range(20):
+        async with AsyncExitStack() as servers:
+            first = await servers.enter_async_context(internal_server(body, host=host))
+            try:
+                second = await servers.enter_async_context(internal_server(body, port=first.port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            yield first, second
+            return
+    raise AssertionError("every port is taken")
+
+
 async def test_rebound_name_is_connected_to_at_the_address_that_was_checked(
     serve: Serve, resolve: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,8 +182,7 @@ async def test_rebound_name_is_connected_to_at_the_address_that_was_checked(
     ok = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
     async with (
         server.client() as client,
-        internal_server(ok, host=public) as checked,
-        internal_server(ok, port=checked.port) as internal,
+        two_servers_on_one_port(ok, public) as (checked, internal),
     ):
         await ended(client, webhook=f"http://rebound.example:{checked.port}/")
         async with asyncio.timeout(10):
