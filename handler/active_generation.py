@@ -14,6 +14,7 @@ from engine.abortable import Abortable
 from handler.completed_answer import CompletedAnswer
 from handler.content_log import log_answer
 from handler.offload import run_in_thread
+from handler.reasoning_budget import BudgetedStream
 from handler.redaction import redact_deltas
 from handler.reply.parser import read_reply
 from handler.reply.reply import Reply
@@ -36,7 +37,7 @@ class ActiveGeneration(Abortable):
     def __init__(
         self,
         request: TextRequest,
-        stream: TokenStream | BlockedStream,
+        stream: TokenStream | BudgetedStream | BlockedStream,
         first_batch: list[Delta],
         model: str,
         validator: Validator | None,

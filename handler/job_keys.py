@@ -8,6 +8,7 @@ from typing import Any
 from handler.constraints import CONSTRAINT_KEYS
 from handler.options import OptionsInput
 from handler.parameter_names import IGNORED, LABELS
+from handler.reasoning_budget import BUDGET_KEYS
 from handler.sampling import SamplingInput
 from handler.unknown_keys import KnownKeys
 
@@ -33,7 +34,9 @@ _OPENAI_ONLY_KEYS = frozenset(
 )
 
 _AT_INPUT = dict.fromkeys(_PROMPT_KEYS | _TEXT_JOB_KEYS | _CALL_KEYS, "input.")
-_AT_SAMPLING = dict.fromkeys(_SAMPLING_KEYS | CONSTRAINT_KEYS, "input.sampling_params.")
+_AT_SAMPLING = dict.fromkeys(
+    _SAMPLING_KEYS | CONSTRAINT_KEYS | BUDGET_KEYS, "input.sampling_params."
+)
 _AT_VALIDATION = dict.fromkeys(_VALIDATION_KEYS, "input.validation.")
 _AT_POLICY = dict.fromkeys(_POLICY_KEYS, "policy.")
 _AT_JOB = dict.fromkeys(_JOB_KEYS - {"id"}, "")
@@ -52,7 +55,7 @@ INPUT_KEYS = KnownKeys(
 # `read_sampling` returns the warnings about the ignored parameters.
 SAMPLING_KEYS = KnownKeys(
     "input.sampling_params.",
-    _SAMPLING_KEYS | CONSTRAINT_KEYS | LABELS,
+    _SAMPLING_KEYS | CONSTRAINT_KEYS | BUDGET_KEYS | LABELS,
     misplaced=_AT_INPUT | _AT_POLICY | _AT_JOB,
     notes=_NOTES,
     ignored=IGNORED,
@@ -66,6 +69,7 @@ CALL_KEYS = KnownKeys(
         | _TEXT_JOB_KEYS
         | _SAMPLING_KEYS
         | CONSTRAINT_KEYS
+        | BUDGET_KEYS
         | _OPENAI_ONLY_KEYS - {"apply_chat_template"},
         "input.openai_input.",
     ),

@@ -16,12 +16,12 @@ _VLLM_NAMES = """
     add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt
     chat_template continue_final_message custom_logit_processor custom_params detokenize
     diversity_penalty documents early_stopping guided_decoding_backend guided_whitespace_pattern
-    include_reasoning kv_transfer_params logits_processors lora lora_path max_thinking_tokens
-    media_io_kwargs min_tokens mm_processor_kwargs no_stop_trim priority prompt_embeds
-    prompt_logprobs repetition_detection request_id return_hidden_states return_token_ids
+    include_reasoning kv_transfer_params logits_processors lora lora_path media_io_kwargs
+    min_tokens mm_processor_kwargs no_stop_trim priority prompt_embeds prompt_logprobs
+    repetition_detection request_id return_hidden_states return_token_ids
     return_tokens_as_token_ids separate_reasoning session_params skip_special_tokens
-    spaces_between_special_tokens stop_regex stream_reasoning thinking_token_budget
-    truncate_prompt_tokens use_beam_search vllm_xargs
+    spaces_between_special_tokens stop_regex stream_reasoning truncate_prompt_tokens
+    use_beam_search vllm_xargs
 """
 # Parameters of llama.cpp's server.
 _LLAMACPP_NAMES = """
@@ -30,10 +30,10 @@ _LLAMACPP_NAMES = """
     grammar_lazy grammar_triggers id_slot image_data input_extra input_prefix input_suffix
     logit_bias_tokens min_keep mirostat mirostat_eta mirostat_tau n_cache_reuse n_discard
     n_indent n_keep n_probs parse_tool_calls penalize_nl post_sampling_probs preserved_tokens
-    reasoning_budget reasoning_budget_message reasoning_format reasoning_in_content
-    repeat_last_n response_fields return_progress return_tokens samplers sse_ping_interval
-    t_max_predict_ms t_max_prompt_ms tfs_z thinking_forced_open timings_per_token top_n_sigma
-    typical_p xtc_probability xtc_threshold
+    reasoning_budget_message reasoning_format reasoning_in_content repeat_last_n response_fields
+    return_progress return_tokens samplers sse_ping_interval t_max_predict_ms t_max_prompt_ms
+    tfs_z thinking_forced_open timings_per_token top_n_sigma typical_p xtc_probability
+    xtc_threshold
 """
 # Known parameters that no dialect supports (R16); a request with one gets a warning.
 IGNORED = frozenset(f"{_OPENAI_NAMES} {_VLLM_NAMES} {_LLAMACPP_NAMES}".split())

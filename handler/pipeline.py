@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine import Chat, Delta, Engine, Message, Slot
+from engine import Chat, Delta, Engine, Message, Slot, TokenStream
 from engine.errors import EngineError
 from handler.active_generation import ActiveGeneration, BlockedStream
 from handler.completed_answer import CompletedAnswer
 from handler.content_log import log_prompt
 from handler.errors import InvalidRequest
 from handler.offload import run_in_thread
+from handler.reasoning_budget import BudgetedStream
 from handler.request import TextRequest
 from validation import Issue, Validator, Verdict
 
@@ -61,7 +62,7 @@ class Pipeline:
         model = request.generation.sampling.lora or self.model_name
         if request.options.blockers and (verdict := await self._check_blocked(request)) is not None:
             return ActiveGeneration(request, BlockedStream(), [], model, self._validator, verdict)
-        stream = await self.engine.generate(request.generation, slot, buffered=buffered)
+        stream = await self._start(request, slot, buffered=buffered)
         try:
             first_batch: list[Delta] = await anext(stream, [])
         except BaseException:
@@ -70,6 +71,27 @@ class Pipeline:
         generation = ActiveGeneration(request, stream, first_batch, model, self._validator)
         self._on_open(generation)
         return generation
+
+    async def _start(
+        self, request: TextRequest, slot: Slot | None, *, buffered: bool
+    ) -> TokenStream | BudgetedStream:
+        budget = request.reasoning_budget
+        # The tokens of the reasoning are counted as they arrive.
+        buffered = buffered and budget is None
+        stream = await self.engine.generate(request.generation, slot, buffered=buffered)
+        if budget is None:
+            return stream
+        capabilities = self.engine.capabilities
+        is_text = not isinstance(request.generation.prompt, tuple)
+        if capabilities is None or not (
+            is_text and capabilities.plain_prompts and capabilities.tokenize
+        ):
+            # A second run has to continue the first one, after the closing mark.
+            stream.warnings += (
+                "the budget of thinking tokens was ignored: it needs a text and a tokenizer",
+            )
+            return stream
+        return BudgetedStream(self.engine, stream, budget)
 
     async def _check_blocked(self, request: TextRequest) -> Verdict | None:
         """Return the verdict of a blocked request, or None. Runs before the generation (R56)."""

@@ -13,6 +13,7 @@ from handler.errors import InvalidRequest
 from handler.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.messages import check_text, read_messages
 from handler.options import NO_DEFAULTS, OptionsReader
+from handler.reasoning_budget import read_reasoning_budget
 from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
 from handler.sampling import JOB_DEFAULTS, describe_value, read_sampling
 from validation import NO_OPTIONS, Options
@@ -34,7 +35,8 @@ class TextRequest:
     log-probabilities only rank the answer among others. `model` is the model that a job names if
     there are several; None for the default. `reply_format` states what the output may have besides
     its text; None if all of it is text. `original_prompt` is the prompt that the answer is for if
-    the engine gets a longer one.
+    the engine gets a longer one. `reasoning_budget` is how many tokens the model may think; None
+    for any number.
     """
 
     generation: GenerationRequest
@@ -46,6 +48,7 @@ class TextRequest:
     model: str | None = None
     reply_format: ReplyFormat | None = REASONING_ONLY
     original_prompt: Prompt | None = None
+    reasoning_budget: int | None = None
 
     @property
     def prompt_text(self) -> str:
@@ -167,6 +170,7 @@ def parse_job(
             *option_warnings,
         ),
         model=_parse_model(job_input) if chooses_model else None,
+        reasoning_budget=read_reasoning_budget(params, f"{_INPUT}sampling_params."),
     )
 
 

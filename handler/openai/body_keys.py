@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from handler.constraints import CONSTRAINT_KEYS
 from handler.openai.parameters import CHAT_ONLY_PARAMETERS, ChatInput, CompletionInput, OpenAIInput
 from handler.parameter_names import IGNORED, LABELS
+from handler.reasoning_budget import BUDGET_KEYS
 from handler.unknown_keys import KnownKeys
 
 _UNSUPPORTED = "is not supported and was ignored"
 _COMMON_KEYS = (
-    LABELS | CONSTRAINT_KEYS | {"enable_validation", "model", "stream_options", "validation"}
+    LABELS
+    | CONSTRAINT_KEYS
+    | BUDGET_KEYS
+    | {"enable_validation", "model", "stream_options", "validation"}
 )
 _MISPLACED_NOTES = {
     "apply_chat_template": "is only for jobs and was ignored",
@@ -50,6 +54,7 @@ CALL_LINE_KEYS = KnownKeys(
         | ChatInput.model_fields.keys()
         | set(CHAT_ONLY_PARAMETERS)
         | CONSTRAINT_KEYS
+        | BUDGET_KEYS
         | {"messages", "model", "prompt"},
         "body.",
     ),

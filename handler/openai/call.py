@@ -27,6 +27,7 @@ from handler.openai.models import read_model
 from handler.openai.parameters import read_parameters
 from handler.openai.usage import read_include_usage, total_usage
 from handler.options import NO_DEFAULTS, OptionsReader
+from handler.reasoning_budget import read_reasoning_budget
 from handler.reply.reply_format import ToolForm
 from handler.request import TextRequest, read_flag
 from handler.response import encode_verdict
@@ -95,6 +96,7 @@ class OpenAICall:
             ),
             returns_logprobs=self.parameters.logprobs is not None,
             reply_format=reply_format,
+            reasoning_budget=read_reasoning_budget(body),
         )
         self._priority = priority
         # Timeout of each generation; None for the engine's own.

@@ -171,3 +171,25 @@ async def test_completions_of_a_job_stay_raw(jobs: JobHandler) -> None:
     )
     assert output["choices"][0]["text"] == raw["choices"][0]["text"]
     assert output["usage"]["prompt_tokens"] == raw["usage"]["input"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_reasoning_ends_at_its_budget(jobs: JobHandler, engine: Engine, stream: bool) -> None:
+    # The raw prompt opens the reasoning, which this model would not do by itself.
+    asked = {"prompt": f"{QUESTION}\n<think>\n", "apply_chat_template": False}
+    output = await run_input(jobs, asked, stream=stream, reasoning_budget=6)
+    [choice] = output["choices"]
+    thought = await engine.tokenize(choice["reasoning"].strip())
+    assert 4 <= len(thought) <= 8
+    # Small as it is, the model may write the mark itself once more.
+    assert choice["text"]
+    prompt = len(await engine.tokenize(str(asked["prompt"])))
+    usage = output["usage"]
+    assert usage["input"] == prompt
+    # The closing mark is among the tokens of the answer.
+    assert len(thought) + 4 < usage["output"] <= 24 + 8
+    if stream:
+        raw = "".join(choice["deltas"])
+        assert raw.lstrip("\n").startswith(choice["reasoning"])
+        assert raw.endswith(choice["text"])
+        assert "</think>\n\n" in raw

@@ -142,6 +142,10 @@ PROBES: Sequence[Probe] = (
         values_text="an object with variables for the chat template",
         routes=[CHAT],
     ),
+    *(
+        _values(name, 5, -1, values_text="a number of tokens, or -1 for any")
+        for name in ("reasoning_budget", "thinking_token_budget", "max_thinking_tokens")
+    ),
     _values("num_assistant_tokens", 5),
     _values("assistant_confidence_threshold", 0.5),
     _values("prompt_cache", "bot"),

@@ -153,7 +153,7 @@ def test_job_warns_about_a_known_key_in_the_wrong_object(
 
 
 OF_OTHER_SERVERS = (
-    *("thinking_token_budget", "priority", "repetition_detection", "reasoning_budget"),
+    *("priority", "repetition_detection"),
     *("dry_multiplier", "top_n_sigma", "mirostat", "xtc_probability", "typical_p"),
 )
 

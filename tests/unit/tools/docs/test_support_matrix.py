@@ -29,7 +29,7 @@ def state(call: OpenAICall) -> list[Any]:
         call.parameters,
         call.streaming,
         call._include_usage,
-        (request.validation, request.options, request.warnings),
+        (request.validation, request.options, request.warnings, request.reasoning_budget),
     ]
 
 
