@@ -49,7 +49,7 @@ class CompletionInput(SamplingInput):
     )
     length_penalty: float | None = Field(None, description="a number")
     echo: bool | None = Field(None, description="true or false")
-    logprobs: int | None = Field(None, ge=0, le=5, description="a whole number from 0 to 5")
+    logprobs: int | None = Field(None, ge=0, le=20, description="a whole number from 0 to 20")
     suffix: str | None = Field(None, description="a string")
 
 
@@ -108,7 +108,11 @@ def read_parameters(
     n = fields.n or 1
     candidates, length_penalty = n, 1.0
     if isinstance(fields, CompletionInput):
-        candidates = _read_candidates(fields, n, dialect, streaming=streaming)
+        if streaming and fields.best_of is not None:
+            # R65: what has been sent could not be compared with other candidates.
+            warnings += ("best_of was ignored, because the answer is streamed",)
+        else:
+            candidates = _read_candidates(fields, n, dialect)
         length_penalty = 1.0 if fields.length_penalty is None else fields.length_penalty
         warnings += tuple(
             f"{name} is only for chats and was ignored"
@@ -136,14 +140,12 @@ def read_parameters(
     )
 
 
-def _read_candidates(fields: CompletionInput, n: int, dialect: Dialect, *, streaming: bool) -> int:
+def _read_candidates(fields: CompletionInput, n: int, dialect: Dialect) -> int:
     best_of = fields.best_of
     if best_of is None:
         if dialect.best_of_is_one and n > 1:
             raise InvalidRequest(f"n must be at most best_of, which is 1, got {n}", "n")
         return n
-    if streaming:
-        raise InvalidRequest("best_of must not come with stream: true", "best_of")
     if best_of < n:
         raise InvalidRequest(f"best_of must be at least n, which is {n}, got {best_of}", "best_of")
     return best_of

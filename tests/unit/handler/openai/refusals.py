@@ -197,7 +197,7 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
     "R13": [
         (
             places(BUT_OVMS, [COMPLETIONS]),
-            numbers("logprobs", "a whole number from 0 to 5", -1, 6, 1.5),
+            numbers("logprobs", "a whole number from 0 to 20", -1, 21, 1.5),
         ),
         (
             IN_CHAT,
@@ -216,7 +216,7 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
             [
                 ({"logprobs": 0}, "logprobs must be 1, got 0"),
                 ({"logprobs": 5}, "logprobs must be 1, got 5"),
-                *wrong("logprobs", "a whole number from 0 to 5", -1, 6, True, "1"),
+                *wrong("logprobs", "a whole number from 0 to 20", -1, 21, True, "1"),
                 ({"logprobs": 1, "stream": True}, "logprobs must not come with stream: true"),
             ],
         ),
@@ -233,8 +233,6 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
             [
                 *numbers("best_of", "a whole number from 1 to 20", 0, 21, 1.5),
                 ({"n": 3, "best_of": 2}, "best_of must be at least n, which is 3, got 2"),
-                ({"best_of": 2, "stream": True}, "best_of must not come with stream: true"),
-                ({"best_of": 1, "stream": True}, "best_of must not come with stream: true"),
                 *numbers("length_penalty", "a number", []),
                 (
                     {"prompt": ["x"] * 1025, "n": 2, "best_of": 2},

@@ -153,3 +153,12 @@ def test_redacted_candidate_is_ranked_by_its_hidden_logprobs() -> None:
     hidden = replace(answer("redacted"), hidden_logprobs=(-0.1, -0.1))
     response = best(answer("likely", -0.2), hidden, answer("unlikely", -3.0))
     assert response["choices"][0]["text"] == "redacted"
+
+
+async def test_streamed_call_warns_about_best_of(pipeline_of: PipelineFactory) -> None:
+    # R65
+    service = service_of(pipeline_of)
+    body = {"prompt": "hi", "best_of": 3, "n": 2, "stream": True}
+    call = service.parse_call(COMPLETIONS, body)
+    assert len(call.requests) == 2
+    assert "best_of was ignored, because the answer is streamed" in call.request.warnings
