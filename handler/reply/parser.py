@@ -40,11 +40,6 @@ class ReplyParser:
         # Whether there was no text since the last call.
         self._follows_call = False
 
-    @property
-    def has_calls(self) -> bool:
-        """Whether a call has started."""
-        return bool(self._calls)
-
     def push(self, text: str) -> list[Part]:
         """Read more output; return the new parts."""
         self._source.add(text)
