@@ -62,7 +62,7 @@ class RulesValidator:
     @property
     def notice_rules(self) -> tuple[str, ...]:
         """The ids of all rules whose findings are only reported."""
-        return self._rules_of("notice")
+        return (*self._rules_of("notice"), _REPAIRED.rule)
 
     def _rules_of(self, severity: str) -> tuple[str, ...]:
         checks = self._rules.checks

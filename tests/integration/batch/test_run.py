@@ -219,7 +219,8 @@ def test_run_checks_all_lines_before_loading_the_model(tmp_path: Path, out: Path
     ("content", "output"),
     [
         (b"", "is empty"),
-        (b"\n", "line 1: the line is empty"),
+        (b"\n", "is empty"),
+        (b"\n" + json.dumps(call("a")).encode(), "line 1: the line is empty"),
         (json.dumps(call("a")).encode() + b"\n\n" + json.dumps(call("b")).encode(), "line 2: "),
         (b"\xff\xfe{\x00}\x00", "line 1: the line is not JSON"),
         (json.dumps(call("a")).encode()[:-5], "line 1: the line is not JSON"),

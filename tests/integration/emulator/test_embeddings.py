@@ -33,7 +33,7 @@ async def test_each_family_refuses_in_its_own_words(serve: Serve) -> None:
 
         for prefix in ("/v1", "/v3", "/v2/default/openai/v1"):
             assert await error(prefix, model="tiny", input="") == (400, 400, "input")
-            assert await error(prefix, model="big", input="a") == (404, 404, "model")
+            assert await error(prefix, model="big", input="a") == (404, "model_not_found", "model")
         assert await error("", input="") == (400, "invalid_request", "input")
         assert await error("", model="big", input="a") == (404, "model_not_found", "model")
         assert await error("/v3", input="a") == (400, 400, "model")

@@ -99,7 +99,7 @@ def test_rules_file_without_severities_reports_everything_as_an_issue(tmp_path: 
         Subject(prompt=CAREER, text="and", finish_reason="length"), NO_OPTIONS
     )
     assert [issue.rule for issue in verdict.issues] == ["cut_off"]
-    assert validator.notice_rules == ()
+    assert validator.notice_rules == ("repaired_json",)
 
 
 def test_unknown_severity_is_an_error_with_file_and_line(tmp_path: Path) -> None:
