@@ -169,7 +169,10 @@ def _build_regeneration_request(
 
 
 def _build_correction(answer: CompletedAnswer) -> tuple[Message, ...]:
-    """Return the turns with an answer and what is wrong with its form; none if nothing is."""
+    """Return two turns for the chat: the answer, and the problems of its form.
+
+    Without such problems there are no turns.
+    """
     problems = [each.message for each in _list_issues(answer) if each.rule in _FORM_RULES]
     if not problems:
         return ()

@@ -100,14 +100,17 @@ class BudgetedStream:
         return self.starts_in_reasoning or self._output.lstrip().startswith(tuple(REASONING_MARKS))
 
     def _is_past_reasoning(self) -> bool:
-        """Return whether the reasoning is over, or there is none."""
+        """Return whether the model has written its closing mark, or begins without reasoning."""
         if self._is_thinking:
             return any(close in self._output for close in REASONING_MARKS.values())
         beginning = self._output.lstrip()
         return not any(mark.startswith(beginning) for mark in REASONING_MARKS)
 
     async def _end_reasoning(self) -> list[Delta]:
-        """Stop the run, and begin one after the closing mark; return what is put in between."""
+        """Stop the run and start one whose prompt has the reasoning and its closing mark.
+
+        Returns the closing mark as a delta for the client.
+        """
         first, request = self._stream, self._stream.request
         first.abort()
         await first.wait_ended()

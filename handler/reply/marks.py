@@ -24,7 +24,7 @@ class Marks:
         return self._pattern.search(text, start)
 
     def match(self, text: str, start: int) -> str:
-        """Return the longest mark at `start`; "" if there is none."""
+        """Return the longest mark that `text[start:]` begins with; "" if it begins with no mark."""
         match = self._pattern.match(text, start)
         return "" if match is None else match[0]
 

@@ -1,4 +1,4 @@
-"""What an output may have besides its text."""
+"""Which functions a model may call in its output, and how it writes the calls."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ from handler.reply.parts import Reading
 
 
 class TextSource:
-    """The output that has arrived and is still needed, and the reader's position in it.
+    """A part of the model's output, and the reader's position in it.
 
-    `text` is a window: what has been read for good is dropped when more output arrives. While
-    `keeps_text` is set, nothing is dropped, so a reader may go back to an earlier position. Not
-    thread-safe; owned by one parser.
+    `add` appends new output to `text` and removes the part before `position`, which has been read.
+    While `keeps_text` is set, `add` removes nothing, so a reader can return to an earlier position.
+    Not thread-safe; owned by one parser.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ LIMIT_S = 3600 if WHOLE_SUITE else 1200
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A Debian in a folder with a clone of this repository in /root/clone."""
+    """A Debian in a folder with a clone of this repository in /clone."""
 
     root: Path
 
@@ -48,7 +48,7 @@ class Machine:
             'mkdir -p "$1/dev/pts" && touch "$1/dev/ptmx" && '
             'mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts" && '
             'mount --bind "$1/dev/pts/ptmx" "$1/dev/ptmx" && '
-            'root=$1 && shift && exec chroot "$root" env -C /root/clone "$@"'
+            'root=$1 && shift && exec chroot "$root" env -C /clone "$@"'
         )
         namespaces = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
         done = subprocess.run(
@@ -74,7 +74,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     root = tmp_path_factory.mktemp("debian")
     debootstrap(root, PACKAGES)
     try:
-        clone = ["git", "clone", "-q", "--no-local", str(ROOT), str(root / "root/clone")]
+        clone = ["git", "clone", "-q", "--no-local", str(ROOT), str(root / "clone")]
         subprocess.run(clone, check=True, timeout=60)
         yield Machine(root)
     finally:

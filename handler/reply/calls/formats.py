@@ -103,9 +103,10 @@ class CallForms:
         self.reached = 0
 
     def read(self, source: TextSource) -> Reading[None]:
-        """Read the calls at the position with the first form that fits, and the mark after them.
+        """Read the calls at the position, and the closing mark after them.
 
-        If there are none, `reached` is the position up to which no calls begin.
+        The forms that share the opening mark are tried in turn. If no form reads a call, the output
+        before `reached` has no calls, and the parser searches from there.
         """
         start = self.reached = source.position
         mark = yield from source.skip(*self.marks)
