@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import engine.backends
-from engine import Capabilities, Chat, FinishReason, SamplingParams
+from engine import Capabilities, Chat, FinishReason, PromptToken, SamplingParams
 from engine.backends.base import Backend, BackendOptions, OnPiece, RunResult
 from engine.request import Prompt, RenderedPrompt
 
@@ -73,6 +73,10 @@ class StampingBackend:
     def infill(self, around: tuple[str, str]) -> str:
         """Return any value: nothing depends on the prompt."""
         return ""
+
+    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
+        """Return anything: nothing depends on it."""
+        return []
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         """Return any value: nothing depends on it."""

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from engine.config import BackendConfig, EngineConfig
     from engine.engine import Engine
     from engine.instance import EngineState, Instance
-    from engine.output import Delta, Embedding, Finish, FinishReason, Timings, TokenLogprob, Usage
+    from engine.output import (
+        Delta,
+        Embedding,
+        Finish,
+        FinishReason,
+        PromptToken,
+        Timings,
+        TokenLogprob,
+        Usage,
+    )
     from engine.pool import AnyEngine, EnginePool, engines_by_model
     from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
     from engine.stream import TokenStream
@@ -28,7 +37,8 @@ _NAMES = {
     "engine": ("Engine",),
     "instance": ("EngineState", "Instance"),
     "output": (
-        *("Delta", "Embedding", "Finish", "FinishReason", "Timings", "TokenLogprob", "Usage"),
+        *("Delta", "Embedding", "Finish", "FinishReason", "PromptToken", "Timings", "TokenLogprob"),
+        "Usage",
     ),
     "pool": ("AnyEngine", "EnginePool", "engines_by_model"),
     "request": ("Chat", "GenerationRequest", "Message", "Priority", "SamplingParams"),
@@ -53,6 +63,7 @@ __all__ = [
     "Instance",
     "Message",
     "Priority",
+    "PromptToken",
     "SamplingParams",
     "Slot",
     "Timeouts",

@@ -22,6 +22,7 @@ class Capabilities:
     `slots`: number of concurrent generations.
     `fixed_sampling`: the parameters that no request can change, with their values.
     `max_logprobs`: the most alternatives per token; 0 if log-probabilities are unsupported.
+    `prompt_logprobs`: the tokens of a prompt have log-probabilities.
     `turns`: a chat is rendered turn by turn, and not as the text of one turn.
     `own_template`: the model has its own chat template, and not one that the engine supplies.
     `template_markers`: the texts that mark turns in a prompt rendered by that template.
@@ -48,6 +49,7 @@ class Capabilities:
     seed: bool = True
     ignore_eos: bool = True
     max_logprobs: int = 0
+    prompt_logprobs: bool = False
     logit_bias: bool = False
     grammar: bool = False
     json_schema: bool = False

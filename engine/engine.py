@@ -27,7 +27,7 @@ from engine.hosts.pool import PoolHost
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
-from engine.output import Embedding
+from engine.output import Embedding, PromptToken
 from engine.prompt_size import check_size
 from engine.reasoning import starts_in_reasoning
 from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
@@ -355,33 +355,64 @@ class Engine:
                     check_size(text, capabilities.context_length, "input")
                 if slot is None or not slot.take():
                     await self._admission.acquire(priority)
-                return await self._compute_embeddings(texts)
+                return [Embedding(*each) for each in await self._call_on_slot("embed", texts)]
         except TimeoutError as error:
-            raise GenerationTimeout(
-                f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)"
-            ) from error
+            raise _took_too_long(limit_s) from error
 
-    async def _compute_embeddings(self, texts: Sequence[RenderedPrompt]) -> list[Embedding]:
-        """Compute one embedding per call, and release the slot when the last call has returned.
+    async def score(
+        self, prompt: RenderedPrompt, alternatives: int, priority: Priority
+    ) -> list[PromptToken]:
+        """Return a prompt's tokens, each with the log-probability that the model gives it.
 
-        After a cancellation no further text is computed. A call in progress cannot be aborted, so
-        the slot is held until it returns: otherwise the next request would wait for it.
+        The first token has none. `alternatives` is the number of likeliest tokens for each place.
+
+        Raises:
+            UnsupportedParameter: the engine has no log-probabilities of prompts.
+            QueueFull: too many requests wait already.
+            EngineUnavailable: the engine is dead, closed or could not load its model.
+            GenerationTimeout: it took longer than a request may, queueing included.
+            RequestRejected: the prompt is too long, or has an id that is no token.
+        """
+        limit_s = self._timeouts.request_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                capabilities = await self._wait_loaded(priority)
+                if not capabilities.prompt_logprobs:
+                    raise UnsupportedParameter(
+                        f"logprobs: the {capabilities.backend} engine has none of a prompt",
+                        param="logprobs",
+                    )
+                check_size(prompt, capabilities.context_length)
+                await self._admission.acquire(priority)
+                (tokens,) = await self._call_on_slot("score", [[prompt, alternatives]])
+                return [
+                    PromptToken(text, logprob, tuple((name, value) for name, value in top))
+                    for text, logprob, top in tokens
+                ]
+        except TimeoutError as error:
+            raise _took_too_long(limit_s) from error
+
+    async def _call_on_slot(self, op: SideCall, payloads: Sequence[Any]) -> list[Any]:
+        """Make one call for each payload, and release the slot when the last call has returned.
+
+        After a cancellation no further call is made. A call in progress cannot be aborted, so the
+        slot is held until it returns: otherwise the next request would wait for it.
         """
         is_cancelled = False
 
-        async def compute() -> list[Embedding]:
-            embeddings: list[Embedding] = []
+        async def compute() -> list[Any]:
+            results: list[Any] = []
             try:
-                for text in texts:
+                for payload in payloads:
                     if is_cancelled:
                         break
-                    embeddings.append(Embedding(*await self._host.call("embed", text)))
+                    results.append(await self._host.call(op, payload))
             except EngineError:
                 if not is_cancelled:
                     raise
             finally:
                 self._admission.release()
-            return embeddings
+            return results
 
         try:
             return await asyncio.shield(asyncio.create_task(compute()))
@@ -443,3 +474,7 @@ class Engine:
         rejection, self._rejection = self._rejection, None
         if rejection is not None and not rejection.done():
             rejection.set_result(None)
+
+
+def _took_too_long(limit_s: float | None) -> GenerationTimeout:
+    return GenerationTimeout(f"the request took longer than {limit_s:g} s (REQUEST_TIMEOUT_S)")

@@ -32,6 +32,17 @@ class TokenLogprob:
     offset: int = 0
 
 
+class PromptToken(NamedTuple):
+    """One token of a prompt, its log-probability given those before it, and the likeliest ones.
+
+    The first token has no log-probability. `text` is the characters that end in this token.
+    """
+
+    text: str
+    logprob: float | None = None
+    top: tuple[tuple[str, float], ...] = ()
+
+
 class Delta(NamedTuple):
     """The new text of one token; empty while it is held back as a possible stop string.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from engine.backends.base import Backend, SideCall
+from engine.backends.base import PREFILL_CALLS, Backend, SideCall
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.generation import Generation
@@ -41,7 +41,7 @@ class Runner:
     The same class is used in the host process and, under thread isolation, in the caller's own.
     `start` is called only while a slot is free, so there are never more runs than threads. Side
     calls (`SideCall`) have their own thread, so that they do not wait behind a generation, and
-    embeddings have another one, because each takes as long as a prefill.
+    `PREFILL_CALLS` have another one, because each takes as long as a prefill.
     """
 
     def __init__(self, backend: Backend, sink: Sink) -> None:
@@ -55,7 +55,7 @@ class Runner:
         capabilities = self._backend.load()
         self._runs = WorkerThreads(capabilities.slots, "run")
         self._calls = WorkerThreads(1, "call")
-        self._embeds = WorkerThreads(1, "embed")
+        self._prefill_calls = WorkerThreads(1, "prefill-call")
         return capabilities
 
     def start(self, run_id: int, prompt: Prompt, sampling: SamplingParams) -> None:
@@ -121,11 +121,11 @@ class Runner:
             else:
                 done(result, None)
 
-        (self._embeds if op == "embed" else self._calls).put(work)
+        (self._prefill_calls if op in PREFILL_CALLS else self._calls).put(work)
 
     def release_threads(self) -> None:
         """End the threads that are not stuck in the backend, which stays as it is."""
-        for threads in (self._runs, self._calls, self._embeds):
+        for threads in (self._runs, self._calls, self._prefill_calls):
             threads.end()
 
     def close(self) -> None:
@@ -136,5 +136,5 @@ class Runner:
             self.abort(run_id)
         self._runs.close()
         self._calls.close()
-        self._embeds.close()
+        self._prefill_calls.close()
         self._backend.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from engine.capabilities import Capabilities
-from engine.output import FinishReason, TokenLogprob
+from engine.output import FinishReason, PromptToken, TokenLogprob
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 # (bytes of the token, its id or -1, its log-probability) -> True to stop the generation.
@@ -16,7 +16,9 @@ OnPiece = Callable[[bytes, int, TokenLogprob | None], bool]
 
 
 # The backend methods other than generation that the server process may call by name.
-SideCall = Literal["render", "tokenize", "detokenize", "pieces", "infill", "embed"]
+SideCall = Literal["render", "tokenize", "detokenize", "pieces", "infill", "embed", "score"]
+# Calls that take as long as a prefill.
+PREFILL_CALLS = frozenset[SideCall]({"embed", "score"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,13 @@ class Backend(Protocol):
 
         The engine calls it on a dedicated thread, for one text at a time. Raises
         UnsupportedParameter or RequestRejected.
+        """
+
+    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
+        """Return the tokens of a prompt with their log-probabilities and likeliest alternatives.
+
+        The engine calls it on the thread of `embed`. Raises UnsupportedParameter or
+        RequestRejected.
         """
 
     def run(

@@ -20,7 +20,7 @@ from engine.backends.base import OnPiece, RunResult
 from engine.backends.script import Script, ScriptedAnswer, ScriptedPiece
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
-from engine.output import FinishReason, TokenLogprob
+from engine.output import FinishReason, PromptToken, TokenLogprob
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.tool_prompt import tools_as_text
 
@@ -69,6 +69,7 @@ class ScriptedBackend:
             "context_length": script.context_length,
             "slots": script.slots,
             "max_logprobs": 5,
+            "prompt_logprobs": True,
             "token_prompts": True,
             "chat_template": True,
             "tokenize": True,
@@ -96,6 +97,16 @@ class ScriptedBackend:
     def pieces(self, text: str) -> list[str]:
         """Split a text into its tokens, the words."""
         return _TOKEN.findall(text)
+
+    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
+        """Return the words of a prompt, of which each is likelier than the one before it."""
+        prompt, alternatives = prompt_and_alternatives
+        words = self._split_words(prompt)
+        scored = [PromptToken(words[0])] if words else []
+        for number, word in enumerate(words[1:], 1):
+            logprob = -1.0 / number
+            scored.append(PromptToken(word, logprob, ((word, logprob),)[:alternatives]))
+        return scored
 
     def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
         """Return both texts with a marker between them."""

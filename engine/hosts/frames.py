@@ -19,7 +19,14 @@ def encode(message: Any) -> bytes:
 
     Raises TypeError for values that JSON cannot represent.
     """
-    return add_header(orjson.dumps(message))
+    return add_header(orjson.dumps(message, default=_to_tuple))
+
+
+def _to_tuple(value: object) -> tuple[object, ...]:
+    """Return a named tuple as a plain one, which the encoder knows."""
+    if isinstance(value, tuple):
+        return tuple(value)
+    raise TypeError(f"a {type(value).__name__} cannot be sent")
 
 
 def add_header(body: bytes) -> bytes:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from engine.backends.base import SideCall
+from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.errors import EngineError, EngineStalled, RequestRejected, from_wire
 from engine.output import Delta, Finish, TokenLogprob, new_delta
 from engine.stream import TokenStream
@@ -68,18 +68,18 @@ class InflightRequests:
     async def call(self, op: SideCall, payload: Any, timeout_s: float) -> Any:
         """Make one of the backend's side calls; `on_unresponsive` is called if there is no answer.
 
-        An embedding waits for the run before it, so its timeout restarts whenever a run makes
-        progress.
+        A call that takes a prefill waits for the run before it, so its timeout restarts whenever a
+        run makes progress.
 
         Raises EngineError.
         """
-        loop = asyncio.get_running_loop()
+        loop, is_prefill = asyncio.get_running_loop(), op in PREFILL_CALLS
         call_id, start_s = next(self._call_ids), loop.time()
         future = self._calls[call_id] = loop.create_future()
         try:
             self._send({"call": call_id, "op": op, "payload": payload})
             while not future.done():
-                since_s = max(start_s, self._last_progress_s()) if op == "embed" else start_s
+                since_s = max(start_s, self._last_progress_s()) if is_prefill else start_s
                 left_s = since_s + timeout_s - loop.time()
                 if left_s <= 0:
                     error = EngineStalled(

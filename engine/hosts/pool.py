@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.backends.base import SideCall
+from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineClosed, EngineError
 from engine.hosts.base import Host
@@ -38,7 +38,7 @@ class PoolHost:
         self._changed: asyncio.Event | None = None
         self._starting: list[asyncio.Task[None]] = []
         # Embedding calls in flight, which use a slot but do not count as runs.
-        self._embeds: Counter[Host] = Counter()
+        self._prefill_calls: Counter[Host] = Counter()
         for host in self._hosts:
             host.on_change(self._on_change)
 
@@ -131,13 +131,13 @@ class PoolHost:
         """Make a side call on the least loaded copy and return its result. Raises EngineError."""
         await self.ready()
         host = self._pick_idlest_host()
-        if op != "embed":
+        if op not in PREFILL_CALLS:
             return await host.call(op, payload)
-        self._embeds[host] += 1
+        self._prefill_calls[host] += 1
         try:
             return await host.call(op, payload)
         finally:
-            self._embeds[host] -= 1
+            self._prefill_calls[host] -= 1
 
     def detach(self) -> None:
         """Let another event loop own the copies; nothing may be running."""
@@ -160,7 +160,7 @@ class PoolHost:
 
     def _pick_idlest_host(self) -> Host:
         def count_requests(host: Host) -> int:
-            return host.running + self._embeds[host]
+            return host.running + self._prefill_calls[host]
 
         return min(self._loaded_hosts() or self._hosts, key=count_requests)
 

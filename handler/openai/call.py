@@ -98,7 +98,7 @@ class OpenAICall:
             reply_format=reply_format,
             reasoning_budget=read_reasoning_budget(body),
         )
-        self._priority = priority
+        self.priority = priority
         # Timeout of each generation; None for the engine's own.
         self.timeout_s: float | None = None
         self._requests: tuple[TextRequest, ...] | None = None
@@ -118,7 +118,7 @@ class OpenAICall:
                 self._create_request,
                 self.prompts,
                 self.parameters,
-                self._priority,
+                self.priority,
                 self.timeout_s,
             )
         return self._requests

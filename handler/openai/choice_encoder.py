@@ -18,13 +18,13 @@ def encode_choice(
     """Return a choice of a response that is not streamed, without its `index`."""
     logprobs = None
     # `logprobs` is null, not empty, if there is text and the engine reports no log-probabilities.
-    has_logprobs = answer.logprobs or echo.pieces or not answer.output
+    has_logprobs = answer.logprobs or echo.tokens or not answer.output
     if parameters.logprobs is not None and has_logprobs:
         logprobs = spec.encode_logprobs(
             logprobs_within(answer.logprobs, len(answer.output)),
             parameters.logprobs,
             len(echo.text),
-            echo.pieces,
+            echo.tokens,
         )
     finish = encode_finish(answer.finish, has_calls=bool(answer.reply.calls))
     return {**spec.encode_answer(answer, echo.text), "logprobs": logprobs, **finish}

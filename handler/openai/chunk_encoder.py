@@ -83,8 +83,8 @@ class ChunkEncoder:
         for part in self._echo(index).split():
             offset += len(part.text)
             logprobs: dict[str, Any] | None = None
-            if (alternatives := self._parameters.logprobs) is not None and part.pieces:
-                logprobs = self._spec.encode_logprobs((), alternatives, offset, part.pieces)
+            if (alternatives := self._parameters.logprobs) is not None and part.tokens:
+                logprobs = self._spec.encode_logprobs((), alternatives, offset, part.tokens)
             events += head + self._encode_chunk(orjson.dumps(part.text))
             events += b',"logprobs":' + orjson.dumps(logprobs) + self._tail
         return events

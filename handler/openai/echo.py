@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from engine import Chat, Engine
+from engine import Chat, Engine, Priority, PromptToken
 from engine.errors import UnsupportedParameter
 from engine.request import Prompt
 from handler.limits import PARTIAL_CHARS, max_token_bytes, split_token_entries
@@ -15,17 +15,17 @@ from handler.limits import PARTIAL_CHARS, max_token_bytes, split_token_entries
 class Echo:
     """A prompt that is sent before its answers.
 
-    `pieces` are the texts of its tokens, empty if they are not sent.
+    `tokens` are its tokens with their log-probabilities, empty if they are not sent.
     """
 
     text: str = ""
-    pieces: tuple[str, ...] = ()
+    tokens: tuple[PromptToken, ...] = ()
 
     def split(self) -> Iterator[Echo]:
         """Yield the prompt in parts that each fit into an event."""
-        if self.pieces:
-            for pieces in split_token_entries(self.pieces, max_token_bytes):
-                yield Echo("".join(pieces), tuple(pieces))
+        if self.tokens:
+            for tokens in split_token_entries(self.tokens, _max_entry_bytes):
+                yield Echo(_join(tokens), tuple(tokens))
             return
         for start in range(0, len(self.text), PARTIAL_CHARS):
             yield Echo(self.text[start : start + PARTIAL_CHARS])
@@ -34,23 +34,41 @@ class Echo:
 NO_ECHO = Echo()
 
 
-async def create_echo(prompt: Prompt, engine: Engine, *, pieces: bool) -> Echo:
-    """Return the echo of a prompt, with the texts of its tokens if `pieces` is set.
+async def create_echo(
+    prompt: Prompt, engine: Engine, *, logprobs: int | None, priority: Priority
+) -> Echo:
+    """Return the echo of a prompt, with its tokens and `logprobs` alternatives unless it is None.
+
+    The tokens of an engine that has no log-probabilities of prompts are without them.
 
     Raises:
-        EngineError: the prompt is token ids, and they cannot be converted to text.
+        EngineError: the prompt is token ids, and they cannot be converted to text; or the engine
+            could not compute its log-probabilities.
     """
     if isinstance(prompt, Chat):
         return NO_ECHO
+    if logprobs is not None and (await engine.ready()).prompt_logprobs:
+        tokens = await engine.score(prompt, logprobs, priority)
+        return Echo(_join(tokens), tuple(tokens))
     text = await prompt_text(prompt, engine)
-    if not pieces:
+    if logprobs is None:
         return Echo(text)
     try:
         token_texts = tuple(await engine.pieces(text))
     except UnsupportedParameter:
         token_texts = ()
     # If the engine cannot split the text exactly, send it as one token.
-    return Echo(text, token_texts if "".join(token_texts) == text else (text,))
+    if "".join(token_texts) != text:
+        token_texts = (text,)
+    return Echo(text, tuple(map(PromptToken, token_texts)))
+
+
+def _join(tokens: Iterable[PromptToken]) -> str:
+    return "".join(token.text for token in tokens)
+
+
+def _max_entry_bytes(token: PromptToken) -> int:
+    return max_token_bytes(token.text) + sum(max_token_bytes(text) for text, _ in token.top)
 
 
 async def prompt_text(prompt: Prompt, engine: Engine) -> str:

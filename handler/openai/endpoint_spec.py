@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine import TokenLogprob
+from engine import PromptToken, TokenLogprob
 from engine.request import Prompt
 from handler.completed_answer import CompletedAnswer
 from handler.openai.parameters import OpenAIInput
@@ -33,6 +33,8 @@ class EndpointSpec:
     encode_chunk: Callable[[bytes], bytes]
     encode_chunk_with_role: Callable[[bytes], bytes]
     read_response_mode: Callable[[Mapping[str, Any]], ResponseMode]
-    encode_logprobs: Callable[[Sequence[TokenLogprob], int, int, Sequence[str]], dict[str, Any]]
+    encode_logprobs: Callable[
+        [Sequence[TokenLogprob], int, int, Sequence[PromptToken]], dict[str, Any]
+    ]
     opening_choice: dict[str, Any] | None
     last_choice: dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine import TokenLogprob
+from engine import PromptToken, TokenLogprob
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -14,23 +14,25 @@ def encode_completion_logprobs(
     logprobs: Sequence[TokenLogprob],
     alternatives: int,
     text_offset: int,
-    prompt_tokens: Sequence[str] = (),
+    prompt_tokens: Sequence[PromptToken] = (),
 ) -> dict[str, Any]:
     """Return the `logprobs` of a completion: four arrays of equal length.
 
     `text_offset` is the number of characters of the echoed prompt before the answer.
-    `prompt_tokens` are the prompt's last tokens, to be listed before the answer's; they have no
-    log-probability.
+    `prompt_tokens` are the prompt's last tokens, to be listed before the answer's.
     """
-    offsets, offset = [], text_offset - sum(map(len, prompt_tokens))
+    offsets, offset = [], text_offset - sum(len(token.text) for token in prompt_tokens)
     for token in prompt_tokens:
         offsets.append(offset)
-        offset += len(token)
-    top_logprobs = [_top_logprobs(each, alternatives) for each in logprobs]
+        offset += len(token.text)
+    entries = [
+        *((token.text, token.logprob, token.top) for token in prompt_tokens),
+        *((each.token, each.logprob, each.top) for each in logprobs),
+    ]
     return {
-        "tokens": [*prompt_tokens, *(each.token for each in logprobs)],
-        "token_logprobs": [*(None for _ in prompt_tokens), *(each.logprob for each in logprobs)],
-        "top_logprobs": [*(None for _ in prompt_tokens), *top_logprobs],
+        "tokens": [text for text, _, _ in entries],
+        "token_logprobs": [logprob for _, logprob, _ in entries],
+        "top_logprobs": [_top_logprobs(*entry, alternatives) for entry in entries],
         "text_offset": [*offsets, *(text_offset + each.offset for each in logprobs)],
     }
 
@@ -39,7 +41,7 @@ def encode_chat_logprobs(
     logprobs: Sequence[TokenLogprob],
     alternatives: int,
     text_offset: int = 0,
-    prompt_tokens: Sequence[str] = (),
+    prompt_tokens: Sequence[PromptToken] = (),
 ) -> dict[str, Any]:
     """Return the `logprobs` of a chat: a list of tokens, each with its alternatives."""
     content = [
@@ -57,13 +59,20 @@ def encode_chat_logprobs(
     return {"content": content, "refusal": None}
 
 
-def _top_logprobs(each: TokenLogprob, alternatives: int) -> dict[str, float]:
-    """Return the likeliest alternatives and, like OpenAI, always the sampled token as well."""
+def _top_logprobs(
+    token: str, logprob: float | None, top: Sequence[tuple[str, float]], alternatives: int
+) -> dict[str, float] | None:
+    """Return the likeliest alternatives and, like OpenAI, always the token itself as well.
+
+    None for a token without a log-probability.
+    """
+    if logprob is None:
+        return None
     top_logprobs: dict[str, float] = {}
-    for token, logprob in each.top[:alternatives]:
+    for text, value in top[:alternatives]:
         # Partial characters have the same text: keep the likeliest of them.
-        top_logprobs.setdefault(token, logprob)
-    top_logprobs.setdefault(each.token, each.logprob)
+        top_logprobs.setdefault(text, value)
+    top_logprobs.setdefault(token, logprob)
     return top_logprobs
 
 

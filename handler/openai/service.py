@@ -217,8 +217,14 @@ class OpenAIService:
                 texts = [await prompt_text(prompt, engine) for prompt in call.prompts]
                 call.replace_prompts([await engine.infill(text, suffix) for text in texts])
         if call.parameters.echo:
+            logprobs, priority = call.parameters.logprobs, call.priority
+            if logprobs is not None and not (capabilities := await engine.ready()).prompt_logprobs:
+                call.add_warnings(
+                    "the prompt's tokens have no log-probabilities, because the "
+                    f"{capabilities.backend} engine returns none"
+                )
             call.echoes = [
-                await create_echo(prompt, engine, pieces=call.parameters.logprobs is not None)
+                await create_echo(prompt, engine, logprobs=logprobs, priority=priority)
                 for prompt in call.prompts
             ]
 

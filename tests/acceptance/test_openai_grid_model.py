@@ -100,10 +100,10 @@ def check_logprobs(choice: Choice, prompt: str) -> None:
     found = choice.logprobs
     assert found is not None
     assert len({len(each) for each in found.values()}) == 1
-    echoed = [offset < len(prompt) for offset in found["text_offset"]]
+    in_prompt = [offset < len(prompt) for offset in found["text_offset"]]
     assert found["text_offset"] == sorted(found["text_offset"])
-    for told, token, logprob, tops, offset in zip(
-        echoed,
+    for is_prompt, token, logprob, tops, offset in zip(
+        in_prompt,
         found["tokens"],
         found["token_logprobs"],
         found["top_logprobs"],
@@ -112,8 +112,11 @@ def check_logprobs(choice: Choice, prompt: str) -> None:
     ):
         if "\ufffd" not in token:
             assert choice.text[offset:].startswith(token)
-        if told:
+        if is_prompt and offset == 0:
             assert (logprob, tops) == (None, None)
+        elif is_prompt:
+            # The likelier of two partial characters is kept.
+            assert logprob <= tops[token] <= 0
         else:
             assert logprob <= 0
             # Greedy: the sampled one is the likeliest.

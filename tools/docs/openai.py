@@ -43,6 +43,7 @@ DIALECT_LABELS: Mapping[str, str] = {
 CAPABILITY_LABELS: Mapping[str, str] = {
     "slots": "parallel generations (slots)",
     "max_logprobs": "maximum log-probability alternatives per token",
+    "prompt_logprobs": "log-probabilities of the prompt, with `echo`",
     "fixed_sampling": "sampling parameters are fixed when the model is loaded",
     "grammar": "constrained decoding with a grammar",
     "json_schema": "constrained decoding with a JSON Schema",

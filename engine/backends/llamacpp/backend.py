@@ -16,12 +16,14 @@ from engine.backends.gguf import has_chat_template, read_header
 from engine.backends.llamacpp.completion_request import build_completion_request
 from engine.backends.llamacpp.completion_run import CompletionRun
 from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
+from engine.backends.llamacpp.prompt_scorer import PromptScorer
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
 from engine.capabilities import Capabilities
 from engine.chat_template import takes_late_system, template_markers
 from engine.errors import EngineError, PromptTooLong, RequestRejected, UnsupportedParameter
-from engine.prompt_size import check_tokens
+from engine.output import PromptToken
+from engine.prompt_size import check_tokens, prompt_too_long_error
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.tool_prompt import render_with_tools
 from engine.utf8 import Utf8Decoder
@@ -75,6 +77,7 @@ class LlamaCppBackend:
         self._config: ServerConfig
         self._server: ReloadableServer
         self._embedding_server: LlamaServer | None = None
+        self._prompt_scorer: PromptScorer | None = None
         self._infill_template: tuple[str, ...] = ()
         self._vocabulary_size = 0
 
@@ -231,6 +234,35 @@ class LlamaCppBackend:
             )
         return self._embedding_server.embed(text)
 
+    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
+        """Return the tokens of a prompt with their log-probabilities; always on the same thread.
+
+        The token that llama.cpp puts before a text is not part of it, but the others follow it.
+        """
+        prompt, alternatives = prompt_and_alternatives
+        if isinstance(prompt, str):
+            self._check_prompt_size(prompt)
+            tokens = self._tokenize(prompt)
+            plain = self._request("/tokenize", {"content": prompt, "parse_special": True})["tokens"]
+            first = 0 if tokens[: len(plain)] == plain else 1
+            tokens = tokens[: first + len(plain)]
+        else:
+            self._check_token_ids(prompt, "prompt")
+            tokens, first = list(prompt), 0
+        context = self._config.context
+        if len(tokens) > context:
+            raise prompt_too_long_error(f"{len(tokens)}", len(tokens), context, None)
+        if self._prompt_scorer is None:
+            self._prompt_scorer = PromptScorer(self._path, context, self._threads)
+        scored = self._prompt_scorer.score(tokens, alternatives)[first:]
+        if scored:
+            # OpenAI's first token has none, and clients leave it out.
+            scored[0] = PromptToken(scored[0].text)
+        if isinstance(prompt, str) and "".join(each.text for each in scored) == " " + prompt:
+            # Some vocabularies begin every text with a space.
+            scored[0] = PromptToken(scored[0].text[1:])
+        return scored
+
     def run(
         self,
         run_id: int,
@@ -286,6 +318,8 @@ class LlamaCppBackend:
         self._server.close()
         if self._embedding_server is not None:
             self._embedding_server.close()
+        if self._prompt_scorer is not None:
+            self._prompt_scorer.close()
 
 
 def build_capabilities(
@@ -313,6 +347,7 @@ def build_capabilities(
         context_length=context_length,
         slots=slots,
         max_logprobs=0 if draft else _MAX_LOGPROBS,
+        prompt_logprobs=True,
         logit_bias=True,
         grammar=True,
         json_schema=True,

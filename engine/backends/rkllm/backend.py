@@ -36,6 +36,7 @@ from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
+from engine.output import PromptToken
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -213,6 +214,12 @@ class RkllmBackend:
     def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
         """Raise UnsupportedParameter: a .rkllm file has no fill-in-the-middle template."""
         raise UnsupportedParameter("suffix: the rkllm engine cannot fill gaps", param="suffix")
+
+    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
+        """Raise UnsupportedParameter: the runtime has the logits of the last token only."""
+        raise UnsupportedParameter(
+            "logprobs: the rkllm engine has none of a prompt", param="logprobs"
+        )
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         """Return a text's embedding, pooled from the last hidden layer, and its number of tokens.

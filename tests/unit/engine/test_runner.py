@@ -12,7 +12,7 @@ import pytest
 from engine.backends.base import OnPiece, RunResult
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected
-from engine.output import Delta, Finish
+from engine.output import Delta, Finish, PromptToken
 from engine.request import Chat, Message, Prompt, RenderedPrompt, SamplingParams
 from engine.runner import Runner
 
@@ -51,6 +51,10 @@ class TinyBackend:
     def infill(self, around: tuple[str, str]) -> str:
         """Return anything: nothing depends on it."""
         return ""
+
+    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
+        """Return anything: nothing depends on it."""
+        return []
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         assert self.may_embed.wait(10)

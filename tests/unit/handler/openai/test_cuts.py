@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Delta, Finish, SamplingParams, TokenLogprob
+from engine import Delta, Finish, PromptToken, SamplingParams, TokenLogprob
 from engine.backends.base import RunResult
 from engine.generation import Generation
 from handler.completed_answer import CompletedAnswer
@@ -73,7 +73,9 @@ def ended(text: str, stops: list[str], *, include: bool) -> str:
     batches=st.lists(st.integers(0, 14), max_size=6),
     most=st.integers(1, 6),
     asked=st.sampled_from([None, 0, 1]),
-    echo=st.sampled_from([Echo(), Echo("é😀 b"), Echo("é😀 b", ("é😀", " b"))]),
+    echo=st.sampled_from(
+        [Echo(), Echo("é😀 b"), Echo("é😀 b", (PromptToken("é😀"), PromptToken(" b", -0.5)))]
+    ),
 )
 def test_streamed_is_whole(
     shape: EndpointSpec,
@@ -138,8 +140,11 @@ def test_streamed_is_whole(
         assert logprobs is None
     elif shape is COMPLETIONS and logprobs is not None:
         offsets = [len(echo.text) + starts[number] for number in response]
-        assert logprobs["text_offset"] == [*([0, 2][: len(echo.pieces)]), *offsets]
-        assert logprobs["token_logprobs"][len(echo.pieces) :] == [-each / 4 for each in response]
+        assert logprobs["text_offset"] == [*([0, 2][: len(echo.tokens)]), *offsets]
+        assert logprobs["token_logprobs"] == [
+            *(token.logprob for token in echo.tokens),
+            *(-each / 4 for each in response),
+        ]
     elif logprobs is not None:
         result = [(bytes(each["bytes"]), each["logprob"]) for each in logprobs["content"]]
         assert result == [(pieces[number], -number / 4) for number in response]

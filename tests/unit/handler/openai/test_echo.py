@@ -12,6 +12,9 @@ from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai.calls import COMPLETIONS, Complete, complete, complete_streamed
 from tests.usage import usage
 
+NO_PROMPT_LOGPROBS = (
+    "the prompt's tokens have no log-probabilities, because the scripted engine returns none"
+)
 WAYS = [pytest.param(complete, id="whole"), pytest.param(complete_streamed, id="streamed")]
 
 
@@ -52,8 +55,8 @@ async def test_empty_answer_is_only_the_prompt(
     assert (choice.text, choice.finish_reason) == ("é b", "stop")
     assert choice.logprobs == {
         "tokens": ["é", " b"],
-        "token_logprobs": [None, None],
-        "top_logprobs": [None, None],
+        "token_logprobs": [None, -1.0],
+        "top_logprobs": [None, {" b": -1.0}],
         "text_offset": [0, 1],
     }
 
@@ -65,7 +68,10 @@ async def test_max_tokens_0_returns_only_the_prompt(
     pipeline_of: PipelineFactory, complete_call: Complete, n: int, logprobs: int | None
 ) -> None:
     # R8: no token is generated, and no slot waited for.
-    pipeline = pipeline_of({"pieces": [{"error": "was asked"}]}, slots=1)
+    # Log-probabilities of a prompt would need a slot.
+    pipeline = pipeline_of(
+        {"pieces": [{"error": "was asked"}]}, slots=1, capabilities={"prompt_logprobs": False}
+    )
     service = OpenAIService(pipeline, stream_multi_prompt=True)
     slot = await pipeline.engine.reserve(Priority.JOB)
     prompts = ["one two", "é three 😀"]
@@ -78,7 +84,10 @@ async def test_max_tokens_0_returns_only_the_prompt(
     ]
     assert {choice.finish_reason for choice in told.choices.values()} == {"length"}
     assert told.usage == usage(5, 0)
-    assert told.warnings == ["suffix is not supported by scripted and was ignored"]
+    assert told.warnings == [
+        "suffix is not supported by scripted and was ignored",
+        *([NO_PROMPT_LOGPROBS] if logprobs is not None else []),
+    ]
     for choice in told.choices.values():
         assert (choice.logprobs is None) is (logprobs is None)
         if choice.logprobs is not None:
@@ -99,7 +108,7 @@ async def test_inexact_token_texts_are_replaced_by_the_prompt(
     pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Halves of characters, or a mark that the engine puts first: offsets would be wrong.
-    pipeline = pipeline_of({"pieces": ["x"]})
+    pipeline = pipeline_of({"pieces": ["x"]}, capabilities={"prompt_logprobs": False})
 
     async def pieces(text: str) -> list[str]:
         return ["<s>", text]
@@ -110,3 +119,33 @@ async def test_inexact_token_texts_are_replaced_by_the_prompt(
     assert told.choices[0].logprobs is not None
     assert told.choices[0].logprobs["tokens"] == ["é b", "x"]
     assert told.choices[0].logprobs["text_offset"] == [0, 3]
+
+
+@pytest.mark.parametrize("complete_call", WAYS)
+async def test_echo_has_the_log_probabilities_of_the_prompt(
+    pipeline_of: PipelineFactory, complete_call: Complete
+) -> None:
+    # R65
+    service = OpenAIService(pipeline_of({"pieces": [" x"]}))
+    body = {"prompt": "one two three", "echo": True, "logprobs": 2}
+    told = await complete_call(service, COMPLETIONS, body)
+    assert told.choices[0].logprobs == {
+        "tokens": ["one", " two", " three", " x"],
+        "token_logprobs": [None, -1.0, -0.5, -1.0],
+        "top_logprobs": [None, {" two": -1.0}, {" three": -0.5}, {" x": -1.0}],
+        "text_offset": [0, 3, 7, 13],
+    }
+    assert not told.warnings
+
+
+@pytest.mark.parametrize("complete_call", WAYS)
+async def test_engine_without_prompt_log_probabilities_warns(
+    pipeline_of: PipelineFactory, complete_call: Complete
+) -> None:
+    # R65
+    pipeline = pipeline_of({"pieces": [" x"]}, capabilities={"prompt_logprobs": False})
+    body = {"prompt": "one two", "echo": True, "logprobs": 2}
+    told = await complete_call(OpenAIService(pipeline), COMPLETIONS, body)
+    assert told.choices[0].logprobs is not None
+    assert told.choices[0].logprobs["token_logprobs"] == [None, None, -1.0]
+    assert told.warnings == [NO_PROMPT_LOGPROBS]

@@ -101,11 +101,13 @@ def check_legacy(
     assert found is not None
     assert list(found) == ["tokens", "token_logprobs", "top_logprobs", "text_offset"]
     assert {len(each) for each in found.values()} == {len(pieces) + len(tokens)}
-    nulls: list[None] = [None] * len(pieces)
+    # The scripted engine's, and none for the first.
+    scores = [None, *(-1.0 / number for number in range(1, len(pieces)))][: len(pieces)]
     assert found["tokens"] == [*pieces, *tokens]
-    assert found["token_logprobs"] == [*nulls, *values]
+    assert found["token_logprobs"] == [*scores, *values]
     alone = [{token: value} for token, value in zip(tokens, values, strict=True)]
-    assert found["top_logprobs"] == [*nulls, *alone]
+    prompt_alone = [score and {piece: score} for piece, score in zip(pieces, scores, strict=True)]
+    assert found["top_logprobs"] == [*prompt_alone, *alone]
     starts = [len("".join(pieces[:each])) for each in range(len(pieces))]
     assert found["text_offset"] == [*starts, *(len(text) + offset for offset in offsets)]
     for token, offset in zip(found["tokens"], found["text_offset"], strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine import Delta, Finish, FinishReason, TokenLogprob, Usage
+from engine import Delta, Finish, FinishReason, PromptToken, TokenLogprob, Usage
 from handler.completed_answer import CompletedAnswer
 from handler.limits import BLOCK_BYTES
 from handler.openai.call import OpenAICall
@@ -65,12 +65,15 @@ def test_completion_logprobs_keep_the_likelier_of_equal_texts() -> None:
 
 def test_completion_logprobs_are_four_arrays() -> None:
     found = encode_completion_logprobs(
-        [likely("x", -1.0), likely("yz", -2.0, 1)], 0, 4, ("hi", " 😀")
+        [likely("x", -1.0), likely("yz", -2.0, 1)],
+        0,
+        4,
+        (PromptToken("hi"), PromptToken(" 😀", -3.0)),
     )
     assert found == {
         "tokens": ["hi", " 😀", "x", "yz"],
-        "token_logprobs": [None, None, -1.0, -2.0],
-        "top_logprobs": [None, None, {"x": -1.0}, {"yz": -2.0}],
+        "token_logprobs": [None, -3.0, -1.0, -2.0],
+        "top_logprobs": [None, {" 😀": -3.0}, {"x": -1.0}, {"yz": -2.0}],
         "text_offset": [0, 2, 4, 5],
     }
     assert encode_completion_logprobs((), 5, 0) == {key: [] for key in found}
@@ -175,13 +178,14 @@ def test_long_echo_is_sent_in_several_events(pieces: bool) -> None:
     call = OpenAICall(
         COMPLETIONS, {"prompt": "hi", "echo": True, "logprobs": 1, "stream": True}, "t", 1
     )
-    words = tuple(f" {number}" for number in range(20_000))
-    call.echoes = [Echo("".join(words), words if pieces else ())]
+    words = [f" {number}" for number in range(20_000)]
+    tokens = tuple(PromptToken(word, -1.0, ((word, -1.0),)) for word in words)
+    call.echoes = [Echo("".join(words), tokens if pieces else ())]
     blocks = [call.encode_opening(0), call.encode_closing(ended(call)), DONE]
     (choice,) = reading.read_stream(blocks).choices.values()
     assert choice.text == "".join(words)
     if pieces:
-        assert choice.logprobs == encode_completion_logprobs((), 1, len(choice.text), words)
+        assert choice.logprobs == encode_completion_logprobs((), 1, len(choice.text), tokens)
     assert max(map(len, b"".join(blocks).split(b"\n\n"))) < BLOCK_BYTES
 
 
