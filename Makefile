@@ -15,6 +15,8 @@ CLIENTS := tests/clients/node_modules/.package-lock.json
 SERVERS := tests/servers/.venv
 # The package with SDK 2 of RunPod, which $(VENV) has in version 1.
 SDK2 := tests/sdk2/.venv
+# Python clients that the tests run, and that need other package versions than $(VENV) has.
+PYTHON_CLIENTS := tests/clients/.venv
 # A Python for arm64, the boards' architecture, which qemu runs, and the tests of code that depends
 # on the architecture: struct layouts, calls and callbacks, and the processes of the engine host.
 ARM64 := .arm64
@@ -89,16 +91,16 @@ serve: $(VENV)/.serve $(RUN_MODEL) ## start the local server on 127.0.0.1:8000: 
 
 sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its Python client
 
-test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed ## the suite
+test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## the suite
 	@$(PYTEST) $(PARALLEL) $(SUITE) $(PYTEST_ARGS)
 
-test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed)
+test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed)
 	@$(foreach part,$(PART),echo "$(part): $(or $(COVERS_$(part)),$(error PART must be some of $(PARTS), got $(PART)))" >&2;)
 	@$(PYTEST) --long $(PARALLEL) $(foreach part,$(PART),$(LONG_$(part))) $(PYTEST_ARGS)
 
 # In one process: for a few files, starting several takes longer than their tests.
 test-changed: BASE = HEAD
-test-changed: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed ## the tests of the modules that differ from BASE=HEAD, and of their importers
+test-changed: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## the tests of the modules that differ from BASE=HEAD, and of their importers
 	@files=$$($(BIN)/python -m tools.changed_tests --base "$(BASE)" $(if $(EXPLAIN),--explain)) && \
 		{ [ -z "$$files" ] || $(PYTEST) $$files $(PYTEST_ARGS); }
 
@@ -159,13 +161,13 @@ screenshot: $(VENV)/.dev $(MODEL) ## take the picture of the console in docs/, w
 # In this order: serve.txt, lambda.txt, sdk2.txt and dev.txt use the versions of run.txt, and
 # arm64.txt those of dev.txt. uv keeps the versions that it finds in its output file, where it can.
 lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgrade: the newest that fit)
-	@cd requirements && for name in setup run serve lambda servers node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+	@cd requirements && for name in setup run serve lambda servers clients node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && cp run.txt sdk2.txt && ../$(UV_LOCK) ../pyproject.toml sdk2.in -o sdk2.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null
 
 clean: ## remove the environment, caches and build output; keeps models/
-	@rm -rf $(VENV) $(SERVERS) $(SDK2) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(SERVERS) $(SDK2) $(PYTHON_CLIENTS) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 help: ## print this list
@@ -210,7 +212,8 @@ $(CLIENTS): tests/clients/package.json tests/clients/package-lock.json | $(COMMA
 
 $(SERVERS)/.installed: requirements/servers.txt $(VENV)/.setup
 $(SDK2)/.installed: requirements/sdk2.txt $(VENV)/.setup
-$(SERVERS)/.installed $(SDK2)/.installed:
+$(PYTHON_CLIENTS)/.installed: requirements/clients.txt $(VENV)/.setup
+$(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed:
 	@echo 'Installing $<' >&2
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D) >&2
 	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --only-binary :all: --require-hashes --no-deps -r $< >&2
