@@ -23,6 +23,7 @@ class Capabilities:
     `fixed_sampling`: the parameters that no request can change, with their values.
     `max_logprobs`: the most alternatives per token; 0 if log-probabilities are unsupported.
     `prompt_logprobs`: the tokens of a prompt have log-probabilities.
+    `min_tokens`: answers can be kept from ending before a number of tokens.
     `turns`: a chat is rendered turn by turn, and not as the text of one turn.
     `own_template`: the model has its own chat template, and not one that the engine supplies.
     `template_markers`: the texts that mark turns in a prompt rendered by that template.
@@ -51,6 +52,7 @@ class Capabilities:
     max_logprobs: int = 0
     prompt_logprobs: bool = False
     logit_bias: bool = False
+    min_tokens: bool = False
     grammar: bool = False
     json_schema: bool = False
     token_prompts: bool = False
@@ -110,6 +112,11 @@ class Capabilities:
                 raise UnsupportedParameter(
                     f"{name}: the {self.backend} engine cannot constrain its output", param=name
                 )
+        if sampling.allowed_token_ids and not self.logit_bias:
+            raise UnsupportedParameter(
+                f"allowed_token_ids: the {self.backend} engine cannot constrain its output",
+                param="allowed_token_ids",
+            )
         if sampling.grammar is not None and sampling.json_schema is not None:
             raise UnsupportedParameter(
                 "grammar: an answer is held to it or to json_schema, not to both", param="grammar"
@@ -121,6 +128,7 @@ class Capabilities:
             *warnings,
             *self._warn_about_unsupported(sampling),
             *self._warn_about_logprobs(sampling),
+            *self._warn_about_min_tokens(sampling),
         )
 
     def _warn_about_prompt(self, prompt: Prompt) -> Iterator[str]:
@@ -164,6 +172,11 @@ class Capabilities:
                 f"{self.backend} engine, and {requested} were requested"
             )
 
+    def _warn_about_min_tokens(self, sampling: SamplingParams) -> Iterator[str]:
+        is_constrained = sampling.grammar is not None or sampling.json_schema is not None
+        if sampling.min_tokens and self.min_tokens and is_constrained:
+            yield "min_tokens was ignored, because the grammar says where the answer may end"
+
 
 _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
     ("seed", "seed", lambda c: c.seed),
@@ -174,6 +187,7 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
     ("logprobs", "logprobs", lambda c: c.max_logprobs > 0),
     ("logit_bias", "logit_bias", lambda c: c.logit_bias),
     ("ignore_eos", "ignore_eos", lambda c: c.ignore_eos),
+    ("min_tokens", "min_tokens", lambda c: c.min_tokens),
     ("num_assistant_tokens", "draft_tokens", lambda c: c.draft),
     ("prompt_cache", "prompt_cache", lambda c: c.prompt_caches),
     ("assistant_confidence_threshold", "draft_threshold", lambda c: c.draft),

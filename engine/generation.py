@@ -29,6 +29,7 @@ class Generation:
         "_emit",
         "_first_token_s",
         "_max_tokens",
+        "_min_tokens",
         "_started_s",
         "_stop_ids",
         "_stops",
@@ -46,6 +47,7 @@ class Generation:
         )
         self._stop_ids = frozenset(sampling.stop_token_ids)
         self._max_tokens = sampling.max_tokens
+        self._min_tokens = sampling.min_tokens
         self._emit = emit
         self._tokens = 0
         self._started_s = self._first_token_s = time.monotonic()
@@ -62,7 +64,8 @@ class Generation:
         self._tokens += 1
         if self._tokens == 1:
             self._first_token_s = time.monotonic()
-        if token_id in self._stop_ids:
+        may_end = self._tokens > self._min_tokens
+        if may_end and token_id in self._stop_ids:
             self._emit_held_text()
             self._end(FinishReason.STOP, token_id)
             return True
@@ -71,7 +74,7 @@ class Generation:
             logprob = replace(logprob, raw=piece, offset=self._chars)
         self._chars += len(text)
         stops = self._stops
-        if stops is not None:
+        if stops is not None and may_end:
             text = stops.push(text)
             if stops.matched is not None:
                 self._emit(Delta(text, logprob))

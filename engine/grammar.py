@@ -58,6 +58,16 @@ def build_choice_grammar(choices: Sequence[str]) -> str:
     return f"{LARK_HEADER}start: {alternatives}\n"
 
 
+def build_ban_grammar(words: Sequence[str]) -> str:
+    """Return the grammar of an answer that contains none of several texts."""
+    alternatives = " | ".join(json.dumps(word, ensure_ascii=False) for word in words)
+    return (
+        f"{LARK_HEADER}start: CLEAN_TEXT\n"
+        "ANYTHING: /(?s:.*)/\n"
+        f"CLEAN_TEXT: ANYTHING & ~(ANYTHING ({alternatives}) ANYTHING)\n"
+    )
+
+
 def is_lark(grammar: str) -> bool:
     """Return whether a grammar is written in Lark and not in GBNF."""
     return grammar.startswith("%llguidance") or (

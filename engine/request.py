@@ -69,13 +69,16 @@ class SamplingParams:
 
     The values must be valid: `handler.request` and `handler.openai` refuse invalid ones with a
     message that names the field. `temperature` 0 is greedy; `top_k` -1 allows all tokens; `seed`
-    None is random; `max_tokens` None runs to the end of the context. `draft_tokens` is how many
+    None is random; `max_tokens` None runs to the end of the context. Before `min_tokens` neither
+    an end token nor anything in `stop` or `stop_token_ids` ends the answer. `allowed_token_ids`
+    are the only tokens of the answer, unless there are none. `draft_tokens` is how many
     tokens a draft model proposes at a time, and `draft_threshold` the probability that each must
     have; None leaves them to the engine. `lora` is the adapter to use, None for the base model.
     `prompt_cache` is the name of a saved prompt, or of one to save.
     """
 
     max_tokens: int | None = None
+    min_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
@@ -90,6 +93,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] = ()
     grammar: str | None = None
     json_schema: Mapping[str, Any] | None = None
     draft_tokens: int | None = None
@@ -137,7 +141,7 @@ class SamplingParams:
         return cls(**wire | converted)
 
 
-_TUPLE_FIELDS = {"stop", "stop_token_ids"}
+_TUPLE_FIELDS = {"allowed_token_ids", "stop", "stop_token_ids"}
 _SAMPLING_FIELDS = tuple(each.name for each in fields(SamplingParams) if each.init)
 _sampling_values = attrgetter(*_SAMPLING_FIELDS)
 _SAMPLING_DEFAULTS = _sampling_values(SamplingParams())

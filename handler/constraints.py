@@ -14,13 +14,13 @@ from typing import Any
 import orjson
 
 from engine import SamplingParams
-from engine.grammar import build_choice_grammar, build_regex_grammar
+from engine.grammar import build_ban_grammar, build_choice_grammar, build_regex_grammar
 from engine.schema_cost import MAX_REPETITIONS, count_repetitions, find_cost_violation
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
 from handler.sampling import describe_value
 from handler.unknown_keys import KnownKeys
-from validation.options.form import ChoiceCheck, RegexCheck
+from validation.options.form import BadWordsCheck, ChoiceCheck, RegexCheck
 from validation.verdict import AnswerCheck
 
 # The size of the schema as JSON. The grammar that the engine builds from it grows with it.
@@ -28,11 +28,14 @@ MAX_SCHEMA_BYTES = 100_000
 MAX_REGEX_CHARS = 10_000
 MAX_CHOICES = 1_000
 MAX_CHOICES_CHARS = 50_000
+MAX_BAD_WORDS = 200
+MAX_BAD_WORDS_CHARS = 5_000
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _FORMAT = "response_format"
 _OUTPUTS = "structured_outputs"
 # Parameters with one constraint as their value, and its kind.
 _DIRECT = {
+    "bad_words": "bad_words",
     "guided_json": "json",
     "guided_regex": "regex",
     "guided_choice": "choice",
@@ -50,14 +53,15 @@ CONSTRAINT_KEYS = frozenset({_FORMAT, _OUTPUTS, "structural_tag", *_DIRECT})
 class Constraint:
     """What the text of an answer is held to: a schema, an expression, some texts or a grammar.
 
-    `param` is the parameter of the request. `regex` and `choices` are as the client wrote them;
-    `grammar` is what the engine gets of them.
+    `param` is the parameter of the request. `regex`, `choices` and `bad_words`, which the answer
+    must not contain, are as the client wrote them; `grammar` is what the engine gets of them.
     """
 
     param: str
     json_schema: Mapping[str, Any] | None = None
     regex: str | None = None
     choices: tuple[str, ...] = ()
+    bad_words: tuple[str, ...] = ()
     grammar: str | None = None
 
     def apply(self, sampling: SamplingParams) -> SamplingParams:
@@ -80,6 +84,8 @@ def read_constraint(body: Mapping[str, Any], path: str = "") -> Constraint | Non
         param = path + name
         if value is None or (name == "grammar" and value == ""):
             # llama.cpp's web page sends an empty grammar.
+            continue
+        if name == "bad_words" and value == []:
             continue
         if name == "structural_tag":
             raise _unsupported_tag(param)
@@ -117,13 +123,15 @@ def _known_members(param: str) -> KnownKeys:
 
 
 def build_check(constraint: Constraint) -> AnswerCheck | None:
-    """Return the check of answers that no engine holds to a regular expression or a choice.
+    """Return the check of answers that no engine holds to the constraint; None for a grammar.
 
     Raises:
         InvalidRequest: the expression cannot be checked.
     """
     if constraint.choices:
         return ChoiceCheck(constraint.choices)
+    if constraint.bad_words:
+        return BadWordsCheck(constraint.bad_words)
     if constraint.regex is None:
         return None
     try:
@@ -195,6 +203,9 @@ def _read(kind: str, value: Any, path: str, param: str) -> Constraint:
         return _read_schema(value, path, param)
     if kind == "choice":
         return _read_choice(value, path, param)
+    if kind == "bad_words":
+        words = _read_texts(value, path, param, MAX_BAD_WORDS, MAX_BAD_WORDS_CHARS)
+        return Constraint(param=param, bad_words=words, grammar=build_ban_grammar(words))
     if not isinstance(value, str) or not value:
         notation = "a grammar in GBNF or Lark" if kind == "grammar" else "a regular expression"
         raise InvalidRequest(f"{path} must be {notation}, got {describe_value(value)}", param)
@@ -214,18 +225,25 @@ def _read(kind: str, value: Any, path: str, param: str) -> Constraint:
 
 
 def _read_choice(value: Any, path: str, param: str) -> Constraint:
-    is_list = isinstance(value, list) and 0 < len(value) <= MAX_CHOICES
+    choices = _read_texts(value, path, param, MAX_CHOICES, MAX_CHOICES_CHARS)
+    return Constraint(param=param, choices=choices, grammar=build_choice_grammar(choices))
+
+
+def _read_texts(
+    value: Any, path: str, param: str, max_count: int, max_chars: int
+) -> tuple[str, ...]:
+    is_list = isinstance(value, list) and 0 < len(value) <= max_count
     if not is_list or not all(isinstance(each, str) and each for each in value):
         raise InvalidRequest(
-            f"{path} must be an array of 1 to {MAX_CHOICES} strings that are not empty, "
+            f"{path} must be an array of 1 to {max_count} strings that are not empty, "
             f"got {describe_value(value)}",
             param,
         )
-    if (chars := sum(map(len, value))) > MAX_CHOICES_CHARS:
+    if (chars := sum(map(len, value))) > max_chars:
         raise InvalidRequest(
-            f"{path} must have at most {MAX_CHOICES_CHARS} characters together, got {chars}", param
+            f"{path} must have at most {max_chars} characters together, got {chars}", param
         )
-    return Constraint(param=param, choices=tuple(value), grammar=build_choice_grammar(value))
+    return tuple(value)
 
 
 def _read_schema(value: Any, path: str, param: str) -> Constraint:

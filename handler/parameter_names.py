@@ -13,11 +13,11 @@ _OPENAI_NAMES = """
 """
 # Parameters of vLLM and SGLang.
 _VLLM_NAMES = """
-    add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt
+    add_generation_prompt add_special_tokens cache_salt
     chat_template continue_final_message custom_logit_processor custom_params detokenize
     diversity_penalty documents early_stopping guided_decoding_backend guided_whitespace_pattern
     include_reasoning kv_transfer_params logits_processors lora lora_path media_io_kwargs
-    min_tokens mm_processor_kwargs no_stop_trim priority prompt_embeds prompt_logprobs
+    mm_processor_kwargs no_stop_trim priority prompt_embeds prompt_logprobs
     repetition_detection request_id return_hidden_states return_token_ids
     return_tokens_as_token_ids separate_reasoning session_params skip_special_tokens
     spaces_between_special_tokens stop_regex stream_reasoning truncate_prompt_tokens

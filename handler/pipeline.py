@@ -18,7 +18,9 @@ from handler.request import TextRequest
 from validation import Issue, Validator, Verdict
 
 # Issues that a model can correct if it knows of them.
-_FORM_RULES = frozenset({"schema_not_json", "schema_mismatch", "pattern_mismatch", "not_a_choice"})
+_FORM_RULES = frozenset(
+    {"schema_not_json", "schema_mismatch", "pattern_mismatch", "not_a_choice", "bad_word"}
+)
 
 
 class Pipeline:

@@ -24,6 +24,7 @@ MAX_INT32 = 2**32 - 1
 MAX_TOKEN_ID = 2**31 - 1
 MAX_DRAFTED = 64
 MAX_BIASED_TOKENS = 10_000
+MAX_ALLOWED_TOKENS = 1_000
 # The maximum of one prompt, and of all prompts of a request together.
 MAX_TOKEN_IDS = 1_000_000
 # Longer arrays are invalid for every parameter. They are refused without reading their elements.
@@ -99,6 +100,9 @@ class SamplingInput(BaseModel):
     max_completion_tokens: int | None = Field(
         None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
     )
+    min_tokens: int | None = Field(
+        None, ge=0, le=MAX_INT32, description=f"a whole number from 0 to {MAX_INT32}"
+    )
     temperature: float | None = Field(None, ge=0, le=2, description="a number from 0 to 2")
     top_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
     top_k: int | None = Field(
@@ -128,6 +132,9 @@ class SamplingInput(BaseModel):
         description=f"an object of up to {MAX_BIASED_TOKENS} token ids and numbers from -100 to "
         "100",
     )
+    allowed_token_ids: (
+        Annotated[list[_TokenId], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None
+    ) = Field(None, description=f"an array of 1 to {MAX_ALLOWED_TOKENS} token ids")
     # For speculative decoding with a draft model (R17).
     num_assistant_tokens: int | None = Field(
         None, ge=1, le=MAX_DRAFTED, description=f"a whole number from 1 to {MAX_DRAFTED}"
@@ -190,13 +197,15 @@ def build_sampling(
     """Build the engine's parameters from validated fields; also return a warning per ignored one.
 
     Raises:
-        InvalidRequest: `logit_bias` has a key that is not a token id.
+        InvalidRequest: `logit_bias` has a key that is not a token id, or `min_tokens` is above
+            `max_tokens`.
     """
     stop = fields.stop
     sampling = SamplingParams(
         max_tokens=_value_or(
             fields.max_completion_tokens, _value_or(fields.max_tokens, defaults.max_tokens)
         ),
+        min_tokens=fields.min_tokens or 0,
         temperature=_value_or(fields.temperature, defaults.temperature),
         top_p=_value_or(fields.top_p, defaults.top_p),
         top_k=_value_or(fields.top_k, defaults.top_k) or -1,
@@ -210,10 +219,17 @@ def build_sampling(
         include_stop_str_in_output=bool(fields.include_stop_str_in_output),
         ignore_eos=bool(fields.ignore_eos),
         logit_bias=_parse_bias(fields.logit_bias, path) if fields.logit_bias else {},
+        allowed_token_ids=tuple(fields.allowed_token_ids or ()),
         draft_tokens=fields.num_assistant_tokens,
         draft_threshold=fields.assistant_confidence_threshold,
         prompt_cache=fields.prompt_cache,
     )
+    if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
+        raise InvalidRequest(
+            f"{path}min_tokens must be at most max_tokens, which is {sampling.max_tokens}, got "
+            f"{sampling.min_tokens}",
+            f"{path}min_tokens",
+        )
     # Most bodies have no ignored parameter; building the warnings costs more than all of the above.
     present = IGNORED & body.keys()
     return sampling, _build_warnings(type(fields), present, body, path) if present else ()

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 # The ids of issues that only options find.
 _OPTION_RULES = (
-    *("schema_not_json", "schema_mismatch", "pattern_mismatch", "not_a_choice"),
+    *("schema_not_json", "schema_mismatch", "pattern_mismatch", "not_a_choice", "bad_word"),
     *("language", "blocked_intent", "blocked_term"),
 )
 # The notice about a repaired answer.

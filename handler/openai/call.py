@@ -171,6 +171,8 @@ class OpenAICall:
                 self._check_afterwards(constraint, "a regular expression")
             elif constraint.choices:
                 self._check_afterwards(constraint, "a choice")
+            elif constraint.bad_words:
+                self._check_afterwards(constraint, "anything without bad_words")
         if self.parameters.candidates > self.parameters.n and not capabilities.max_logprobs:
             # Without log-probabilities `select_best` keeps the first candidates.
             warning = "best_of was not ranked, because the engine returns no logprobs"

@@ -1,4 +1,4 @@
-"""The check of an answer against a regular expression or a list of texts."""
+"""The checks of an answer against an expression, a choice, or texts that it must not have."""
 
 from __future__ import annotations
 
@@ -56,3 +56,17 @@ class ChoiceCheck:
         if text.strip() in self._choices:
             return ()
         return (Issue("not_a_choice", f"The answer is not one of {self._choices_text}."),)
+
+
+class BadWordsCheck:
+    """Checks that an answer contains none of several texts, as they are written."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = tuple(words)
+
+    def find_issues(self, text: str) -> tuple[Issue, ...]:
+        """Return an issue for the first text that the answer contains."""
+        for word in self._words:
+            if word in text:
+                return (Issue("bad_word", f"The answer contains {word!r}."),)
+        return ()

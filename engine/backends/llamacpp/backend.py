@@ -282,9 +282,14 @@ class LlamaCppBackend:
                 self._check_prompt_size(text)
             # An unknown id costs a search through all tokens for each token that is generated.
             self._check_token_ids(sampling.logit_bias, "logit_bias")
+            self._check_token_ids(sampling.allowed_token_ids, "allowed_token_ids")
+            has_answer_penalty = sampling.frequency_penalty or sampling.presence_penalty
             body = build_completion_request(
                 text,
                 sampling,
+                prompt_tokens=tuple(self._tokenize(text))
+                if has_answer_penalty and isinstance(text, str)
+                else text,
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
             )
@@ -349,6 +354,7 @@ def build_capabilities(
         max_logprobs=0 if draft else _MAX_LOGPROBS,
         prompt_logprobs=True,
         logit_bias=True,
+        min_tokens=True,
         grammar=True,
         json_schema=True,
         token_prompts=True,

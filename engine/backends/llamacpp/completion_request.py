@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from engine.grammar import prepare_grammar
@@ -9,15 +11,28 @@ from engine.reasoning import starts_in_think
 from engine.request import RenderedPrompt, SamplingParams
 from engine.schema_grammar import build_grammar
 
+# One token of an answer: it is not the one that no vocabulary has.
+_ANY_TOKEN = "!<[2147483647]>"  # noqa: S105 - no password
+# llama.cpp allows a part of a grammar to be repeated some 2,000 times.
+_MAX_REPETITIONS = 1000
+# Makes every allowed token likelier than every other one: logits differ by less.
+_ALLOWED_BIAS = 1000.0
+
 
 def build_completion_request(
     prompt: RenderedPrompt,
     sampling: SamplingParams,
     *,
+    prompt_tokens: RenderedPrompt,
     context_length: int,
     cache_prompt: bool,
 ) -> dict[str, Any]:
-    """Return the completion request for a prompt. Raises RequestRejected."""
+    """Return the completion request for a prompt.
+
+    `prompt_tokens` are its ids; they are needed only for penalties of the answer's tokens.
+
+    Raises RequestRejected.
+    """
     body: dict[str, Any] = {
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
         # Only a streaming call can be aborted.
@@ -37,15 +52,12 @@ def build_completion_request(
         "frequency_penalty": sampling.frequency_penalty,
         "presence_penalty": sampling.presence_penalty,
         "ignore_eos": sampling.ignore_eos,
-        "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
+        # The whole prompt and answer (R62); llama.cpp's own window is 64 tokens.
+        "repeat_last_n": context_length,
+        "logit_bias": [
+            [token, bias] for token, bias in _build_bias(sampling, prompt_tokens).items()
+        ],
     }
-    if sampling.repetition_penalty != 1 and not (
-        sampling.frequency_penalty or sampling.presence_penalty
-    ):
-        # The whole prompt and answer (R62); llama.cpp's window is 64 tokens. The other penalties
-        # are for the answer alone, but llama.cpp counts the prompt for them too, so their window
-        # stays.
-        body["repeat_last_n"] = context_length
     if sampling.seed is not None:
         # llama.cpp's seeds are 32 bits wide, and the highest one means "random".
         body["seed"] = sampling.seed % 0xFFFF_FFFF
@@ -53,9 +65,41 @@ def build_completion_request(
         # 0 would turn log-probabilities off: request one alternative and drop it.
         body["logprobs"] = max(sampling.logprobs, 1)
     thinking = isinstance(prompt, str) and starts_in_think(prompt)
+    if sampling.min_tokens and not sampling.ignore_eos:
+        body["grammar"] = _build_length_grammar(min(sampling.min_tokens, context_length))
     if sampling.grammar is not None:
         body["grammar"] = prepare_grammar(sampling.grammar, thinking=thinking, as_lark=False)
     if sampling.json_schema is not None:
         # Not sent as a schema: llama.cpp silently ignores a schema that it cannot enforce.
         body["grammar"] = build_grammar(sampling.json_schema, thinking=thinking)
     return body
+
+
+def _build_length_grammar(min_tokens: int) -> str:
+    """Return the grammar of any answer of at least so many tokens.
+
+    An end token is allowed only where a grammar may end.
+    """
+    many, few = divmod(min_tokens, _MAX_REPETITIONS)
+    return (
+        f"root ::= ({_ANY_TOKEN}{{{_MAX_REPETITIONS}}}){{{many}}} {_ANY_TOKEN}{{{few}}} "
+        f"{_ANY_TOKEN}*"
+    )
+
+
+def _build_bias(sampling: SamplingParams, prompt_tokens: RenderedPrompt) -> Mapping[int, float]:
+    """Return the bias of tokens, which also makes up for what llama.cpp does differently.
+
+    llama.cpp counts the prompt's tokens for `frequency_penalty` and `presence_penalty` too (R62).
+    The bias takes that away again: exactly for the former, unless there is a `repetition_penalty`
+    as well. The latter then never affects a token that the prompt has too.
+    """
+    bias = defaultdict[int, float](float, sampling.logit_bias)
+    if (sampling.frequency_penalty or sampling.presence_penalty) and not isinstance(
+        prompt_tokens, str
+    ):
+        for token, count in Counter(prompt_tokens).items():
+            bias[token] += sampling.frequency_penalty * count + sampling.presence_penalty
+    for token in sampling.allowed_token_ids:
+        bias[token] += _ALLOWED_BIAS
+    return bias

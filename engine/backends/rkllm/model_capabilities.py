@@ -75,6 +75,7 @@ def build_capabilities(
         ignore_eos=logits or (abi.sampling_per_run and can_reload),
         max_logprobs=_MAX_LOGPROBS if logits else 0,
         logit_bias=logits,
+        min_tokens=logits,
         grammar=logits,
         json_schema=logits,
         token_prompts=True,

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from engine import BackendConfig, Chat, Engine, EngineConfig, FinishReason, Message
 from engine.errors import PromptTooLong, RequestRejected
-from engine.grammar import build_choice_grammar, build_regex_grammar
+from engine.grammar import build_ban_grammar, build_choice_grammar, build_regex_grammar
 from tests.integration.engine.support import ask, read, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -224,6 +224,62 @@ async def test_repetition_penalty_counts_the_whole_prompt(engine: Engine) -> Non
             engine, prompt, **either, logit_bias={banana: 30}, repetition_penalty=20.0
         )
         assert penalized == f" {fruit}"
+
+
+async def test_penalties_of_the_answer_count_all_of_it_and_no_prompt(engine: Engine) -> None:
+    # R62: the bias makes bananas likelier, until twenty of them are counted.
+    filler = " ".join(f"The number {number} is here." for number in range(70))
+    bananas = " banana" * 20
+    banana, *_ = await engine.tokenize(" banana")
+    either = '(" banana" | " cherry")'
+    options = {"temperature": 0, "logit_bias": {banana: 20}, "max_tokens": 900}
+    for penalty, fruit in ((0.0, "banana"), (2.0, "cherry")):
+        penalized = options | {"frequency_penalty": penalty}
+        prompt = f"I eat{bananas}."
+        text, _ = await ask(engine, prompt, **penalized, grammar=f"root ::= {either}")
+        assert text == " banana"
+        grammar = f'root ::= "{bananas}. {filler}" {either}'
+        text, _ = await ask(engine, "I eat", **penalized, grammar=grammar)
+        assert text.removeprefix(f"{bananas}. {filler}") == f" {fruit}"
+
+
+async def test_answer_has_only_the_allowed_tokens(engine: Engine) -> None:
+    allowed = tuple(await engine.tokenize(" yes no"))
+    text, finish = await ask(engine, PROMPT, allowed_token_ids=allowed, max_tokens=30, seed=3)
+    assert re.fullmatch("( yes| no)+", text)
+    # The end token is not among them.
+    assert finish.reason is FinishReason.LENGTH
+    with pytest.raises(RequestRejected, match="allowed_token_ids: 9999999 is no token id"):
+        await ask(engine, PROMPT, allowed_token_ids=(9_999_999,))
+
+
+@pytest.mark.parametrize("min_tokens", [1, 60, 2_100])
+async def test_answer_has_at_least_min_tokens(engine: Engine, min_tokens: int) -> None:
+    # The bias makes the end token the likeliest everywhere.
+    [end] = await engine.tokenize("<|im_end|>")
+    ending = {"logit_bias": {end: 100}, "temperature": 0}
+    text, finish = await ask(engine, PROMPT, **ending)
+    assert (text, finish.reason) == ("", FinishReason.STOP)
+    limit = min(min_tokens, 60)
+    text, finish = await ask(engine, PROMPT, **ending, min_tokens=min_tokens, max_tokens=limit + 20)
+    assert text
+    # llama.cpp counts the end token too.
+    tokens = finish.usage.completion_tokens
+    if min_tokens > limit:
+        assert (finish.reason, tokens) == (FinishReason.LENGTH, limit + 20)
+    else:
+        assert (finish.reason, tokens) == (FinishReason.STOP, min_tokens + 1)
+
+
+async def test_answer_never_has_banned_words(engine: Engine) -> None:
+    free, _ = await ask(engine, PROMPT, temperature=0, max_tokens=60)
+    words = sorted(set(re.findall(r"[a-z]{3,}", free)))[:8]
+    assert words
+    text, _ = await ask(
+        engine, PROMPT, temperature=0, max_tokens=60, grammar=build_ban_grammar(words)
+    )
+    assert text
+    assert not [word for word in words if word in text]
 
 
 async def test_grammar_binds(engine: Engine) -> None:

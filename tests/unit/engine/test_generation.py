@@ -196,3 +196,17 @@ def test_logprobs_have_their_offset_in_the_text() -> None:
 def test_empty_stop_is_refused() -> None:
     with pytest.raises(ValueError, match="stop string"):
         Run(stop=("",))
+
+
+def test_nothing_ends_the_answer_before_min_tokens() -> None:
+    run = Run(min_tokens=3, stop=("b",), stop_token_ids=(2,))
+    assert run.feed("a", "b", "b", "c", "b") == [False, False, False, False, True]
+    assert "".join(run.texts) == "abbc"
+    finish = run.generation.finish(ENDED)
+    assert (finish.stop_reason, finish.usage.completion_tokens) == ("b", 5)
+
+
+def test_stop_token_ends_the_answer_after_min_tokens() -> None:
+    run = Run(min_tokens=1, stop_token_ids=(1, 3))
+    assert run.feed("a", "b", "c") == [False, False, True]
+    assert run.generation.finish(ENDED).stop_reason == 3

@@ -86,6 +86,10 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ("stop", "x" * 1025, STOPS, '"' + "x" * 56 + "..."),
     ("stop", "half \ud83d", STOPS, '"half \\ud83d"'),
     ("stop", ["half \ud83d"], STOPS, '["half \\ud83d"]'),
+    ("min_tokens", -1, "a whole number from 0 to 4294967295", "-1"),
+    ("min_tokens", 1.5, "a whole number from 0 to 4294967295", "1.5"),
+    ("allowed_token_ids", [], "an array of 1 to 1000 token ids", "[]"),
+    ("allowed_token_ids", [-1], "an array of 1 to 1000 token ids", "[-1]"),
     ("stop_token_ids", [-1], "an array of up to 16 token ids", "[-1]"),
     ("stop_token_ids", [2**31], "an array of up to 16 token ids", "[2147483648]"),
     ("stop_token_ids", [10**30], "an array of up to 16 token ids", f"[{10**30}]"),
@@ -287,9 +291,17 @@ def test_ignored_parameter_is_warned_about(field: str, value: Any) -> None:
     assert warnings == (f"p.{field} is not supported and was ignored",)
 
 
+def test_min_tokens_above_max_tokens_is_refused() -> None:
+    message = "^min_tokens must be at most max_tokens, which is 5, got 6$"
+    with pytest.raises(InvalidRequest, match=message):
+        read_sampling({"max_tokens": 5, "min_tokens": 6}, SamplingDefaults())
+    sampling, *_ = read_sampling({"max_tokens": 5, "min_tokens": 5}, SamplingDefaults())
+    assert sampling.min_tokens == 5
+
+
 def test_each_ignored_parameter_has_a_warning_of_its_own() -> None:
     # R16
-    body = {"echo": True, "min_tokens": 5, "early_stopping": False, "detokenize": None}
+    body = {"echo": True, "top_n_sigma": 5, "early_stopping": False, "detokenize": None}
     assert len(read_sampling(body, SamplingDefaults())[2]) == 2
 
 

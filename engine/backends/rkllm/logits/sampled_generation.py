@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from engine.backends.base import OnPiece
-from engine.backends.rkllm.logits.sampler import Floats, SampledToken, Sampler
+from engine.backends.rkllm.logits.sampler import Floats, Mask, SampledToken, Sampler
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
+from engine.errors import RequestRejected
 from engine.output import FinishReason, TokenLogprob
 from engine.request import SamplingParams
 
@@ -41,6 +45,8 @@ class SampledGeneration:
         self._on_piece = on_piece
         self._reports_logprobs = sampling.logprobs is not None
         self._end_tokens = frozenset[int]() if sampling.ignore_eos else vocabulary.end_tokens
+        self._min_tokens = sampling.min_tokens
+        self._allowed_tokens = _build_mask(sampling.allowed_token_ids, vocabulary.size)
         self.tokens = 0
         self.reason = FinishReason.STOP
 
@@ -54,7 +60,7 @@ class SampledGeneration:
             BackendFailed: the logits contain no valid numbers.
         """
         constraint = self._constraint
-        allowed = None if constraint is None else constraint.allowed_tokens()
+        allowed = self._find_allowed_tokens()
         sampled = self._sampler.sample(logits, allowed)
         if sampled.token in self._end_tokens:
             return []
@@ -76,6 +82,20 @@ class SampledGeneration:
             return []
         return tokens
 
+    def _find_allowed_tokens(self) -> Mask | None:
+        """Return a mask of the tokens that may come next; None if any may."""
+        allowed = self._allowed_tokens
+        if self._constraint is not None:
+            # A grammar says itself where the answer may end.
+            followers = self._constraint.allowed_tokens()
+            return followers if allowed is None else followers & allowed
+        if self.tokens >= self._min_tokens:
+            return allowed
+        size = self._vocabulary.size
+        mask = np.ones(size, np.bool_) if allowed is None else allowed.copy()
+        mask[[*self._end_tokens]] = False
+        return mask
+
     def _build_logprob(self, sampled: SampledToken) -> TokenLogprob | None:
         if not self._reports_logprobs:
             return None
@@ -84,3 +104,17 @@ class SampledGeneration:
             sampled.logprob,
             tuple((self._vocabulary.text(token), logprob) for token, logprob in sampled.top),
         )
+
+
+def _build_mask(tokens: Sequence[int], size: int) -> Mask | None:
+    """Return a mask of these tokens; None for no tokens. Raises RequestRejected."""
+    if not tokens:
+        return None
+    if (highest := max(tokens)) >= size:
+        raise RequestRejected(
+            f"allowed_token_ids: there is no token {highest}, the last one is {size - 1}",
+            param="allowed_token_ids",
+        )
+    mask = np.zeros(size, np.bool_)
+    mask[[*tokens]] = True
+    return mask

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.errors import RequestRejected
-from engine.grammar import build_choice_grammar, build_regex_grammar
+from engine.grammar import build_ban_grammar, build_choice_grammar, build_regex_grammar
 from handler.constraints import (
     MAX_SCHEMA_BYTES,
     Constraint,
@@ -61,6 +61,7 @@ NAMES: list[tuple[dict[str, Any], str]] = [
     *(({name: GRAMMAR}, "grammar") for name in ("guided_grammar", "grammar", "ebnf")),
     ({"structured_outputs": {"grammar": GRAMMAR}}, "grammar"),
     ({"structured_outputs": {"json_object": True}}, "object"),
+    ({"bad_words": CHOICES}, "bad words"),
 ]
 
 
@@ -77,6 +78,9 @@ async def test_constraint_reaches_the_engine_under_every_name(
             param=param, choices=("yes", "no"), grammar=build_choice_grammar(CHOICES)
         ),
         "grammar": Constraint(param=param, grammar=GRAMMAR),
+        "bad words": Constraint(
+            param=param, bad_words=("yes", "no"), grammar=build_ban_grammar(CHOICES)
+        ),
     }[kind]
     assert read_constraint(body) == expected
     able = {"json_schema": True, "grammar": True}
@@ -135,6 +139,9 @@ async def test_constraint_reaches_the_engine_under_every_name(
         ({"guided_choice": ["a", 1]}, "guided_choice must be an array of 1 to 1000 strings"),
         ({"guided_choice": "ab"}, "guided_choice must be an array of 1 to 1000 strings"),
         ({"guided_choice": ["x" * 50_001]}, "guided_choice must have at most 50000 characters"),
+        ({"bad_words": "no"}, "bad_words must be an array of 1 to 200 strings that are not empty"),
+        ({"bad_words": ["a", ""]}, "bad_words must be an array of 1 to 200 strings"),
+        ({"bad_words": ["a"], "regex": "b"}, "regex must not come with bad_words"),
         ({"grammar": {"a": 1}}, "grammar must be a grammar in GBNF or Lark, got"),
         ({"ebnf": GRAMMAR, "regex": "a"}, "regex must not come with ebnf"),
         (
@@ -199,6 +206,8 @@ async def test_grammar_that_cannot_be_held_is_refused(pipeline_of: PipelineFacto
             "x",
             "The answer is not one of a, b, c, d, e or 2 others.",
         ),
+        ({"bad_words": ["no"]}, "yes", None),
+        ({"bad_words": ["yes", "no"]}, "I know", "The answer contains 'no'."),
     ],
 )
 async def test_answer_is_checked_by_an_engine_without_a_grammar(
@@ -212,7 +221,7 @@ async def test_answer_is_checked_by_an_engine_without_a_grammar(
         service = OpenAIService(pipeline_of({"pieces": [piece]}, validator=validator))
         full = await service.complete(service.parse_call(route, rest | constraint))
         [warning] = full["warnings"]
-        assert warning.startswith("the engine cannot constrain its answers to a ")
+        assert warning.startswith("the engine cannot constrain its answers to a")
         issues = [each for each in full["validation"]["issues"] if "The answer" in each]
         assert issues == ([] if issue is None else [issue])
         assert ("regenerated" in full) is not full["validation"]["valid"]

@@ -135,7 +135,6 @@ IGNORED: dict[str, dict[str, Any]] = {
         "diversity_penalty": 1.0,
         "use_beam_search": True,
         "early_stopping": True,
-        "min_tokens": 5,
         "prompt_logprobs": 1,
         "detokenize": True,
         "skip_special_tokens": True,

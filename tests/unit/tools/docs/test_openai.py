@@ -33,8 +33,8 @@ def test_every_route_and_error_is_listed() -> None:
 def test_every_capability_is_listed() -> None:
     # What has a row among the parameters, and what is about the model that is loaded.
     parameters = {
-        *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "token_prompts"),
-        *("chat_template", "infill"),
+        *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "min_tokens"),
+        *("chat_template", "infill", "token_prompts"),
     }
     of_model = {
         *("backend", "model", "context_length", "embedding_size", "starts_in_reasoning", "runtime"),

@@ -18,7 +18,7 @@ from engine.backends.rkllm.logits.token_loop import PREFILL_CHUNK_TOKENS, LastLo
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLogits
-from engine.errors import BackendFailed
+from engine.errors import BackendFailed, RequestRejected
 from engine.output import FinishReason
 from engine.request import SamplingParams
 
@@ -290,3 +290,20 @@ def test_number_of_rows_is_checked(rows: int, tokens: int, fits: bool) -> None:
             last.logits(tokens, 2)
     with pytest.raises(BackendFailed, match="gave 0 rows"):
         LastLogits().logits(1, 2)
+
+
+def test_end_token_is_not_sampled_before_min_tokens() -> None:
+    end_is_likeliest = [0.0, 1.0, 9.0]
+    runtime = FakeRuntime(*[end_is_likeliest] * 3)
+    assert run(runtime, sampling=SamplingParams(temperature=0, min_tokens=2)) == [b"b", b"b"]
+
+
+def test_only_allowed_tokens_are_sampled() -> None:
+    sampling = SamplingParams(temperature=0, allowed_token_ids=(0, 2))
+    runtime = FakeRuntime([1.0, 9.0, 0.0], [0.0, 9.0, 1.0])
+    assert run(runtime, sampling=sampling) == [b"a"]
+
+
+def test_allowed_token_beyond_the_vocabulary_is_refused() -> None:
+    with pytest.raises(RequestRejected, match="allowed_token_ids: there is no token 3, the last"):
+        run(FakeRuntime(), sampling=SamplingParams(allowed_token_ids=(3,)))
