@@ -101,6 +101,12 @@ class Capabilities:
                 f"messages: {self.model} has no chat template, send a prompt instead",
                 param="messages",
             )
+        if isinstance(prompt, Chat) and prompt.continues_last and not self.turns:
+            raise UnsupportedParameter(
+                "continue_final_message: there is no chat template beside the model of the "
+                f"{self.backend} engine",
+                param="continue_final_message",
+            )
         if sampling.lora is not None and sampling.lora not in self.adapters:
             known = f"there are: {', '.join(self.adapters)}" if self.adapters else "there are none"
             raise UnsupportedParameter(

@@ -29,7 +29,7 @@ from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
 from engine.output import Embedding, PromptToken
 from engine.prompt_size import check_size
-from engine.reasoning import starts_in_reasoning
+from engine.reasoning import leaves_reasoning_open, starts_in_reasoning
 from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
 from engine.stream import TokenStream, timeout_error
 
@@ -243,6 +243,8 @@ class Engine:
             return starts_in_reasoning(prompt)
         if not isinstance(prompt, Chat):
             return False
+        if prompt.continues_last:
+            return leaves_reasoning_open(prompt.messages[-1].content)
         if prompt.template_kwargs:
             with suppress(UnsupportedParameter):
                 return starts_in_reasoning(str(await self._host.call("render", prompt)))

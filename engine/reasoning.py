@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from engine.request import Chat, Message
 
@@ -31,6 +32,32 @@ def starts_in_think(prompt: str) -> bool:
     With another mark, a grammar applies from the first token on.
     """
     return prompt.rstrip().endswith(THINK_OPEN)
+
+
+def continue_last(chat: Chat, render: Callable[[Chat], str]) -> str:
+    """Render a chat; if its last message is to be continued, the prompt ends with its content.
+
+    A template that opens the model's reasoning for every answer is given its end first, unless the
+    content has the reasoning itself.
+    """
+    if not chat.continues_last:
+        return render(chat)
+    *earlier, last = chat.messages
+    prompt = render(replace(chat, messages=tuple(earlier), continues_last=False))
+    for opening, closing in REASONING_MARKS.items():
+        if prompt.rstrip().endswith(opening):
+            if last.content.lstrip().startswith(opening):
+                prompt = prompt.rstrip().removesuffix(opening)
+            elif closing not in last.content:
+                prompt += f"{closing}\n\n"
+    return prompt + last.content
+
+
+def leaves_reasoning_open(text: str) -> bool:
+    """Return whether a text has an opening mark of reasoning without the closing mark after it."""
+    return any(
+        text.rfind(opening) > text.rfind(closing) for opening, closing in REASONING_MARKS.items()
+    )
 
 
 def starts_in_reasoning(prompt: str) -> bool:

@@ -47,12 +47,14 @@ class Message:
 class Chat:
     """A conversation, which the model's chat template renders as a prompt.
 
-    `tools` are the functions that the model may call, in OpenAI's format.
+    `tools` are the functions that the model may call, in OpenAI's format. `continues_last` makes
+    the answer continue the last message, which is an assistant's, instead of following it.
     """
 
     messages: tuple[Message, ...]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Mapping[str, Any], ...] = ()
+    continues_last: bool = False
 
 
 # The model's input: text or token ids.
@@ -170,5 +172,5 @@ def prompt_from_wire(wire: str | list[int] | dict[str, Any]) -> Prompt:
             Message(**message | {"tool_calls": tuple(message["tool_calls"])})
             for message in wire["messages"]
         )
-        return Chat(messages, wire["template_kwargs"], tuple(wire["tools"]))
+        return Chat(messages, wire["template_kwargs"], tuple(wire["tools"]), wire["continues_last"])
     return tuple(wire) if isinstance(wire, list) else wire

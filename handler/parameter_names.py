@@ -14,7 +14,7 @@ _OPENAI_NAMES = """
 # Parameters of vLLM and SGLang.
 _VLLM_NAMES = """
     add_generation_prompt add_special_tokens cache_salt
-    chat_template continue_final_message custom_logit_processor custom_params detokenize
+    chat_template custom_logit_processor custom_params detokenize
     diversity_penalty documents early_stopping guided_decoding_backend guided_whitespace_pattern
     include_reasoning kv_transfer_params logits_processors lora lora_path media_io_kwargs
     mm_processor_kwargs no_stop_trim priority prompt_embeds prompt_logprobs

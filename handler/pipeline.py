@@ -160,7 +160,7 @@ def _build_regeneration_request(
         return None
     sampling, prompt = request.generation.sampling, request.generation.prompt
     correction = _build_correction(answer)
-    if isinstance(prompt, Chat) and correction:
+    if isinstance(prompt, Chat) and correction and not prompt.continues_last:
         prompt = replace(prompt, messages=(*prompt.messages, *correction))
     elif sampling.temperature == 0 or sampling.top_p == 0 or sampling.top_k == 1:
         return None

@@ -21,6 +21,7 @@ from engine.backends.script import Script, ScriptedAnswer, ScriptedPiece
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
 from engine.output import FinishReason, PromptToken, TokenLogprob
+from engine.reasoning import continue_last
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.tool_prompt import tools_as_text
 
@@ -81,6 +82,9 @@ class ScriptedBackend:
 
     def render(self, chat: Chat) -> str:
         """Render each turn as one line, and end with an open line for the assistant."""
+        return continue_last(chat, self._render_turns)
+
+    def _render_turns(self, chat: Chat) -> str:
         if chat.tools:
             chat = tools_as_text(chat)
         turns = [f"{message.role}: {message.content}" for message in chat.messages]

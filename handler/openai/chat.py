@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from engine import Chat
+from engine import Chat, Message
 from handler.constraints import Constraint, read_constraint
 from handler.errors import InvalidRequest
 from handler.json_size import exceeds
@@ -48,7 +48,22 @@ def _read_chat(body: Mapping[str, Any]) -> tuple[Chat]:
     if body.get("enable_thinking") is not None:
         variables["enable_thinking"] = read_flag(body, "enable_thinking", default=False)
     template = variables | template
-    return (Chat(read_messages(body.get("messages")), template, read_tools(body).definitions),)
+    messages = read_messages(body.get("messages"))
+    continues_last = read_flag(body, "continue_final_message", default=False)
+    if continues_last:
+        _check_continued(messages)
+    return (Chat(messages, template, read_tools(body).definitions, continues_last),)
+
+
+def _check_continued(messages: Sequence[Message]) -> None:
+    """Refuse a chat whose last message cannot be continued. Raises InvalidRequest."""
+    last = messages[-1]
+    if len(messages) < 2 or last.role != "assistant" or not last.content or last.tool_calls:
+        raise InvalidRequest(
+            "continue_final_message needs an assistant's message with text and no calls at the end "
+            "of messages, after at least one other message",
+            "continue_final_message",
+        )
 
 
 def _read_effort(effort: Any) -> dict[str, Any]:

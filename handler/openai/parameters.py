@@ -28,6 +28,7 @@ MAX_BEST_OF = 20
 # Completions use no chat template and call no functions.
 CHAT_ONLY_PARAMETERS = (
     "chat_template_kwargs",
+    "continue_final_message",
     "enable_thinking",
     "parallel_tool_calls",
     "reasoning_effort",

@@ -132,6 +132,20 @@ PROBES: Sequence[Probe] = (
         "parallel_tool_calls", [_TOOLS | {"parallel_tool_calls": False}], "true or false", [CHAT]
     ),
     _values("enable_thinking", True, values_text="true or false", routes=[CHAT]),
+    Probe(
+        "continue_final_message",
+        [
+            {
+                "continue_final_message": True,
+                "messages": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": "b"},
+                ],
+            }
+        ],
+        "true or false",
+        [CHAT],
+    ),
     _values(
         "reasoning_effort",
         "none",

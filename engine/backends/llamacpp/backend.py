@@ -152,7 +152,9 @@ class LlamaCppBackend:
         # If a template does not support tools, llama.cpp adds instructions of its own, and only
         # llama.cpp can parse the resulting calls. Such a template is therefore rendered without
         # tools, which are described in the messages instead.
-        return render_with_tools(chat, self._apply_template)
+        return reasoning.continue_last(
+            chat, lambda chat: render_with_tools(chat, self._apply_template)
+        )
 
     def _apply_template(self, chat: Chat) -> str:
         body: dict[str, Any] = {"messages": [message.to_template() for message in chat.messages]}

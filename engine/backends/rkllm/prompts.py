@@ -131,7 +131,9 @@ class ChatTokenizer:
         Raises:
             RequestRejected: the template refused the messages; the error contains its reason.
         """
-        return render_with_tools(chat, self._apply_template)
+        return reasoning.continue_last(
+            chat, lambda chat: render_with_tools(chat, self._apply_template)
+        )
 
     def _apply_template(self, chat: Chat) -> str:
         # Templates expect `tools` and `documents` to be defined always.

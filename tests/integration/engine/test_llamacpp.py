@@ -282,6 +282,14 @@ async def test_answer_never_has_banned_words(engine: Engine) -> None:
     assert not [word for word in words if word in text]
 
 
+async def test_answer_continues_the_last_message(engine: Engine) -> None:
+    turns = (Message("user", "Count from 1 to 6."), Message("assistant", "1, 2, 3,"))
+    prompt = await engine.render(Chat(turns, continues_last=True))
+    assert prompt.endswith("<|im_start|>assistant\n1, 2, 3,")
+    text, _ = await ask(engine, Chat(turns, continues_last=True), temperature=0, max_tokens=4)
+    assert text.startswith(" 4")
+
+
 async def test_grammar_binds(engine: Engine) -> None:
     grammar = 'root ::= [0-9]+ "-" [a-f]+'
     text, _ = await ask(engine, PROMPT, grammar=grammar, max_tokens=8, seed=1)
