@@ -13,6 +13,7 @@ from typing import Any
 from engine import reasoning
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.gguf import has_chat_template, read_header
+from engine.backends.llamacpp.cache_slots import find_history_length
 from engine.backends.llamacpp.completion_request import build_completion_request
 from engine.backends.llamacpp.completion_run import CompletionRun
 from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
@@ -301,7 +302,12 @@ class LlamaCppBackend:
             ):
                 server.complete(body | {"id_slot": slot.number}, run.on_chunk)
                 result = run.result()
-                slot.record(text, run.text)
+                history = (
+                    find_history_length(prompt, text)
+                    if isinstance(prompt, Chat) and isinstance(text, str)
+                    else None
+                )
+                slot.record(text, run.text, history)
         finally:
             with self._lock:
                 del self._abort_events[run_id]

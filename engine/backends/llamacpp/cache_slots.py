@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from engine.request import RenderedPrompt
+from engine.request import Chat, RenderedPrompt
 
 # Cost of evicting a character from a slot, relative to computing one. Higher than 1, because the
 # chat that the slot belongs to may continue.
@@ -16,20 +16,28 @@ _EVICTION_WEIGHT = 4
 
 @dataclass(slots=True)
 class CacheSlot:
-    """One slot of the cache: its last prompt, and its content (that prompt and the answer)."""
+    """One slot of the cache: its content, which is the last prompt and its answer.
+
+    `history_length` is how much of that the chat's next prompt begins with, in characters or ids.
+    """
 
     number: int
-    prompt: RenderedPrompt = ""
     content: RenderedPrompt = ""
+    history_length: int = 0
 
-    def record(self, prompt: RenderedPrompt, answer: str) -> None:
-        """Record the prompt and the answer that were computed in this slot."""
-        self.prompt = prompt
+    def record(
+        self, prompt: RenderedPrompt, answer: str, history_length: int | None = None
+    ) -> None:
+        """Record what was computed in this slot; the history is the whole prompt by default."""
         self.content = prompt + answer if isinstance(prompt, str) else prompt
+        self.history_length = len(prompt) if history_length is None else history_length
 
 
 class CacheSlots:
     """Assigns each prompt the slot with the most reusable content and the least to evict.
+
+    A chat's next prompt has no reasoning in it, and perhaps not the mark that opens it, so it
+    begins with the messages of the prompt before, and not always with the end of that prompt.
 
     llama.cpp's own choice is the slot with the longest common prefix. Two chats with the same
     system prompt then take each other's slot alternately, and each of their turns is computed from
@@ -64,7 +72,7 @@ class CacheSlots:
         for index, slot in enumerate(self._free):
             shared = common_prefix_length(prompt, slot.content)
             lost = len(slot.content) - shared
-            if index == 0 or (slot.content and shared >= len(slot.prompt)):
+            if index == 0 or (slot.content and shared >= slot.history_length):
                 # The least recently used slot is evicted next anyway; or the slot is this chat's.
                 lost = 0
             if (cost := len(prompt) - shared + _EVICTION_WEIGHT * lost) < lowest_cost:
@@ -85,3 +93,15 @@ def common_prefix_length(one: RenderedPrompt, other: RenderedPrompt) -> int:
         else:
             high = middle - 1
     return low
+
+
+def find_history_length(chat: Chat, prompt: str) -> int:
+    """Return where the messages of a chat end in its rendered prompt, in characters.
+
+    What follows them opens the answer. It depends on the template's variables, and the template
+    renders it in another way when the answer is a message itself.
+    """
+    messages = chat.messages[:-1] if chat.continues_last else chat.messages
+    content = messages[-1].content.strip()
+    start = prompt.rfind(content) if content else -1
+    return len(prompt) if start < 0 else start + len(content)

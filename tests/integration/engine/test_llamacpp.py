@@ -486,6 +486,26 @@ async def test_equal_prompt_is_taken_from_the_cache(engine: Engine) -> None:
     assert stopped.usage.cached_tokens > stopped.usage.prompt_tokens // 2
 
 
+async def test_chats_that_reason_reuse_their_own_cache(engine: Engine) -> None:
+    # The next prompt has neither the reasoning nor the mark that the prompt before ended with.
+    rules = Message("system", "Answer in one word, whatever they ask. " * 20)
+    thought = Message("assistant", "<think>\n")
+    chats: list[list[Message]] = [
+        [rules, Message("user", f"{name} asks for the capital of Norway. " * 10)] for name in "ABCD"
+    ]
+    for turn in range(3):
+        # The least recently used slot is never the chat's own.
+        chats.reverse()
+        for chat in chats:
+            prompt = Chat((*chat, thought), continues_last=True)
+            _, finish = await ask(engine, prompt, max_tokens=40, ignore_eos=True)
+            usage = finish.usage
+            if turn:
+                # All but the last answer and the new question.
+                assert usage.prompt_tokens - usage.cached_tokens < 40
+            chat += [Message("assistant", "Oslo."), Message("user", "And of Sweden?")]
+
+
 async def test_emoji_are_never_broken_and_counted_in_tokens(engine: Engine) -> None:
     # R4, R27
     async with await engine.generate(

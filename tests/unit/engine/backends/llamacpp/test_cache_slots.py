@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.llamacpp.cache_slots import CacheSlots, common_prefix_length
-from engine.request import RenderedPrompt
+from engine.backends.llamacpp.cache_slots import (
+    CacheSlots,
+    common_prefix_length,
+    find_history_length,
+)
+from engine.request import Chat, Message, RenderedPrompt
 
 SYSTEM = "You are helpful. "
 
@@ -40,6 +44,39 @@ def test_chats_with_one_system_prompt_keep_their_slots() -> None:
     found = [[used(slots, turns(name, turn), "yes ") for name in "abcd"] for turn in range(1, 11)]
     assert len(set(found[0])) == 4
     assert found == [found[0]] * 10
+
+
+def test_chats_that_reason_keep_their_slots() -> None:
+    # The next prompt has neither the reasoning nor the mark that opened it.
+    slots = CacheSlots(4)
+    long = SYSTEM * 20
+    numbers: dict[str, list[int]] = {name: [] for name in "abcd"}
+    for turn in range(1, 6):
+        # The least recently used slot is never the chat's own.
+        for name in "abcd" if turn % 2 else "dcba":
+            history = long + "".join(f"{name}{each} asks. Oslo." for each in range(turn))
+            history = history.removesuffix("Oslo.")
+            with slots.acquire(history + "<think>") as slot:
+                slot.record(history + "<think>", "hm " * 50 + "</think>Oslo.", len(history))
+            numbers[name].append(slot.number)
+    assert sorted(each[0] for each in numbers.values()) == [0, 1, 2, 3]
+    assert all(len(set(each)) == 1 for each in numbers.values())
+
+
+@pytest.mark.parametrize(
+    ("content", "continues", "prompt", "history"),
+    [
+        ("Hi ", False, "system\nuser: Hi\nassistant: <think>\n", "system\nuser: Hi"),
+        ("", False, "user: \nassistant: ", "user: \nassistant: "),
+        ("Hi", True, "user: Hi\nassistant: Once", "user: Hi"),
+    ],
+)
+def test_history_ends_with_the_last_message(
+    content: str, continues: bool, prompt: str, history: str
+) -> None:
+    turns = (Message("user", content), *([Message("assistant", "Once")] if continues else []))
+    chat = Chat(turns, continues_last=continues)
+    assert find_history_length(chat, prompt) == len(history)
 
 
 def test_new_chat_takes_the_least_recently_used_slot() -> None:
