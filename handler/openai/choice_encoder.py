@@ -8,7 +8,7 @@ from engine import Finish, FinishReason
 from handler.completed_answer import CompletedAnswer
 from handler.openai.echo import Echo
 from handler.openai.endpoint_spec import EndpointSpec
-from handler.openai.logprobs import logprobs_within
+from handler.openai.logprobs import answer_logprobs
 from handler.openai.parameters import Parameters
 
 
@@ -21,7 +21,7 @@ def encode_choice(
     has_logprobs = answer.logprobs or echo.tokens or not answer.output
     if parameters.logprobs is not None and has_logprobs:
         logprobs = spec.encode_logprobs(
-            logprobs_within(answer.logprobs, len(answer.output)),
+            answer_logprobs(answer),
             parameters.logprobs,
             len(echo.text),
             echo.tokens,

@@ -111,9 +111,11 @@ class ChunkEncoder:
         """
         self._answers[index] = answer
         choice = self._choices[index]
-        events = b""
+        events, tokens = b"", choice.take_last_tokens(answer)
         if choice.parser is not None:
-            events = self._encode_message_deltas(index, choice.parser.close(), [])
+            events = self._encode_message_deltas(index, choice.parser.close(), tokens)
+        elif tokens:
+            events = self._encode_text(index, "", tokens)
         finish = encode_finish(answer.finish, has_calls=bool(answer.reply.calls))
         last_choice = {"index": index, **self._spec.last_choice, "logprobs": None, **finish}
         chunk: dict[str, Any] = {"choices": [last_choice]}
@@ -196,3 +198,8 @@ class _ChoiceState:
         tokens = logprobs_within(self._pending_tokens, self._sent_chars)
         del self._pending_tokens[: len(tokens)]
         return tokens
+
+    def take_last_tokens(self, answer: CompletedAnswer) -> list[TokenLogprob]:
+        """Return the tokens that were not sent, unless they are those of a stop string."""
+        tokens, self._pending_tokens = self._pending_tokens, []
+        return [] if isinstance(answer.finish.stop_reason, str) else tokens

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine import PromptToken, TokenLogprob
+from handler.completed_answer import CompletedAnswer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -81,9 +82,19 @@ def _bytes(token: str) -> list[int] | None:
     return None if REPLACEMENT in token else list(token.encode())
 
 
+def answer_logprobs(answer: CompletedAnswer) -> Sequence[TokenLogprob]:
+    """Return the tokens of an answer, without those of a stop string, which is not in its text.
+
+    A token at the end that is part of a character has no text either, but belongs to the answer.
+    """
+    if isinstance(answer.finish.stop_reason, str):
+        return logprobs_within(answer.logprobs, len(answer.output))
+    return answer.logprobs
+
+
 def logprobs_within(logprobs: Sequence[TokenLogprob], chars: int) -> list[TokenLogprob]:
     """Return the tokens that start in the first `chars` characters.
 
-    This excludes the tokens of a stop string, which is not part of the text.
+    The others may be those of a stop string.
     """
     return [each for each in logprobs if each.offset < chars]

@@ -279,3 +279,23 @@ async def test_empty_answer_has_no_tokens(
     found = full.choices[0].logprobs
     assert found in (encode_completion_logprobs((), 0, 0), encode_chat_logprobs((), 0))
     assert (await calls.complete_streamed(service, route, body)).choices[0].logprobs is None
+
+
+@pytest.mark.parametrize("complete_call", [calls.complete, calls.complete_streamed])
+@pytest.mark.parametrize("route", [calls.COMPLETIONS, calls.CHAT])
+async def test_token_of_a_cut_off_character_keeps_its_entry(
+    pipeline_of: PipelineFactory, complete_call: calls.Complete, route: str
+) -> None:
+    service = OpenAIService(pipeline_of({"pieces": ["a", {"hex": "f09f"}, {"hex": "9880"}]}))
+    body: dict[str, Any] = {"max_tokens": 2, "logprobs": True if route == calls.CHAT else 1}
+    turns = [{"role": "user", "content": "hi"}]
+    body |= {"messages": turns} if route == calls.CHAT else {"prompt": "hi"}
+    told = await complete_call(service, route, body)
+    assert told.choices[0].text == "a"
+    logprobs = told.choices[0].logprobs
+    assert logprobs is not None
+    if route == calls.CHAT:
+        assert [each["bytes"] for each in logprobs["content"]] == [[97], [0xF0, 0x9F]]
+    else:
+        assert logprobs["tokens"] == ["a", "\ufffd"]
+        assert logprobs["text_offset"] == [0, 1]
