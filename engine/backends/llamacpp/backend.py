@@ -17,6 +17,7 @@ from engine.backends.llamacpp.cache_slots import find_history_length
 from engine.backends.llamacpp.completion_request import build_completion_request
 from engine.backends.llamacpp.completion_run import CompletionRun
 from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
+from engine.backends.llamacpp.preserved_tokens import find_preserved_tokens
 from engine.backends.llamacpp.prompt_scorer import PromptScorer
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
@@ -81,6 +82,7 @@ class LlamaCppBackend:
         self._prompt_scorer: PromptScorer | None = None
         self._infill_template: tuple[str, ...] = ()
         self._vocabulary_size = 0
+        self._preserved_tokens: tuple[str, ...] = ()
 
     def load(self) -> Capabilities:
         """Load the library and the model. Raises ModelLoadFailed."""
@@ -105,6 +107,7 @@ class LlamaCppBackend:
             self._infill_template = read_infill_template(server)
             [model_info] = server.request("/v1/models")["data"]
         self._vocabulary_size = model_info["meta"]["n_vocab"]
+        self._preserved_tokens = find_preserved_tokens(self._tokenize_mark)
         rendered = self._render_probe_chat()
         own_template = rendered is not None and has_chat_template(self._path)
         return build_capabilities(
@@ -143,6 +146,9 @@ class LlamaCppBackend:
             and token_id not in self._tokenize_as_plain_text(piece)
         ]
         return template_markers(rendered, special)
+
+    def _tokenize_mark(self, mark: str) -> list[int]:
+        return list(self._request("/tokenize", {"content": mark, "parse_special": True})["tokens"])
 
     def _tokenize_as_plain_text(self, text: str) -> list[int]:
         """Tokenize a text as ordinary characters, without parsing special tokens."""
@@ -293,6 +299,7 @@ class LlamaCppBackend:
                 prompt_tokens=tuple(self._tokenize(text))
                 if has_answer_penalty and isinstance(text, str)
                 else text,
+                preserved_tokens=self._preserved_tokens,
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
             )

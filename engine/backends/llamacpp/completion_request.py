@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.grammar import prepare_grammar
@@ -24,12 +24,14 @@ def build_completion_request(
     sampling: SamplingParams,
     *,
     prompt_tokens: RenderedPrompt,
+    preserved_tokens: Sequence[str],
     context_length: int,
     cache_prompt: bool,
 ) -> dict[str, Any]:
     """Return the completion request for a prompt.
 
     `prompt_tokens` are its ids; they are needed only for penalties of the answer's tokens.
+    `preserved_tokens` are the special tokens that llama.cpp writes as text.
 
     Raises RequestRejected.
     """
@@ -52,6 +54,7 @@ def build_completion_request(
         "frequency_penalty": sampling.frequency_penalty,
         "presence_penalty": sampling.presence_penalty,
         "ignore_eos": sampling.ignore_eos,
+        "preserved_tokens": list(preserved_tokens),
         # The whole prompt and answer (R62); llama.cpp's own window is 64 tokens.
         "repeat_last_n": context_length,
         "logit_bias": [

@@ -1,0 +1,26 @@
+"""Special tokens that are marks come as text from llama.cpp itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.backends.llamacpp.backend import LlamaCppBackend
+from engine.request import SamplingParams
+
+
+def test_preserved_token_is_written_as_text(model_path: Path) -> None:
+    backend = LlamaCppBackend(str(model_path), "tiny", context_length=256, slots=1)
+    backend.load()
+    [token] = backend._tokenize_mark("<|im_start|>")
+    sampling = SamplingParams(max_tokens=2, temperature=0, logit_bias={token: 100})
+    texts = []
+    for run_id, preserved in enumerate(((), ("<|im_start|>",))):
+        # The embedded model has no mark among its special tokens, so another one stands for it.
+        backend._preserved_tokens = preserved
+        pieces: list[bytes] = []
+        backend.run(
+            run_id, "Hi", sampling, lambda piece, *_, pieces=pieces: bool(pieces.append(piece))
+        )
+        texts.append(b"".join(pieces))
+    backend.close()
+    assert texts == [b"", b"<|im_start|>" * 2]
