@@ -23,7 +23,7 @@ class RkllmSettings(BaseSettings):
         "cache and the usual folders, such as /usr/lib and /opt/rkllm/lib.",
         examples=["/opt/rkllm/lib"],
     )
-    rkllm_abi: Literal["auto", "1.2", "1.3"] = Field(
+    rkllm_abi: Literal["auto", "1.2", "1.3", "1.3.1"] = Field(
         "auto",
         description="Version of the library's binary interface (ABI). `auto` detects it from the "
         "library's default parameters.",

@@ -77,6 +77,8 @@ class ProcessHost:
         self._changed: asyncio.Event | None = None
         self._inflight = InflightRequests(self._send, self._retire)
         self._restart_policy = RestartPolicy()
+        # Whether a run has ended without a crash since this host started.
+        self._has_finished_run = False
         # Why this host has killed the child.
         self._kill_reason: EngineError | None = None
         self._retirement = Retirement(
@@ -293,6 +295,7 @@ class ProcessHost:
         self._inflight.handle_frame(frame)
         if "finished" in frame:
             self._restart_policy.reset()
+            self._has_finished_run = True
         if self._retirement.error is not None:
             self._retirement.check()
         for message in frame.get("messages", ()):
@@ -430,10 +433,15 @@ class ProcessHost:
         """Return why the child is not started any more; None if it will be."""
         count = self._restart_policy.crashes_in_a_row
         last_line = self._output_tail.last_line()
-        if self.capabilities is None and self._start_error is None and count >= MAX_FIRST_CRASHES:
+        if not self._has_finished_run and self._start_error is None and count >= MAX_FIRST_CRASHES:
+            when = (
+                "while it loaded the model for the first time"
+                if self.capabilities is None
+                else "and has not finished one request since its start"
+            )
             return EngineDead(
-                f"the engine crashed {count} times in a row while it loaded the model for the "
-                f"first time, and is not started again: {reason}; last output: {last_line}"
+                f"the engine crashed {count} times in a row {when}, and is not started again: "
+                f"{reason}; last output: {last_line}"
             )
         if down_s < self._timeouts.down_limit_s:
             return None

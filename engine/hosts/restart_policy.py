@@ -6,7 +6,8 @@ FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 30.0
 # The crash of a host that has run this long is counted as the first one of a new row.
 STEADY_S = 600.0
-# How often a model that was never loaded is started: a damaged file crashes the library each time.
+# How often a host that has never finished a request is started: a damaged file crashes the library
+# each time, in the load or in the runs.
 MAX_FIRST_CRASHES = 5
 
 

@@ -16,7 +16,7 @@ SOURCES = Path(__file__).parent
 LIBRARY = "librkllmrt.so"
 
 # The emulated versions, with their values of -DABI.
-ABIS = {"1.2": 12, "1.3": 13, "1.2.0": 120, "1.1": 110}
+ABIS = {"1.2": 12, "1.3": 13, "1.3.1": 131, "1.2.0": 120, "1.1": 110}
 OLD = ("1.2.0", "1.1")
 
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2")

@@ -193,7 +193,7 @@ void check_infer(const RKLLMInferParam *infer)
         optional("RKLLMPromptCacheParam.prompt_cache_path",
                  infer->prompt_cache_params->prompt_cache_path);
     }
-#if ABI == 13
+#if ABI != 12
     whole("RKLLMInferParam.max_new_tokens", infer->max_new_tokens, -1, MOST_TOKENS);
     optional("RKLLMInferParam.sampling_params", infer->sampling_params);
     if (infer->sampling_params != NULL)

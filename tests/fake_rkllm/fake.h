@@ -13,10 +13,10 @@
 #pragma GCC visibility push(default)
 #if ABI == 12
 #include "rkllm_12.h"
-#elif ABI == 13
+#elif ABI == 13 || ABI == 131
 #include "rkllm_13.h"
 #else
-#error "this is for -DABI=12 or -DABI=13; old.c stands in for what is older"
+#error "this is for -DABI=12, -DABI=13 or -DABI=131; old.c stands in for what is older"
 #endif
 #pragma GCC visibility pop
 
@@ -41,7 +41,7 @@ typedef struct {
     RKLLMParam param;
     LLMResultCallback callback;
     void *userdata;
-#if ABI == 13
+#if ABI != 12
     RKLLMCallback callbacks;
 #endif
     /* chat_template: system, prefix, postfix. tools: system, tools, tool response. NULL

@@ -17,6 +17,8 @@
 #ifndef VERSION
 #if ABI == 12
 #define VERSION "1.2.3"
+#elif ABI == 131
+#define VERSION "1.3.1"
 #else
 #define VERSION "1.3.0"
 #endif
@@ -171,7 +173,7 @@ int rkllm_init(LLMHandle *handle, RKLLMParam *param, InitCallback callback)
     }
     Instance *instance = new_instance(script, param);
     instance->callback = result_callback;
-#if ABI == 13
+#if ABI != 12
     instance->callbacks = *callback;
     instance->userdata = callback->result_userdata;
 #endif

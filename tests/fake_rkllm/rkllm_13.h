@@ -1,4 +1,4 @@
-/* The calls of 1.3.0. */
+/* The calls of 1.3.0 and 1.3.1, which differ in RKLLMMultiModalInput. */
 #ifndef RKLLM_13_H
 #define RKLLM_13_H
 
@@ -24,30 +24,11 @@ typedef struct {
     RKLLMExtendParam extend_param;
 } RKLLMParam;
 
-typedef struct {
-    char *prompt;
-    struct {
-        float *image_embed;
-        size_t n_image_tokens;
-        size_t n_image;
-        const char *image_start;
-        const char *image_end;
-        const char *image_content;
-        size_t image_width;
-        size_t image_height;
-    } image;
-    struct {
-        float *video_embed;
-        size_t n_frame_tokens;
-        size_t n_frame_per_video;
-        size_t n_video;
-        const char *video_start;
-        const char *video_end;
-        const char *video_content;
-        size_t frame_width;
-        size_t frame_height;
-    } video;
-} RKLLMMultiModalInput;
+#if ABI == 131
+#include "rkllm_multimodal_131.h"
+#else
+#include "rkllm_multimodal_130.h"
+#endif
 
 typedef struct {
     const char *role;

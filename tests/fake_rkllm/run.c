@@ -66,7 +66,7 @@ void prefill(Run *run)
 /* Calls the tokenizer and the embedding layer that a caller of 1.3 may provide. */
 static bool use_own_layers(Run *run)
 {
-#if ABI == 13
+#if ABI != 12
     const RKLLMCallback *own = &run->instance->callbacks;
     if (own->tokenizer_callback == NULL || run->seen.type != RKLLM_INPUT_PROMPT)
         return true;

@@ -60,7 +60,7 @@ Seen seen_of(const Instance *instance, const RKLLMInput *input, const RKLLMInfer
         seen.saves_cache = infer->prompt_cache_params->save_prompt_cache != 0;
         seen.cache_path = copy_of(infer->prompt_cache_params->prompt_cache_path);
     }
-#if ABI == 13
+#if ABI != 12
     if (infer->sampling_params != NULL)
         seen.sampling = SAMPLING_OF(infer->sampling_params);
     if (infer->max_new_tokens > 0)
@@ -156,7 +156,7 @@ void seen_json(const Seen *seen, const Instance *instance, unsigned long run, Bu
     sampling_json(json, &seen->sampling);
     buffer_format(json, ",\"max_context_len\":%d,\"n_keep\":%d,\"skip_special_token\":%s",
                   param->max_context_len, param->n_keep, boolean(param->skip_special_token));
-#if ABI == 13
+#if ABI != 12
     buffer_format(json, ",\"ignore_eos_token\":%s", boolean(param->ignore_eos_token));
 #endif
     buffer_format(json, ",\"base_domain_id\":%d,\"enabled_cpus_mask\":%u",

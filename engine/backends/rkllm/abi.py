@@ -1,6 +1,6 @@
-"""The two ABIs of librkllmrt.so: one for 1.2.1-1.2.3, one for 1.3.0.
+"""The ABIs of librkllmrt.so: one for 1.2.1-1.2.3, one for 1.3.0, one for 1.3.1.
 
-Both versions export the same symbols, and none of them returns a version. So this module cannot
+All versions export the same symbols, and none of them returns a version. So this module cannot
 detect that an ABI is used with the wrong library; `detect` chooses the ABI. Importing this module
 does not load the library.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from ctypes import POINTER, Array, Structure, c_char_p, c_int, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from engine.backends.rkllm import abi12, abi13
+from engine.backends.rkllm import abi12, abi13, abi131
 from engine.backends.rkllm.structs import (
     LLMHandle,
     LLMResultCallback,
@@ -38,11 +38,12 @@ class Signature(NamedTuple):
 class Abi:
     """The structs and function signatures of one ABI; `name` is its value of `RKLLM_ABI`.
 
-    `sampling` and `callbacks` are None if the ABI has no such struct.
+    `versions` are those of the library that have it, the oldest first. `sampling` and
+    `callbacks` are None if the ABI has no such struct.
     """
 
     name: str
-    versions: str
+    versions: tuple[str, ...]
     param: type[Structure]
     input: type[Structure]
     multimodal_input: type[Structure]
@@ -55,6 +56,12 @@ class Abi:
     def sampling_per_run(self) -> bool:
         """Whether each run has its own sampling parameters and max_new_tokens."""
         return self.sampling is not None
+
+    @property
+    def versions_text(self) -> str:
+        """The versions of the library that have it, as text."""
+        first, *others = self.versions
+        return f"{first} to {others[-1]}" if others else first
 
     @property
     def callback_by_value(self) -> bool:
@@ -102,7 +109,7 @@ def _functions(
 
 ABI_12 = Abi(
     name="1.2",
-    versions="1.2.1 to 1.2.3",
+    versions=("1.2.1", "1.2.2", "1.2.3"),
     param=abi12.RKLLMParam,
     input=abi12.RKLLMInput,
     multimodal_input=abi12.RKLLMMultiModalInput,
@@ -115,7 +122,7 @@ ABI_12 = Abi(
 )
 ABI_13 = Abi(
     name="1.3",
-    versions="1.3.0",
+    versions=("1.3.0",),
     param=abi13.RKLLMParam,
     input=abi13.RKLLMInput,
     multimodal_input=abi13.RKLLMMultiModalInput,
@@ -126,7 +133,18 @@ ABI_13 = Abi(
         abi13.RKLLMParam, abi13.RKLLMInput, abi13.RKLLMInferParam, POINTER(abi13.RKLLMCallback)
     ),
 )
-ABIS = MappingProxyType({abi.name: abi for abi in (ABI_12, ABI_13)})
+ABI_131 = replace(
+    ABI_13,
+    name="1.3.1",
+    versions=("1.3.1",),
+    input=abi131.RKLLMInput,
+    multimodal_input=abi131.RKLLMMultiModalInput,
+    functions=_functions(
+        abi13.RKLLMParam, abi131.RKLLMInput, abi13.RKLLMInferParam, POINTER(abi13.RKLLMCallback)
+    ),
+)
+# The oldest first.
+ABIS = MappingProxyType({abi.name: abi for abi in (ABI_12, ABI_13, ABI_131)})
 
 
 class MissingSymbols(Exception):

@@ -135,13 +135,15 @@ class RkllmBackend:
         driver.check_driver()
         evidence = detect.inspect_library(path)
         abi = detect.choose_abi(evidence, self._abi_setting)
+        if (warning := detect.find_version_warning(evidence, abi)) is not None:
+            logger.warning("%s", warning)
         self._prompt_caches.find_folders(abi.name, self._adapters)
         try:
             functions = bind(library.load_library(path), abi)
         except MissingSymbols as error:
             raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path}: {error}") from error
         self._runtime = Runtime(functions, abi)
-        description = f"{path}, ABI {abi.name} ({abi.versions}): {evidence.describe()}"
+        description = f"{path}, ABI {abi.name} ({abi.versions_text}): {evidence.describe()}"
         logger.info("%s", description)
         if self._mode == "logits":
             self._token_loop = build_token_loop(

@@ -10,22 +10,39 @@ from engine.errors import ModelLoadFailed
 # The SDK's manual: a context of up to 16384 tokens, a multiple of 32.
 _MAX_CONTEXT_TOKENS = 16_384
 _CONTEXT_STEP_TOKENS = 32
+_LFS_START = b"version https://git-lfs"
 
 
 def check_model(path: Path) -> None:
-    """Raise ModelLoadFailed unless the path is a readable file that is not empty."""
+    """Raise ModelLoadFailed unless the path is a readable file that may be a .rkllm model.
+
+    Files of other kinds are recognised here, because the library says little about them, and may
+    report a successful load.
+    """
     if not path.name:
         raise ModelLoadFailed("MODEL_PATH must name a .rkllm model: there is no default one")
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ModelLoadFailed(f"MODEL_PATH: {path} is not a file")
         with path.open("rb") as file:
-            if not file.read(1):
-                raise ModelLoadFailed(f"MODEL_PATH: {path} is empty")
+            start = file.read(len(_LFS_START))
     except FileNotFoundError:
         raise ModelLoadFailed(f"MODEL_PATH: there is no file {path}") from None
     except OSError as error:
         raise ModelLoadFailed(f"MODEL_PATH: {path} cannot be read: {error.strerror}") from error
+    if not start:
+        raise ModelLoadFailed(f"MODEL_PATH: {path} is empty")
+    if start == _LFS_START:
+        raise ModelLoadFailed(
+            f"MODEL_PATH: {path} is a Git LFS pointer: `git lfs pull` brings the model"
+        )
+    if start.startswith(b"GGUF"):
+        raise ModelLoadFailed(f"MODEL_PATH: {path} is a GGUF model: set ENGINE=llamacpp")
+    if path.suffix.lower() == ".rknn":
+        raise ModelLoadFailed(
+            f"MODEL_PATH: {path} is a model for RKNN: a language model must be converted with "
+            "rkllm-toolkit, into a .rkllm file"
+        )
 
 
 def check_context(tokens: int) -> None:

@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ _MODULE = "engine.backends.rkllm.detect"
 _REPORT_PREFIX = "evidence: "
 # Matches texts such as "rkllm-runtime version: 1.2.3"; other version numbers are ignored.
 _VERSION = re.compile(rb"rkllm[\w .-]{0,24}?version:? ?v?(\d+\.\d+\.\d+)", re.IGNORECASE)
-_UPGRADE_HINT = "install librkllmrt.so 1.2.3 or 1.3.0"
+_UPGRADE_HINT = "install librkllmrt.so 1.2.3 or 1.3.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,29 +78,67 @@ def choose_abi(evidence: Evidence, setting: str = "auto") -> Abi:
         raise ModelLoadFailed(
             f"{evidence.path} is older than 1.2.1, it has no {evidence.missing[0]}: {_UPGRADE_HINT}"
         )
-    matching = [name for name, objections in evidence.objections.items() if not objections]
+    matching = [abi for abi in ABIS.values() if evidence.objections.get(abi.name) == ()]
     if setting != "auto":
-        if matching and setting not in matching:
+        if matching and ABIS[setting] not in matching:
+            library_abi = _nearest(matching, evidence.version).name
             raise ModelLoadFailed(
-                f"RKLLM_ABI is {setting}, and the library is {matching[0]}: "
-                f"{evidence.describe()}. Set RKLLM_ABI=auto or {matching[0]}"
+                f"RKLLM_ABI is {setting}, and the library is {library_abi}: "
+                f"{evidence.describe()}. Set RKLLM_ABI=auto or {library_abi}"
             )
         return ABIS[setting]
-    if len(matching) != 1:
+    if len({abi.param for abi in matching}) != 1:
         raise ModelLoadFailed(
             f"the ABI of {evidence.path} cannot be determined: {evidence.describe()}. "
             f"{_UPGRADE_HINT}, or set RKLLM_ABI to one of {', '.join(ABIS)} if you know it"
         )
+    abi = _nearest(matching, evidence.version)
     hinted_abi = _abi_name(evidence.version)
-    if hinted_abi is not None and hinted_abi != matching[0]:
+    if hinted_abi is not None and ABIS[hinted_abi].param is not abi.param:
         raise ModelLoadFailed(
             f"{evidence.path} contradicts itself: {evidence.describe()}. "
-            f"Set RKLLM_ABI to {matching[0]} or {hinted_abi} if you know which it is"
+            f"Set RKLLM_ABI to {abi.name} or {hinted_abi} if you know which it is"
         )
-    return ABIS[matching[0]]
+    return abi
+
+
+def find_version_warning(evidence: Evidence, abi: Abi) -> str | None:
+    """Return a warning if the library's version is not one that the ABI is known to be of.
+
+    Versions with the same default parameters may differ in the input of a run.
+    """
+    version = evidence.version
+    if version in abi.versions:
+        return None
+    if version is not None:
+        return (
+            f"{evidence.path} is of version {version}, which is not known to this program: it is "
+            f"called as {abi.versions_text} is"
+        )
+    alike = [each.name for each in ABIS.values() if each.param is abi.param]
+    if len(alike) == 1:
+        return None
+    return (
+        f"{evidence.path} names no version: it is called as {abi.versions_text} is. If it is "
+        f"another, set RKLLM_ABI to one of {', '.join(alike)}"
+    )
+
+
+def _nearest(abis: Sequence[Abi], version: str | None) -> Abi:
+    """Return the oldest ABI that is not older than a version, or the newest; oldest first."""
+    if version is not None:
+        for abi in abis:
+            if _numbers(version) <= _numbers(abi.versions[-1]):
+                return abi
+    return abis[-1]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def _abi_name(version: str | None) -> str | None:
+    """Return the ABI of the first version that has the same first two numbers, if there is one."""
     if version is None:
         return None
     name = ".".join(version.split(".")[:2])

@@ -25,4 +25,6 @@ def report_library(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, fields in evidence.fields.items():
         yield f"defaults read as {name}", dict(fields)
     abi = detect.choose_abi(evidence, options.get("abi", "auto"))
-    yield "ABI", f"{abi.name} ({abi.versions})"
+    yield "ABI", f"{abi.name} ({abi.versions_text})"
+    if (warning := detect.find_version_warning(evidence, abi)) is not None:
+        yield "warning", warning

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from engine.backends.rkllm import driver
 from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.load_output import capture_output
 from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.model_capabilities import SAMPLING_PARAMETERS
 from engine.backends.rkllm.runs import InitConfig
@@ -55,16 +56,24 @@ class ReloadableModel:
             ModelLoadFailed: the runtime refused the model or one of its adapters.
         """
         started = time.monotonic()
-        config = self._config
-        try:
-            self.runtime.init(config)
-        except ModelLoadFailed as error:
+        config, failure = self._config, ""
+        with capture_output() as output:
+            try:
+                self.runtime.init(config)
+            except ModelLoadFailed as error:
+                failure = str(error)
+        if not failure and output.errors:
+            # The runtime then answers with garbage, or fails in each run.
+            self.runtime.unload()
+            failure = "rkllm_init succeeded, but reported an error"
+        if failure:
+            reason = f" (the library said: {output.reason})" if output.reason else ""
             raise ModelLoadFailed(
-                f"MODEL_PATH: {config.model} was not loaded: {error}. The model must be converted "
-                "for this chip and for a runtime of this version, fit into memory, and have a "
-                f"context of {config.context_length} tokens (CONTEXT_LENGTH); "
+                f"MODEL_PATH: {config.model} was not loaded: {failure}{reason}. The model must be "
+                "converted for this chip and for a runtime of this version, fit into memory, and "
+                f"have a context of {config.context_length} tokens (CONTEXT_LENGTH); "
                 f"{driver.describe_driver()}"
-            ) from error
+            )
         self.runtime.load_adapters(self._adapters)
         self._on_load()
         return (time.monotonic() - started) * 1000

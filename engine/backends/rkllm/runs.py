@@ -140,15 +140,14 @@ def build_input_array(
 ) -> tuple[Any, Any]:
     """Return a run's array of `n_batch` inputs, and the objects that must outlive the run.
 
-    The library reads as many inputs as init set for `n_batch`. Missing prompts are filled with the
+    The library reads as many inputs as init set for `n_batch`. One more, of zeros, follows them: an
+    input of an unknown version may be longer. Missing prompts are filled with the
     first token of the first prompt: it is in the vocabulary, and one token is the shortest prompt.
     """
-    if n_batch == 1:
-        return build_input_struct(abi, prompts[0])
     filler = prompts[0][:1] if isinstance(prompts[0], list) else prompts[0]
     filled = (*prompts, *[filler] * (n_batch - len(prompts)))
     pairs = [build_input_struct(abi, prompt) for prompt in filled]
-    return (abi.input * n_batch)(*(struct for struct, _ in pairs)), pairs
+    return (abi.input * (n_batch + 1))(*(struct for struct, _ in pairs)), pairs
 
 
 def set_adapter(infer: Any, lora: str | None) -> Any:

@@ -259,6 +259,10 @@ class Runtime:
         if self._handle is not None:
             self._functions.release_prompt_cache(self._handle)
 
+    def unload(self) -> None:
+        """Free the model; `init` may load one again."""
+        self._destroy()
+
     def close(self) -> None:
         """Free the model. The handle is destroyed only once: a second destroy kills the process."""
         self._closed = True

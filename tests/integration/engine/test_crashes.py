@@ -25,6 +25,7 @@ from engine.errors import (
 )
 from engine.hooks import EngineEvent, HostLoaded, HostLost
 from engine.hosts.output_tail import OutputTail
+from engine.hosts.restart_policy import MAX_FIRST_CRASHES
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import (
@@ -339,12 +340,28 @@ async def test_last_output_is_reported_when_the_process_ends_before_it_is_read(
 
 
 @only_processes
-async def test_crashes_in_a_row_never_end_an_engine_that_can_be_loaded(
+async def test_engine_that_never_finished_a_request_is_dead_after_some_crashes(
+    engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R75: the runtime may report that it loaded a model that it cannot run.
+    monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
+    engine = engine_of(SEGFAULT, slots=1)
+    for _ in range(MAX_FIRST_CRASHES):
+        with pytest.raises(EngineCrashed):
+            await ask(engine, "segfault")
+    error = await engine.wait_until_dead()
+    assert "crashed 5 times in a row and has not finished one request since" in error.message
+    assert "SIGSEGV" in error.message
+
+
+@only_processes
+async def test_crashes_in_a_row_never_end_an_engine_that_has_finished_a_request(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A client that repeats such a request must not end the engine for others.
     monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
     engine = engine_of(SEGFAULT, ECHO, slots=1)
+    assert (await ask(engine, "fine"))[0] == "fine"
     for _ in range(8):
         with pytest.raises(EngineCrashed):
             await ask(engine, "segfault")
@@ -358,7 +375,7 @@ async def test_engine_is_dead_when_no_restart_succeeds_within_the_limit(
     path = script(ECHO)
     engine = engine_factory(scripted(path), isolation="process", down_limit_s=0.5)
     failed = asyncio.create_task(engine.wait_until_dead())
-    await engine.ready()
+    await ask(engine, "fine")
     path.write_bytes(script(ECHO, load_signal="SIGSEGV").read_bytes())
     os.kill(child_pid(engine), signal.SIGKILL)
     async with asyncio.timeout(30):

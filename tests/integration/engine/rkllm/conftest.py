@@ -49,8 +49,8 @@ _BACKEND_OPTIONS = {
 }
 
 
-# Of the four pairs of an ABI and an isolation, `make test` runs these; `make test-long` runs all.
-_SHORT_PAIRS = {("1.2", "thread"), ("1.3", "process")}
+# Of the six pairs of an ABI and an isolation, `make test` runs these; `make test-long` runs all.
+_SHORT_PAIRS = {("1.2", "thread"), ("1.3.1", "process")}
 
 
 @pytest.hookimpl(tryfirst=True)

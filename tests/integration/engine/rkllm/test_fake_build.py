@@ -34,7 +34,8 @@ def test_older_versions_lack_symbols(
 
 
 @pytest.mark.parametrize(
-    ("version", "says"), [("1.2", "1.2.3"), ("1.3", "1.3.0"), ("1.2.0", "1.2.0"), ("1.1", "1.1.4")]
+    ("version", "says"),
+    [("1.2", "1.2.3"), ("1.3", "1.3.0"), ("1.3.1", "1.3.1"), ("1.2.0", "1.2.0"), ("1.1", "1.1.4")],
 )
 def test_version_is_in_the_library(
     fake_library: Callable[[str], Path], version: str, says: str

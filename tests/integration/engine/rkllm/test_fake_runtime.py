@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.abi import ABI_13, Abi
+from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.backends.rkllm.abi13 import LLMGetEmbedCallback, LLMTokenizerCallback
 from engine.backends.rkllm.structs import (
     CallbackAnswer,
@@ -40,7 +40,7 @@ def test_default_parameters(driver: DriverFactory, abi: Abi) -> None:
     assert (extend.n_batch, extend.embed_flash, extend.enabled_cpus_num) == (1, 1, 4)
     assert extend.enabled_cpus_mask in {0x0F, 0xF0}
     assert not any(extend.reserved)
-    if abi is ABI_13:
+    if abi is not ABI_12:
         assert param.ignore_eos_token is False
     else:
         assert (param.img_start, param.img_end, param.img_content) == (b"", b"", b"")
@@ -395,7 +395,7 @@ def test_asynchronous_runs_return_at_once(driver: DriverFactory, abi: Abi, is_as
     call = d.functions.run if is_async else d.functions.run_async
     assert call(d.handle, d.input("hi"), d.abi.infer_param(), 3) == 0
     # As documented in the two headers.
-    running, idle = (1, 0) if abi is ABI_13 else (0, 1)
+    running, idle = (1, 0) if abi is not ABI_12 else (0, 1)
     assert d.functions.is_running(d.handle) == running
     assert d.first.wait(20)
     assert d.abort() == 0
@@ -417,7 +417,7 @@ def test_paused_run_is_resumed_by_the_next(driver: DriverFactory) -> None:
 
 def test_hidden_states_and_logits(driver: DriverFactory, abi: Abi) -> None:
     d = driver("answer")
-    d.answer = CallbackAnswer.RELEASE_OUTPUT if abi is ABI_13 else CallbackAnswer.GO_ON
+    d.answer = CallbackAnswer.RELEASE_OUTPUT if abi is not ABI_12 else CallbackAnswer.GO_ON
     d.run("two words", mode=RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER)
     d.run("three more words", mode=RKLLMInferMode.RKLLM_INFER_GET_LOGITS)
     hidden, _, logits, _ = (r.rows for r in d.results)
@@ -461,7 +461,7 @@ def test_cross_attention_is_set_and_reset(driver: DriverFactory) -> None:
     assert d.run_input()["cross_attention"] is False
 
 
-@pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+@pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 def test_callers_tokenizer_and_embeddings_are_used(driver: DriverFactory) -> None:
     given: list[Any] = []
 

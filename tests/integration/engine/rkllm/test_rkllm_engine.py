@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine import Chat, Engine, FinishReason, Message
-from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
+from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.errors import (
     BackendFailed,
     EngineError,
@@ -30,7 +30,7 @@ from tests.integration.engine.support import ask, read, request
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 only_12 = pytest.mark.parametrize("abi", [ABI_12], ids=["abi1.2"])
-only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+only_13 = pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 
 SEEN = 'answer\n  say "\\{seen}"\n'
 COUNT = 'answer\n  say "\\{i} " times=asked\n'
@@ -138,7 +138,7 @@ async def test_max_tokens_is_exact(
         assert finish.usage.completion_tokens == limit
         assert finish.stop_reason is None
     ends = calls(call_log, "run_end")
-    if abi is ABI_13:
+    if abi is not ABI_12:
         # The runtime receives the limit, ends there itself and reports its counts.
         assert [end.values["said"] for end in ends] == ["5", "1", "2"]
         assert not calls(call_log, "rkllm_abort")
@@ -775,9 +775,14 @@ async def test_context_of_zero_means_the_default(rkllm_of: RkllmMaker) -> None:
         (lambda path: None, "MODEL_PATH: there is no file "),
         (lambda path: path.touch(), " is empty"),
         (lambda path: path.mkdir(), " is not a file"),
+        (
+            lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid …"),
+            " is a Git LFS pointer: `git lfs pull` brings the model",
+        ),
+        (lambda path: path.write_bytes(b"GGUF\x03"), " is a GGUF model: set ENGINE=llamacpp"),
         (lambda path: path.write_bytes(b"\0" * 500), "was not loaded: rkllm_init failed with -1"),
     ],
-    ids=["missing", "empty", "folder", "another"],
+    ids=["missing", "empty", "folder", "pointer", "GGUF", "another"],
 )
 async def test_bad_model_is_named(
     rkllm_of: RkllmMaker, tmp_path: Path, make: Callable[[Path], object], said: str
@@ -823,6 +828,21 @@ async def test_failed_init_lists_possible_causes(rkllm_of: RkllmMaker) -> None:
     assert "rkllm_init failed with -7" in error.message
     for hint in ("converted for this chip", "memory", "CONTEXT_LENGTH", "NPU driver"):
         assert hint in error.message
+
+
+async def test_load_that_reports_an_error_and_returns_0_fails(rkllm_of: RkllmMaker) -> None:
+    # ezrknpu#11, rknn-llm#129
+    words = "invalid rknn llm model magic, rknn_init fail! ret=-1"
+    error = await load_error(rkllm_of(f'init fails=0 "{words}"\nanswer\n  say "garbage"\n'))
+    assert "rkllm_init succeeded, but reported an error (the library said: " in error.message
+    assert f"E rkllm: {words}). The model must be" in error.message
+
+
+async def test_failed_load_has_the_librarys_own_reason(rkllm_of: RkllmMaker) -> None:
+    # rkllama#60
+    error = await load_error(rkllm_of("context 512\nanswer\n", context_length=1024))
+    reason = "max_context[1024] must be less than the model's max_context_limit[512]"
+    assert f"rkllm_init failed with -1 (the library said: E rkllm: {reason})" in error.message
 
 
 @only_threads

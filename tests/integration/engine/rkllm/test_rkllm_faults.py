@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from engine import Chat, Engine, EngineState, FinishReason, Message, TokenStream
-from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
+from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.errors import (
     BackendFailed,
     EngineCrashed,
@@ -50,7 +50,7 @@ ROOT = Path(__file__).resolve().parents[4]
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 only_12 = pytest.mark.parametrize("abi", [ABI_12], ids=["abi1.2"])
-only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+only_13 = pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 
 NEXT = """
 answer when="next"

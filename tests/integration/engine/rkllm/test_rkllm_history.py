@@ -11,7 +11,7 @@ import pytest
 
 from engine import Chat, Engine, FinishReason, Message, Priority, SamplingParams
 from engine.backends.base import RunResult
-from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
+from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.backends.rkllm.backend import RkllmBackend
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import BackendFailed, EngineCrashed
@@ -23,7 +23,7 @@ from tests.integration.engine.support import ask
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 only_12 = pytest.mark.parametrize("abi", [ABI_12], ids=["abi1.2"])
-only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+only_13 = pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 
 SYSTEM = Message("system", "You are a guide who answers in few words and knows every town.")
 SPEAKS = 'answer\n  spell "Word number \\{run}, and no more."\n'
@@ -254,7 +254,7 @@ async def test_cut_answer_is_reused_up_to_the_known_cache(
     prompt, _ = await turn(engine, turns, "And what of Bath?", max_tokens=9)
     _, reused = await turn(engine, turns, "And what of Ely?", stop=("umb",))
     assert contexts(call_log)[-1].values["ids"] == whole(turns[:-1])
-    if abi is ABI_13:
+    if abi is not ABI_12:
         assert reused == {"told": prompt + 9, "less": prompt + 8, "more": 0}[cached]
     else:
         # The limit needs an abort here, and one more token may arrive before it takes effect.

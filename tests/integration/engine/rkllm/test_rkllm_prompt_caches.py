@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine import Chat, Engine, Message, Priority
-from engine.backends.rkllm.abi import ABI_13
+from engine.backends.rkllm.abi import ABI_13, ABI_131
 from engine.errors import RequestRejected
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer
@@ -16,7 +16,7 @@ from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, read, request
 
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
-only_13 = pytest.mark.parametrize("abi", [ABI_13], ids=["abi1.3"])
+only_13 = pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 
 SPEAKS = 'answer\n  spell "Answer \\{run}."\n'
 BOT = "You answer for a shop that sells walnuts, and for nobody else."

@@ -19,11 +19,20 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm import abi12, abi13, structs
-from engine.backends.rkllm.abi import ABI_12, ABI_13, ABIS, Abi, MissingSymbols, bind
+from engine.backends.rkllm import abi12, abi13, abi131, structs
+from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, ABIS, Abi, MissingSymbols, bind
 from tests.fake_rkllm import FLAGS, SOURCES, run, runner
 
-SPECIFIC: dict[str, ModuleType] = {"1.2": abi12, "1.3": abi13}
+SPECIFIC: dict[str, tuple[ModuleType, ...]] = {
+    "1.2": (abi12,),
+    "1.3": (abi13,),
+    "1.3.1": (abi13, abi131),
+}
+HEADERS = {
+    "1.2": ("rkllm_12.h",),
+    "1.3": ("rkllm_13.h", "rkllm_multimodal_130.h"),
+    "1.3.1": ("rkllm_13.h", "rkllm_multimodal_131.h"),
+}
 SCALARS = {
     "bool": ctypes.c_bool,
     "float": ctypes.c_float,
@@ -90,7 +99,7 @@ def arguments_of(text: str) -> list[str]:
     return [re.sub(r"\w+$", "", word.strip()).strip() for word in words]
 
 
-@pytest.fixture(params=[ABI_12, ABI_13], ids=lambda abi: f"abi{abi.name}")
+@pytest.fixture(params=[ABI_12, ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 def abi(request: pytest.FixtureRequest) -> Abi:
     chosen: Abi = request.param
     return chosen
@@ -98,14 +107,16 @@ def abi(request: pytest.FixtureRequest) -> Abi:
 
 @pytest.fixture
 def header(abi: Abi) -> Header:
-    names = ("rkllm_common.h", f"rkllm_{abi.name.replace('.', '')}.h")
+    names = ("rkllm_common.h", *HEADERS[abi.name])
     text = "\n".join((SOURCES / name).read_text() for name in names)
     return Header(re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL))
 
 
 def named(abi: Abi) -> dict[str, Any]:
     """Return all types of an ABI by their C names."""
-    both = {**vars(structs), **vars(SPECIFIC[abi.name])}
+    both = dict(vars(structs))
+    for module in SPECIFIC[abi.name]:
+        both |= vars(module)
     return {name: it for name, it in both.items() if name.startswith(("RKLLM", "LLM"))}
 
 
@@ -172,7 +183,8 @@ def test_sizes_and_offsets_match_the_compiler(abi: Abi, header: Header, tmp_path
         for member in fields
     ]
     program = tmp_path / "layout.c"
-    include = f'#include <stdio.h>\n#include "rkllm_{abi.name.replace(".", "")}.h"\n'
+    number = abi.name.replace(".", "")
+    include = f'#define ABI {number}\n#include <stdio.h>\n#include "{HEADERS[abi.name][0]}"\n'
     program.write_text(f"{include}int main(void)\n{{\n" + "\n".join(lines) + "\n}\n")
     run(*FLAGS, f"-I{SOURCES}", str(program), "-o", str(tmp_path / "layout"))
     printed = subprocess.run(
@@ -211,6 +223,11 @@ def test_sizes_and_offsets_match_the_compiler(abi: Abi, header: Header, tmp_path
         ("1.3", "RKLLMInput", 160),
         ("1.3", "RKLLMInput.token_input", 16),
         ("1.3", "RKLLMSamplingParam", 36),
+        ("1.3.1", "RKLLMMultiModalInput", 192),
+        ("1.3.1", "RKLLMMultiModalInput.audio", 144),
+        ("1.3.1", "RKLLMInput", 208),
+        ("1.3.1", "RKLLMInput.token_input", 16),
+        ("1.3.1", "RKLLMParam", 184),
         ("1.3", "RKLLMInferParam", 40),
         ("1.3", "RKLLMInferParam.keep_history", 32),
         ("1.3", "RKLLMInferParam.max_new_tokens", 36),
@@ -257,17 +274,17 @@ def test_functions_have_the_headers_signatures(abi: Abi, header: Header) -> None
 
 
 def test_abis_differ_as_documented() -> None:
-    assert dict(ABIS) == {"1.2": ABI_12, "1.3": ABI_13}
+    assert dict(ABIS) == {"1.2": ABI_12, "1.3": ABI_13, "1.3.1": ABI_131}
     assert (ABI_12.callback_by_value, ABI_12.sampling_per_run) == (True, False)
     assert (ABI_13.callback_by_value, ABI_13.sampling_per_run) == (False, True)
     for abi in ABIS.values():
-        own = SPECIFIC[abi.name]
-        assert abi.param is own.RKLLMParam
-        assert abi.input is own.RKLLMInput
-        assert abi.infer_param is own.RKLLMInferParam
-        assert abi.multimodal_input is own.RKLLMMultiModalInput
-        assert abi.sampling is getattr(own, "RKLLMSamplingParam", None)
-        assert abi.callbacks is getattr(own, "RKLLMCallback", None)
+        own = named(abi)
+        assert abi.param is own["RKLLMParam"]
+        assert abi.input is own["RKLLMInput"]
+        assert abi.infer_param is own["RKLLMInferParam"]
+        assert abi.multimodal_input is own["RKLLMMultiModalInput"]
+        assert abi.sampling is own.get("RKLLMSamplingParam")
+        assert abi.callbacks is own.get("RKLLMCallback")
 
 
 def test_library_without_the_symbols_is_refused_by_their_names(abi: Abi) -> None:

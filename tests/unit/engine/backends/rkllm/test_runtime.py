@@ -59,7 +59,8 @@ class FakeLibrary:
         assert handle.value == self.handle
         self.calls.append("run")
         self.numbers.append(number)
-        self.inputs, self.infer = inputs, infer
+        # The first of as many as n_batch says, and of one more.
+        self.inputs, self.infer = inputs[0], infer
         self.aborted.clear()
         code = self.script(number)
         self.calls.append("returned")

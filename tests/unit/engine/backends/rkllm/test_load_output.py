@@ -1,0 +1,84 @@
+"""What is printed during a load: it is passed on, kept, and searched for errors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from engine.backends.rkllm import load_output
+from engine.backends.rkllm.load_output import LoadOutput, capture_output
+
+
+def test_output_of_both_streams_is_kept_and_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    with capture_output() as output:
+        os.write(1, b"I rkllm: loading\n\n")
+        os.write(2, b"E rkllm: bad \xff\n")
+        # The C library holds it back.
+        ctypes.CDLL(None).puts(b"held back")
+    os.write(2, b"afterwards\n")
+    assert output.lines == ("I rkllm: loading", "E rkllm: bad \ufffd", "held back")
+    assert output.errors == ["E rkllm: bad \ufffd"]
+    assert output.reason == "E rkllm: bad \ufffd"
+    shown = "".join(capfd.readouterr())
+    for line in (*output.lines, "afterwards"):
+        assert line in shown
+
+
+def test_last_words_of_a_process_that_dies_are_passed_on() -> None:
+    program = (
+        "import os\n"
+        "from engine.backends.rkllm.load_output import capture_output\n"
+        "with capture_output():\n"
+        "    os.write(1, b'E rkllm: GGML_ASSERT failed\\n')\n"
+        "    os.abort()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode < 0
+    assert "E rkllm: GGML_ASSERT failed" in done.stderr
+
+
+def test_only_the_end_of_a_long_output_is_kept() -> None:
+    with capture_output() as output:
+        os.write(1, b"x" * 9 + b"\n")
+        for _ in range(20):
+            os.write(1, b"y" * 4_999 + b"\n")
+    assert {len(line) for line in output.lines[1:]} == {4_999}
+    assert len(output.lines) < 20
+
+
+@pytest.mark.parametrize(
+    ("line", "is_error"),
+    [
+        ("E RKNN: [15:17:49.122] 6, 1", True),
+        ("E rkllm: invalid rkllm model!", True),
+        ("Query platform error!", True),
+        ("max_context[16384] must be less than the model's max_context_limit[4096]", True),
+        ("rknn_init fail! ret=-1", True),
+        ("invalid rknn llm model magic", True),
+        ("I rkllm: rkllm-runtime version: 1.3.1, rknpu driver version: 0.9.8", False),
+        ("W rkllm: Warning: the rknpu driver is too old", False),
+        ("E is for Engine", False),
+    ],
+)
+def test_lines_of_error_are_told_from_others(line: str, is_error: bool) -> None:
+    output = LoadOutput()
+    output.lines = ("I rkllm: before", line)
+    assert (output.errors == [line]) is is_error
+
+
+def test_nothing_is_captured_without_tee(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert shutil.which("tee")
+    monkeypatch.setattr(load_output, "which", lambda name: "/no/such/tee")
+    with capture_output() as output:
+        os.write(1, b"as before\n")
+    assert output.lines == ()
+    assert "as before" in capfd.readouterr().out
