@@ -18,6 +18,11 @@ _MAX_UNCHECKED_CHARS = 2 * _PIECE_CHARS
 # How many tokens a cut between two pieces can add.
 _MAX_TOKENS_PER_CUT = 64
 
+# Of texts in most languages; English has some four.
+_MIN_MEAN_TOKEN_BYTES = 3
+# Of the characters of a chat, in any language.
+_MEAN_CHAR_BYTES = 2
+
 
 def check_size(prompt: Prompt, context_length: int, param: str | None = None) -> None:
     """Refuse a prompt that is too long for the context, whatever its tokens are.
@@ -40,6 +45,15 @@ def check_size(prompt: Prompt, context_length: int, param: str | None = None) ->
         raise prompt_too_long_error(
             f"{chars} characters, at least {min_tokens}", min_tokens, context_length, param
         )
+
+
+def estimate_tokens(prompt: Prompt) -> int:
+    """Return about how many tokens a prompt has, rather too many than too few."""
+    if isinstance(prompt, tuple):
+        return len(prompt)
+    if isinstance(prompt, str):
+        return len(prompt.encode("utf-8", "replace")) // _MIN_MEAN_TOKEN_BYTES
+    return _count_chars(prompt) * _MEAN_CHAR_BYTES // _MIN_MEAN_TOKEN_BYTES
 
 
 def check_tokens(

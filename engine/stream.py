@@ -105,7 +105,8 @@ class TokenStream(Abortable):
         self._is_too_slow = False
         self._deadline = deadline
         # The earliest time at which any limit can expire; tokens do not restart the timer.
-        silence_s = min(timeouts.prefill_timeout_s, timeouts.stall_timeout_s)
+        self._prefill_limit_s = timeouts.prefill_limit_s(request.prompt)
+        silence_s = min(self._prefill_limit_s, timeouts.stall_timeout_s)
         self._timer = self._loop.call_at(
             min(self._started_at + silence_s, deadline), self._check_timeouts
         )
@@ -259,10 +260,10 @@ class TokenStream(Abortable):
             if self._first_token_at is None and not self._abort_in_prefill:
                 # A prefill that cannot be interrupted gets its full time before the run counts as
                 # stuck.
-                since = max(since, self._started_at + timeouts.prefill_timeout_s)
+                since = max(since, self._started_at + self._prefill_limit_s)
             return since + timeouts.abort_grace_s
         if self._first_token_at is None:
-            return min(self._deadline, self._started_at + timeouts.prefill_timeout_s)
+            return min(self._deadline, self._started_at + self._prefill_limit_s)
         return min(self._deadline, self._last_token_at + timeouts.stall_timeout_s)
 
     def _check_timeouts(self) -> None:
@@ -283,7 +284,7 @@ class TokenStream(Abortable):
             return timeout_error(self.request, timeouts)
         if self._first_token_at is None:
             return EngineStalled(
-                f"no first token came within {timeouts.prefill_timeout_s:g} s (PREFILL_TIMEOUT_S)"
+                f"no first token came within {self._prefill_limit_s:.3g} s (PREFILL_TIMEOUT_S)"
             )
         return EngineStalled(f"no token came for {timeouts.stall_timeout_s:g} s (STALL_TIMEOUT_S)")
 

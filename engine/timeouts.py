@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.prompt_size import estimate_tokens
+from engine.request import Prompt
+
+# Boards computed 8,000 tokens in 226 s, and 16,000 in more than 300 s (rkllama#169).
+PREFILL_TIMEOUT_TOKENS = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
@@ -11,8 +17,9 @@ class Timeouts:
 
     Three limits apply to a run that produces nothing. Prefill produces nothing by nature, and on
     RKLLM it cannot be interrupted: `prefill_timeout_s` counts from the start of a run to its first
-    token. `stall_timeout_s` is the longest time between two tokens. `abort_grace_s` is how long a
-    run may go on after an abort; then it counts as stuck.
+    token, and longer prompts have more (`prefill_limit_s`). `stall_timeout_s` is the longest time
+    between two tokens. `abort_grace_s` is how long a run may go on after an abort; then it counts
+    as stuck.
 
     `request_timeout_s` is the limit of a whole request, waiting included, and `load_timeout_s` of
     loading the model. `neighbour_grace_s` is how long other runs may continue before a process with
@@ -27,3 +34,10 @@ class Timeouts:
     load_timeout_s: float = 600.0
     neighbour_grace_s: float = 60.0
     down_limit_s: float = 300.0
+
+    def prefill_limit_s(self, prompt: Prompt) -> float:
+        """Return the time limit of computing a prompt.
+
+        It is `prefill_timeout_s` for up to `PREFILL_TIMEOUT_TOKENS`, and in proportion for more.
+        """
+        return self.prefill_timeout_s * max(1.0, estimate_tokens(prompt) / PREFILL_TIMEOUT_TOKENS)

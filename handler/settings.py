@@ -118,8 +118,8 @@ class Settings(RkllmSettings):
     prefill_timeout_s: float = Field(
         300,
         gt=0,
-        description="Maximum time from getting a slot to the first token. Long prompts on a slow "
-        "machine need more.",
+        description="Maximum time from getting a slot to the first token, for a prompt of up to "
+        "4,096 tokens. A longer one has more in proportion. A slow machine needs more.",
     )
     # Answers that are not streamed report progress five times a second, so less than 0.5 s would
     # count as a stall.

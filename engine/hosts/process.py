@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from engine.backends.base import SideCall
+from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.capabilities import Capabilities
 from engine.config import BackendConfig
 from engine.errors import (
@@ -225,7 +225,11 @@ class ProcessHost:
         """Make one of the backend's side calls and return its result. Raises EngineError."""
         await self.ready()
         try:
-            return await self._inflight.call(op, payload, self._timeouts.prefill_timeout_s)
+            limit_s = self._timeouts.prefill_timeout_s
+            if op in PREFILL_CALLS:
+                prompt = payload[0] if op == "score" else payload
+                limit_s = self._timeouts.prefill_limit_s(prompt)
+            return await self._inflight.call(op, payload, limit_s)
         finally:
             # A retirement may have waited only for this call.
             self._retirement.check()

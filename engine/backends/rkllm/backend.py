@@ -246,9 +246,13 @@ class RkllmBackend:
             not runtime.is_loaded or self._kv_reuse.prepare(runtime, tokens, isolated=True) is None
         ):
             model.load()
-        runtime.compute(
-            tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.copy_result
-        )
+        try:
+            runtime.compute(
+                tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.copy_result
+            )
+        finally:
+            # Otherwise vectors in a row become slower and slower (rkllama#139).
+            runtime.clear_cache()
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece

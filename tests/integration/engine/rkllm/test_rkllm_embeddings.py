@@ -280,3 +280,15 @@ def test_doctor_tests_an_embedding_in_both_modes(
     vector = {name: value for step, name, value in findings if step == "vector"}
     assert (vector["tokens"], vector["numbers"]) == (36, WIDTH)
     assert "closing" in {step for step, *_ in findings}
+
+
+@only_threads
+@pytest.mark.usefixtures("tokenizer")
+async def test_cache_is_cleared_between_vectors(rkllm_of: RkllmMaker, call_log: Path) -> None:
+    # rkllama#139: without it a vector took up to 26 s instead of 0.3 s.
+    engine = rkllm_of(COUNT)
+    await embed(engine, "one", "two", "three")
+    names = [call.name for call in read_log(call_log)]
+    names = [name for name in names if name in ("rkllm_run", "rkllm_clear_kv_cache")]
+    vectors = names.index("rkllm_run")
+    assert names[vectors:] == ["rkllm_run", "rkllm_clear_kv_cache"] * 3
