@@ -111,8 +111,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         # Imported only now, because it takes a second: a port in use is reported before that.
         from emulator.app import create_app
         from emulator.components import build_components
-        from emulator.server.server import Server, build_uvicorn_config, raise_open_files_limit
+        from emulator.server.server import Server, build_uvicorn_config
         from emulator.server.start_log import log_start
+        from engine.hosts.process_utils import raise_open_files_limit
         from engine.temporary_folders import remove_abandoned
         from handler.engine_configs import build_engine
         from handler.model_settings import resolve_models

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +28,6 @@ _KEEP_ALIVE_S = 75
 # After the drain deadline: time for responses that are ready, then for the last events of streams.
 _RESPONSE_TIMEOUT_S = 1.0
 _CLOSING_TIMEOUT_S = 1.0
-_MAX_OPEN_FILES = 65_536
 # The resolution of the Date header, which uvicorn updates at each tick.
 _TICK_S = 1.0
 # TCP keep-alive: seconds of silence before the first probe, seconds between probes, number of
@@ -184,11 +182,3 @@ def build_uvicorn_config(
         # The server is one process; do not read WEB_CONCURRENCY.
         workers=1,
     )
-
-
-def raise_open_files_limit() -> None:
-    """Raise the limit of open files, and so of connections; shells often set it to 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -22,7 +22,12 @@ from engine.errors import EngineError, ModelLoadFailed
 from engine.hosts.frame_sender import FrameSender
 from engine.hosts.frames import FrameDecoder
 from engine.hosts.memory_limit import limit_memory
-from engine.hosts.process_utils import die_with_parent, exit_now, ignore_signals
+from engine.hosts.process_utils import (
+    die_with_parent,
+    exit_now,
+    ignore_signals,
+    raise_open_files_limit,
+)
 from engine.request import SamplingParams, prompt_from_wire
 from engine.runner import Runner
 
@@ -90,6 +95,7 @@ def main() -> None:
     faulthandler.enable()
     ignore_signals()
     die_with_parent(int(sys.argv[2]))
+    raise_open_files_limit()
     try:
         serve(socket.socket(fileno=int(sys.argv[1])))
     except Exception:

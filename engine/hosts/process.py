@@ -29,6 +29,7 @@ from engine.errors import (
 from engine.hooks import Hooks, HostLoaded, HostLost
 from engine.hosts import child_process
 from engine.hosts.child_process import EngineProcess
+from engine.hosts.crash_advice import crash_note
 from engine.hosts.downtime import Downtime
 from engine.hosts.frame_socket import FrameSocket
 from engine.hosts.frames import encode
@@ -431,6 +432,8 @@ class ProcessHost:
             exit_description, exit_code = await process.wait_for_exit(), process.returncode
         reason = self._kill_reason.message if self._kill_reason else exit_description
         reason += memory_note(exit_code, self._output_tail.lines(), self._config.memory_mb)
+        if self.capabilities is None:
+            reason += crash_note(exit_code, self._config.backend)
         return reason, 0.0 if self._kill_reason else time.monotonic() - self._spawned_at
 
     def _find_fatal_error(self, reason: str, down_s: float) -> EngineError | None:

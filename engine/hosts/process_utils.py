@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
+# The value of Rockchip's own programs.
+_MAX_OPEN_FILES = 102_400
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -27,6 +30,17 @@ def ignore_signals() -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def raise_open_files_limit() -> None:
+    """Raise the limit of open files to what the system allows; shells often set it to 1,024.
+
+    Each connection needs one, and RKLLM opens files for its buffers (rknn-llm#17, #62).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def exit_now(code: int) -> NoReturn:

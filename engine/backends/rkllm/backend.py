@@ -133,6 +133,8 @@ class RkllmBackend:
         check_batch(config.n_batch, self._mode, self._prompt_caches.enabled, has_tokenizer)
         path = library.find_library(self._lib_path)
         driver.check_driver()
+        if (cpu_warning := driver.find_cpu_warning(config.cpu_mask)) is not None:
+            logger.warning("%s", cpu_warning)
         evidence = detect.inspect_library(path)
         abi = detect.choose_abi(evidence, self._abi_setting)
         if (warning := detect.find_version_warning(evidence, abi)) is not None:
@@ -266,7 +268,15 @@ class RkllmBackend:
             if self._scheduler is not None:
                 tokens, batch_key = require_tokens(runtime_input), model.batch_key(sampling)
                 return self._scheduler.run(
-                    BatchedRequest(tokens, sampling, context, on_piece, aborted, batch_key)
+                    BatchedRequest(
+                        tokens,
+                        sampling,
+                        context,
+                        on_piece,
+                        self._end_tokens(sampling),
+                        aborted,
+                        batch_key,
+                    )
                 )
             with self._handle_lock, self._abortable(run_id):
                 if self._token_loop is not None:
@@ -305,10 +315,17 @@ class RkllmBackend:
             aborted,
             keep_history=part.keep_history,
             save_to=part.save_to,
+            end_tokens=self._end_tokens(sampling),
         )
         self._kv_reuse.record_run(runtime_input, cache, run, context)
         result = build_run_result(run, runtime_input, context, runtime.cache_size)
         return replace(result, cached_tokens=part.reused, reload_ms=reload_ms)
+
+    def _end_tokens(self, sampling: SamplingParams) -> frozenset[int]:
+        """Return the tokens that end an answer, as far as they are known."""
+        if self._tokenizer is None or sampling.ignore_eos:
+            return frozenset()
+        return self._tokenizer.end_tokens
 
     def _run_batch(self, batch: Batch) -> None:
         """Run several requests; called on the scheduler's thread."""

@@ -13,6 +13,8 @@ def report_driver() -> Iterator[tuple[str, Any]]:
     """Yield the board and the state of the NPU driver."""
     yield "board", driver.read_driver().board or "not a Rockchip board"
     yield "NPU", driver.describe_driver()
+    if (warning := driver.find_cpu_warning(0)) is not None:
+        yield "CPUs", warning
 
 
 def report_library(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

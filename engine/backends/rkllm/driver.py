@@ -1,7 +1,8 @@
-"""Detect the NPU's kernel driver and its version."""
+"""Detect the board's chip, and the NPU's kernel driver and its version."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +12,41 @@ from engine.errors import ModelLoadFailed
 # The runtime needs functions that drivers before 0.9.6 lack; the manual of 1.3.0 requires 0.9.8.
 _RECOMMENDED_VERSION = (0, 9, 8)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+_CHIP = re.compile(r"rockchip,((?:rk|rv)\d{4}\w*)")
+# Chips that this runtime does not support, and the reason with what to do.
+_UNSUPPORTED_CHIPS = {
+    **dict.fromkeys(
+        ("rk3566", "rk3568"),
+        "has an NPU that RKLLM does not support: use a GGUF model with ENGINE=llamacpp",
+    ),
+    **dict.fromkeys(
+        ("rk1820", "rk1828", "rk3572"),
+        "needs another SDK of Rockchip's (rknn3), which is not supported: use a GGUF model with "
+        "ENGINE=llamacpp",
+    ),
+}
+# The fewest with which a run of 1.3.1 was seen to work.
+_MIN_CPUS = 3
 _ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The state of this machine's NPU driver; `board` is None if it is no Rockchip board."""
+    """The state of this machine's NPU driver; `board` is None if it is no Rockchip board.
+
+    `chip` is its name in small letters, such as "rk3588"; empty if it is not known.
+    """
 
     board: str | None
     version: str | None
     present: bool
+    chip: str = ""
 
 
 def read_driver(root: Path = _ROOT) -> Driver:
     """Read the driver's state from the kernel; most of it needs root and a mounted debugfs."""
     compatible = _read(root / "proc/device-tree/compatible")
-    board = None
+    board, chip = None, _CHIP.search(compatible)
     if "rockchip" in compatible:
         board = _read(root / "proc/device-tree/model").strip("\0\n ") or "a Rockchip board"
     version = ""
@@ -38,20 +58,35 @@ def read_driver(root: Path = _ROOT) -> Driver:
         (root / path).exists()
         for path in ("sys/module/rknpu", "dev/rknpu", "sys/bus/platform/drivers/RKNPU")
     )
-    return Driver(board, ".".join(match.groups()) if match else None, present)
+    version_text = ".".join(match.groups()) if match else None
+    return Driver(board, version_text, present, chip[1] if chip else "")
 
 
 def check_driver(root: Path = _ROOT) -> None:
-    """Raise ModelLoadFailed on a Rockchip board whose kernel has no NPU driver.
+    """Raise ModelLoadFailed on a board that has no NPU for RKLLM, or no driver for it.
 
     Without the driver the runtime waits forever instead of reporting an error.
     """
     driver = read_driver(root)
+    if (reason := _UNSUPPORTED_CHIPS.get(driver.chip)) is not None:
+        raise ModelLoadFailed(f"{driver.board}: its chip, {driver.chip.upper()}, {reason}")
     if driver.board is not None and not driver.present:
         raise ModelLoadFailed(
             f"{driver.board} runs a kernel without the NPU driver (rknpu): install a vendor image "
             "or kernel that has it, 0.9.8 or newer"
         )
+
+
+def find_cpu_warning(cpu_mask: int, available: int | None = None) -> str | None:
+    """Return a warning if the runtime may use fewer CPUs than it needs; mask 0 leaves the choice.
+
+    `available` is the number of CPUs of this process, None to count them.
+    """
+    cpus = cpu_mask.bit_count() or available or len(os.sched_getaffinity(0))
+    if cpus >= _MIN_CPUS:
+        return None
+    setting = "RKLLM_CPU_MASK enables" if cpu_mask else "this process has"
+    return f"{setting} {cpus} CPUs, and the runtime was seen to need {_MIN_CPUS}"
 
 
 def describe_driver(root: Path = _ROOT) -> str:

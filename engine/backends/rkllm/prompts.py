@@ -19,6 +19,7 @@ from engine.tool_prompt import render_with_tools
 
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
+GENERATION_CONFIG = "generation_config.json"
 _TEMPLATE = "chat_template.jinja"
 # Time limit for the trial of a chat template while the model is loaded.
 _TEMPLATE_TRIAL_S = 2.0
@@ -63,6 +64,11 @@ class ChatTokenizer:
             name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token")
         }
         self._template = self._compile_template(folder, config)
+        configured = self._tokenizer.token_to_id(self._special_tokens["eos_token"])
+        # The ids that end an answer; the two files may name different ones.
+        self.end_tokens = frozenset(
+            token for token in (configured, *_generation_end_tokens(folder)) if token is not None
+        )
 
     def _compile_template(self, folder: Path, config: dict[str, Any]) -> Any:
         source = config.get("chat_template")
@@ -173,11 +179,6 @@ class ChatTokenizer:
         if ends:
             ends[-1] = len(text)
         return [text[start:end] for start, end in zip(starts, ends, strict=True)]
-
-    @property
-    def end_token(self) -> str:
-        """The token that ends an answer; "" if tokenizer_config.json does not define it."""
-        return self._special_tokens["eos_token"]
 
     def vocabulary(self) -> dict[str, int]:
         """Return the ids of all tokens by their form in tokenizer.json."""
@@ -307,3 +308,17 @@ def _raise_exception(message: str) -> NoReturn:
     import jinja2
 
     raise jinja2.TemplateError(message)
+
+
+def _generation_end_tokens(folder: Path) -> list[int]:
+    """Return the end tokens of generation_config.json, which may differ from the tokenizer's."""
+    path = folder / GENERATION_CONFIG
+    if not path.is_file():
+        return []
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        end_ids = config.get("eos_token_id")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelLoadFailed(f"RKLLM_TOKENIZER: {path} cannot be read: {error}") from error
+    end_ids = end_ids if isinstance(end_ids, list) else [end_ids]
+    return [end for end in end_ids if isinstance(end, int)]

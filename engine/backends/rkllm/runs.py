@@ -57,6 +57,9 @@ class Run:
     copy_output: Callable[[Any], None] | None = None
     # Whether the library received the limit and ends the run there itself.
     limit_is_known: bool = False
+    # The tokens that end the answer, which some versions of the library go on after
+    # (rknn-llm#534).
+    end_tokens: frozenset[int] = frozenset()
     # The ids of all tokens called back, also after an abort; `end_id` is the FINISH callback's.
     ids: list[int] = field(default_factory=list)
     end_id: int = -1
@@ -91,6 +94,10 @@ class Run:
         else:
             self.finish(result, finished=state == _FINISH)
             return False
+        if token_id in self.end_tokens and not self.stopped:
+            # Later tokens are only counted.
+            self.limit = self.tokens
+            return True
         tokens = self.tokens = self.tokens + 1
         if self.stopped:
             return False

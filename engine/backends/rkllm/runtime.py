@@ -132,8 +132,9 @@ class Runtime:
         *,
         keep_history: bool = False,
         save_to: Path | None = None,
+        end_tokens: frozenset[int] = frozenset(),
     ) -> Run:
-        """Generate up to `limit` tokens; return when the library returns.
+        """Generate up to `limit` tokens, or one of the `end_tokens`; return when the library does.
 
         With `keep_history` the run continues from the content of the key-value cache and leaves
         prompt and answer in it. `save_to` is the file to which the library saves the prompt cache.
@@ -142,7 +143,13 @@ class Runtime:
             BackendFailed: no model is loaded.
         """
         number = self._last_run_number + 1
-        run = Run(number, on_piece, limit, limit_is_known=self._abi.sampling_per_run)
+        run = Run(
+            number,
+            on_piece,
+            limit,
+            limit_is_known=self._abi.sampling_per_run,
+            end_tokens=end_tokens,
+        )
         self._register_run(run)
         if aborted.is_set():
             run.stopped = True

@@ -30,6 +30,7 @@ class BatchedRequest:
     sampling: SamplingParams
     context_length: int
     on_piece: OnPiece
+    end_tokens: frozenset[int] = frozenset()
     wakeup: threading.Event = field(default_factory=threading.Event)
     batch_key: Hashable = None
     batch: Batch | None = None
@@ -46,7 +47,7 @@ class BatchedRequest:
 
     def on_token(self, text: bytes | None, token_id: int, *, waiting: bool) -> bool:
         """Process this request's token of a callback; return whether the answer ends here."""
-        if token_id < 0:
+        if token_id < 0 or token_id in self.end_tokens:
             return True
         piece = text or b""
         if waiting and not _is_valid_utf8(piece):

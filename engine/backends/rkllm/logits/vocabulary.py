@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.prompts import GENERATION_CONFIG, ChatTokenizer
 from engine.errors import ModelLoadFailed
 
-_GENERATION_CONFIG = "generation_config.json"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 
@@ -39,15 +37,11 @@ class Vocabulary:
         }
         self.special_tokens = {number: text for number, (text, special) in added.items() if special}
         self.size = max(self._pieces, default=-1) + 1
-        self.end_tokens = frozenset(
-            token
-            for token in (ids.get(tokenizer.end_token), *_configured_end_tokens(folder))
-            if token is not None
-        )
+        self.end_tokens = tokenizer.end_tokens
         if not self.end_tokens:
             raise ModelLoadFailed(
                 f"RKLLM_MODE: which token ends an answer is in neither tokenizer_config.json nor "
-                f"{_GENERATION_CONFIG} in {folder}"
+                f"{GENERATION_CONFIG} in {folder}"
             )
 
     def piece(self, token: int) -> bytes:
@@ -99,17 +93,3 @@ def _byte_level_table() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {
         chr(256 + index): byte for index, byte in enumerate(others)
     }
-
-
-def _configured_end_tokens(folder: Path) -> list[int]:
-    """Return the end tokens of generation_config.json, which may differ from the tokenizer's."""
-    path = folder / _GENERATION_CONFIG
-    if not path.is_file():
-        return []
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        end_ids = config.get("eos_token_id")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelLoadFailed(f"RKLLM_TOKENIZER: {path} cannot be read: {error}") from error
-    end_ids = end_ids if isinstance(end_ids, list) else [end_ids]
-    return [end for end in end_ids if isinstance(end, int)]

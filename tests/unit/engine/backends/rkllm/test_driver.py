@@ -27,7 +27,7 @@ def root_of(folder: Path, *parts: dict[str, str]) -> Path:
 
 def test_board_with_a_driver(tmp_path: Path) -> None:
     root = root_of(tmp_path, BOARD, VERSION)
-    assert driver.read_driver(root) == Driver("Radxa ROCK 5B", "0.9.8", True)
+    assert driver.read_driver(root) == Driver("Radxa ROCK 5B", "0.9.8", True, "rk3588")
     driver.check_driver(root)
     assert driver.describe_driver(root) == "the NPU driver is 0.9.8"
 
@@ -65,7 +65,7 @@ def test_old_driver_is_reported(tmp_path: Path, version: str, old: bool) -> None
 )
 def test_driver_with_unreadable_version(tmp_path: Path, name: str) -> None:
     root = root_of(tmp_path, BOARD, {name: ""})
-    assert driver.read_driver(root) == Driver("Radxa ROCK 5B", None, True)
+    assert driver.read_driver(root) == Driver("Radxa ROCK 5B", None, True, "rk3588")
     driver.check_driver(root)
     assert (
         driver.describe_driver(root) == "the NPU driver is present; only root can read its version"
@@ -109,3 +109,38 @@ def test_board_name_with_invalid_characters(tmp_path: Path) -> None:
     root = root_of(tmp_path, BOARD, VERSION)
     (root / "proc/device-tree/model").write_bytes(b"\xff\xfeboard\0")
     assert driver.read_driver(root).board == "��board"
+
+
+@pytest.mark.parametrize(
+    ("chip", "reason"),
+    [
+        ("rk3566", "its chip, RK3566, has an NPU that RKLLM does not support: use a GGUF"),
+        ("rk3568", "its chip, RK3568, has an NPU that RKLLM does not support: use a GGUF"),
+        ("rk1828", "its chip, RK1828, needs another SDK of Rockchip's (rknn3)"),
+        ("rk3572", "its chip, RK3572, needs another SDK of Rockchip's (rknn3)"),
+    ],
+)
+def test_chip_without_a_runtime_is_refused(tmp_path: Path, chip: str, reason: str) -> None:
+    # rknn-llm#416
+    board = {
+        "proc/device-tree/compatible": f"radxa,rock-3a\0rockchip,{chip}\0",
+        "proc/device-tree/model": "Radxa ROCK 3A\0",
+    }
+    with pytest.raises(ModelLoadFailed) as caught:
+        driver.check_driver(root_of(tmp_path, board, VERSION))
+    assert caught.value.message.startswith(f"Radxa ROCK 3A: {reason}")
+    assert "ENGINE=llamacpp" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("mask", "available", "warning"),
+    [
+        (0b1111_0000, 8, None),
+        (0b111, 8, None),
+        (0b11, 8, "RKLLM_CPU_MASK enables 2 CPUs, and the runtime was seen to need 3"),
+        (0, 3, None),
+        (0, 2, "this process has 2 CPUs, and the runtime was seen to need 3"),
+    ],
+)
+def test_too_few_cpus_cause_a_warning(mask: int, available: int, warning: str | None) -> None:
+    assert driver.find_cpu_warning(mask, available) == warning
