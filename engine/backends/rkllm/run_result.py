@@ -8,6 +8,7 @@ from collections.abc import Callable
 from engine.backends.base import RunResult
 from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.inputs import RuntimeInput
+from engine.backends.rkllm.padding import padding_error
 from engine.backends.rkllm.runs import Run
 from engine.errors import BackendFailed
 from engine.output import FinishReason
@@ -18,7 +19,9 @@ _MAX_MS = 1e9
 
 
 def check_run(run: Run | Batch, context_length: int) -> None:
-    """Raise BackendFailed if a run failed or did not finish."""
+    """Raise BackendFailed if a run failed, did not finish, or generated nothing but padding."""
+    if isinstance(run, Run) and run.is_padding:
+        raise padding_error()
     # After an abort the answer is complete, so an error code does not matter.
     if (run.failed or run.code) and not run.stopped:
         reason = f"rkllm_run answered {run.code}" if run.code else "it reported an error"

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.padding import PaddingCounter
 from engine.backends.rkllm.structs import LLMCallState, RKLLMInputType, RKLLMLoraParam
 from engine.request import SamplingParams
 
@@ -64,6 +65,9 @@ class Run:
     ids: list[int] = field(default_factory=list)
     end_id: int = -1
     tokens: int = 0
+    padding: PaddingCounter = field(default_factory=PaddingCounter)
+    # Whether the answer was ended because it was nothing but padding.
+    is_padding: bool = False
     stopped: bool = False
     finished: bool = False
     failed: bool = False
@@ -102,6 +106,9 @@ class Run:
         if self.stopped:
             return False
         if tokens > self.limit:
+            return True
+        if self.padding.push(piece):
+            self.is_padding = True
             return True
         should_stop = self.on_piece(piece, token_id, None)
         # A library that received the limit ends there and reports its counts; an abort would

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.backends.base import OnPiece, RunResult
+from engine.backends.rkllm.padding import PaddingCounter, padding_error
 from engine.backends.rkllm.structs import LLMCallState
 from engine.output import FinishReason
 from engine.request import SamplingParams
@@ -35,6 +36,7 @@ class BatchedRequest:
     batch_key: Hashable = None
     batch: Batch | None = None
     tokens: int = 0
+    padding: PaddingCounter = field(default_factory=PaddingCounter)
     error: Exception | None = None
     # Whether it was the last active request; its thread then waits for the end of the run.
     is_last: bool = False
@@ -54,6 +56,9 @@ class BatchedRequest:
             # The WAITING state covers all sequences. The bytes of this one come with a later token.
             piece = b""
         self.tokens += 1
+        if self.padding.push(piece):
+            self.error = padding_error()
+            return True
         should_stop = self.on_piece(piece, token_id, None)
         return should_stop or self.tokens >= self.limit
 

@@ -64,8 +64,9 @@ class KvReuse:
         `lora` is the adapter of the run and `cache` the file of its prompt cache. `isolated` is for
         a run that must not share the key-value cache with others, such as an embedding.
 
-        Return None if the key-value cache was not empty after it was cleared: the caller must
-        reload the model and call this method again.
+        Return None if the key-value cache was not empty after it was cleared, or if the prompt
+        cache cannot be loaded into this handle: the caller must reload the model and call this
+        method again.
 
         Raises:
             RequestRejected: the prompt cache can neither be loaded nor saved.
@@ -74,8 +75,8 @@ class KvReuse:
         part = self._plan_reuse(runtime, prompt, lora, isolated=isolated or cache is not None)
         if part is None or cache is None:
             return part
-        reused, save_to = self._caches.load_or_prepare(runtime, cache, _tokens_or_empty(prompt))
-        return part._replace(reused=reused, save_to=save_to)
+        use = self._caches.load_or_prepare(runtime, cache, _tokens_or_empty(prompt))
+        return None if use is None else part._replace(reused=use.reused, save_to=use.save_to)
 
     def _plan_reuse(
         self, runtime: Runtime, prompt: RuntimeInput, lora: str | None, *, isolated: bool
@@ -126,6 +127,8 @@ class KvReuse:
         # If there is a token, the prompt was computed completely, even if the run was aborted.
         if cache is not None and run.tokens:
             self._caches.commit(cache, _tokens_or_empty(prompt))
+        if cache is not None and run.stopped:
+            self._caches.record_abort(cache)
         # Beyond the context the runtime drops tokens from the middle and does not report which.
         if self._is_kept and len(_tokens_or_empty(prompt)) + run.tokens < context_length:
             self._cached_tokens = [*_tokens_or_empty(prompt), *run.ids, *_end_token_of(run)]

@@ -46,6 +46,9 @@ class PromptCaches:
         # By adapter name; the base model's folder is under None.
         self._folders: dict[str | None, Path] = {}
         self._loaded_path: Path | None = None
+        # Whether a run that saved a cache was aborted since the model was loaded. Loading a cache
+        # then crashes 1.2.3 on RK3576 (oRKLLM).
+        self._is_unsafe = False
 
     @property
     def enabled(self) -> bool:
@@ -75,8 +78,10 @@ class PromptCaches:
             self._loaded_path = None
             runtime.release_prompt_cache()
 
-    def load_or_prepare(self, runtime: Runtime, path: Path, tokens: list[int]) -> CacheUse:
+    def load_or_prepare(self, runtime: Runtime, path: Path, tokens: list[int]) -> CacheUse | None:
         """Load a cache, or prepare to save it if it does not exist.
+
+        Return None if the model must be reloaded before a cache can be loaded.
 
         Raises:
             RequestRejected: the cache cannot be loaded, or cannot be saved.
@@ -88,6 +93,8 @@ class PromptCaches:
             self._prepare_folder(path)
             return CacheUse(save_to=_temporary_path(path))
         _restrict_access(path.parent)
+        if self._is_unsafe and self._loaded_path is None:
+            return None
         if self._loaded_path is None and not runtime.load_prompt_cache(path):
             raise RequestRejected(
                 f"prompt_cache: the RKLLM runtime did not load {path}; once it is deleted, the "
@@ -96,6 +103,12 @@ class PromptCaches:
         self._loaded_path = path
         # The last token is always computed: the answer starts from its output.
         return CacheUse(min(_common_prefix_length(saved_tokens, tokens), max(len(tokens) - 1, 0)))
+
+    def record_abort(self, path: Path) -> None:
+        """Record that the run was aborted that may have saved a cache, and remove its leftovers."""
+        if self._loaded_path != path:
+            self._is_unsafe = True
+            _remove(_temporary_path(path))
 
     def commit(self, path: Path, tokens: list[int]) -> None:
         """Put a cache that the run has saved into place; no-op if it existed before the run."""
@@ -124,7 +137,7 @@ class PromptCaches:
 
     def reset(self) -> None:
         """Record that no cache is loaded, after the model was loaded."""
-        self._loaded_path = None
+        self._loaded_path, self._is_unsafe = None, False
 
     def _prepare_folder(self, path: Path) -> None:
         """Check that a cache file can be written, and remove orphaned temporary files."""

@@ -172,6 +172,21 @@ async def test_prompt_of_a_cut_answer_is_saved(rkllm_of: RkllmMaker, folder: str
     assert (await ask(engine, (1, 2, 3, 5), **cut))[1].usage.cached_tokens == 3
 
 
+@only_threads
+async def test_model_is_reloaded_after_an_aborted_run_that_saved_a_cache(
+    rkllm_of: RkllmMaker, folder: str, call_log: Path
+) -> None:
+    # oRKLLM: 1.2.3 on RK3576 crashes when a cache is loaded into such a handle.
+    engine = rkllm_of('answer\n  spell "Answer" us=2000 times=50\n', prompt_caches=folder)
+    await ask(engine, (1, 2, 3, 4), prompt_cache="bot", stop=("s",))
+    for _ in range(2):
+        _, finish = await ask(engine, (1, 2, 3, 5), prompt_cache="bot", max_tokens=1)
+        assert finish.usage.cached_tokens == 3
+    names = [call.name for call in read_log(call_log)]
+    names = [name for name in names if name in ("rkllm_init", "rkllm_load_prompt_cache")]
+    assert names == ["rkllm_init", "rkllm_init", "rkllm_load_prompt_cache"]
+
+
 @only_13
 @only_threads
 async def test_text_prompt_reuses_a_file(rkllm_of: RkllmMaker, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def load_or_prepare(
     assert path is not None
     caches.release_unless(runtime, path)
     found = caches.load_or_prepare(runtime, path, tokens)
+    assert found is not None
     if found.save_to is not None:
         found.save_to.write_text("what the runtime computed")
     caches.commit(path, tokens)
@@ -180,6 +181,7 @@ def test_two_processes_can_save_the_same_cache_concurrently(
     for pid, caches in by_pid.items():
         monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
         found = caches.load_or_prepare(cast("Runtime", Handle()), file, [1, 2])
+        assert found is not None
         assert found.save_to is not None
         found.save_to.write_text(f"half of {pid}")
     for pid, caches in by_pid.items():
@@ -251,3 +253,24 @@ def test_temporary_files_of_dead_processes_are_removed(model: Path, handle: Hand
     load_or_prepare(caches, handle, "bot", [1, 2, 3])
     there = {each.name for each in path.parent.iterdir()}
     assert there == {"bot.bin", "bot.json", *(each.name for each in kept)}
+
+
+def test_no_cache_is_loaded_after_an_aborted_saving_until_a_reload(
+    model: Path, handle: Handle
+) -> None:
+    caches, runtime = caches_of(model), cast("Runtime", handle)
+    load_or_prepare(caches, handle, "bot", [1, 2, 3])
+    other = caches.cache_path("other", None)
+    assert other is not None
+    saving = caches.load_or_prepare(runtime, other, [1])
+    assert saving is not None
+    assert saving.save_to is not None
+    saving.save_to.write_text("half")
+    caches.record_abort(other)
+    assert not saving.save_to.exists()
+    bot = caches.cache_path("bot", None)
+    assert bot is not None
+    assert caches.load_or_prepare(runtime, bot, [1, 2, 3]) is None
+    caches.reset()
+    assert caches.load_or_prepare(runtime, bot, [1, 2, 3]) is not None
+    assert handle.calls == ["bot"]
