@@ -28,6 +28,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 Detail = str | int | float | None
+# A detail of ModelLoadFailed for the host, which does not pass it on.
+IS_TRANSIENT = "is_transient"
 
 
 class EngineError(Exception):
@@ -68,7 +70,10 @@ class EngineUnavailable(EngineError):
 
 
 class ModelLoadFailed(EngineUnavailable):
-    """The model or its library could not be loaded; a retry would fail as well."""
+    """The model or its library could not be loaded; a retry would fail as well.
+
+    Except with the detail `IS_TRANSIENT`: another program may be the reason.
+    """
 
 
 class EngineDead(EngineUnavailable):

@@ -17,6 +17,7 @@ from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.capabilities import Capabilities
 from engine.config import BackendConfig
 from engine.errors import (
+    IS_TRANSIENT,
     EngineClosed,
     EngineCrashed,
     EngineDead,
@@ -27,7 +28,7 @@ from engine.errors import (
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
-from engine.hosts import child_process
+from engine.hosts import child_process, restart_policy
 from engine.hosts.child_process import EngineProcess
 from engine.hosts.crash_advice import crash_note
 from engine.hosts.downtime import Downtime
@@ -36,7 +37,7 @@ from engine.hosts.frames import encode
 from engine.hosts.inflight import InflightRequests
 from engine.hosts.memory_limit import memory_note
 from engine.hosts.output_tail import OutputTail
-from engine.hosts.restart_policy import MAX_FIRST_CRASHES, RestartPolicy
+from engine.hosts.restart_policy import MAX_FIRST_CRASHES, MAX_LOAD_RETRIES, RestartPolicy
 from engine.hosts.retirement import Retirement
 from engine.stream import TokenStream
 from engine.temporary_folders import ScratchFolder
@@ -78,6 +79,7 @@ class ProcessHost:
         self._changed: asyncio.Event | None = None
         self._inflight = InflightRequests(self._send, self._retire)
         self._restart_policy = RestartPolicy()
+        self._failed_loads = 0
         # Whether a run has ended without a crash since this host started.
         self._has_finished_run = False
         # Why this host has killed the child.
@@ -318,11 +320,16 @@ class ProcessHost:
                 self._notify()
             case {"load_failed": wire}:
                 self._stop_load_timer()
-                if self.capabilities is None:
-                    self._fail_permanently(from_wire(wire))
+                error = from_wire(wire)
+                is_transient = bool(error.details.pop(IS_TRANSIENT, False))
+                self._failed_loads += 1
+                # A model that has loaded before may load again: an NPU's memory is not free at
+                # once. So may one that another program has kept from loading.
+                can_repeat = is_transient and self._failed_loads <= MAX_LOAD_RETRIES
+                if self.capabilities is None and not can_repeat:
+                    self._fail_permanently(error)
                 else:
-                    # It has loaded before, so it may again: an NPU's memory is not free at once.
-                    self._kill_and_restart(from_wire(wire))
+                    self._kill_and_restart(error)
             case {"answer": call_id, "result": result, "error": wire}:
                 if wire is None:
                     self._restart_policy.reset()
@@ -386,6 +393,8 @@ class ProcessHost:
         since = self._downtime.since if self._downtime else time.monotonic()
         fatal_error = self._find_fatal_error(reason, time.monotonic() - since)
         crashes, pause_s = self._restart_policy.crashes_in_a_row, self._restart_policy.pause_s
+        if self.capabilities is None and self._failed_loads:
+            pause_s = max(pause_s, restart_policy.LOAD_RETRY_PAUSE_S)
         self._downtime = Downtime(
             since,
             reason,

@@ -14,7 +14,7 @@ from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.model_capabilities import SAMPLING_PARAMETERS
 from engine.backends.rkllm.runs import InitConfig
 from engine.backends.rkllm.runtime import Runtime
-from engine.errors import ModelLoadFailed
+from engine.errors import IS_TRANSIENT, ModelLoadFailed
 from engine.request import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,9 @@ class ReloadableModel:
                 f"MODEL_PATH: {config.model} was not loaded: {failure}{reason}. The model must be "
                 "converted for this chip and for a runtime of this version, fit into memory, and "
                 f"have a context of {config.context_length} tokens (CONTEXT_LENGTH); "
-                f"{driver.describe_driver()}"
+                f"{driver.describe_driver()}",
+                # Another process may still hold memory of the NPU (rknn-llm#335, #522).
+                **{IS_TRANSIENT: True},
             )
         self.runtime.load_adapters(self._adapters)
         self._on_load()

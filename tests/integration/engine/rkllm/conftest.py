@@ -97,6 +97,12 @@ def abi(request: pytest.FixtureRequest) -> Abi:
     return chosen
 
 
+@pytest.fixture(autouse=True)
+def quick_load_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat a failed first load soon."""
+    monkeypatch.setattr("engine.hosts.restart_policy.LOAD_RETRY_PAUSE_S", 0.1)
+
+
 @pytest.fixture
 def library(abi: Abi, fake_library: Callable[[str], Path]) -> Path:
     return fake_library(abi.name)
