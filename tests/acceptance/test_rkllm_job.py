@@ -246,7 +246,7 @@ def test_sampling_that_differs_is_loaded_anew(run: Runner) -> None:
         ("wrong-abi", "RKLLM_ABI is 1.3, and the library is 1.2: ", "Set RKLLM_ABI=auto or 1.2"),
         ("wrong-abi-too", "RKLLM_ABI is 1.2, and the library is 1.3: ", "Set RKLLM_ABI=auto or"),
         ("older", "", "is older than 1.2.1, it has no rkllm_get_kv_cache_size: install"),
-        ("newer", "the ABI of ", "install librkllmrt.so 1.2.3 or 1.3.0, or set"),
+        ("newer", "the ABI of ", "install librkllmrt.so 1.2.3 or 1.3.1, or set"),
         (
             "kills",
             "",
