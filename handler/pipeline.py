@@ -17,7 +17,7 @@ from handler.reasoning_budget import BudgetedStream
 from handler.request import TextRequest
 from validation import Issue, Validator, Verdict
 
-# Issues that a model can correct if it knows of them.
+# Rules about the form of an answer. The model is given their messages for its second try.
 _FORM_RULES = frozenset(
     {"schema_not_json", "schema_mismatch", "pattern_mismatch", "not_a_choice", "bad_word"}
 )
@@ -153,8 +153,8 @@ def _build_regeneration_request(
 ) -> TextRequest | None:
     """Return the request for a second answer.
 
-    In a chat it has the first answer and what is wrong with its form. None if no time remains, or
-    if greedy sampling would generate the same answer again.
+    If the prompt is a chat, the first answer and the problems of its form are added to it. Return
+    None if no time remains, or if greedy sampling would generate the same answer again.
     """
     if timeout_s <= 0:
         return None

@@ -17,10 +17,11 @@ from handler.openai.response_mode import ResponseMode
 class EndpointSpec:
     """How an endpoint reads request bodies and encodes responses.
 
-    `encode_answer` returns the part of a choice that holds a complete answer, after the text of the
-    echo. `encode_chunk` does the same for a streamed text, from and to JSON bytes;
-    `encode_chunk_with_role` is for a dialect with a role in every delta. `opening_choice` and
-    `last_choice` are the first and the last choice of a stream; `opening_choice` is None if the
+    `encode_answer` returns the keys of a choice that contain the answer. Its second argument is the
+    echoed prompt, which comes before the answer. `encode_chunk` returns the key of a streamed
+    choice with a new text; the text and the result are JSON. `encode_chunk_with_role` adds the
+    role, for a dialect that has it in every delta. `opening_choice` and `last_choice` are the
+    first and the last choice of a stream; `opening_choice` is None if the
     stream starts with text.
     """
 

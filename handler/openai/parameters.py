@@ -110,7 +110,7 @@ def read_parameters(
     candidates, length_penalty = n, 1.0
     if isinstance(fields, CompletionInput):
         if streaming and fields.best_of is not None:
-            # R65: what has been sent could not be compared with other candidates.
+            # R65: the best candidate is known only when all are complete.
             warnings += ("best_of was ignored, because the answer is streamed",)
         else:
             candidates = _read_candidates(fields, n, dialect)

@@ -1,4 +1,4 @@
-"""What the answers of a call consist of, and what they are held to."""
+"""The parts that the answers of a call may have, and the constraint on their text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from handler.reply.reply_format import ReplyFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseMode:
-    """The structure of a call's answers.
+    """The parts and the constraint of a call's answers.
 
     `reply_format` states what an output may have besides its text; None if all of it is text.
-    `constraint` is what the text, or the tool call, is held to.
+    `constraint` is the schema or grammar that the text, or the tool call, must match.
     """
 
     reply_format: ReplyFormat | None = None

@@ -257,7 +257,8 @@ class OpenAIService:
 def _naming_parameters(call: OpenAICall) -> Iterator[None]:
     """Name the parameters of the call in errors of the engine.
 
-    What is too long in a chat is `messages` (R73), and a grammar may be a parameter's translation.
+    The engine names `prompt` where a chat has `messages` (R73). It names `grammar` or `json_schema`
+    where the client may have set another parameter, such as `regex`.
     """
     constraint = call.response_mode.constraint
     try:

@@ -25,7 +25,8 @@ _ALLOWED_CHOICES = 'tool_choice must be "none", "auto", "required" or name a fun
 class Tools:
     """The functions of a call, in the form that the chat template receives.
 
-    The model must call one of `required_names`; if there are none, it may answer with text.
+    The model must call one of the functions in `required_names`. If that is empty, the model may
+    answer with text instead.
     """
 
     definitions: tuple[Mapping[str, Any], ...] = ()
