@@ -68,8 +68,8 @@ async def test_client_that_leaves_is_noticed_whatever_it_has_sent_ahead(
             sock.shutdown(socket.SHUT_WR)
         (ended,) = await server.events.wait(RequestEnded)
         assert ended.aborted
-        # 50 ms on a machine of one's own; others may use this one too.
-        assert time.perf_counter() - began < 0.5
+        # 50 ms on a quiet machine; without the notice the run would never end.
+        assert time.perf_counter() - began < 5
 
 
 async def test_body_and_request_behind_a_closing_request_are_not_served(serve: Serve) -> None:
