@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from engine import BackendConfig, EngineConfig, Timeouts
-from engine.doctor import BEGINS
+from engine.doctor import BEGINS, FAILED
 from engine.hosts.child_process import describe_exit, start_process
 from engine.temporary_folders import ScratchFolder
 from handler.doctor_report import Examination, Finding, format_report
@@ -50,28 +50,80 @@ def _examine_one(backend: BackendConfig, timeouts: Timeouts) -> bool:
         disable=not sys.stderr.isatty(),
     )
     task = progress.add_task("starting", total=None)
+
+    def show(step: str) -> None:
+        progress.reset(task, description=step)
+
     with progress:
-        examination = examine(
-            backend, timeouts, lambda step: progress.reset(task, description=step)
-        )
+        # First, because the engine reads their outcome.
+        trials = run_trials(backend, timeouts, show) if backend.backend == "rkllm" else []
+        examination = examine(backend, timeouts, show)
+    examination.trials = trials
     # After the progress display has ended: it redirects stdout to stderr.
     sys.stdout.write(format_report(backend, examination))
     return examination.succeeded
 
 
-def examine(
+def run_trials(
     backend: BackendConfig, timeouts: Timeouts, on_step: Callable[[str], object]
+) -> list[Finding]:
+    """Return the findings of RKLLM's trials, and write them into the file RKLLM_PROFILE.
+
+    A trial whose process crashed or hung is a finding and no failure. There are none if a plain run
+    does not work either: the examination then says why.
+    """
+    from engine.backends.rkllm.trials import PLAIN_RUN, TRIALS
+
+    findings: list[Finding] = []
+    for step, trial in TRIALS.items():
+        examination = examine(backend, timeouts, on_step, trial=step)
+        if all(name != PLAIN_RUN for _, name, _ in examination.findings):
+            return []
+        findings += (each for each in examination.findings if each[1] not in (BEGINS, FAILED))
+        reason = examination.ended or "".join(value for _, _, value in examination.failures)
+        if reason:
+            findings += [(step, trial.outcome, False), (step, "reason", reason)]
+    path = backend.options.get("profile")
+    if path is not None:
+        findings += _write_profile(Path(str(path)), backend, findings)
+    return findings
+
+
+def _write_profile(
+    path: Path, backend: BackendConfig, findings: Sequence[Finding]
+) -> Iterator[Finding]:
+    from engine.backends.rkllm.library import find_library
+    from engine.backends.rkllm.profile import write_profile
+    from engine.backends.rkllm.trials import build_profile
+
+    library = find_library(backend.options.get("lib_path"))
+    profile = build_profile({name: value for _, name, value in findings})
+    try:
+        write_profile(path, library, Path(backend.options["model_path"]), profile)
+    except (OSError, ValueError) as error:
+        yield "profile", FAILED, f"RKLLM_PROFILE: {path} was not written: {error}"
+    else:
+        yield "profile", "written to", str(path)
+
+
+def examine(
+    backend: BackendConfig,
+    timeouts: Timeouts,
+    on_step: Callable[[str], object],
+    *,
+    trial: str | None = None,
 ) -> Examination:
     """Return the findings of a separate process, also if it crashed, hung or was interrupted.
 
     Until the model is loaded a step may take LOAD_TIMEOUT_S; after that, as long as a run may be
-    without output. `on_step` is called with the name of each step when it starts.
+    without output. `on_step` is called with the name of each step when it starts. With `trial` the
+    process makes only that trial of RKLLM's.
     """
     examination = Examination()
     with ScratchFolder() as scratch:
         # A file, not a pipe: the process would block on a full pipe that is not read.
         with Path(scratch.path, "printed").open("w+b") as printed:
-            process = _start_examination(backend, scratch.name, printed)
+            process = _start_examination(backend, trial, scratch.name, printed)
             lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             reader = threading.Thread(target=_read_lines, args=(process, lines), name="findings")
             reader.start()
@@ -91,7 +143,7 @@ def examine(
 
 
 def _start_examination(
-    backend: BackendConfig, folder: str, printed: BinaryIO
+    backend: BackendConfig, trial: str | None, folder: str, printed: BinaryIO
 ) -> subprocess.Popen[bytes]:
     # Started like an engine process, so that the report applies to the worker.
     process = start_process(
@@ -103,7 +155,7 @@ def _start_examination(
     )
     assert process.stdin is not None  # noqa: S101 - opened as a pipe above
     with process.stdin as pipe:
-        request = {"backend": backend.backend, "options": dict(backend.options)}
+        request = {"backend": backend.backend, "options": dict(backend.options), "trial": trial}
         pipe.write(json.dumps(request).encode())
     return process
 

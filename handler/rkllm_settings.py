@@ -92,6 +92,13 @@ class RkllmSettings(BaseSettings):
         "during a run waits for its end.",
     )
 
+    rkllm_profile: Path | None = Field(
+        None,
+        description="File with what `python -m handler doctor` measured on this board, which it "
+        "writes and the engine reads. Unset: the engine does what is safe on every board.",
+        examples=["/var/lib/worker-rkllm/profile.json"],
+    )
+
     @field_validator("rkllm_lora")
     @classmethod
     def _adapters(cls, value: str) -> str:
@@ -113,6 +120,7 @@ class RkllmSettings(BaseSettings):
             "lib_path": self.rkllm_lib_path,
             "tokenizer": self.rkllm_tokenizer,
             "prompt_caches": self.rkllm_prompt_caches,
+            "profile": self.rkllm_profile,
         }
         return {
             "abi": self.rkllm_abi,
