@@ -28,6 +28,7 @@ from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
 from engine.backends.rkllm.logits.setup import build_token_loop, check_logits
 from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
+from engine.backends.rkllm.open_reasoning import find_closing
 from engine.backends.rkllm.profile import read_profile
 from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
 from engine.backends.rkllm.reloadable_model import ReloadableModel
@@ -36,12 +37,12 @@ from engine.backends.rkllm.run_result import (
     check_run,
     count_skipped,
 )
-from engine.backends.rkllm.runs import InitConfig
+from engine.backends.rkllm.runs import InitConfig, Run
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
-from engine.output import PromptToken
+from engine.output import FinishReason, PromptToken
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -307,6 +308,36 @@ class RkllmBackend:
         on_piece: OnPiece,
         aborted: threading.Event,
     ) -> RunResult:
+        run, result = self._run_once(runtime_input, sampling, on_piece, aborted)
+        if self._tokenizer is None or not isinstance(runtime_input, list):
+            return result
+        closing = find_closing(run, runtime_input, self._tokenizer)
+        if closing is None:
+            return result
+        for token, piece in closing:
+            if on_piece(piece.encode(), token, None):
+                return result
+        before = [*runtime_input, *run.ids, *(token for token, _ in closing)]
+        used = run.tokens + len(closing)
+        left = None if sampling.max_tokens is None else sampling.max_tokens - used
+        if (left is not None and left <= 0) or len(before) >= self._config.context_length:
+            return replace(result, reason=FinishReason.LENGTH, completion_tokens=used)
+        _, second = self._run_once(before, replace(sampling, max_tokens=left), on_piece, aborted)
+        return replace(
+            result,
+            reason=second.reason,
+            completion_tokens=used + (second.completion_tokens or 0),
+            reported_tokens=None,
+            callbacks=None,
+        )
+
+    def _run_once(
+        self,
+        runtime_input: RuntimeInput,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+        aborted: threading.Event,
+    ) -> tuple[Run, RunResult]:
         model, runtime = self.loaded_model, self.loaded_model.runtime
         context = self._config.context_length
         reload_ms = model.load_for_sampling(sampling)
@@ -333,7 +364,7 @@ class RkllmBackend:
         self._kv_reuse.record_run(runtime_input, cache, run, context)
         result = build_run_result(run, runtime_input, context, runtime.cache_size)
         reused = count_skipped(run, runtime_input) if part.skips_prefix else part.reused
-        return replace(result, cached_tokens=reused, reload_ms=reload_ms)
+        return run, replace(result, cached_tokens=reused, reload_ms=reload_ms)
 
     def _end_tokens(self, sampling: SamplingParams) -> frozenset[int]:
         """Return the tokens that end an answer, as far as they are known."""
