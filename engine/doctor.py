@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ _PROMPT_TOKENS = tuple(range(100, 140))
 # A shorter prefill cannot be distinguished from one that was interrupted.
 _MIN_PREFILL_S = 0.2
 _FINAL_RUNS = 5
+# The steps that show how fast prompts and answers are.
+SPEED_STEPS = ("loading", "first run", "long prompt", "closing")
 # Long enough for the driver's own average of the load.
 _NPU_TOKENS = 64
 
@@ -64,13 +66,17 @@ class Doctor:
         self._prefill_s: float | None = None
         self._runs = 0
 
-    def examine(self) -> Iterator[tuple[str, str, Any]]:
+    def examine(self, only: Collection[str] | None = None) -> Iterator[tuple[str, str, Any]]:
         """Yield findings as step, name and value; the value of BEGINS is whether a model is loaded.
+
+        `only` names the steps to run, None for all.
 
         A step that fails is a finding too. It is the last one if no model is loaded, because all
         later steps need one.
         """
         for step, run_step in self._steps():
+            if only is not None and step not in only:
+                continue
             yield step, BEGINS, self._capabilities is not None
             try:
                 for name, value in run_step():
@@ -302,6 +308,8 @@ def main() -> None:
     # Ctrl-C reaches the whole process group, and the parent must finish the report first.
     ignore_signals()
     request = json.load(sys.stdin)
+    if request["cpus"]:
+        os.sched_setaffinity(0, request["cpus"])
     options = request["options"]
     # Send the output of libraries to stderr, so that it does not mix with the findings.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -310,7 +318,7 @@ def main() -> None:
     if request["trial"]:
         findings = examine_trial(request["trial"], options)
     else:
-        findings = Doctor(request["backend"], options).examine()
+        findings = Doctor(request["backend"], options).examine(request["steps"])
     for finding in findings:
         out.write(json.dumps(finding) + "\n")
         out.flush()

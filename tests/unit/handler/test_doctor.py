@@ -11,7 +11,7 @@ import pytest
 from engine import BackendConfig, EngineConfig
 from engine.doctor import BEGINS, FAILED
 from handler import doctor
-from handler.doctor import _describe_exit, _first_and_last_lines
+from handler.doctor_examination import _describe_exit, _first_and_last_lines
 from handler.doctor_report import ASSUMPTIONS, Examination, Finding, format_report
 
 RKLLM = BackendConfig("rkllm", {"model_path": "/m/q.rkllm", "cpu_mask": 0, "tokenizer": None})
