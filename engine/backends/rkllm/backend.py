@@ -29,6 +29,8 @@ from engine.backends.rkllm.logits.setup import build_token_loop
 from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
 from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
+from engine.backends.rkllm.recording.open_recorder import open_recorder
+from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.reloadable_model import ReloadableModel
 from engine.backends.rkllm.run_result import build_run_result, check_run
 from engine.backends.rkllm.runs import InitConfig
@@ -64,6 +66,8 @@ class RkllmBackend:
         mode: with "logits" the runtime only computes logits; tokens are sampled here, and each
             prompt is computed completely.
         n_batch: the number of concurrent calls of `run`, which share runs if it is above 1.
+        record: a file to record calls and callbacks of the library to; another one if it exists.
+        record_text: whether prompts, answers and token ids are recorded too.
     """
 
     def __init__(
@@ -84,6 +88,8 @@ class RkllmBackend:
         kv_reuse: bool = True,
         prompt_caches: str | None = None,
         n_batch: int = 1,
+        record: str | None = None,
+        record_text: bool = False,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -104,6 +110,9 @@ class RkllmBackend:
         self._lora = lora
         self._pooling = pooling
         self._mode = mode
+        self._record_path = Path(record) if record is not None else None
+        self._records_text = record_text
+        self._recorder: Recorder | None = None
         self._token_loop: TokenLoop | None = None
         self._adapters: tuple[LoraAdapter, ...] = ()
         # Serialises runs and embeddings, which another thread computes.
@@ -144,7 +153,16 @@ class RkllmBackend:
             functions = bind(library.load_library(path), abi)
         except MissingSymbols as error:
             raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path}: {error}") from error
-        self._runtime = Runtime(functions, abi)
+        if self._record_path is not None:
+            self._recorder = open_recorder(
+                self._record_path,
+                texts=self._records_text,
+                abi=abi,
+                library=path,
+                version=evidence.version,
+                model=config.model,
+            )
+        self._runtime = Runtime(functions, abi, self._recorder)
         description = f"{path}, ABI {abi.name} ({abi.versions_text}): {evidence.describe()}"
         logger.info("%s", description)
         if self._mode == "logits":
@@ -158,6 +176,7 @@ class RkllmBackend:
             self._adapters,
             can_reload=self._can_reload,
             on_load=self._kv_reuse.reset,
+            record_printed=self._recorder.record_printed if self._recorder is not None else None,
         )
         self._model.load()
         if config.n_batch > 1:
@@ -357,3 +376,5 @@ class RkllmBackend:
             self._scheduler.close()
         if self._runtime is not None:
             self._runtime.close()
+        if self._recorder is not None:
+            self._recorder.close()
