@@ -167,11 +167,11 @@ class Recorder:
     def _describe_token(self, output: Any, *, has_text: bool) -> str:
         token_id, text = output.token_id, output.text if has_text else None
         # A token id is as good as text.
-        shown_id = token_id if self._texts or token_id < 0 else "null"
+        recorded_id = token_id if self._texts or token_id < 0 else "null"
         length = "null" if text is None else len(text)
         if self._texts and text is not None:
-            return f"[{shown_id},{length},{json.dumps(_decode(text))}]"
-        return f"[{shown_id},{length}]"
+            return f"[{recorded_id},{length},{json.dumps(_decode(text))}]"
+        return f"[{recorded_id},{length}]"
 
     def _describe_details(self, output: Any, state: int) -> Arguments:
         if state == _FINISH:

@@ -44,6 +44,8 @@ _BACKEND_OPTIONS = {
     "n_batch",
     "pooling",
     "prompt_caches",
+    "record",
+    "record_text",
     "sampling",
     "tokenizer",
 }
