@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 _WAITING = int(LLMCallState.RKLLM_RUN_WAITING)
 _FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
 _GENERATE = int(RKLLMInferMode.RKLLM_INFER_GENERATE)
+_PROMPT_INPUT = int(RKLLMInputType.RKLLM_INPUT_PROMPT)
 _TOKEN_INPUT = int(RKLLMInputType.RKLLM_INPUT_TOKEN)
 _INIT_FIELDS = (
     *("max_context_len", "max_new_tokens", "top_k", "top_p", "temperature", "repeat_penalty"),
@@ -49,10 +51,14 @@ class Recorder:
     def __init__(self, file: RecordingFile, model: Path, *, texts: bool = False) -> None:
         self._file = file
         self._texts = texts
-        self._hidden_names = {str(model): "MODEL", str(Path.home()): "~"}
+        self._hidden_names = {str(model): "MODEL"}
+        home = os.path.expanduser("~")
+        if len(home) > 1:
+            self._hidden_names[home] = "~"
         self._calls = itertools.count(1)
         self._started_ns = time.monotonic_ns()
         self._n_batch = 1
+        self._active_run: int | None = None
         self._run_thread = 0
         self._run_mode = _GENERATE
 
@@ -100,6 +106,8 @@ class Recorder:
             described = describe_arguments(*arguments) if describe_arguments else {}
             self._write("call", number, name, *([described] if described else []))
             answer = function(*arguments)
+            if name == "run":
+                self._active_run = None
             code = answer if isinstance(answer, int) else None
             results: list[Any] = []
             if name == "get_kv_cache_size" and code == 0:
@@ -121,6 +129,7 @@ class Recorder:
 
     def _describe_run(self, handle: Any, inputs: Any, infer: Any, number: int | None) -> Arguments:
         self._run_thread, self._run_mode = threading.get_ident(), int(infer.mode)
+        self._active_run = number
         arguments: Arguments = {
             "run": number,
             "mode": self._run_mode,
@@ -140,6 +149,8 @@ class Recorder:
             if self._texts:
                 described["ids"] = tokens.input_ids[: tokens.n_tokens]
             return described
+        if prompt.input_type != _PROMPT_INPUT:
+            return {}
         text: bytes = prompt.prompt_input or b""
         described = {"bytes": len(text)}
         if self._texts:
@@ -150,7 +161,9 @@ class Recorder:
         # The most frequent event: built without the JSON encoder, which takes three times as long.
         time_us = (time.monotonic_ns() - self._started_ns) // 1000
         sequences, details = "", ""
-        has_tokens = state in (_NORMAL, _WAITING, _FINISH) and result
+        # The struct of a callback that comes after its run is not read: the engine ignores it.
+        is_late = number != self._active_run
+        has_tokens = not is_late and state in (_NORMAL, _WAITING, _FINISH) and result
         if has_tokens and self._run_mode == _GENERATE:
             has_text = state == _NORMAL or (state == _WAITING and self._n_batch > 1)
             sequences = ",".join(

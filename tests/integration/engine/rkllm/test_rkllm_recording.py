@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine import Engine
+from engine.backends.rkllm.abi import ABI_12, Abi
 from engine.errors import BackendFailed, EngineCrashed, EngineStalled, ModelLoadFailed
 from engine.request import Priority
 from tests.fake_rkllm.replay import (
@@ -225,6 +226,46 @@ async def test_embedding_replays_with_its_rows(
     replay = rkllm_of(model(build_script([recorded])), **options)
     [again] = await replay.embed(("other",), Priority.JOB)
     assert (len(again.vector), again.tokens) == (len(embedding.vector), 6)
+
+
+@only_threads
+async def test_reloads_replay_with_the_runs_of_each_load(
+    rkllm_of: RkllmMaker, model: Callable[[str], Path], tmp_path: Path, abi: Abi
+) -> None:
+    path, options = tmp_path / "board.jsonl", {"sampling": "reload"}
+    script = 'answer when="one"\n  say "1" times=2\nanswer\n  say "2" times=3\n'
+    usual: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
+    other = {**usual, **({"temperature": 1.5} if abi is ABI_12 else {"ignore_eos": True})}
+    original = rkllm_of(script, record=str(path), **options)
+    for prompt, sampling in (("one", usual), ("two", other), ("one", other)):
+        await ask(original, prompt, **sampling)
+    await original.close()
+    recording = read_recording(path)
+    assert [len(load.runs) for load in recording.loads] == [1, 2]
+    replay = rkllm_of(model(build_script([recording])), **options)
+    texts = [(await ask(replay, "any", **sampling))[0] for sampling in (usual, other, other)]
+    assert texts == ["ab", "abc", "ab"]
+
+
+@only_threads
+async def test_cache_sizes_replay(
+    rkllm_of: RkllmMaker, model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "board.jsonl"
+    script = 'answer\n  cache less\n  abort ms=0 finish\n  say "a" us=2000 times=40\n'
+    original = rkllm_of(script, record=str(path), record_text=True)
+
+    async def continue_chat(engine: Engine) -> list[int]:
+        """Return how many tokens of each turn were reused."""
+        answer = tuple(range(1000, 1005))
+        turns = [(1, 2, 3), (1, 2, 3, *answer, 4), (1, 2, 3, *answer, 4, *answer, 5)]
+        return [(await ask(engine, turn, max_tokens=5))[1].usage.cached_tokens for turn in turns]
+
+    reused = await continue_chat(original)
+    await original.close()
+    assert reused[1] > 0
+    replay = rkllm_of(model(build_script([read_recording(path)])))
+    assert await continue_chat(replay) == reused
 
 
 # ---- crashes, hangs and failed loads ----

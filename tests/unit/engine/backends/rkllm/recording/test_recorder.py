@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.abi import ABI_12, ABI_13, Functions
+from engine.backends.rkllm.abi import ABI_12, ABI_13, Functions, OnResult
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.recording.recording_file import RecordingFile
 from engine.backends.rkllm.runs import UserTurn, build_input_array
@@ -68,6 +68,17 @@ def init(functions: Functions, n_batch: int = 1) -> None:
 def run(functions: Functions, prompt: UserTurn | list[int], n_batch: int = 1, **infer: Any) -> int:
     inputs, _keep_alive = build_input_array(ABI_13, [prompt], n_batch)
     return functions.run(ctypes.c_void_p(), inputs, ABI_13.infer_param(**infer), 7)
+
+
+def begin_run(
+    recording: Recording, on_result: OnResult = lambda *_: 0, n_batch: int = 1, **infer: Any
+) -> OnResult:
+    """Begin a run that stays active, on this thread; return its recorded callback."""
+    functions = recording.recorder.wrap(functions_of())
+    init(functions, n_batch)
+    inputs, _keep_alive = build_input_array(ABI_13, [[1]], n_batch)
+    functions.run_async(ctypes.c_void_p(), inputs, ABI_13.infer_param(**infer), 7)
+    return recording.recorder.wrap_callback(on_result)
 
 
 def result(**values: Any) -> Any:
@@ -152,32 +163,32 @@ def test_result_is_recorded_without_its_text(recording: Recording) -> None:
         answers.append((number, state))
         return 2
 
-    recorded = recording.recorder.wrap_callback(on_result)
+    recorded = begin_run(recording, on_result)
     assert recorded(result(text="Grüße".encode(), token_id=4711), 7, NORMAL) == 2
     recorded(result(text=None, token_id=-1), 7, NORMAL)
     recorded(result(token_id=4711), 7, WAITING)
     assert answers == [(7, NORMAL), (7, NORMAL), (7, WAITING)]
     assert recording.of_kind("result") == [
-        [7, NORMAL, 0, [[None, 7]]],
-        [7, NORMAL, 0, [[-1, None]]],
-        [7, WAITING, 0, [[None, None]]],
+        [7, NORMAL, 1, [[None, 7]]],
+        [7, NORMAL, 1, [[-1, None]]],
+        [7, WAITING, 1, [[None, None]]],
     ]
 
 
 def test_text_of_a_result_is_recorded_on_request(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "board.jsonl", texts=True)
-    recorded = recording.recorder.wrap_callback(lambda *_: 0)
+    recorded = begin_run(recording)
     recorded(result(text=b'a"\xc3', token_id=4711), 7, NORMAL)
-    assert recording.of_kind("result") == [[7, NORMAL, 0, [[4711, 3, 'a"\udcc3']]]]
+    assert recording.of_kind("result") == [[7, NORMAL, 1, [[4711, 3, 'a"\udcc3']]]]
     assert 'a"\udcc3'.encode("utf-8", "surrogateescape") == b'a"\xc3'
 
 
 def test_finish_is_recorded_with_statistics(recording: Recording) -> None:
     perf = RKLLMPerfStat(12.345678, 5, float("nan"), 9, 512.25)
-    recording.recorder.wrap_callback(lambda *_: 0)(result(token_id=-1, perf=perf), 7, FINISH)
+    begin_run(recording)(result(token_id=-1, perf=perf), 7, FINISH)
     assert recording.of_kind("result") == [
         [
-            *(7, FINISH, 0, [[-1, None]]),
+            *(7, FINISH, 1, [[-1, None]]),
             {
                 "prefill_time_ms": 12.3457,
                 "prefill_tokens": 5,
@@ -192,15 +203,25 @@ def test_finish_is_recorded_with_statistics(recording: Recording) -> None:
 @pytest.mark.parametrize("state", [NORMAL, FINISH, ERROR])
 def test_result_without_a_struct_is_recorded(recording: Recording, state: int) -> None:
     null = ctypes.POINTER(RKLLMResult)()
-    recording.recorder.wrap_callback(lambda *_: 0)(null, None, state)
-    assert recording.of_kind("result") == [[0, state, 0, []]]
+    begin_run(recording)(null, 7, state)
+    assert recording.of_kind("result") == [[7, state, 1, []]]
 
 
 def test_error_is_recorded_without_reading_the_struct(recording: Recording) -> None:
     # The library does not document what the struct of an error holds.
     garbage = ctypes.cast(8, ctypes.POINTER(RKLLMResult))
-    recording.recorder.wrap_callback(lambda *_: 0)(garbage, 7, ERROR)
-    assert recording.of_kind("result") == [[7, ERROR, 0, []]]
+    begin_run(recording)(garbage, 7, ERROR)
+    assert recording.of_kind("result") == [[7, ERROR, 1, []]]
+
+
+@pytest.mark.parametrize("state", [NORMAL, FINISH])
+def test_late_result_is_recorded_without_reading_the_struct(
+    recording: Recording, state: int
+) -> None:
+    recorded = recording.recorder.wrap_callback(lambda *_: 0)
+    run(recording.recorder.wrap(functions_of()), UserTurn("hi"))
+    recorded(ctypes.cast(8, ctypes.POINTER(RKLLMResult)), 7, state)
+    assert recording.of_kind("result") == [[7, state, 1, []]]
 
 
 def test_thread_of_a_result_is_recorded(recording: Recording) -> None:
@@ -218,16 +239,14 @@ def test_thread_of_a_result_is_recorded(recording: Recording) -> None:
 
 
 def test_result_of_a_batch_has_a_token_for_each_sequence(recording: Recording) -> None:
-    recorded = recording.recorder.wrap_callback(lambda *_: 0)
-    init(recording.recorder.wrap(functions_of()), n_batch=2)
+    recorded = begin_run(recording, n_batch=2)
     both = (RKLLMResult * 2)(RKLLMResult(b"ab", 5), RKLLMResult(None, -1))
     recorded(ctypes.cast(both, ctypes.POINTER(RKLLMResult)), 7, NORMAL)
-    assert recording.of_kind("result") == [[7, NORMAL, 0, [[None, 2], [-1, None]]]]
+    assert recording.of_kind("result") == [[7, NORMAL, 1, [[None, 2], [-1, None]]]]
 
 
 def test_logits_are_recorded_as_sizes(recording: Recording) -> None:
-    recorded = recording.recorder.wrap_callback(lambda *_: 0)
-    run(recording.recorder.wrap(functions_of()), [1, 2], mode=2)
+    recorded = begin_run(recording, mode=2)
     recorded(result(logits=RKLLMResultLogits(None, 260, 2)), 7, NORMAL)
     assert recording.of_kind("result") == [[7, NORMAL, 1, [], {"logits": [2, 260]}]]
 
@@ -246,9 +265,8 @@ def test_closed_recorder_records_nothing(recording: Recording) -> None:
 
 @pytest.mark.parametrize("texts", [False, True])
 def test_recording_a_result_takes_microseconds(tmp_path: Path, texts: bool) -> None:
-    recorder = Recording(tmp_path / "board.jsonl", texts=texts).recorder
     plain = LLMResultCallback(lambda *_: 0)
-    recorded = LLMResultCallback(recorder.wrap_callback(lambda *_: 0))
+    recorded = LLMResultCallback(begin_run(Recording(tmp_path / "board.jsonl", texts=texts)))
     token = result(text=b" token", token_id=4711)
 
     def fastest_us(callback: Any) -> float:
