@@ -16,7 +16,7 @@ if __name__ == "__main__":
     # The working folder is first on the path, and an engine.py in it would hide this package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from handler.arguments import is_doctor
+from handler.arguments import parse_doctor
 
 if TYPE_CHECKING:
     from handler.worker_settings import WorkerSettings
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     imports are inside the function for two reasons: `--help` and argument errors need none of them,
     and the engine loads its model while the rest is imported, which takes a second.
     """
-    runs_doctor = is_doctor(argv, prog)
+    doctor_arguments = parse_doctor(argv, prog)
 
     from handler.engine_configs import build_engine, build_engine_configs
     from handler.model_settings import resolve_models
@@ -42,9 +42,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
         settings = resolve_models(settings)
     except SettingError as error:
         exit_on_setting_error(error)
-    if runs_doctor:
+    if doctor_arguments is not None:
         from handler import doctor
+        from handler.doctor_recording import apply_recording
 
+        try:
+            settings = apply_recording(settings, doctor_arguments)
+        except SettingError as error:
+            exit_on_setting_error(error)
         return doctor.main([*build_engine_configs(settings).values()])
     engine = build_engine(settings)
     engine.spawn()

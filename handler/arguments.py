@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 _WORKER_EXAMPLES = """\
@@ -25,6 +27,14 @@ _DOCTOR = """\
 Load the model as the worker would, run a few prompts in a process of its own, and print a report of
 what the engine supports. Settings are environment variables, such as MODEL_PATH: see
 docs/settings.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorArguments:
+    """The arguments of the command `doctor`; `record` is the file of a recording, if any."""
+
+    record: Path | None = None
+    record_text: bool = False
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,8 +75,8 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
 
 
-def is_doctor(argv: Sequence[str] | None, prog: str) -> bool:
-    """Check the worker's arguments and return whether the command is `doctor`.
+def parse_doctor(argv: Sequence[str] | None, prog: str) -> DoctorArguments | None:
+    """Check the worker's arguments; return those of the command `doctor`, None for another command.
 
     The SDK reads its own options from sys.argv later; they are checked here and stay in sys.argv.
     """
@@ -74,10 +84,24 @@ def is_doctor(argv: Sequence[str] | None, prog: str) -> bool:
     if argv is not None:
         sys.argv = [prog, *arguments]
     if arguments[:1] == ["doctor"]:
-        Parser(prog=f"{prog} doctor", description=_DOCTOR).parse_args(arguments[1:])
-        return True
+        return _parse_doctor_options(arguments[1:], prog)
     _worker_parser(prog).parse_args(arguments)
-    return False
+    return None
+
+
+def _parse_doctor_options(arguments: Sequence[str], prog: str) -> DoctorArguments:
+    parser = Parser(prog=f"{prog} doctor", description=_DOCTOR)
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        type=Path,
+        help="record the calls and callbacks of RKLLM's library to a new file, without texts",
+    )
+    parser.add_argument("--record-text", action="store_true", help="record prompts and answers too")
+    options = parser.parse_args(arguments)
+    if options.record_text and options.record is None:
+        parser.error("--record-text needs --record FILE")
+    return DoctorArguments(options.record, options.record_text)
 
 
 def _worker_parser(prog: str) -> Parser:

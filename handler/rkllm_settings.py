@@ -91,6 +91,17 @@ class RkllmSettings(BaseSettings):
         description="Requests that the NPU computes together in one run. A request that arrives "
         "during a run waits for its end.",
     )
+    rkllm_record: Path | None = Field(
+        None,
+        description="File to record the calls and callbacks of the library to, without texts, for "
+        "a report about a fault. Each process writes a new file: if it exists, the name gets .2, "
+        ".3 and so on. Unset: nothing is recorded.",
+        examples=["/var/log/board.jsonl"],
+    )
+    rkllm_record_text: bool = Field(
+        False,
+        description="`on`: RKLLM_RECORD also records prompts, answers and their token ids.",
+    )
 
     rkllm_profile: Path | None = Field(
         None,
@@ -121,6 +132,7 @@ class RkllmSettings(BaseSettings):
             "tokenizer": self.rkllm_tokenizer,
             "prompt_caches": self.rkllm_prompt_caches,
             "profile": self.rkllm_profile,
+            "record": self.rkllm_record,
         }
         return {
             "abi": self.rkllm_abi,
@@ -132,5 +144,6 @@ class RkllmSettings(BaseSettings):
             "mode": self.rkllm_mode,
             "kv_reuse": self.rkllm_kv_reuse,
             "n_batch": self.rkllm_n_batch,
+            "record_text": self.rkllm_record_text,
             **{name: None if path is None else str(path) for name, path in paths.items()},
         }

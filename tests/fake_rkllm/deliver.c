@@ -182,21 +182,25 @@ void on_its_thread(Run *run, void (*generate)(Run *run))
 }
 
 /* Returns whether the second thread makes the next callback. */
-static bool elsewhere(struct Stage *stage)
+static bool elsewhere(const Run *run)
 {
-    return stage != NULL && (stage->used_last = !stage->used_last);
+    if (run->stage == NULL)
+        return false;
+    if (run->other_thread != ANY)
+        return run->other_thread;
+    return run->stage->used_last = !run->stage->used_last;
 }
 
 int deliver(Run *run, LLMCallState state, RKLLMResult result)
 {
     return call_with_copy(run->instance, result, run->userdata, state,
-                          elsewhere(run->stage) ? call_on_stage : NULL, run->stage);
+                          elsewhere(run) ? call_on_stage : NULL, run->stage);
 }
 
 void deliver_all(Run *run, LLMCallState state, const RKLLMResult *results)
 {
     int answer = call_with_copies(run->instance, results, run->userdata, state,
-                                  elsewhere(run->stage) ? call_on_stage : NULL, run->stage);
+                                  elsewhere(run) ? call_on_stage : NULL, run->stage);
     if (answer == 1)
         refuse("the callback paused several sequences");
 }

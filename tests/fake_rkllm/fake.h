@@ -56,6 +56,12 @@ typedef struct {
     Tokens prompt_cache;
     bool has_cross_attention;
 
+    /* The position of this init in recorded processes; 0 without recordings. */
+    long process;
+    long init;
+    /* What get_kv_cache_size reports of a recorded run; ANY to count the tokens. */
+    long cache_size;
+
     atomic_bool running;
     unsigned long runs;
     /* When rkllm_abort was called, or 0; `woken` wakes a thread that waits for the next token. */

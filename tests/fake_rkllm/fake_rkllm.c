@@ -12,6 +12,7 @@
 
 #include "checks.h"
 #include "deliver.h"
+#include "replay.h"
 #include "run.h"
 
 #ifndef VERSION
@@ -130,9 +131,12 @@ static void greet(const Script *script, const RKLLMParam *param)
 }
 
 /* Returns the return value of init. */
-static int load(const Script *script, const RKLLMParam *param)
+static int load(const Script *script, const RKLLMParam *param, Position position)
 {
     greet(script, param);
+    const Load *recorded = load_at(script, position);
+    if (recorded != NULL)
+        return replay_load(recorded);
     sleep_until(now_ns() + (uint64_t)script->init_ms * MS);
     switch (outcome_of(script)) {
     case INIT_CRASHES:
@@ -166,13 +170,17 @@ int rkllm_init(LLMHandle *handle, RKLLMParam *param, InitCallback callback)
         dprintf(STDERR_FILENO, "E rkllm: failed to load model %s: %s\n", param->model_path, why);
         return -1;
     }
-    int status = load(script, param);
+    Position position = next_position(script, param->model_path);
+    int status = load(script, param, position);
     if (status != 0) {
         script_free(script);
         return status;
     }
     Instance *instance = new_instance(script, param);
     instance->callback = result_callback;
+    instance->process = position.process;
+    instance->init = position.init;
+    instance->cache_size = ANY;
 #if ABI != 12
     instance->callbacks = *callback;
     instance->userdata = callback->result_userdata;

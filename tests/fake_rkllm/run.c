@@ -9,6 +9,7 @@
 #include "deliver.h"
 #include "keep.h"
 #include "logits.h"
+#include "replay.h"
 #include "speak.h"
 
 /* ---- before and after the tokens ---- */
@@ -111,6 +112,10 @@ void log_context(const Run *run)
 static void generate(Run *run)
 {
     Instance *instance = run->instance;
+    if (run->answer != NULL && run->answer->is_recorded) {
+        replay(run);
+        return;
+    }
     if (run->places > 1) {
         generate_batch(run);
         return;
@@ -154,6 +159,10 @@ static const Answer *answer_for(const Run *run)
     const Script *script = run->instance->script;
     for (size_t i = 0; i < script->count; i++) {
         const Answer *answer = &script->answers[i];
+        if (answer->process != ANY && answer->process != run->instance->process)
+            continue;
+        if (answer->init != ANY && answer->init != run->instance->init)
+            continue;
         if ((answer->run == ANY || (unsigned long)answer->run == run->number) &&
             (answer->when == NULL || strstr(run->seen.prompt, answer->when) != NULL))
             return answer;
@@ -184,6 +193,7 @@ static void set_up(Run *run, Instance *instance, const RKLLMInput *input,
     run->number = instance->runs;
     run->userdata = userdata == NULL ? instance->userdata : userdata;
     run->places = 1;
+    run->other_thread = ANY;
     run->seen = seen_of(instance, input, infer);
     run->answer = instance->paused;
     if (instance->paused != NULL)
@@ -199,6 +209,7 @@ Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
     if (atomic_exchange(&instance->running, true))
         refuse("%s: another run is under way on this handle", call);
     instance->abort_at = 0;
+    instance->cache_size = ANY;
     instance->runs++;
     Run *run = take(sizeof *run);
     set_up(run, instance, input, infer, userdata);

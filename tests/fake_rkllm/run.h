@@ -24,6 +24,8 @@ struct Run {
     bool abort_finishes;
     /* The second thread, which makes every other callback; or NULL. */
     struct Stage *stage;
+    /* Whether the second thread makes the next callback, in a recorded run; or ANY. */
+    int other_thread;
     uint64_t began;
     uint64_t prefilled;
     /* When the next token is due. */

@@ -35,11 +35,55 @@ static void read_init(Reader *reader)
     }
 }
 
+static Ending ending_of(const Item *item)
+{
+    return is_word(item, "crashes") ? ENDS_CRASH : ENDS_HANG;
+}
+
+static bool is_ending(const Item *item)
+{
+    return is_word(item, "crashes") || is_word(item, "hangs");
+}
+
+static void count_processes(Script *script, long process)
+{
+    if (process > script->processes)
+        script->processes = process;
+}
+
+static void read_load(Reader *reader)
+{
+    Script *script = reader->script;
+    script->loads = grown(script, script->loads, script->n_loads, sizeof *script->loads);
+    Load *load = &script->loads[script->n_loads++];
+    *load = (Load){.process = 1, .init = 1};
+    for (Item item; next_item(reader, &item);) {
+        if (is_setting(&item, "process"))
+            load->process = number(reader, &item, 1);
+        else if (is_setting(&item, "init"))
+            load->init = number(reader, &item, 1);
+        else if (is_setting(&item, "us"))
+            load->us = number(reader, &item, 0);
+        else if (is_setting(&item, "returns"))
+            load->status = number(reader, &item, -MOST);
+        else if (is_ending(&item))
+            load->ending = ending_of(&item);
+        else if (is_text(&item)) {
+            load->lines = grown(script, load->lines, load->count, sizeof *load->lines);
+            load->lines[load->count++] = plain(reader, &item);
+        } else
+            unknown(reader, &item);
+    }
+    count_processes(script, load->process);
+}
+
 static bool read_global(Reader *reader, const Item *verb)
 {
     Script *script = reader->script;
     if (is_word(verb, "init"))
         read_init(reader);
+    else if (is_word(verb, "load"))
+        read_load(reader);
     else if (is_word(verb, "second_init")) {
         script->second_init = (InitOutcome)CHOICE(reader, "works", "fails", "crashes");
         script->second_init_set = true;
@@ -80,15 +124,26 @@ static void read_answer(Reader *reader)
     Script *script = reader->script;
     script->answers = grown(script, script->answers, script->count, sizeof *script->answers);
     Answer *answer = reader->answer = &script->answers[script->count++];
-    *answer = (Answer){.run = ANY, .abort_ms = ANY, .abort_finishes = ANY, .finishes = true};
+    *answer = (Answer){.run = ANY,
+                       .process = ANY,
+                       .init = ANY,
+                       .abort_ms = ANY,
+                       .abort_finishes = ANY,
+                       .finishes = true,
+                       .cache_size = ANY};
     for (Item item; next_item(reader, &item);) {
         if (is_setting(&item, "run"))
             answer->run = number(reader, &item, 1);
+        else if (is_setting(&item, "process"))
+            answer->process = number(reader, &item, 1);
+        else if (is_setting(&item, "init"))
+            answer->init = number(reader, &item, 1);
         else if (is_setting(&item, "when"))
             answer->when = plain(reader, &item);
         else
             unknown(reader, &item);
     }
+    count_processes(script, answer->process);
 }
 
 static void add_text(Reader *reader, Step *step, Text text)
@@ -210,6 +265,64 @@ static void read_late(Reader *reader)
     }
 }
 
+static void add_token(Reader *reader, Recorded *recorded, RecordedToken token)
+{
+    recorded->tokens =
+        grown(reader->script, recorded->tokens, recorded->count, sizeof *recorded->tokens);
+    recorded->tokens[recorded->count++] = token;
+}
+
+static void read_result(Reader *reader)
+{
+    Answer *answer = reader->answer;
+    answer->recorded =
+        grown(reader->script, answer->recorded, answer->n_recorded, sizeof *answer->recorded);
+    Recorded *recorded = &answer->recorded[answer->n_recorded++];
+    *recorded = (Recorded){0};
+    RecordedToken token = {0};
+    for (Item item; next_item(reader, &item);) {
+        if (is_setting(&item, "at"))
+            recorded->at = number(reader, &item, 0);
+        else if (is_setting(&item, "state"))
+            recorded->state = (int)number(reader, &item, -MOST);
+        else if (is_word(&item, "other"))
+            recorded->other = true;
+        else if (is_setting(&item, "rows"))
+            recorded->rows = number(reader, &item, 0);
+        else if (is_setting(&item, "width"))
+            recorded->width = number(reader, &item, 0);
+        else if (is_word(&item, "hidden"))
+            recorded->numbers = NUMBERS_HIDDEN;
+        else if (is_word(&item, "logits"))
+            recorded->numbers = NUMBERS_LOGITS;
+        else if (is_setting(&item, "id")) {
+            token.has_id = true;
+            token.id = number(reader, &item, -MOST);
+        } else if (is_word(&item, "null") || is_text(&item)) {
+            token.text = is_text(&item) ? plain(reader, &item) : NULL;
+            add_token(reader, recorded, token);
+            token = (RecordedToken){0};
+        } else
+            unknown(reader, &item);
+    }
+}
+
+static void read_ends(Reader *reader)
+{
+    Answer *answer = reader->answer;
+    answer->is_recorded = true;
+    for (Item item; next_item(reader, &item);) {
+        if (is_setting(&item, "at"))
+            answer->ends_at = number(reader, &item, 0);
+        else if (is_setting(&item, "returns"))
+            answer->status = number(reader, &item, -MOST);
+        else if (is_ending(&item))
+            answer->ending = ending_of(&item);
+        else
+            unknown(reader, &item);
+    }
+}
+
 static bool read_answer_line(Reader *reader, const Item *verb)
 {
     Answer *answer = reader->answer;
@@ -237,6 +350,12 @@ static bool read_answer_line(Reader *reader, const Item *verb)
         read_perf(reader);
     else if (is_word(verb, "late"))
         read_late(reader);
+    else if (is_word(verb, "result"))
+        read_result(reader);
+    else if (is_word(verb, "ends"))
+        read_ends(reader);
+    else if (is_word(verb, "cache_size"))
+        answer->cache_size = argument(reader, 0);
     else if (is_word(verb, "cache"))
         answer->cached = CACHE_TOLD + (Cached)CHOICE(reader, "told", "less", "more", "ended");
     else if (is_word(verb, "returns")) {

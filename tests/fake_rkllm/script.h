@@ -58,9 +58,48 @@ typedef enum { CACHE_ANY, CACHE_TOLD, CACHE_LESS, CACHE_MORE, CACHE_ENDED } Cach
 
 enum { PREFILL_TIME, PREFILL_TOKENS, GENERATE_TIME, GENERATE_TOKENS, MEMORY, PERF_NUMBERS };
 
+/* The rows of numbers in a recorded result. */
+typedef enum { NUMBERS_NONE, NUMBERS_HIDDEN, NUMBERS_LOGITS } NumbersKind;
+/* The end of a recorded call: crashed and hung calls have no return value. */
+typedef enum { ENDS_RETURN, ENDS_CRASH, ENDS_HANG } Ending;
+
+typedef struct {
+    bool has_id;
+    long id;
+    /* NULL if the recorded pointer was. */
+    char *text;
+} RecordedToken;
+
+/* A recorded callback, `at` microseconds after the call of run; a batch has several tokens. */
+typedef struct {
+    long at;
+    int state;
+    /* Whether it comes on another thread than that of the caller. */
+    bool other;
+    RecordedToken *tokens;
+    size_t count;
+    NumbersKind numbers;
+    long rows;
+    long width;
+} Recorded;
+
+/* A recorded init. */
+typedef struct {
+    long process;
+    long init;
+    long us;
+    long status;
+    Ending ending;
+    char **lines;
+    size_t count;
+} Load;
+
 /* How to answer matching prompts. Values of ANY are chosen at random. */
 typedef struct {
     long run;
+    /* The position of the init whose run it is, in a script of recordings. */
+    long process;
+    long init;
     char *when;
     Step *steps;
     size_t count;
@@ -83,6 +122,14 @@ typedef struct {
     bool late_finish;
     long status;
     bool status_set;
+    /* The callbacks and the end of a recorded run, instead of steps. */
+    bool is_recorded;
+    Recorded *recorded;
+    size_t n_recorded;
+    Ending ending;
+    long ends_at;
+    /* What get_kv_cache_size reports after it; ANY to compute it. */
+    long cache_size;
 } Answer;
 
 typedef enum { INIT_OK, INIT_FAILS, INIT_CRASHES } InitOutcome;
@@ -120,6 +167,10 @@ typedef struct {
     bool aborted_save_spoils;
     Answer *answers;
     size_t count;
+    Load *loads;
+    size_t n_loads;
+    /* The number of recorded processes; 0 in a script without recordings. */
+    long processes;
     /* All memory that was allocated for it. */
     struct Memory *memory;
 } Script;

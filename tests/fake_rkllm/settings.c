@@ -30,6 +30,7 @@ int rkllm_clear_kv_cache(LLMHandle handle, int keep_system_prompt, int *start_po
         return -1;
     if (start_pos != NULL || instance->script->clear == CLEAR_LIES)
         return 0;
+    instance->cache_size = ANY;
     forget_history(instance);
     instance->last_prompt.length = 0;
     return 0;
@@ -44,6 +45,8 @@ int rkllm_get_kv_cache_size(LLMHandle handle, int *cache_sizes)
         return -1;
     for (size_t i = 0; i < instance->param.extend_param.n_batch; i++)
         cache_sizes[i] = i == 0 ? (int)instance->kv.length : 0;
+    if (instance->cache_size != ANY)
+        cache_sizes[0] = (int)instance->cache_size;
     return 0;
 }
 

@@ -18,7 +18,7 @@ static uint64_t stop_at(const Run *run)
     return asked == 0 || run->abort_takes_ns == NEVER ? NEVER : asked + run->abort_takes_ns;
 }
 
-static bool aborted(const Run *run)
+bool aborted(const Run *run)
 {
     uint64_t stop = stop_at(run);
     return stop != NEVER && now_ns() >= stop;
@@ -109,7 +109,7 @@ bool fail(Run *run, const char *text)
     return end(run, END_FAILED);
 }
 
-static RKLLMPerfStat perf_of(const Run *run)
+RKLLMPerfStat perf_of(const Run *run)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);

@@ -12,9 +12,13 @@ void speak(Run *run);
 bool speak_once(Run *run);
 /* Calls back in state FINISH. */
 void finish(Run *run);
+/* Returns the statistics of a run at this time, with the script's corrections. */
+RKLLMPerfStat perf_of(const Run *run);
 
 /* Waits until `due`, or until the run must stop. */
 void wait_until(Run *run, uint64_t due);
+/* Whether an abort has taken effect. */
+bool aborted(const Run *run);
 /* Returns an empty text or NULL at random, for results without text. */
 const char *nothing(Run *run);
 

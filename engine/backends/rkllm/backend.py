@@ -31,6 +31,8 @@ from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_cap
 from engine.backends.rkllm.open_reasoning import find_closing
 from engine.backends.rkllm.profile import read_profile
 from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
+from engine.backends.rkllm.recording.open_recorder import open_recorder
+from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.reloadable_model import ReloadableModel
 from engine.backends.rkllm.run_result import (
     build_run_result,
@@ -71,6 +73,8 @@ class RkllmBackend:
             prompt is computed completely.
         n_batch: the number of concurrent calls of `run`, which share runs if it is above 1.
         profile: the file with what the doctor measured on this board.
+        record: a file to record calls and callbacks of the library to; another one if it exists.
+        record_text: whether prompts, answers and token ids are recorded too.
     """
 
     def __init__(
@@ -92,6 +96,8 @@ class RkllmBackend:
         prompt_caches: str | None = None,
         n_batch: int = 1,
         profile: str | None = None,
+        record: str | None = None,
+        record_text: bool = False,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -113,6 +119,9 @@ class RkllmBackend:
         self._pooling = pooling
         self._mode = mode
         self._profile_path = None if profile is None else Path(profile)
+        self._record_path = Path(record) if record is not None else None
+        self._records_text = record_text
+        self._recorder: Recorder | None = None
         self._token_loop: TokenLoop | None = None
         self._adapters: tuple[LoraAdapter, ...] = ()
         # Serialises runs and embeddings, which another thread computes.
@@ -153,7 +162,16 @@ class RkllmBackend:
             functions = bind(library.load_library(path), abi)
         except MissingSymbols as error:
             raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path}: {error}") from error
-        self._runtime = Runtime(functions, abi)
+        if self._record_path is not None:
+            self._recorder = open_recorder(
+                self._record_path,
+                texts=self._records_text,
+                abi=abi,
+                library=path,
+                version=evidence.version,
+                model=config.model,
+            )
+        self._runtime = Runtime(functions, abi, self._recorder)
         profile = read_profile(self._profile_path, path, config.model)
         self._kv_reuse.skip_prefixes = profile.prefix_reuse is True and config.n_batch == 1
         self._prompt_caches.can_load_after_abort = profile.cache_load_after_abort is True
@@ -171,6 +189,7 @@ class RkllmBackend:
             self._adapters,
             can_reload=self._can_reload,
             on_load=self._kv_reuse.reset,
+            record_printed=self._recorder.record_printed if self._recorder is not None else None,
         )
         self._model.load()
         if config.n_batch > 1:
@@ -402,3 +421,5 @@ class RkllmBackend:
             self._scheduler.close()
         if self._runtime is not None:
             self._runtime.close()
+        if self._recorder is not None:
+            self._recorder.close()

@@ -40,10 +40,15 @@ class LoadOutput:
         return [line for line in self.lines if _ERROR_LINE.search(line)]
 
     @property
-    def reason(self) -> str:
-        """The last lines of error, or else the last lines, as one; empty if there are none."""
+    def reason_lines(self) -> list[str]:
+        """The last lines of error, or else the last lines."""
         last_lines = (self.errors or [*self.lines])[-_MAX_REASON_LINES:]
-        return " | ".join(line[:_MAX_LINE_CHARS] for line in last_lines)
+        return [line[:_MAX_LINE_CHARS] for line in last_lines]
+
+    @property
+    def reason(self) -> str:
+        """The lines of the reason as one; empty if there are none."""
+        return " | ".join(self.reason_lines)
 
 
 @contextmanager

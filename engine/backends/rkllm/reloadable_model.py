@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from engine.backends.rkllm import driver
@@ -24,7 +24,8 @@ class ReloadableModel:
     """Loads a model with its adapters, and reloads it if a request's sampling requires it.
 
     `can_reload` allows reloads. `on_load` is called after every load, because a load clears the
-    handle's caches. Owned by the thread that uses the handle.
+    handle's caches. `record_printed` is called with the lines that explain a failed load. Owned by
+    the thread that uses the handle.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class ReloadableModel:
         *,
         can_reload: bool,
         on_load: Callable[[], None],
+        record_printed: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self.runtime = runtime
         self._config = config
         self._adapters = adapters
         self._on_load = on_load
+        self._record_printed = record_printed
         per_run = abi.sampling_per_run
         # Parameters that apply to all requests until the next load.
         self._load_time_parameters: tuple[str, ...] = ()
@@ -62,6 +65,8 @@ class ReloadableModel:
                 self.runtime.init(config)
             except ModelLoadFailed as error:
                 failure = str(error)
+        if self._record_printed is not None and (failure or output.errors):
+            self._record_printed(output.reason_lines)
         if not failure and output.errors:
             # The runtime then answers with garbage, or fails in each run.
             self.runtime.unload()

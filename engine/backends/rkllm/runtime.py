@@ -13,6 +13,7 @@ from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi import Abi, Functions
 from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.lora_adapters import LoraAdapter
+from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.runs import (
     ALL_TOKENS,
     InitConfig,
@@ -46,15 +47,17 @@ class Runtime:
     One thread at a time calls `init`, `run` and `close`. The library calls back on any thread.
     Each callback carries the run's number in `userdata`, so a callback that arrives after FINISH or
     after the run has returned is ignored. `rkllm_abort` is called on a thread of its own, because
-    the SDK does not document that a callback may call it.
+    the SDK does not document that a callback may call it. With a `recorder`, all calls and
+    callbacks are recorded.
     """
 
-    def __init__(self, functions: Functions, abi: Abi) -> None:
-        self._functions = functions
+    def __init__(self, functions: Functions, abi: Abi, recorder: Recorder | None = None) -> None:
+        self._functions = functions if recorder is None else recorder.wrap(functions)
+        on_result = self._on_result if recorder is None else recorder.wrap_callback(self._on_result)
         self._abi = abi
         self._handle: ctypes.c_void_p | None = None
         # The library uses the callback for as long as the handle exists.
-        self._callback = abi.init_callback(self._on_result)
+        self._callback = abi.init_callback(on_result)
         self._adapters: list[RKLLMLoraAdapter] = []
         # 1.2 does not support this answer; it frees the output itself.
         self._copied_answer = int(CallbackAnswer.RELEASE_OUTPUT if abi.sampling_per_run else 0)

@@ -61,6 +61,8 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_PROFILE": ("some/profile.json", Path("some/profile.json")),
     "RKLLM_PROMPT_CACHES": ("some/folder", Path("some/folder")),
     "RKLLM_N_BATCH": ("4", 4),
+    "RKLLM_RECORD": ("some/board.jsonl", Path("some/board.jsonl")),
+    "RKLLM_RECORD_TEXT": ("on", True),
     "THREADS": ("3", 3),
     "APPLY_CHAT_TEMPLATE": ("off", "off"),
     "TOOL_PARSER": ("hermes", "hermes"),

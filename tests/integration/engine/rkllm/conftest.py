@@ -46,6 +46,8 @@ _BACKEND_OPTIONS = {
     "pooling",
     "profile",
     "prompt_caches",
+    "record",
+    "record_text",
     "sampling",
     "tokenizer",
 }

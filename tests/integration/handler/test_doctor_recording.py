@@ -1,0 +1,77 @@
+"""`python -m handler doctor --record` with a real child, on the fake library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fake_rkllm import build, write_script
+from tests.fake_rkllm.replay import read_recording
+from tests.integration.handler.control_plane import clean_environment
+
+WAIT_S = 50
+SCRIPT = """
+answer
+  thread caller
+  abort ms=0 finish
+  say "confidential " times=30 us=1000
+"""
+
+
+def run_doctor(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "handler", "doctor", *arguments],
+        env=clean_environment(folder, settings),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+@pytest.fixture
+def board(tmp_path: Path, fake_rkllm_folder: Path) -> dict[str, str]:
+    """The settings of a board with the fake library."""
+    model = write_script(tmp_path / "model.rkllm", SCRIPT)
+    return {"MODEL_PATH": str(model), "RKLLM_LIB_PATH": str(build("1.3.1", fake_rkllm_folder))}
+
+
+def test_doctor_records_its_runs(tmp_path: Path, board: dict[str, str]) -> None:
+    done = run_doctor(tmp_path, "--record", "board.jsonl", **board)
+    assert done.returncode == 0, done.stdout
+    recording = read_recording(tmp_path / "board.jsonl")
+    assert recording.header["abi"] == "1.3.1"
+    assert recording.header["library"]["version"] == "1.3.1"
+    assert len(recording.runs) >= 8
+    assert any(run.abort_times_us for run in recording.runs)
+    content = (tmp_path / "board.jsonl").read_text()
+    for secret in ("confidential", "walnut", str(tmp_path)):
+        assert secret not in content
+
+
+def test_doctor_records_texts_on_request(tmp_path: Path, board: dict[str, str]) -> None:
+    run_doctor(tmp_path, "--record", "board.jsonl", "--record-text", **board)
+    content = (tmp_path / "board.jsonl").read_text()
+    assert "confidential" in content
+    assert "walnut" in content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine", "sentence"),
+    [
+        (("--record", "missing/board.jsonl"), "rkllm", "--record: missing/board.jsonl cannot be"),
+        (("--record", "board.jsonl"), "scripted", "--record is for the rkllm engine"),
+    ],
+)
+def test_doctor_refuses_a_recording_that_is_not_possible(
+    tmp_path: Path, board: dict[str, str], arguments: tuple[str, ...], engine: str, sentence: str
+) -> None:
+    done = run_doctor(tmp_path, *arguments, ENGINE=engine, **board)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
