@@ -16,6 +16,7 @@ from engine.backends.rkllm.abi import MissingSymbols, bind
 from engine.backends.rkllm.batching.batch import Batch, BatchedRequest
 from engine.backends.rkllm.batching.scheduler import BatchScheduler
 from engine.backends.rkllm.checks import check_batch, check_context, check_model
+from engine.backends.rkllm.device_lock import open_device, require_device
 from engine.backends.rkllm.embeddings import HiddenStates, Pooling
 from engine.backends.rkllm.inputs import (
     RuntimeInput,
@@ -75,6 +76,9 @@ class RkllmBackend:
         profile: the file with what the doctor measured on this board.
         record: a file to record calls and callbacks of the library to; another one if it exists.
         record_text: whether prompts, answers and token ids are recorded too.
+        device_lock: refuse to load while another server uses the NPU.
+        device_path: a file to lock instead of the NPU's.
+        device_files: descriptors of these files that this server has opened and locked already.
     """
 
     def __init__(
@@ -98,6 +102,9 @@ class RkllmBackend:
         profile: str | None = None,
         record: str | None = None,
         record_text: bool = False,
+        device_lock: bool = True,
+        device_path: str | None = None,
+        device_files: Sequence[int] | None = None,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -115,6 +122,9 @@ class RkllmBackend:
             base_domain_id=base_domain_id,
             n_batch=n_batch,
         )
+        self._device_lock = device_lock
+        self._device_path = device_path
+        self._device_files = device_files
         self._lora = lora
         self._pooling = pooling
         self._mode = mode
@@ -151,6 +161,9 @@ class RkllmBackend:
         check_batch(config.n_batch, self._mode, self._prompt_caches.enabled, has_tokenizer)
         path = library.find_library(self._lib_path)
         driver.check_driver()
+        if self._device_lock:
+            files = self._device_files
+            require_device(open_device(self._device_path) if files is None else files)
         if (cpu_warning := driver.find_cpu_warning(config.cpu_mask)) is not None:
             logger.warning("%s", cpu_warning)
         evidence = detect.inspect_library(path)
