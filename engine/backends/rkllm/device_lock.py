@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 LOCK_NAME = "rknpu.lock"
 _ROOT = Path("/")
-_LOCK_FOLDERS = ("run/lock", "var/lock")
+LOCK_FOLDERS = ("run/lock", "var/lock")
 # Not blocking, because the name may be that of a pipe.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE = 0o644
@@ -132,7 +132,7 @@ def _open_or_create(path: Path) -> int | None:
 
 def _open_lock_file(root: Path) -> int | None:
     """Open the lock file in the first folder that allows it; None if none does."""
-    for folder in (*(root / each for each in _LOCK_FOLDERS), Path(tempfile.gettempdir())):
+    for folder in (*(root / each for each in LOCK_FOLDERS), Path(tempfile.gettempdir())):
         if folder.is_dir() and (descriptor := _open_or_create(folder / LOCK_NAME)) is not None:
             return descriptor
     return None
