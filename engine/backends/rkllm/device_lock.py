@@ -139,10 +139,14 @@ def _open_lock_file(root: Path) -> int | None:
 
 
 def _find_holder(descriptor: int) -> int | None:
-    """Return the process that has locked a file; None if it cannot be seen from here."""
+    """Return the process that has locked a file; None if it cannot be seen from here.
+
+    It may also have ended, and have passed the lock on to a process that it started.
+    """
     status = os.fstat(descriptor)
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    return next((pid for pid, file in _read_flocks() if file == device), None)
+    pids = (pid for pid, file in _read_flocks() if file == device)
+    return next((pid for pid in pids if Path(f"/proc/{pid}").exists()), None)
 
 
 def _read_flocks() -> Iterator[tuple[int, str]]:
