@@ -273,4 +273,6 @@ async def test_logits_with_history_are_not_tried_with_abi_12_before_the_doctor_h
         return
     with pytest.raises(ModelLoadFailed, match="RKLLM_MODE=logits"):
         await engine.ready()
-    assert not call_log.exists() or not read_calls(call_log)
+    # The library may not have been called at all: then there is no log.
+    call_log.open("a").close()
+    assert read_calls(call_log) == {}
