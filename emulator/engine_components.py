@@ -139,7 +139,10 @@ def build_engine_components(
         local_worker=local_worker,
         batches=batches,
         watch=EngineWatch(
-            engine, partial(_has_other_workers, settings, worker_registry), shut_down
+            engine,
+            partial(_has_other_workers, settings, worker_registry),
+            shut_down,
+            stays=not settings.engine_dead_exit,
         ),
         openai_routes=OpenAIRoutes(
             services.openai,

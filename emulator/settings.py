@@ -89,6 +89,11 @@ class EmulatorSettings(ResultSettings):
     local_worker: bool = Field(
         True, description="`off`: the server runs no jobs itself and waits for workers to connect."
     )
+    engine_dead_exit: bool = Field(
+        True,
+        description="Whether the server exits with code 1 when the engine is dead and is not "
+        "started again. `off`: it stays, and answers with 503; jobs stay in the queue.",
+    )
     workers: int = Field(
         0,
         ge=0,

@@ -19,7 +19,9 @@ class EngineWatch:
 
     systemd, Docker or RunPod then starts another server, which finds the jobs in its queue. As long
     as SDK workers use the server (`has_other_workers`), it continues to run for them, and only
-    requests to its own engine get 503. Owned by the event loop.
+    requests to its own engine get 503. With `stays` it continues in any case.
+
+    Owned by the event loop.
     """
 
     def __init__(
@@ -27,10 +29,13 @@ class EngineWatch:
         engine: AnyEngine,
         has_other_workers: Callable[[], bool],
         shut_down: Callable[[str], None],
+        *,
+        stays: bool = False,
     ) -> None:
         self._engine = engine
         self._has_other_workers = has_other_workers
         self._shut_down = shut_down
+        self._stays = stays
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -45,6 +50,11 @@ class EngineWatch:
 
     async def _watch(self) -> None:
         failure = await self._engine.wait_until_dead()
+        if self._stays:
+            logger.error(
+                "the server goes on without its engine (ENGINE_DEAD_EXIT=off): %s", failure.message
+            )
+            return
         if self._has_other_workers():
             logger.error(
                 "the server goes on without its engine, for its SDK workers: %s", failure.message

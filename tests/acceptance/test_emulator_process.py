@@ -221,6 +221,19 @@ async def test_server_whose_model_cannot_be_loaded_exits_and_names_it(tmp_path: 
     assert "no.json" in server.stderr
 
 
+async def test_server_stays_without_its_engine_if_it_is_to(tmp_path: Path) -> None:
+    (tmp_path / "no.json").write_text("no script")
+    settings = {"MODEL_PATH": str(tmp_path / "no.json"), "ENGINE_DEAD_EXIT": "off"}
+    async with run_emulator(settings, *ANY_PORT) as server:
+        await server.wait_until_listening()
+        async with server.client() as client:
+            job = (await client.post("/run", json={"input": {"prompt": "x"}})).json()
+            await wait_until(lambda: "(ENGINE_DEAD_EXIT=off)" in server.stderr)
+            response = await client.post(ROUTE, json={"prompt": "x"})
+            assert response.status_code == 503
+            assert (await client.get(f"/status/{job['id']}")).json()["status"] == "IN_QUEUE"
+
+
 async def test_disconnects_leave_no_memory_files_or_threads(
     script: ScriptFactory, scale: int
 ) -> None:  # R31
