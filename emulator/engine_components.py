@@ -11,7 +11,7 @@ from functools import partial
 from emulator.batches.service import BatchService
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.metrics.definitions import Metrics
-from emulator.metrics.gauges import build_engine_metrics
+from emulator.metrics.gauges import build_engine_metrics, build_npu_metrics
 from emulator.metrics.instruments import Metric
 from emulator.metrics.validator import InstrumentedValidator
 from emulator.openai.chat_rate_limit import ChatRateLimiter
@@ -127,6 +127,8 @@ def build_engine_components(
     )
     batches = BatchService(settings, services, engine, metrics.count_batch_line)
     exported_metrics += build_engine_metrics(settings, engine, batches.batches)
+    if "rkllm" in settings.backends:
+        exported_metrics += build_npu_metrics()
     engines = engines_by_model(engine, settings.served_model)
     max_body_bytes = int(settings.max_body_mb * 1e6)
     return EngineComponents(

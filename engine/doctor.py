@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,18 @@ _LONG_PROMPT = "Tell a long story about a walnut tree."
 _LIMIT_TOKENS = 5
 _ABORT_AT_TOKEN = 8
 _MAX_PROMPT_WORDS = 1024
+# The shortest answer that is judged, and the share of letters and digits that any language has.
+_MIN_JUDGED = 16
+_MIN_READABLE = 0.4
 # Valid in any vocabulary; their text does not matter.
 _PROMPT_TOKENS = tuple(range(100, 140))
 # A shorter prefill cannot be distinguished from one that was interrupted.
 _MIN_PREFILL_S = 0.2
 _FINAL_RUNS = 5
+# The steps that show how fast prompts and answers are.
+SPEED_STEPS = ("loading", "first run", "long prompt", "closing")
+# Long enough for the driver's own average of the load.
+_NPU_TOKENS = 64
 
 
 class Doctor:
@@ -59,13 +66,17 @@ class Doctor:
         self._prefill_s: float | None = None
         self._runs = 0
 
-    def examine(self) -> Iterator[tuple[str, str, Any]]:
+    def examine(self, only: Collection[str] | None = None) -> Iterator[tuple[str, str, Any]]:
         """Yield findings as step, name and value; the value of BEGINS is whether a model is loaded.
+
+        `only` names the steps to run, None for all.
 
         A step that fails is a finding too. It is the last one if no model is loaded, because all
         later steps need one.
         """
         for step, run_step in self._steps():
+            if only is not None and step not in only:
+                continue
             yield step, BEGINS, self._capabilities is not None
             try:
                 for name, value in run_step():
@@ -93,6 +104,8 @@ class Doctor:
         yield "long prompt", self._long_prompt
         yield "abort in prefill", self._abort_in_prefill
         yield "afterwards", self._afterwards
+        if self._name == "rkllm":
+            yield "NPU", self._npu
         if self._name == "rkllm" and self._capabilities and self._capabilities.embeddings:
             yield "vector", self._vector
         yield "closing", self._closing
@@ -119,7 +132,8 @@ class Doctor:
     def _first_run(self) -> Findings:
         run = self._run(_SHORT_PROMPT, max_tokens=256)
         reported = run.end.reported_tokens
-        yield "text", "".join(run.text)[:200]
+        text = "".join(run.text)
+        yield "text", text[:200]
         yield "ms to the first callback", _ms(run.first_s)
         yield "prefill ms, as the runtime says", round(run.end.prefill_ms, 1)
         yield "prompt tokens", run.end.prompt_tokens
@@ -133,6 +147,11 @@ class Doctor:
         is_same_thread = run.threads == {threading.get_ident()}
         yield "callbacks on the calling thread", is_same_thread if is_comparable else None
         yield "threads that called back", len(run.threads)
+        if is_garbage(text):
+            raise BackendFailed(
+                "the answer is no text: the model is damaged, or was converted for another chip or "
+                "version of the runtime"
+            )
 
     def _limit(self) -> Findings:
         run = self._run(_LONG_PROMPT, max_tokens=_LIMIT_TOKENS)
@@ -188,6 +207,18 @@ class Doctor:
         growth = None if before is None or after is None else round(after - before, 1)
         yield "growth over these runs, MB", growth
 
+    def _npu(self) -> Findings:
+        from engine.backends.rkllm.npu_state import NpuWatch
+
+        watch = NpuWatch()
+        with watch.watching():
+            self._run(self._build_long_prompt(), max_tokens=_NPU_TOKENS)
+        highest = watch.highest
+        cores = {f"core {core}": round(load * 100) for core, load in enumerate(highest.load)}
+        yield "highest load, %", cores or None
+        yield "clock, MHz", None if highest.clock_hz is None else round(highest.clock_hz / 1e6)
+        yield "highest temperature, °C", highest.temperature_celsius
+
     def _vector(self) -> Findings:
         started = time.monotonic()
         vector, tokens = self._backend.embed(_SHORT_PROMPT)
@@ -233,6 +264,28 @@ class Doctor:
         )
 
 
+def is_garbage(text: str) -> bool:
+    """Return whether an answer has hardly any letters or digits, as those of a broken model.
+
+    Boards reported endless exclamation marks, and bytes that are no text.
+    """
+    visible = [character for character in text if not character.isspace()]
+    readable = sum(character.isalnum() for character in visible)
+    return len(visible) >= _MIN_JUDGED and readable < _MIN_READABLE * len(visible)
+
+
+def examine_trial(step: str, options: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the findings of one of RKLLM's trials, as `Doctor.examine` does."""
+    from engine.backends.rkllm.trials import run_trial
+
+    yield step, BEGINS, False
+    try:
+        for finding in run_trial(step, options):
+            yield (step, BEGINS, True) if finding is None else (step, *finding)
+    except EngineError as error:
+        yield step, FAILED, str(error)
+
+
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else _rounded(seconds * 1000)
 
@@ -254,12 +307,19 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     # Ctrl-C reaches the whole process group, and the parent must finish the report first.
     ignore_signals()
-    backend = json.load(sys.stdin)
+    request = json.load(sys.stdin)
+    if request["cpus"]:
+        os.sched_setaffinity(0, request["cpus"])
+    options = request["options"]
     # Send the output of libraries to stderr, so that it does not mix with the findings.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _unbuffer_c_stdout()
-    for finding in Doctor(backend["backend"], backend["options"]).examine():
+    if request["trial"]:
+        findings = examine_trial(request["trial"], options)
+    else:
+        findings = Doctor(request["backend"], options).examine(request["steps"])
+    for finding in findings:
         out.write(json.dumps(finding) + "\n")
         out.flush()
     # Skip the interpreter's own exit, during which the library may still crash.

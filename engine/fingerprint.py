@@ -8,6 +8,11 @@ from pathlib import Path
 _ENDS_BYTES = 1_000_000
 
 
+def file_fingerprint(path: Path) -> str:
+    """Return a short identifier of a large file, from its size and its ends. Raises OSError."""
+    return f"{path.stat().st_size:x}-{sha256_of_ends(path)[:12]}"
+
+
 def sha256_of_ends(path: Path) -> str:
     """Return the SHA-256 of a file's first and last million bytes; models may have gigabytes.
 

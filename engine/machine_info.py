@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# Big CPUs of one chip differ a little; small ones have about half of the capacity.
+_BIG_SHARE = 0.75
+
 
 def describe_machine() -> Iterator[tuple[str, Any]]:
     """Yield the machine's properties as name and value, for a report; None if unknown."""
@@ -17,6 +20,25 @@ def describe_machine() -> Iterator[tuple[str, Any]]:
     meminfo = Path("/proc/meminfo")
     yield "memory, MB", _megabytes(meminfo, "MemTotal")
     yield "available, MB", _megabytes(meminfo, "MemAvailable")
+
+
+def find_big_cpus(root: Path = Path("/")) -> list[int]:
+    """Return the numbers of the fastest CPUs that this process may use, such as an RK3588's A76.
+
+    On systems that do not report how fast each is, all of them.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    capacities = {cpu: _read_capacity(root, cpu) for cpu in allowed}
+    highest = max(capacities.values())
+    return [cpu for cpu in allowed if capacities[cpu] >= _BIG_SHARE * highest]
+
+
+def _read_capacity(root: Path, cpu: int) -> int:
+    path = root / f"sys/devices/system/cpu/cpu{cpu}/cpu_capacity"
+    try:
+        return int(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
 
 
 def resident_mb() -> float | None:

@@ -60,6 +60,17 @@ def leaves_reasoning_open(text: str) -> bool:
     )
 
 
+def find_open_mark(prompt: str, output: str) -> str | None:
+    """Return the mark that would close the reasoning that an output is in; None if it is in none.
+
+    The prompt opens it at its end, or the output at its start: elsewhere a mark may be quoted.
+    """
+    for opening, closing in REASONING_MARKS.items():
+        if prompt.rstrip().endswith(opening) or output.lstrip().startswith(opening):
+            return None if closing in output else closing
+    return None
+
+
 def starts_in_reasoning(prompt: str) -> bool:
     """Return whether a rendered prompt ends with an open reasoning mark.
 

@@ -29,10 +29,12 @@ _ANY_HOME = r"(?<![\w.-])(?:/(?:home|Users)/[\w.-]+|/root(?![\w.-]))"
 class Examination:
     """The result of one examination.
 
-    `ended` is the reason if it ended early, otherwise "". `printed` are lines of stderr.
+    `trials` are the findings of the processes before it. `ended` is the reason if it ended early,
+    otherwise "". `printed` are lines of stderr.
     """
 
     findings: list[Finding] = field(default_factory=list)
+    trials: list[Finding] = field(default_factory=list)
     ended: str = ""
     printed: list[str] = field(default_factory=list)
 
@@ -44,7 +46,7 @@ class Examination:
     @property
     def failures(self) -> list[Finding]:
         """The findings about failed steps."""
-        return [finding for finding in self.findings if finding[1] == FAILED]
+        return [each for each in (*self.findings, *self.trials) if each[1] == FAILED]
 
     @property
     def succeeded(self) -> bool:
@@ -112,7 +114,8 @@ def format_report(backend: BackendConfig, examination: Examination) -> str:
         "# What `python -m handler doctor` found",
         _format_values("settings", [("ENGINE", backend.backend), *backend.options.items()]),
     ]
-    for step, findings in groupby(examination.findings, itemgetter(0)):
+    findings_and_trials = (*examination.findings, *examination.trials)
+    for step, findings in groupby(findings_and_trials, itemgetter(0)):
         lines = [
             _format_line(name, value) + (_format_mark(step, name, value) if is_rkllm else "")
             for _, name, value in findings

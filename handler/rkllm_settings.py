@@ -103,6 +103,13 @@ class RkllmSettings(BaseSettings):
         description="`on`: RKLLM_RECORD also records prompts, answers and their token ids.",
     )
 
+    rkllm_profile: Path | None = Field(
+        None,
+        description="File with what `python -m handler doctor` measured on this board, which it "
+        "writes and the engine reads. Unset: the engine does what is safe on every board.",
+        examples=["/var/lib/worker-rkllm/profile.json"],
+    )
+
     @field_validator("rkllm_lora")
     @classmethod
     def _adapters(cls, value: str) -> str:
@@ -125,6 +132,7 @@ class RkllmSettings(BaseSettings):
             "tokenizer": self.rkllm_tokenizer,
             "prompt_caches": self.rkllm_prompt_caches,
             "record": self.rkllm_record,
+            "profile": self.rkllm_profile,
         }
         return {
             "abi": self.rkllm_abi,

@@ -13,8 +13,10 @@ from emulator.metrics.instruments import MetricSpec, PolledMetric
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from engine import AnyEngine, EngineState, engines_by_model
+from engine.backends.rkllm.npu_state import NpuState, read_npu
 from jobs import JobStatus, MemoryJobStore, SqliteJournal
 
+_NPU_CORES = ("0", "1", "2")
 _WORKERS = ("idle", "initializing", "running")
 
 
@@ -58,6 +60,31 @@ def build_engine_metrics(
             "status",
             BatchStatus,
             lambda: Counter(each.status.value for each in batches()),
+        ),
+    ]
+
+
+def build_npu_metrics(read: Callable[[], NpuState] = read_npu) -> list[PolledMetric]:
+    """Return the polled metrics of a board's NPU; a number that is not known has no sample."""
+
+    def load() -> Mapping[tuple[str, ...], float]:
+        return {(str(core),): ratio for core, ratio in enumerate(read().load)}
+
+    return [
+        PolledMetric(
+            MetricSpec(
+                name=f"{PREFIX}npu_load_ratio",
+                kind="gauge",
+                help="Load of each core of the NPU, 0 to 1; only root can read it.",
+                labels={"core": _NPU_CORES},
+            ),
+            load,
+        ),
+        _optional_gauge("npu_clock_hertz", "Clock of the NPU.", lambda: read().clock_hz),
+        _optional_gauge(
+            "npu_temperature_celsius",
+            "Temperature of the NPU.",
+            lambda: read().temperature_celsius,
         ),
     ]
 
@@ -122,6 +149,15 @@ def _info(settings: EmulatorSettings) -> PolledMetric:
 
 def _gauge(name: str, description: str, read: Callable[[], float]) -> PolledMetric:
     return PolledMetric(MetricSpec(name=PREFIX + name, kind="gauge", help=description), read)
+
+
+def _optional_gauge(name: str, description: str, read: Callable[[], float | None]) -> PolledMetric:
+    def read_known() -> Mapping[tuple[str, ...], float]:
+        number = read()
+        return {} if number is None else {(): number}
+
+    spec = MetricSpec(name=PREFIX + name, kind="gauge", help=description)
+    return PolledMetric(spec, read_known)
 
 
 def _labelled_gauge(

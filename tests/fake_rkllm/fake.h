@@ -74,6 +74,11 @@ typedef struct {
     Tokens kv;
     /* The adapters that the key-value cache and the prompt cache were computed with, or NULL. */
     char *kv_lora;
+    /* The prompt of the last run without history, and its adapter. */
+    Tokens last_prompt;
+    char *last_lora;
+    /* Whether a run that should have saved its prompt was aborted. */
+    bool has_aborted_save;
     char *prompt_cache_lora;
     /* The answer whose callback returned 1, and the position where the next run resumes it. */
     const Answer *paused;

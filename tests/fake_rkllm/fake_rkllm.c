@@ -209,6 +209,8 @@ int rkllm_destroy(LLMHandle handle)
     free(instance->history.bytes);
     tokens_free(&instance->kv);
     tokens_free(&instance->prompt_cache);
+    tokens_free(&instance->last_prompt);
+    free(instance->last_lora);
     free(instance->kv_lora);
     free(instance->prompt_cache_lora);
     free(instance->model);

@@ -51,6 +51,8 @@ void save_cache(const Run *run)
 {
     if (!run->seen.saves_cache || run->end == END_FAILED)
         return;
+    if (run->end == END_ABORTED)
+        run->instance->has_aborted_save = true;
     if (run->instance->script->saves_nothing) {
         dprintf(STDERR_FILENO, "W rkllm: the model does not support saving prompt cache!\n");
         return;
@@ -87,6 +89,25 @@ void use_prompt_cache(Run *run)
     check_adapter(run, "prompt cache", instance->prompt_cache_lora);
     size_t shared = tokens_shared(&instance->prompt_cache, &run->seen.tokens);
     run->loaded = shared == run->seen.tokens.length ? shared - 1 : shared;
+}
+
+void use_last_prompt(Run *run)
+{
+    Instance *instance = run->instance;
+    if (!instance->script->reuses_prefix || run->seen.keep_history ||
+        run->seen.mode != RKLLM_INFER_GENERATE) {
+        instance->last_prompt.length = 0;
+        return;
+    }
+    if (instance->last_prompt.length > 0)
+        check_adapter(run, "last prompt", instance->last_lora);
+    size_t shared = tokens_shared(&instance->last_prompt, &run->seen.tokens);
+    shared = shared == run->seen.tokens.length ? shared - 1 : shared;
+    run->loaded = shared > run->loaded ? shared : run->loaded;
+    instance->last_prompt.length = 0;
+    tokens_add_all(&instance->last_prompt, &run->seen.tokens);
+    free(instance->last_lora);
+    instance->last_lora = copy_of(run->seen.lora);
 }
 
 void check_kept(const Run *run)

@@ -10,6 +10,8 @@ void forget_history(Instance *instance);
 void check_kept(const Run *run);
 /* Counts the prompt's tokens that a loaded prompt cache covers. */
 void use_prompt_cache(Run *run);
+/* Counts the prompt's tokens that the run before has left, and keeps the prompt for the next run. */
+void use_last_prompt(Run *run);
 
 /* Updates the key-value cache after a run; saves the prompt cache if the run requested it. */
 void remember(Run *run);

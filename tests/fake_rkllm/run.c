@@ -57,7 +57,9 @@ bool accept(Run *run)
 
 void prefill(Run *run)
 {
-    uint64_t done = run->began + (uint64_t)run->answer->prefill_ms * MS;
+    uint64_t new_tokens = run->seen.tokens.length - run->loaded;
+    uint64_t done = run->began + (uint64_t)run->answer->prefill_ms * MS +
+                    (uint64_t)run->answer->prefill_us_per_token * new_tokens * US;
     if (run->answer->prefill_hears)
         wait_until(run, done);
     else
@@ -126,6 +128,10 @@ static void generate(Run *run)
         return;
     check_kept(run);
     use_prompt_cache(run);
+    use_last_prompt(run);
+    if (instance->script->history_logits_crash && run->seen.mode == RKLLM_INFER_GET_LOGITS &&
+        run->seen.keep_history && instance->kv.length > 0)
+        crash("GGML_ASSERT(mask->ne[0] == kv_size) failed");
     log_context(run);
     run->has_read = true;
     if (!resumes)

@@ -106,6 +106,12 @@ static bool read_global(Reader *reader, const Item *verb)
         script->size_fails = CHOICE(reader, "works", "fails") == 1;
     else if (is_word(verb, "prompt_cache"))
         script->saves_nothing = CHOICE(reader, "saved", "not_saved") == 1;
+    else if (is_word(verb, "prefix_reuse"))
+        script->reuses_prefix = CHOICE(reader, "off", "on") == 1;
+    else if (is_word(verb, "history_logits"))
+        script->history_logits_crash = CHOICE(reader, "work", "crash") == 1;
+    else if (is_word(verb, "aborted_save"))
+        script->aborted_save_spoils = CHOICE(reader, "harmless", "spoils") == 1;
     else
         return false;
     return true;
@@ -178,9 +184,12 @@ static void read_prefill(Reader *reader)
 {
     reader->answer->prefill_ms = argument(reader, 0);
     for (Item item; next_item(reader, &item);) {
-        if (!is_word(&item, "hears"))
+        if (is_word(&item, "hears"))
+            reader->answer->prefill_hears = true;
+        else if (is_setting(&item, "us_per_token"))
+            reader->answer->prefill_us_per_token = number(reader, &item, 0);
+        else
             unknown(reader, &item);
-        reader->answer->prefill_hears = true;
     }
 }
 

@@ -105,6 +105,8 @@ typedef struct {
     size_t count;
     Threads threads;
     long prefill_ms;
+    /* The further time of each token of the prompt that is not in a cache. */
+    long prefill_us_per_token;
     bool prefill_hears;
     bool abort_ignored;
     long abort_ms;
@@ -156,6 +158,13 @@ typedef struct {
     ClearOutcome clear;
     bool size_fails;
     bool saves_nothing;
+    /* Whether a run without history skips the tokens that the run before it began with too. */
+    bool reuses_prefix;
+    /* Whether logits of tokens that follow a history end the process (RK3588, 1.2.3). */
+    bool history_logits_crash;
+    /* Whether loading a prompt cache ends the process after a run that should have saved one was
+     * aborted (RK3576, 1.2.3). */
+    bool aborted_save_spoils;
     Answer *answers;
     size_t count;
     Load *loads;

@@ -32,6 +32,7 @@ int rkllm_clear_kv_cache(LLMHandle handle, int keep_system_prompt, int *start_po
         return 0;
     instance->cache_size = ANY;
     forget_history(instance);
+    instance->last_prompt.length = 0;
     return 0;
 }
 
@@ -128,6 +129,8 @@ int rkllm_load_prompt_cache(LLMHandle handle, const char *prompt_cache_path)
     Instance *instance = instance_of(handle, "rkllm_load_prompt_cache");
     check_pointer("prompt_cache_path", prompt_cache_path);
     log_call("rkllm_load_prompt_cache path=%s", prompt_cache_path);
+    if (instance->has_aborted_save && instance->script->aborted_save_spoils)
+        crash("corrupted prompt cache state");
     /* Another cache may be loaded only after the previous one was released. */
     if (instance->has_prompt_cache || !read_prompt_cache(instance, prompt_cache_path))
         return -1;

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from emulator.metrics.definitions import Metrics
-from emulator.metrics.gauges import build_engine_metrics, build_job_metrics
+from emulator.metrics.gauges import build_engine_metrics, build_job_metrics, build_npu_metrics
 from emulator.metrics.instruments import Metric, MetricSpec
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
@@ -36,6 +36,7 @@ def specs() -> tuple[MetricSpec, ...]:
     metrics: list[Metric] = [
         *Metrics(validator.issue_rules, validator.notice_rules).families,
         *build_engine_metrics(settings, Engine(settings.engine_config()), list),
+        *build_npu_metrics(),
         *build_job_metrics(settings, store, worker_registry, None),
     ]
     return tuple(metric.spec for metric in metrics)

@@ -25,20 +25,26 @@ from engine.backends.rkllm.inputs import (
 )
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
 from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
-from engine.backends.rkllm.logits.setup import build_token_loop
+from engine.backends.rkllm.logits.setup import build_token_loop, check_logits
 from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
+from engine.backends.rkllm.open_reasoning import find_closing
+from engine.backends.rkllm.profile import read_profile
 from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
 from engine.backends.rkllm.recording.open_recorder import open_recorder
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.reloadable_model import ReloadableModel
-from engine.backends.rkllm.run_result import build_run_result, check_run
-from engine.backends.rkllm.runs import InitConfig
+from engine.backends.rkllm.run_result import (
+    build_run_result,
+    check_run,
+    count_skipped,
+)
+from engine.backends.rkllm.runs import InitConfig, Run
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
-from engine.output import PromptToken
+from engine.output import FinishReason, PromptToken
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -68,6 +74,7 @@ class RkllmBackend:
         n_batch: the number of concurrent calls of `run`, which share runs if it is above 1.
         record: a file to record calls and callbacks of the library to; another one if it exists.
         record_text: whether prompts, answers and token ids are recorded too.
+        profile: the file with what the doctor measured on this board.
     """
 
     def __init__(
@@ -90,6 +97,7 @@ class RkllmBackend:
         n_batch: int = 1,
         record: str | None = None,
         record_text: bool = False,
+        profile: str | None = None,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -113,6 +121,7 @@ class RkllmBackend:
         self._record_path = Path(record) if record is not None else None
         self._records_text = record_text
         self._recorder: Recorder | None = None
+        self._profile_path = None if profile is None else Path(profile)
         self._token_loop: TokenLoop | None = None
         self._adapters: tuple[LoraAdapter, ...] = ()
         # Serialises runs and embeddings, which another thread computes.
@@ -163,9 +172,13 @@ class RkllmBackend:
                 model=config.model,
             )
         self._runtime = Runtime(functions, abi, self._recorder)
+        profile = read_profile(self._profile_path, path, config.model)
+        self._kv_reuse.skip_prefixes = profile.prefix_reuse is True and config.n_batch == 1
+        self._prompt_caches.can_load_after_abort = profile.cache_load_after_abort is True
         description = f"{path}, ABI {abi.name} ({abi.versions_text}): {evidence.describe()}"
         logger.info("%s", description)
         if self._mode == "logits":
+            check_logits(abi, profile)
             self._token_loop = build_token_loop(
                 self._runtime, self._tokenizer, folder, config.context_length
             )
@@ -203,7 +216,8 @@ class RkllmBackend:
         )
 
     @property
-    def _loaded_model(self) -> ReloadableModel:
+    def loaded_model(self) -> ReloadableModel:
+        """The loaded model. Raises BackendFailed without one."""
         if self._model is None:
             raise BackendFailed("no model is loaded")
         return self._model
@@ -261,7 +275,7 @@ class RkllmBackend:
         return states.embedding(len(tokens)), len(tokens)
 
     def _compute(self, tokens: list[int], states: HiddenStates) -> None:
-        model, runtime = self._loaded_model, self._loaded_model.runtime
+        model, runtime = self.loaded_model, self.loaded_model.runtime
         # The key-value cache of a chat must neither affect the embedding nor be extended by it.
         while (
             not runtime.is_loaded or self._kv_reuse.prepare(runtime, tokens, isolated=True) is None
@@ -279,7 +293,7 @@ class RkllmBackend:
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
     ) -> RunResult:
         """Generate; reload the model first if the sampling parameters require it."""
-        model, context = self._loaded_model, self._config.context_length
+        model, context = self.loaded_model, self._config.context_length
         with self._lock:
             aborted = self._abort_events.setdefault(run_id, threading.Event())
         try:
@@ -313,7 +327,37 @@ class RkllmBackend:
         on_piece: OnPiece,
         aborted: threading.Event,
     ) -> RunResult:
-        model, runtime = self._loaded_model, self._loaded_model.runtime
+        run, result = self._run_once(runtime_input, sampling, on_piece, aborted)
+        if self._tokenizer is None or not isinstance(runtime_input, list):
+            return result
+        closing = find_closing(run, runtime_input, self._tokenizer)
+        if closing is None:
+            return result
+        for token, piece in closing:
+            if on_piece(piece.encode(), token, None):
+                return result
+        before = [*runtime_input, *run.ids, *(token for token, _ in closing)]
+        used = run.tokens + len(closing)
+        left = None if sampling.max_tokens is None else sampling.max_tokens - used
+        if (left is not None and left <= 0) or len(before) >= self._config.context_length:
+            return replace(result, reason=FinishReason.LENGTH, completion_tokens=used)
+        _, second = self._run_once(before, replace(sampling, max_tokens=left), on_piece, aborted)
+        return replace(
+            result,
+            reason=second.reason,
+            completion_tokens=used + (second.completion_tokens or 0),
+            reported_tokens=None,
+            callbacks=None,
+        )
+
+    def _run_once(
+        self,
+        runtime_input: RuntimeInput,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+        aborted: threading.Event,
+    ) -> tuple[Run, RunResult]:
+        model, runtime = self.loaded_model, self.loaded_model.runtime
         context = self._config.context_length
         reload_ms = model.load_for_sampling(sampling)
         # At the end of the context the runtime would shift its window and continue (R8). Only the
@@ -338,7 +382,8 @@ class RkllmBackend:
         )
         self._kv_reuse.record_run(runtime_input, cache, run, context)
         result = build_run_result(run, runtime_input, context, runtime.cache_size)
-        return replace(result, cached_tokens=part.reused, reload_ms=reload_ms)
+        reused = count_skipped(run, runtime_input) if part.skips_prefix else part.reused
+        return run, replace(result, cached_tokens=reused, reload_ms=reload_ms)
 
     def _end_tokens(self, sampling: SamplingParams) -> frozenset[int]:
         """Return the tokens that end an answer, as far as they are known."""
@@ -348,8 +393,8 @@ class RkllmBackend:
 
     def _run_batch(self, batch: Batch) -> None:
         """Run several requests; called on the scheduler's thread."""
-        batch.reload_ms = self._loaded_model.load_for_sampling(batch.sampling)
-        self._loaded_model.runtime.run_batch(batch)
+        batch.reload_ms = self.loaded_model.load_for_sampling(batch.sampling)
+        self.loaded_model.runtime.run_batch(batch)
         check_run(batch, self._config.context_length)
 
     @contextmanager

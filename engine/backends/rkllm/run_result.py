@@ -33,6 +33,16 @@ def check_run(run: Run | Batch, context_length: int) -> None:
         raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
 
 
+def count_skipped(run: Run, prompt: RuntimeInput) -> int:
+    """Return how many tokens of a prompt the runtime did not compute, by its statistics.
+
+    It is 0 if they are not known: an aborted run has none, and a text is tokenised by the runtime.
+    """
+    if not isinstance(prompt, list) or not run.finished or run.prefill_tokens <= 0:
+        return 0
+    return max(len(prompt) - run.prefill_tokens, 0)
+
+
 def build_run_result(
     run: Run, runtime_input: RuntimeInput, context_length: int, cache_size: Callable[[], int | None]
 ) -> RunResult:

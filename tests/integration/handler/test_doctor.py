@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -264,3 +265,85 @@ def test_clock_without_an_end(doctor: Doctor, script: ScriptFactory) -> None:
     path = script({"pieces": ["so "], "repeat": 300, "delay_ms": 1})
     done = doctor(MODEL_PATH=str(path), PREFILL_TIMEOUT_S="inf")
     assert (done.code, done.stderr) == (0, "")
+
+
+# ---- what only a board can decide ----
+
+TRIED = """
+    {line}
+    vocabulary 260
+    answer
+      thread caller
+      prefill_ms 0 us_per_token=100
+      abort ms=0 finish
+      cache told
+      say "one " times=40 us=5000
+"""
+# Each line of the script, and what the profile has then.
+OUTCOMES = {
+    "prefix_reuse on": ("prefix_reuse", True),
+    "prefix_reuse off": ("prefix_reuse", False),
+    "history_logits work": ("logits_with_history", True),
+    "history_logits crash": ("logits_with_history", False),
+    "aborted_save harmless": ("cache_load_after_abort", True),
+    "aborted_save spoils": ("cache_load_after_abort", False),
+    "prompt_cache not_saved": ("cache_load_after_abort", None),
+}
+
+
+@pytest.mark.parametrize(("line", "outcome"), OUTCOMES.items(), ids=list(OUTCOMES))
+@pytest.mark.parametrize("abi", ["1.2", "1.3.1"])
+@pytest.mark.long_except("1.3.1-prefix_reuse on", "1.3.1-history_logits crash")
+def test_outcome_of_a_trial_is_written(
+    rkllm: Callable[..., Reported],
+    tmp_path: Path,
+    abi: str,
+    line: str,
+    outcome: tuple[str, bool | None],
+) -> None:
+    done = rkllm(abi, TRIED.format(line=line), RKLLM_PROFILE=str(tmp_path / "profile.json"))
+    assert done.code == 0, done.page
+    assert "- written to: `~/profile.json`" in done.section("Profile")
+    (profile,) = json.loads((tmp_path / "profile.json").read_text())["profiles"]
+    name, expected = outcome
+    assert profile[name] is expected
+    assert profile["prefill_ms"]["512"] >= 51
+    if profile["logits_with_history"]:
+        assert list(profile["logits_run_ms"]) == ["1", "4", "8", "16"]
+    if expected is False and name != "prefix_reuse":
+        assert "- reason: `the process was killed by SIGSEGV`" in done.page
+
+
+def test_engine_uses_what_the_doctor_wrote(rkllm: Callable[..., Reported], tmp_path: Path) -> None:
+    settings = {"RKLLM_PROFILE": str(tmp_path / "profile.json")}
+    done = rkllm("1.3.1", TRIED.format(line="prefix_reuse on"), **settings)
+    # The examination comes after the trials, and so with the profile.
+    assert "- tokens reused: 40" in done.section("Next turn")
+    assert "RKLLM_PROFILE" not in done.section("What was printed")
+
+
+def test_profile_that_cannot_be_written_is_a_failure(
+    rkllm: Callable[..., Reported], tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text("[]")
+    done = rkllm("1.3.1", TRIED.format(line=""), RKLLM_PROFILE=str(path))
+    assert done.code == 1
+    assert "- profile: `RKLLM_PROFILE: ~/profile.json was not written: it is no rkllm-profile`" in (
+        done.section("What failed")
+    )
+
+
+@pytest.mark.parametrize("text", ["!", "\\xff", "[PAD151935]"])
+def test_garbage_fails_the_doctor(rkllm: Callable[..., Reported], text: str) -> None:
+    done = rkllm("1.3.1", f'answer\n  say "{text}" times=40 us=1000\n')
+    assert done.code == 1
+    assert "- first run: `BackendFailed: the " in done.section("What failed")
+
+
+def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: Callable[..., Reported]) -> None:
+    words = "invalid rknn llm model magic, rknn_init fail! ret=-1"
+    done = rkllm("1.3.1", f'init fails=0 "{words}"\nanswer\n  say "a"\n')
+    assert done.code == 1
+    assert "- loading: `ModelLoadFailed: MODEL_PATH: " in done.section("What failed")
+    assert "Prompts with a common start" not in done.page

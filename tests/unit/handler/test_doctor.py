@@ -11,7 +11,7 @@ import pytest
 from engine import BackendConfig, EngineConfig
 from engine.doctor import BEGINS, FAILED
 from handler import doctor
-from handler.doctor import _describe_exit, _first_and_last_lines
+from handler.doctor_examination import _describe_exit, _first_and_last_lines
 from handler.doctor_report import ASSUMPTIONS, Examination, Finding, format_report
 
 RKLLM = BackendConfig("rkllm", {"model_path": "/m/q.rkllm", "cpu_mask": 0, "tokenizer": None})
@@ -236,6 +236,7 @@ def test_every_copy_of_every_model_has_a_report(
         return Examination(ended="" if succeeds or len(domains) != 2 else "it was interrupted")
 
     monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr(doctor, "run_trials", lambda *rest: [])
     first, second, other = (
         BackendConfig("rkllm", {"model_path": path, "base_domain_id": domain})
         for domain, path in enumerate(["/m/a.rkllm", "/m/a.rkllm", "/m/b.rkllm"])

@@ -58,6 +58,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_POOLING": ("mean", "mean"),
     "RKLLM_LORA": ("one=some/one.rkllm", "one=some/one.rkllm"),
     "RKLLM_KV_REUSE": ("off", False),
+    "RKLLM_PROFILE": ("some/profile.json", Path("some/profile.json")),
     "RKLLM_PROMPT_CACHES": ("some/folder", Path("some/folder")),
     "RKLLM_N_BATCH": ("4", 4),
     "RKLLM_RECORD": ("some/board.jsonl", Path("some/board.jsonl")),

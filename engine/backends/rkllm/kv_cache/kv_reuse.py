@@ -18,13 +18,15 @@ class PromptPart(NamedTuple):
     """The part of a prompt to send, and how to run it.
 
     `reused` is the number of tokens that need not be computed, `keep_history` keeps the key-value
-    cache after the run, and `save_to` is the file for a new prompt cache.
+    cache after the run, and `save_to` is the file for a new prompt cache. With `skips_prefix` the
+    runtime itself skips what it has computed, and its statistics say how much.
     """
 
     send: RuntimeInput
     reused: int = 0
     keep_history: bool = False
     save_to: Path | None = None
+    skips_prefix: bool = False
 
 
 class KvReuse:
@@ -35,13 +37,20 @@ class KvReuse:
     if the runtime reports as many tokens in it. After a failure, or an answer that filled the
     context, the content counts as unknown. If the cache could not be cleared once, it is not used
     any more. A run with a prompt cache does not use the key-value cache of earlier runs, because
-    the file would then have no effect. A run with another LoRA adapter does not either. Owned by
-    the thread that uses the handle.
+    the file would then have no effect. A run with another LoRA adapter does not either.
+
+    With `skip_prefixes` the whole prompt is sent without history, and the runtime skips the tokens
+    that it has in common with the one before it, whichever chat that was from. Only some versions
+    do so (rknn-llm#432): the doctor finds out.
+
+    Owned by the thread that uses the handle.
     """
 
     def __init__(self, caches: PromptCaches, *, enabled: bool) -> None:
         self._caches = caches
         self.enabled = enabled
+        # Set once the library is known.
+        self.skip_prefixes = False
         # The tokens that the last run received and called back; empty if they are not known.
         self._cached_tokens: list[int] = []
         self._prompt_length = 0
@@ -49,6 +58,8 @@ class KvReuse:
         self._lora: str | None = None
         # Whether the last run kept its key-value cache, which the next one would continue.
         self._is_kept = False
+        # Whether the last run succeeded: what a failure leaves in the cache is not known.
+        self._is_known = True
 
     def prepare(
         self,
@@ -83,24 +94,31 @@ class KvReuse:
     ) -> PromptPart | None:
         cached_tokens, self._cached_tokens = self._cached_tokens, []
         was_kept, self._is_kept = self._is_kept, False
-        if not self.enabled:
-            return PromptPart(prompt)
-        if isinstance(prompt, list) and not isolated:
-            self._is_kept = True
-            same_adapter, self._lora = lora == self._lora, lora
-            reusable = self._count_reusable(runtime, cached_tokens, prompt) if same_adapter else 0
+        was_known, self._is_known = self._is_known, False
+        if isolated or not self.enabled or not (self.skip_prefixes or isinstance(prompt, list)):
+            # A run without history continues nothing, unless the runtime skips what it knows.
+            may_continue = was_kept or self.skip_prefixes
+            return self._clear(runtime, PromptPart(prompt)) if may_continue else PromptPart(prompt)
+        self._is_kept = True
+        same_adapter, self._lora = lora == self._lora, lora
+        if self.skip_prefixes:
+            part = PromptPart(prompt, skips_prefix=True)
+            return part if same_adapter and was_known else self._clear(runtime, part)
+        if isinstance(prompt, list) and same_adapter:
+            reusable = self._count_reusable(runtime, cached_tokens, prompt)
             if reusable > 0:
                 return PromptPart(prompt[reusable:], reusable, keep_history=True)
-        elif not was_kept:
-            # A run without history leaves nothing in the cache that the next run would continue.
-            return PromptPart(prompt)
+        return self._clear(runtime, PromptPart(prompt, keep_history=True))
+
+    def _clear(self, runtime: Runtime, part: PromptPart) -> PromptPart | None:
+        """Clear the key-value cache; return None, and end all reuse, if it stays full."""
         if runtime.clear_cache():
-            return PromptPart(prompt, keep_history=self._is_kept)
+            return part
         logger.warning(
             "the key-value cache was not empty after rkllm_clear_kv_cache, so the model is loaded "
             "again and every prompt read whole from here on (RKLLM_KV_REUSE)"
         )
-        self.enabled = self._is_kept = False
+        self.enabled = self.skip_prefixes = self._is_kept = False
         return None
 
     def _count_reusable(self, runtime: Runtime, cached_tokens: list[int], prompt: list[int]) -> int:
@@ -124,6 +142,7 @@ class KvReuse:
         failed = run.failed or run.code or not (run.finished or run.stopped)
         if failed:
             return
+        self._is_known = True
         # If there is a token, the prompt was computed completely, even if the run was aborted.
         if cache is not None and run.tokens:
             self._caches.commit(cache, _tokens_or_empty(prompt))
@@ -136,7 +155,7 @@ class KvReuse:
 
     def reset(self) -> None:
         """Forget all recorded state, after the model was loaded."""
-        self._cached_tokens, self._is_kept = [], False
+        self._cached_tokens, self._is_kept, self._is_known = [], False, True
         self._caches.reset()
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected
-from engine.fingerprint import sha256_of_ends
+from engine.fingerprint import file_fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,9 @@ class PromptCaches:
         self._folders: dict[str | None, Path] = {}
         self._loaded_path: Path | None = None
         # Whether a run that saved a cache was aborted since the model was loaded. Loading a cache
-        # then crashes 1.2.3 on RK3576 (oRKLLM).
+        # then crashes 1.2.3 on RK3576 (oRKLLM), unless the doctor found that it does not.
         self._is_unsafe = False
+        self.can_load_after_abort = False
 
     @property
     def enabled(self) -> bool:
@@ -59,11 +60,11 @@ class PromptCaches:
         """Determine the folders of this model and its adapters; call it when the ABI is known."""
         if self._root is None:
             return
-        base_name = f"{self._model.stem}-{_fingerprint(self._model)}-abi{abi}"
+        base_name = f"{self._model.stem}-{file_fingerprint(self._model)}-abi{abi}"
         self._folders[None] = self._root / base_name
         for adapter in adapters:
             # Contains the file's fingerprint, because the name may later refer to another file.
-            folder_name = f"{base_name}-lora-{_fingerprint(adapter.path)}-{adapter.scale:g}"
+            folder_name = f"{base_name}-lora-{file_fingerprint(adapter.path)}-{adapter.scale:g}"
             self._folders[adapter.name] = self._root / folder_name
 
     def cache_path(self, name: str | None, lora: str | None) -> Path | None:
@@ -107,7 +108,7 @@ class PromptCaches:
     def record_abort(self, path: Path) -> None:
         """Record that the run was aborted that may have saved a cache, and remove its leftovers."""
         if self._loaded_path != path:
-            self._is_unsafe = True
+            self._is_unsafe = not self.can_load_after_abort
             _remove(_temporary_path(path))
 
     def commit(self, path: Path, tokens: list[int]) -> None:
@@ -209,8 +210,3 @@ def _common_prefix_length(first: list[int], second: list[int]) -> int:
     pairs = zip(first, second, strict=False)
     shorter = min(len(first), len(second))
     return next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
-
-
-def _fingerprint(path: Path) -> str:
-    """Return an identifier of a file, from its size and the bytes at its start and end."""
-    return f"{path.stat().st_size:x}-{sha256_of_ends(path)[:12]}"

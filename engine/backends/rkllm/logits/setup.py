@@ -5,12 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.profile import Profile
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import ModelLoadFailed
 
 if TYPE_CHECKING:
     from engine.backends.rkllm.logits.token_loop import TokenLoop
+
+
+def check_logits(abi: Abi, profile: Profile) -> None:
+    """Raise ModelLoadFailed if RKLLM_MODE=logits would end the process at the second token.
+
+    1.2.3 ended so on an RK3588 (oRKLLM 51643f0), so with that ABI the doctor must have found that
+    this board's library does not.
+    """
+    if profile.logits_with_history is False:
+        raise ModelLoadFailed(
+            "RKLLM_MODE=logits does not work with this library: it cannot compute logits of tokens "
+            "that follow others, as the doctor found (RKLLM_PROFILE)"
+        )
+    if profile.logits_with_history is None and not abi.sampling_per_run:
+        raise ModelLoadFailed(
+            f"RKLLM_MODE=logits ends the process with some libraries of ABI {abi.name}: let "
+            "`python -m handler doctor` find out whether it does here, with RKLLM_PROFILE as the "
+            "file for the outcome"
+        )
 
 
 def build_token_loop(

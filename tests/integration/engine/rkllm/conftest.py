@@ -13,6 +13,7 @@ import pytest
 from engine import BackendConfig, Engine
 from engine.backends.rkllm import detect
 from engine.backends.rkllm.abi import ABIS, Abi
+from engine.backends.rkllm.profile import Profile, write_profile
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import build, write_script
 from tests.integration.engine.rkllm.driver import Driver
@@ -43,6 +44,7 @@ _BACKEND_OPTIONS = {
     "mode",
     "n_batch",
     "pooling",
+    "profile",
     "prompt_caches",
     "record",
     "record_text",
@@ -165,6 +167,10 @@ def rkllm_of(
         path = script if isinstance(script, Path) else model(script)
         of_backend = {name: options.pop(name) for name in _BACKEND_OPTIONS & options.keys()}
         fields = {"model_path": str(path), "model_name": "fake", "lib_path": str(library)}
+        if of_backend.get("mode") == "logits" and "profile" not in of_backend:
+            # With ABI 1.2 the doctor must have found that this works.
+            of_backend["profile"] = str(profile := path.with_suffix(".profile.json"))
+            write_profile(profile, library, path, Profile(logits_with_history=True))
         config = BackendConfig("rkllm", {**fields, **of_backend})
         return engine_factory(config, **{"isolation": isolation, **options})
 

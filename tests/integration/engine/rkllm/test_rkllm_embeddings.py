@@ -15,6 +15,7 @@ import pytest
 
 from engine import Engine, Priority
 from engine.backends.rkllm.abi import ABI_12, Abi
+from engine.backends.rkllm.profile import Profile, write_profile
 from engine.backends.rkllm.structs import CallbackAnswer
 from engine.doctor import Doctor
 from engine.errors import (
@@ -269,8 +270,12 @@ async def test_output_is_released_where_the_runtime_supports_it(
 def test_doctor_tests_an_embedding_in_both_modes(
     library: Path, model: Callable[[str], Path], mode: str
 ) -> None:
+    path = model(f"vocabulary 260\nchatter none\n{COUNT}")
+    profile = path.with_suffix(".json")
+    write_profile(profile, library, path, Profile(logits_with_history=True))
     options = {
-        "model_path": str(model(f"vocabulary 260\nchatter none\n{COUNT}")),
+        "model_path": str(path),
+        "profile": str(profile),
         "model_name": "fake",
         "lib_path": str(library),
         "mode": mode,

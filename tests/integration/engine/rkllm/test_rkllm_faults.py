@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from engine.errors import (
     GenerationCancelled,
 )
 from engine.hooks import EngineEvent, HostLost
+from engine.timeouts import Timeouts
 from tests.conftest import SMALL_RULES
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.odd import build_odd
@@ -599,3 +601,24 @@ async def test_close_frees_the_handle_once(rkllm_of: RkllmMaker, call_log: Path,
     assert len(calls(call_log, "rkllm_destroy")) == 1
     assert read_log(call_log)[-1].name == "rkllm_destroy"
     await wait_until(lambda: engine.running == 0)
+
+
+@only_13
+@only_processes
+async def test_long_prefill_is_awaited_and_a_dead_one_is_found(rkllm_of: RkllmMaker) -> None:
+    # Of 9,000 tokens in 400 s, with the default limit of 300 s, everything 100 times as fast.
+    script = (
+        'answer when="7 7 7"\n  prefill_ms 600000\n'
+        'answer\n  prefill_ms 0 us_per_token=445\n  say "at last"\n'
+    )
+    limits = {
+        "prefill_timeout_s": Timeouts().prefill_timeout_s / 100,
+        "stall_timeout_s": Timeouts().stall_timeout_s / 100,
+    }
+    engine = rkllm_of(script, context_length=16_384, abort_grace_s=0.2, **limits)
+    began = time.monotonic()
+    text, _ = await ask(engine, tuple(range(9_000)))
+    assert text == "at last"
+    assert time.monotonic() - began >= 4
+    with pytest.raises(EngineStalled, match=r"no first token came within 3 s"):
+        await ask(engine, (7,) * 100)

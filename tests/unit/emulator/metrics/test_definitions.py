@@ -20,7 +20,7 @@ from validation.rules_validator import RulesValidator
 
 ROOT = Path(__file__).resolve().parents[4]
 # Prometheus's base units, and what has none.
-UNITS = ("_seconds", "_bytes", "_total")
+UNITS = ("_seconds", "_bytes", "_total", "_ratio", "_hertz", "_celsius")
 COUNTS = {"info", "engine_state", "engine_slots", "slots_in_use", "requests_waiting"} | {
     *("jobs", "jobs_max", "job_database_up", "workers", "batches", "model_copies")
 }

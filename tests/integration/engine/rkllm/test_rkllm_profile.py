@@ -1,0 +1,142 @@
+"""The engine chooses by the file with what the doctor measured, and is safe without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Engine
+from engine.backends.rkllm.abi import ABI_12, Abi
+from engine.backends.rkllm.profile import Profile, write_profile
+from engine.errors import BackendFailed, ModelLoadFailed
+from tests.fake_rkllm import read_log
+from tests.fake_rkllm.tokenizer import write_tokenizer
+from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.support import ask
+
+only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+
+FIRST, SECOND = tuple(range(40)), (*range(30), 200, 201)
+# The answer names the whole prompt, so that a token too few would show.
+SPEAKS = 'prefix_reuse on\nanswer\n  cache told\n  abort ms=0 finish\n  say "\\{prompt}" id=250\n'
+
+Profiled = Callable[..., Engine]
+
+
+@pytest.fixture
+def profiled(
+    rkllm_of: RkllmMaker, library: Path, model: Callable[[str], Path], tmp_path: Path
+) -> Profiled:
+    """Return a function that builds an engine for a script and the outcomes of a profile."""
+    write_tokenizer(tmp_path)
+
+    def build(script: str, outcomes: dict[str, Any], **options: Any) -> Engine:
+        path = model(script)
+        profile = path.with_suffix(".json")
+        write_profile(profile, library, path, Profile(**outcomes))
+        return rkllm_of(path, profile=str(profile), **options)
+
+    return build
+
+
+def calls(log: Path, name: str) -> int:
+    return sum(call.name == name for call in read_log(log))
+
+
+async def test_prompts_of_other_chats_share_their_start_where_the_runtime_skips_it(
+    profiled: Profiled, call_log: Path
+) -> None:
+    engine = profiled(SPEAKS, {"prefix_reuse": True})
+    reused = []
+    for prompt in (FIRST, SECOND, FIRST, FIRST):
+        text, finish = await ask(engine, prompt)
+        assert text == " ".join(map(str, prompt))
+        reused.append(finish.usage.cached_tokens)
+    assert reused == [0, 30, 30, 39]
+    assert calls(call_log, "rkllm_clear_kv_cache") == 0
+
+
+@pytest.mark.parametrize("outcomes", [{"prefix_reuse": False}, {}])
+async def test_another_chat_clears_the_cache_without_that_outcome(
+    profiled: Profiled, call_log: Path, outcomes: dict[str, Any]
+) -> None:
+    engine = profiled(SPEAKS, outcomes)
+    for prompt in (FIRST, SECOND):
+        assert (await ask(engine, prompt))[1].usage.cached_tokens == 0
+    assert calls(call_log, "rkllm_clear_kv_cache") == 2
+
+
+@only_threads
+async def test_reuse_that_is_off_clears_what_the_runtime_would_skip(
+    profiled: Profiled, call_log: Path
+) -> None:
+    engine = profiled(SPEAKS, {"prefix_reuse": True}, kv_reuse=False)
+    for prompt in (FIRST, FIRST):
+        assert (await ask(engine, prompt))[1].usage.cached_tokens == 0
+    contexts = [call for call in read_log(call_log) if call.name == "context"]
+    assert [call.values["held"] for call in contexts] == ["0", "0"]
+
+
+@only_threads
+async def test_adapters_share_no_start(profiled: Profiled, call_log: Path, tmp_path: Path) -> None:
+    # The fake library ends the process that skips what another adapter computed.
+    adapter = tmp_path / "legal.rkllm"
+    adapter.write_bytes(b"an adapter")
+    engine = profiled(SPEAKS, {"prefix_reuse": True}, lora=f"legal={adapter}")
+    for lora in (None, "legal", None):
+        assert (await ask(engine, FIRST, lora=lora))[1].usage.cached_tokens == 0
+
+
+@only_threads
+async def test_nothing_is_skipped_after_a_failed_run(profiled: Profiled, call_log: Path) -> None:
+    script = 'prefix_reuse on\nanswer when="200"\n  error "no"\nanswer\n  say "a"\n'
+    engine = profiled(script, {"prefix_reuse": True})
+    await ask(engine, FIRST)
+    with pytest.raises(BackendFailed):
+        await ask(engine, SECOND)
+    assert (await ask(engine, FIRST))[1].usage.cached_tokens == 0
+
+
+async def test_text_and_prompts_cached_in_files_are_answered_with_that_outcome(
+    profiled: Profiled, tmp_path: Path
+) -> None:
+    engine = profiled(SPEAKS, {"prefix_reuse": True}, prompt_caches=str(tmp_path / "caches"))
+    await ask(engine, FIRST)
+    await ask(engine, SECOND, prompt_cache="bot")
+    assert (await ask(engine, SECOND, prompt_cache="bot"))[1].usage.cached_tokens == 31
+    assert (await ask(engine, FIRST))[0] == " ".join(map(str, FIRST))
+
+
+async def test_logits_mode_is_refused_where_history_crashes(profiled: Profiled) -> None:
+    script = "vocabulary 260\nhistory_logits crash\nanswer\n"
+    engine = profiled(script, {"logits_with_history": False}, mode="logits")
+    with pytest.raises(ModelLoadFailed, match="as the doctor found"):
+        await engine.ready()
+
+
+async def test_logits_mode_needs_an_outcome_only_with_abi_12(profiled: Profiled, abi: Abi) -> None:
+    engine = profiled("vocabulary 260\nanswer\n", {}, mode="logits")
+    if abi is ABI_12:
+        with pytest.raises(ModelLoadFailed, match="let `python -m handler doctor` find out"):
+            await engine.ready()
+    else:
+        await ask(engine, (1, 2), max_tokens=2)
+
+
+@pytest.mark.parametrize("outcome", [True, False, None])
+async def test_model_is_reloaded_after_an_aborted_save_unless_the_outcome_says_otherwise(
+    profiled: Profiled, call_log: Path, tmp_path: Path, outcome: bool | None
+) -> None:
+    speaks = 'answer\n  abort ms=0 finish\n  say "a" times=50 us=2000\n'
+    script = speaks if outcome else f"aborted_save spoils\n{speaks}"
+    engine = profiled(
+        script, {"cache_load_after_abort": outcome}, prompt_caches=str(tmp_path / "caches")
+    )
+    await ask(engine, FIRST, prompt_cache="bot")
+    request: dict[str, Any] = {"stop": ("aaa",), "prompt_cache": "other"}
+    await ask(engine, SECOND, **request)
+    assert (await ask(engine, FIRST, prompt_cache="bot"))[1].usage.cached_tokens == 39
+    assert calls(call_log, "rkllm_init") == (1 if outcome else 2)
