@@ -43,14 +43,15 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     except SettingError as error:
         exit_on_setting_error(error)
     if doctor_arguments is not None:
-        from handler import doctor
-        from handler.doctor_recording import apply_recording
+        from handler.doctor import command
+        from handler.doctor.recording import apply_recording
 
         try:
             settings = apply_recording(settings, doctor_arguments)
         except SettingError as error:
             exit_on_setting_error(error)
-        return doctor.main([*build_engine_configs(settings).values()])
+        configs = [*build_engine_configs(settings).values()]
+        return command.main(configs, doctor_arguments.gguf)
     engine = build_engine(settings)
     engine.spawn()
 

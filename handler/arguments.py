@@ -31,10 +31,14 @@ docs/settings.md."""
 
 @dataclass(frozen=True, slots=True)
 class DoctorArguments:
-    """The arguments of the command `doctor`; `record` is the file of a recording, if any."""
+    """The arguments of the command `doctor`.
+
+    `record` is the file of a recording, and `gguf` the model to compare with; None without one.
+    """
 
     record: Path | None = None
     record_text: bool = False
+    gguf: Path | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,10 +102,18 @@ def _parse_doctor_options(arguments: Sequence[str], prog: str) -> DoctorArgument
         help="record the calls and callbacks of RKLLM's library to a new file, without texts",
     )
     parser.add_argument("--record-text", action="store_true", help="record prompts and answers too")
+    parser.add_argument(
+        "--compare",
+        metavar="GGUF",
+        type=Path,
+        help="also run this model, in GGUF format, on the fastest CPUs, and say which is faster",
+    )
     options = parser.parse_args(arguments)
+    if options.compare is not None and not options.compare.is_file():
+        parser.error(f"--compare: there is no file {options.compare}")
     if options.record_text and options.record is None:
         parser.error("--record-text needs --record FILE")
-    return DoctorArguments(options.record, options.record_text)
+    return DoctorArguments(options.record, options.record_text, options.compare)
 
 
 def _worker_parser(prog: str) -> Parser:

@@ -110,6 +110,12 @@ class RkllmSettings(BaseSettings):
         examples=["/var/lib/worker-rkllm/profile.json"],
     )
 
+    rkllm_device_lock: bool = Field(
+        True,
+        description="`on`: refuse to load a model while another server uses the NPU. `off`: allow "
+        "it, although two servers on one NPU have crashed a kernel.",
+    )
+
     @field_validator("rkllm_lora")
     @classmethod
     def _adapters(cls, value: str) -> str:
@@ -131,8 +137,8 @@ class RkllmSettings(BaseSettings):
             "lib_path": self.rkllm_lib_path,
             "tokenizer": self.rkllm_tokenizer,
             "prompt_caches": self.rkllm_prompt_caches,
-            "record": self.rkllm_record,
             "profile": self.rkllm_profile,
+            "record": self.rkllm_record,
         }
         return {
             "abi": self.rkllm_abi,
@@ -145,5 +151,6 @@ class RkllmSettings(BaseSettings):
             "kv_reuse": self.rkllm_kv_reuse,
             "n_batch": self.rkllm_n_batch,
             "record_text": self.rkllm_record_text,
+            "device_lock": self.rkllm_device_lock,
             **{name: None if path is None else str(path) for name, path in paths.items()},
         }

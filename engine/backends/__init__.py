@@ -24,3 +24,16 @@ def build(name: str, options: BackendOptions) -> Backend:
 
         return ScriptedBackend(**options)
     raise ValueError(f"there is no backend {name!r}")
+
+
+def open_shared_files(name: str, options: BackendOptions) -> dict[str, tuple[int, ...]]:
+    """Open the files that all engine processes of a server share, by the option that takes them.
+
+    They are passed on to each process. Opened by each one on its own, a lock on such a file would
+    exclude the server's other processes.
+    """
+    if name == "rkllm" and options.get("device_lock", True):
+        from engine.backends.rkllm.device_lock import open_device
+
+        return {"device_files": open_device(options.get("device_path"))}
+    return {}

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,17 @@ class EngineProcess:
     `socket` is this side's end of the connection; its reader closes it.
     """
 
-    def __init__(self, config: bytes, folder: str, output_tail: OutputTail) -> None:
-        """Start the process. Raises OSError, or RuntimeError if no thread can be started."""
+    def __init__(
+        self,
+        config: bytes,
+        folder: str,
+        output_tail: OutputTail,
+        shared_files: Sequence[int] = (),
+    ) -> None:
+        """Start the process, which inherits the descriptors in `shared_files`.
+
+        Raises OSError, or RuntimeError if no thread can be started.
+        """
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -45,7 +54,7 @@ class EngineProcess:
                     "engine.hosts.child",
                     str(theirs.fileno()),
                     folder=folder,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *shared_files),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

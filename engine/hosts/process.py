@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+from engine.backends import open_shared_files
 from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.capabilities import Capabilities
 from engine.config import BackendConfig
@@ -142,8 +143,10 @@ class ProcessHost:
         """
         if self._process is not None or self.failure is not None:
             return
+        shared_files = open_shared_files(self._config.backend, self._config.options)
+        options = {**self._config.options, **shared_files}
         try:
-            config = encode(asdict(self._config))
+            config = encode(asdict(replace(self._config, options=options)))
         except TypeError as error:
             self._fail_permanently(
                 ModelLoadFailed(
@@ -154,7 +157,12 @@ class ProcessHost:
             return
         self._start_error = None
         try:
-            process = EngineProcess(config, self._folder.name, self._output_tail)
+            process = EngineProcess(
+                config,
+                self._folder.name,
+                self._output_tail,
+                [each for files in shared_files.values() for each in files],
+            )
         except (OSError, RuntimeError) as error:
             self._start_error = error
             return

@@ -173,6 +173,7 @@ int rkllm_init(LLMHandle *handle, RKLLMParam *param, InitCallback callback)
     Position position = next_position(script, param->model_path);
     int status = load(script, param, position);
     if (status != 0) {
+        log_call("init_failed status=%d", status);
         script_free(script);
         return status;
     }

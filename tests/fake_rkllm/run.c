@@ -223,8 +223,10 @@ Run *run_new(Instance *instance, const char *call, const RKLLMInput *input,
         }
     }
     instance->paused = NULL;
-    log_call("%s run=%lu tokens=%zu places=%zu userdata=%p", call, run->number,
-             run->seen.tokens.length, places, userdata);
+    log_call("%s run=%lu tokens=%zu places=%zu userdata=%p mode=%d history=%d saves=%d lora=%s",
+             call, run->number, run->seen.tokens.length, places, userdata, run->seen.mode,
+             run->seen.keep_history, run->seen.saves_cache,
+             run->seen.lora == NULL ? "-" : run->seen.lora);
     return run;
 }
 

@@ -16,6 +16,7 @@ from engine.backends.rkllm.abi import MissingSymbols, bind
 from engine.backends.rkllm.batching.batch import Batch, BatchedRequest
 from engine.backends.rkllm.batching.scheduler import BatchScheduler
 from engine.backends.rkllm.checks import check_batch, check_context, check_model
+from engine.backends.rkllm.device_lock import open_device, require_device
 from engine.backends.rkllm.embeddings import HiddenStates, Pooling
 from engine.backends.rkllm.inputs import (
     RuntimeInput,
@@ -72,9 +73,12 @@ class RkllmBackend:
         mode: with "logits" the runtime only computes logits; tokens are sampled here, and each
             prompt is computed completely.
         n_batch: the number of concurrent calls of `run`, which share runs if it is above 1.
+        profile: the file with what the doctor measured on this board.
         record: a file to record calls and callbacks of the library to; another one if it exists.
         record_text: whether prompts, answers and token ids are recorded too.
-        profile: the file with what the doctor measured on this board.
+        device_lock: refuse to load while another server uses the NPU.
+        device_path: a file to lock instead of the NPU's.
+        device_files: descriptors of these files that this server has opened and locked already.
     """
 
     def __init__(
@@ -95,9 +99,12 @@ class RkllmBackend:
         kv_reuse: bool = True,
         prompt_caches: str | None = None,
         n_batch: int = 1,
+        profile: str | None = None,
         record: str | None = None,
         record_text: bool = False,
-        profile: str | None = None,
+        device_lock: bool = True,
+        device_path: str | None = None,
+        device_files: Sequence[int] | None = None,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -115,13 +122,16 @@ class RkllmBackend:
             base_domain_id=base_domain_id,
             n_batch=n_batch,
         )
+        self._device_lock = device_lock
+        self._device_path = device_path
+        self._device_files = device_files
         self._lora = lora
         self._pooling = pooling
         self._mode = mode
+        self._profile_path = None if profile is None else Path(profile)
         self._record_path = Path(record) if record is not None else None
         self._records_text = record_text
         self._recorder: Recorder | None = None
-        self._profile_path = None if profile is None else Path(profile)
         self._token_loop: TokenLoop | None = None
         self._adapters: tuple[LoraAdapter, ...] = ()
         # Serialises runs and embeddings, which another thread computes.
@@ -151,6 +161,9 @@ class RkllmBackend:
         check_batch(config.n_batch, self._mode, self._prompt_caches.enabled, has_tokenizer)
         path = library.find_library(self._lib_path)
         driver.check_driver()
+        if self._device_lock:
+            files = self._device_files
+            require_device(open_device(self._device_path) if files is None else files)
         if (cpu_warning := driver.find_cpu_warning(config.cpu_mask)) is not None:
             logger.warning("%s", cpu_warning)
         evidence = detect.inspect_library(path)

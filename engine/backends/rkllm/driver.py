@@ -27,6 +27,8 @@ _UNSUPPORTED_CHIPS = {
 }
 # The fewest with which a run of 1.3.1 was seen to work.
 _MIN_CPUS = 3
+# Docker hides the first one; deploy/compose.yaml mounts the tree as the second.
+_DEVICE_TREES = ("proc/device-tree", "device-tree")
 _ROOT = Path("/")
 
 
@@ -45,10 +47,10 @@ class Driver:
 
 def read_driver(root: Path = _ROOT) -> Driver:
     """Read the driver's state from the kernel; most of it needs root and a mounted debugfs."""
-    compatible = _read(root / "proc/device-tree/compatible")
+    compatible = _read_device_tree(root, "compatible")
     board, chip = None, _CHIP.search(compatible)
     if "rockchip" in compatible:
-        board = _read(root / "proc/device-tree/model").strip("\0\n ") or "a Rockchip board"
+        board = _read_device_tree(root, "model").strip("\0\n ") or "a Rockchip board"
     version = ""
     for path in ("sys/kernel/debug/rknpu/version", "proc/debug/rknpu/version"):
         version = version or _read(root / path)
@@ -100,6 +102,10 @@ def describe_driver(root: Path = _ROOT) -> str:
     return f"the NPU driver is {driver.version}" + (
         ", 0.9.8 or newer is recommended" if is_old else ""
     )
+
+
+def _read_device_tree(root: Path, name: str) -> str:
+    return next(filter(None, (_read(root / tree / name) for tree in _DEVICE_TREES)), "")
 
 
 def _read(path: Path) -> str:

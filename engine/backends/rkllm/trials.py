@@ -55,7 +55,13 @@ def run_trial(step: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]
         ModelLoadFailed: the model was not loaded.
         BackendFailed: the runtime failed, so the outcome is that it does not work.
     """
-    plain = {"mode": "generate", "n_batch": 1, "sampling": "reload", "profile": None}
+    plain = {
+        "mode": "generate",
+        "n_batch": 1,
+        "sampling": "reload",
+        "profile": None,
+        "record": None,
+    }
     backend = RkllmBackend(**{**options, **plain})
     context_length = backend.load().context_length
     backend.loaded_model.load_for_sampling(_GREEDY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from handler.doctor_report import ASSUMPTIONS
+from handler.doctor.report import ASSUMPTIONS
 from tests.conftest import ScriptFactory
 from tests.fake_rkllm import build, write_script
 from tests.integration.handler.control_plane import clean_environment
@@ -72,16 +73,16 @@ class Reported:
 
 
 class Doctor(Protocol):
-    def __call__(self, **settings: str) -> Reported: ...
+    def __call__(self, *arguments: str, **settings: str) -> Reported: ...
 
 
 @pytest.fixture
 def doctor(tmp_path: Path) -> Doctor:
     """Runs it in a home that is the test's folder."""
 
-    def run(**settings: str) -> Reported:
+    def run(*arguments: str, **settings: str) -> Reported:
         done = subprocess.run(
-            [sys.executable, "-m", "handler", "doctor"],
+            [sys.executable, "-m", "handler", "doctor", *arguments],
             env=clean_environment(tmp_path, settings),
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
@@ -106,10 +107,12 @@ def rkllm(
 ) -> Callable[..., Reported]:
     """Runs it on the stand-in of an ABI, over a script."""
 
-    def run(abi: str, script: str, **settings: str) -> Reported:
+    def run(abi: str, script: str, *arguments: str, **settings: str) -> Reported:
         model = write_script(tmp_path / "model.rkllm", script)
         library = fake_library(abi)
-        return doctor(MODEL_PATH=str(model), **{"RKLLM_LIB_PATH": str(library), **settings})
+        return doctor(
+            *arguments, MODEL_PATH=str(model), **{"RKLLM_LIB_PATH": str(library), **settings}
+        )
 
     return run
 
@@ -347,3 +350,44 @@ def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: Callable[..., R
     assert done.code == 1
     assert "- loading: `ModelLoadFailed: MODEL_PATH: " in done.section("What failed")
     assert "Prompts with a common start" not in done.page
+
+
+def test_comparison_says_which_engine_is_faster(
+    rkllm: Callable[..., Reported], model_path: Path
+) -> None:
+    # Two tokens a second, which any machine exceeds with the built-in model.
+    slow = """
+        answer when="walnut walnut"
+          prefill_ms 0 us_per_token=50000
+          say "nut " times=2
+        answer when="twenty"
+          say "one " times=4 us=500000
+        answer
+          abort ms=0
+          say "one " times=20 us=20000
+    """
+    done = rkllm("1.3.1", slow, "--compare", str(model_path), CONTEXT_LENGTH="256")
+    assert done.code == 0, done.page
+    section = done.section("Comparison with a GGUF")
+    values = dict(line[2:].split(": ", 1) for line in section.splitlines())
+    assert 1.5 < float(values["tokens a second of answers, rkllm"]) < 2.5
+    assert 15 < float(values["tokens a second of prompts, rkllm"]) < 25
+    for each in ("prompts", "answers"):
+        assert float(values[f"tokens a second of {each}, GGUF"]) > 25
+        assert re.fullmatch(r"`GGUF, \d+\.\d times`", values[f"faster for {each}"])
+
+
+def test_comparison_with_a_damaged_model_is_a_failure(
+    rkllm: Callable[..., Reported], tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF")
+    done = rkllm("1.3.1", TRIED.format(line=""), "--compare", str(damaged))
+    assert done.code == 1
+    assert "- comparison with a GGUF: `ModelLoadFailed: " in done.section("What failed")
+
+
+def test_comparison_with_a_missing_model_is_refused_at_once(doctor: Doctor) -> None:
+    done = doctor("--compare", "none.gguf")
+    assert done.code == 2
+    assert "--compare: there is no file none.gguf" in done.stderr

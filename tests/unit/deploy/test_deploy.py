@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from emulator.settings import EmulatorSettings
+from engine.backends.rkllm.device_lock import LOCK_FOLDERS
+from engine.backends.rkllm.driver import read_driver
 from tests.dockerfile import default_build, outside_bases
 from tests.unit.deploy.reading import read
 
@@ -87,6 +89,29 @@ def test_its_server_writes_where_the_image_lets_it(monkeypatch: pytest.MonkeyPat
     assert any(
         f"install -d -o {of_the_image('USER')[0]} {folder}" in run for run in of_the_image("RUN")
     )
+
+
+def test_its_server_reads_the_device_tree_where_docker_does_not_hide_it(tmp_path: Path) -> None:
+    mounts = [each.split(":") for each in SERVER["volumes"]]
+    [(folder, mode)] = [rest for source, *rest in mounts if source.startswith("/sys/firmware")]
+    assert mode == "ro"
+    # Docker's default masked paths, and with them all mounts below.
+    assert not folder.startswith(("/proc", "/sys"))
+    tree = tmp_path / folder.lstrip("/")
+    tree.mkdir()
+    (tree / "compatible").write_text("radxa,rock-5b\0rockchip,rk3588\0")
+    assert read_driver(tmp_path).chip == "rk3588"
+
+
+def test_its_server_shares_the_lock_on_the_npu_with_the_machine() -> None:
+    assert f"/{LOCK_FOLDERS[0]}:/{LOCK_FOLDERS[0]}" in SERVER["volumes"]
+    assert of_the_unit("ReadWritePaths") == [f"-/{LOCK_FOLDERS[0]}"]
+
+
+def test_its_server_keeps_the_least_privilege_and_enough_cpus() -> None:
+    assert SERVER["cap_drop"] == ["ALL"]
+    assert SERVER["security_opt"] == ["no-new-privileges:true"]
+    assert not {"privileged", "cpus", "cpuset"} & set(SERVER)
 
 
 def test_the_unit_waits_longer_than_the_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,3 +54,10 @@ def test_links_within_the_page_have_targets() -> None:
     headings = re.findall(r"^#+ (.+)$", PAGE, re.M)
     there = {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= there
+
+
+def test_statement_with_a_source_of_rockchip_has_no_dagger() -> None:
+    # The dagger marks what no source confirms.
+    assert re.findall(r"\((?:manual|header|README|changelog)[^)]*\)[.,]? ?†", PAGE) == []
+    assert re.findall(r"† ?\((?:manual|header|README|changelog)[^)]*\)", PAGE) == []
+    assert "**†** marks what no such source confirms" in PAGE

@@ -63,6 +63,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_N_BATCH": ("4", 4),
     "RKLLM_RECORD": ("some/board.jsonl", Path("some/board.jsonl")),
     "RKLLM_RECORD_TEXT": ("on", True),
+    "RKLLM_DEVICE_LOCK": ("off", False),
     "THREADS": ("3", 3),
     "APPLY_CHAT_TEMPLATE": ("off", "off"),
     "TOOL_PARSER": ("hermes", "hermes"),

@@ -38,6 +38,8 @@ _BACKEND_OPTIONS = {
     "base_domain_id",
     "context_length",
     "cpu_mask",
+    "device_lock",
+    "device_path",
     "kv_reuse",
     "lib_path",
     "lora",

@@ -506,6 +506,10 @@ def test_calls_are_logged_in_order(driver: DriverFactory, call_log: Path) -> Non
         "tokens": "2",
         "places": "1",
         "userdata": "0x5",
+        "mode": "0",
+        "history": "0",
+        "saves": "0",
+        "lora": "-",
     }
     assert calls[3].values == {"run": "1", "said": "3", "end": "finished", "status": "0"}
     assert [call.ns for call in calls] == sorted(call.ns for call in calls)

@@ -32,6 +32,16 @@ def test_board_with_a_driver(tmp_path: Path) -> None:
     assert driver.describe_driver(root) == "the NPU driver is 0.9.8"
 
 
+def test_board_is_read_from_the_mount_of_a_container(tmp_path: Path) -> None:
+    # In a container /proc/device-tree leads to a folder that is masked.
+    (tmp_path / "sys/firmware").mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/device-tree").symlink_to("../sys/firmware/devicetree/base")
+    mount = {name.replace("proc/", ""): content for name, content in BOARD.items()}
+    root = root_of(tmp_path, mount, VERSION)
+    assert driver.read_driver(root) == Driver("Radxa ROCK 5B", "0.9.8", True, "rk3588")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "version"),
     [

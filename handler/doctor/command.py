@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from engine import BackendConfig, EngineConfig, Timeouts
-from handler.doctor_comparison import compare_with_gguf
-from handler.doctor_examination import examine
-from handler.doctor_report import format_report
-from handler.doctor_trials import run_trials
+from handler.doctor.comparison import compare_with_gguf
+from handler.doctor.examination import examine
+from handler.doctor.report import format_report
+from handler.doctor.trials import run_trials
 
 
 def main(configs: Sequence[EngineConfig], gguf: Path | None = None) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from handler.arguments import DoctorArguments, parse_doctor
-from handler.doctor_recording import apply_recording
+from handler.doctor.recording import apply_recording
 from handler.setting_error import SettingError
 from handler.settings import Settings
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from engine import BackendConfig, Timeouts
 from engine.doctor import BEGINS, FAILED
-from handler.doctor_examination import examine
+from handler.doctor.examination import examine
 
 if TYPE_CHECKING:
-    from handler.doctor_report import Finding
+    from handler.doctor.report import Finding
 
 
 def run_trials(

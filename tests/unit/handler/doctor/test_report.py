@@ -10,9 +10,9 @@ import pytest
 
 from engine import BackendConfig, EngineConfig
 from engine.doctor import BEGINS, FAILED
-from handler import doctor
-from handler.doctor_examination import _describe_exit, _first_and_last_lines
-from handler.doctor_report import ASSUMPTIONS, Examination, Finding, format_report
+from handler.doctor import command
+from handler.doctor.examination import _describe_exit, _first_and_last_lines
+from handler.doctor.report import ASSUMPTIONS, Examination, Finding, format_report
 
 RKLLM = BackendConfig("rkllm", {"model_path": "/m/q.rkllm", "cpu_mask": 0, "tokenizer": None})
 MARK = "**not as assumed**"
@@ -235,13 +235,14 @@ def test_every_copy_of_every_model_has_a_report(
         domains.append(backend.options["base_domain_id"])
         return Examination(ended="" if succeeds or len(domains) != 2 else "it was interrupted")
 
-    monkeypatch.setattr(doctor, "examine", examine)
-    monkeypatch.setattr(doctor, "run_trials", lambda *rest: [])
+    monkeypatch.setattr(command, "examine", examine)
+    monkeypatch.setattr(command, "run_trials", lambda *rest: [])
     first, second, other = (
         BackendConfig("rkllm", {"model_path": path, "base_domain_id": domain})
         for domain, path in enumerate(["/m/a.rkllm", "/m/a.rkllm", "/m/b.rkllm"])
     )
-    code = doctor.main([EngineConfig(backend=first, copies=(second,)), EngineConfig(backend=other)])
+    configs = [EngineConfig(backend=first, copies=(second,)), EngineConfig(backend=other)]
+    code = command.main(configs)
     assert (domains, code) == ([0, 1, 2], 0 if succeeds else 1)
     out = capsys.readouterr().out
     assert (out.count("a.rkllm"), out.count("b.rkllm")) == (2, 1)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from engine import BackendConfig, Timeouts
 from engine.doctor import FAILED, SPEED_STEPS
 from engine.machine_info import find_big_cpus
-from handler.doctor_examination import examine
-from handler.doctor_report import Finding
+from handler.doctor.examination import examine
+from handler.doctor.report import Finding
 
 _STEP = "comparison with a GGUF"
 

@@ -17,7 +17,7 @@ from engine import BackendConfig, Timeouts
 from engine.doctor import BEGINS
 from engine.hosts.child_process import describe_exit, start_process
 from engine.temporary_folders import ScratchFolder
-from handler.doctor_report import Examination, Finding
+from handler.doctor.report import Examination, Finding
 
 # How much of the process's output is kept, at its start and again at its end.
 _MAX_LINES = 20
