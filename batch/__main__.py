@@ -23,7 +23,7 @@ from batch.cli.arguments import (
     add_submit_arguments,
     add_worker_arguments,
 )
-from handler.arguments import Parser
+from handler.settings.arguments import Parser
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,9 +91,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") ->
     from rich.console import Console
 
     from batch.settings import BatchSettings
-    from handler.logs import configure_logging
-    from handler.setting_error import SettingError, exit_on_setting_error
-    from handler.settings import read_settings
+    from handler.logs.configuration import configure_logging
+    from handler.settings.setting_error import SettingError, exit_on_setting_error
+    from handler.settings.shared_settings import read_settings
 
     settings = read_settings(BatchSettings)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)

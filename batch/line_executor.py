@@ -18,8 +18,8 @@ from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineRestarting
 from handler.composition import Services
 from handler.errors import HandlerError, InvalidRequest, error_info
-from handler.job_result import Interruption
-from handler.offload import check_body
+from handler.generation.offload import check_body
+from handler.job.job_result import Interruption
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from batch.input.source import InputError, LineSource
 from batch.line_executor import LineExecutor, LineOutcome
 from batch.output.journal import BatchJournal
 from batch.progress import BatchProgress
-from handler.attempts import MAX_CRASHES
+from handler.job.attempts import MAX_CRASHES
 
 _MIN_RETRY_DELAY_S = 0.5
 _MAX_RETRY_DELAY_S = 30.0

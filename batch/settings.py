@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from handler.settings import Settings
+from handler.settings.shared_settings import Settings
 
 
 class BatchSettings(Settings):

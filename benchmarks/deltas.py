@@ -31,8 +31,8 @@ from engine import (
 from engine.errors import EngineError
 from engine.generation import Generation
 from engine.hooks import Hooks
-from handler.active_generation import ActiveGeneration
-from handler.request import TextRequest
+from handler.generation.active_generation import ActiveGeneration
+from handler.input.request import TextRequest
 from handler.response import encode_answer
 
 NAME = "deltas"

@@ -13,7 +13,7 @@ from benchmarks.scripts import MODEL, RKLLM_CONTEXT, burst_text
 from benchmarks.stamping import STAMP
 from engine import BackendConfig, Engine, EngineConfig, GenerationRequest, SamplingParams
 from engine.config import Isolation
-from handler.job import JobHandler
+from handler.job.job_handler import JobHandler
 from handler.pipeline import Pipeline
 
 ISOLATIONS: tuple[Isolation, Isolation] = ("process", "thread")

@@ -12,7 +12,7 @@ if __name__ == "__main__":
     # The working folder comes first on the path, and a handler.py in it would hide our package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from handler.arguments import Parser
+from handler.settings.arguments import Parser
 
 _EXAMPLES = """\
 examples:
@@ -88,9 +88,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     )
     from emulator.preflight import check_exposure, check_files, listening_sockets
     from emulator.settings import EmulatorSettings
-    from handler.logs import configure_logging
-    from handler.setting_error import SettingError, exit_on_setting_error
-    from handler.settings import read_settings
+    from handler.logs.configuration import configure_logging
+    from handler.settings.setting_error import SettingError, exit_on_setting_error
+    from handler.settings.shared_settings import read_settings
 
     settings = read_settings(EmulatorSettings).model_copy(update=options)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
@@ -115,8 +115,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         from emulator.server.start_log import log_start
         from engine.hosts.process_utils import raise_open_files_limit
         from engine.temporary_folders import remove_abandoned
-        from handler.engine_configs import build_engine
-        from handler.model_settings import resolve_models
+        from handler.models.model_settings import resolve_models
+        from handler.settings.engine_configs import build_engine
 
         engine = None
         if program.file is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from handler.json_values import MAX_JSON_VALUES
+from handler.input.json_values import MAX_JSON_VALUES
 from jobs import Policy
 
 

@@ -31,7 +31,7 @@ from handler.composition import (
     build_result_uploader,
     build_services,
 )
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 from jobs import JobStore
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pathlib import Path
 from emulator.batches.folder_layout import LOCK, explain_refusal
 from emulator.http.allowed_hosts import is_loopback
 from emulator.settings import IN_MEMORY, EmulatorSettings
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 from jobs.sqlite.database_file import check_hard_links, find_user, is_locked, real_path
 
 # Uvicorn's own default.

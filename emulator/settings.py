@@ -12,10 +12,10 @@ from pydantic import Field, field_validator
 from emulator.config import ConnectionLimits, FaultRates, PolicyLimits, ScalingPolicy
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
 from emulator.http.open_paths import METRICS_PATH, OPEN_PATHS
-from handler.json_values import MAX_JSON_VALUES
-from handler.limits import PayloadLimits
-from handler.outbound_targets import OutboundPolicy, is_loopback
-from handler.worker_settings import ResultSettings
+from handler.delivery.limits import PayloadLimits
+from handler.delivery.outbound_targets import OutboundPolicy, is_loopback
+from handler.input.json_values import MAX_JSON_VALUES
+from handler.settings.worker_settings import ResultSettings
 from jobs import Limits, Policy
 
 # The value of JOB_DB that keeps jobs in memory only.

@@ -16,10 +16,10 @@ if __name__ == "__main__":
     # The working folder is first on the path, and an engine.py in it would hide this package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from handler.arguments import parse_doctor
+from handler.settings.arguments import parse_doctor
 
 if TYPE_CHECKING:
-    from handler.worker_settings import WorkerSettings
+    from handler.settings.worker_settings import WorkerSettings
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") -> int:
@@ -31,11 +31,11 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     """
     doctor_arguments = parse_doctor(argv, prog)
 
-    from handler.engine_configs import build_engine, build_engine_configs
-    from handler.model_settings import resolve_models
-    from handler.setting_error import NO_SDK, SettingError, exit_on_setting_error
-    from handler.settings import read_settings
-    from handler.worker_settings import WorkerSettings
+    from handler.models.model_settings import resolve_models
+    from handler.settings.engine_configs import build_engine, build_engine_configs
+    from handler.settings.setting_error import NO_SDK, SettingError, exit_on_setting_error
+    from handler.settings.shared_settings import read_settings
+    from handler.settings.worker_settings import WorkerSettings
 
     settings = read_settings(WorkerSettings)
     try:
@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     engine.spawn()
 
     from handler.composition import build_result_uploader, build_services, build_validation
-    from handler.local import has_local_platform, is_local, run_local
-    from handler.logs import configure_logging
+    from handler.logs.configuration import configure_logging
+    from handler.worker.local import has_local_platform, is_local, run_local
 
     level = settings.log_level
     if is_local() and "log_level" not in settings.model_fields_set:
@@ -81,14 +81,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
         engine.abandon()
         exit_on_setting_error(SettingError(NO_SDK))
 
-    from handler.sdk_cpuinfo_patch import patch_cpuinfo
+    from handler.worker.sdk_cpuinfo_patch import patch_cpuinfo
 
     os.environ.setdefault("RUNPOD_LOG_LEVEL", _sdk_level(settings))
     patch_cpuinfo()
 
-    from handler import worker
+    from handler.worker import runpod_worker
 
-    worker.serve(jobs, engine, settings.stream_mode)
+    runpod_worker.serve(jobs, engine, settings.stream_mode)
     return 0
 
 

@@ -13,22 +13,22 @@ import orjson
 from pydantic import ValidationError
 
 from engine import AnyEngine, engines_by_model
-from handler.active_generation import ActiveGeneration
-from handler.bucket import Bucket, check_name, check_secret, check_url
+from handler.delivery.bucket import Bucket, check_name, check_secret, check_url
+from handler.delivery.limits import PayloadLimits
+from handler.delivery.outbound_targets import OutboundPolicy
+from handler.delivery.results import ResultUploader
 from handler.errors import InvalidRequest
-from handler.job import JobHandler
-from handler.limits import PayloadLimits
-from handler.models import ModelRegistry
+from handler.generation.active_generation import ActiveGeneration
+from handler.input.options import PII_KINDS, OptionsInput, OptionsReader
+from handler.input.sampling import describe_value
+from handler.job.job_handler import JobHandler
+from handler.models.registry import ModelRegistry
 from handler.openai.service import OpenAIService
-from handler.options import PII_KINDS, OptionsInput, OptionsReader
-from handler.outbound_targets import OutboundPolicy
 from handler.pipeline import Pipeline
-from handler.results import ResultUploader
-from handler.sampling import describe_value
-from handler.setting_error import SettingError
-from handler.settings import Settings
-from handler.unused_settings import find_ineffective_settings, find_misspelled_settings
-from handler.worker_settings import ResultSettings
+from handler.settings.setting_error import SettingError
+from handler.settings.shared_settings import Settings
+from handler.settings.unused_settings import find_ineffective_settings, find_misspelled_settings
+from handler.settings.worker_settings import ResultSettings
 from validation import Validator
 from validation.options.language import LanguageCheck
 from validation.rules import DEFAULT_RULES, RulesError

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from engine import Chat, Delta, Engine, Message, Slot, TokenStream
 from engine.errors import EngineError
-from handler.active_generation import ActiveGeneration, BlockedStream
-from handler.completed_answer import CompletedAnswer
-from handler.content_log import log_prompt
 from handler.errors import InvalidRequest
-from handler.offload import run_in_thread
-from handler.reasoning_budget import BudgetedStream
-from handler.request import TextRequest
+from handler.generation.active_generation import ActiveGeneration, BlockedStream
+from handler.generation.completed_answer import CompletedAnswer
+from handler.generation.offload import run_in_thread
+from handler.generation.reasoning_budget import BudgetedStream
+from handler.input.request import TextRequest
+from handler.logs.content_log import log_prompt
 from validation import Issue, Validator, Verdict
 
 # Rules about the form of an answer. The model is given their messages for its second try.

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from engine import Delta, Timings
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 
 # The maximum number of removals in an output: a text may have one every few characters.
 MAX_REMOVALS = 100

@@ -14,7 +14,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from handler.blobs.s3 import s3_client
+from handler.delivery.blobs.s3 import s3_client
 from tests.ports import free_port
 from tests.waiting import wait_for_server
 

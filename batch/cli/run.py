@@ -25,11 +25,11 @@ from batch.runner import BatchRunner
 from batch.settings import BatchSettings
 from engine.errors import EngineError
 from engine.temporary_folders import ScratchFolder
-from handler.blobs import BlobError
 from handler.composition import build_services, build_validation
-from handler.engine_configs import build_engine
-from handler.model_settings import resolve_models
-from handler.terminal_text import escape_controls
+from handler.delivery.blobs import BlobError
+from handler.logs.terminal_text import escape_controls
+from handler.models.model_settings import resolve_models
+from handler.settings.engine_configs import build_engine
 
 # The command's exit codes.
 DONE, SOME_FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 3

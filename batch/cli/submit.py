@@ -24,7 +24,7 @@ from batch.queue.result_bucket import ResultBucket
 from batch.settings import BatchSettings
 from engine.temporary_folders import ScratchFolder
 from handler.composition import build_services, build_validation
-from handler.engine_configs import build_engine
+from handler.settings.engine_configs import build_engine
 from jobs import JobsError, Json, NewJob
 from jobs.failpoints import failpoint
 from jobs.sqs.calls import sqs_client

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from handler.job_keys import find_job_warnings
-from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
+from handler.input.job_keys import find_job_warnings
+from handler.input.json_values import MAX_JSON_VALUES, has_more_values, parse_json
+from handler.input.sampling import describe_value
 from handler.openai.body_keys import CALL_LINE_KEYS
-from handler.sampling import describe_value
 
 # OpenAI's limit for metadata values. The id is only copied into the answer.
 MAX_ID_CHARS = 512

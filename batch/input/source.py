@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from batch.output.destination import is_blob_url, open_blob
-from handler.blobs import BlobError
+from handler.delivery.blobs import BlobError
 
 STDIN = "-"
 _HTTP_SCHEMES = ("http://", "https://")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from handler.blobs import BlobStore
+from handler.delivery.blobs import BlobStore
 from jobs.sqlite.private_files import open_private, sync_folder
 
 STDOUT = "-"
@@ -150,6 +150,6 @@ def open_blob(url: str) -> tuple[BlobStore, str]:
         raise ValueError(f"{url} must be s3://BUCKET/KEY")
     # Imported here because the AWS packages take longer to import than everything else, and most
     # batches use local files.
-    from handler.blobs.s3 import S3Blobs, s3_client
+    from handler.delivery.blobs.s3 import S3Blobs, s3_client
 
     return S3Blobs(bucket, s3_client()), key

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from batch.output.destination import STDOUT, Destination, FileDestination, open_destination
 from batch.output.journal import SUFFIX, BatchJournal
-from handler.blobs import BlobError
+from handler.delivery.blobs import BlobError
 
 
 class OutputError(Exception):

@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from batch.output.destination import is_blob_url
-from handler.blobs import BlobError, BlobInfo, BlobNotFound
-from handler.blobs.s3 import S3Blobs, s3_client
+from handler.delivery.blobs import BlobError, BlobInfo, BlobNotFound
+from handler.delivery.blobs.s3 import S3Blobs, s3_client
 from jobs import StoreUnavailable
 from jobs.sqs.errors import QueueRefused
 

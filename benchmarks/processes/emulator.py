@@ -19,7 +19,7 @@ import emulator.openai.routes
 from benchmarks.client import HOST
 from engine.hooks import EngineEvent, RequestEnded
 from engine.hosts.process_utils import die_with_parent
-from handler.active_generation import ActiveGeneration
+from handler.generation.active_generation import ActiveGeneration
 from handler.openai.call import OpenAICall
 from handler.openai.events import DONE
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from emulator.autoscaling.handler_file import name_endpoint
 from emulator.settings import EmulatorSettings
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 
 def adapt_to_handler(settings: EmulatorSettings, file: Path) -> EmulatorSettings:

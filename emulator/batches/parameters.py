@@ -13,7 +13,7 @@ from emulator.batches.input_validation import ENDPOINTS
 from emulator.batches.models import COMPLETION_WINDOW
 from emulator.batches.repository import is_valid_id
 from handler.errors import InvalidRequest
-from handler.sampling import describe_value, validate_model
+from handler.input.sampling import describe_value, validate_model
 
 EXPIRY_ANCHOR = "created_at"
 MIN_EXPIRY_S = 3_600

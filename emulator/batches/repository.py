@@ -13,7 +13,7 @@ from typing import TypeVar
 from emulator.batches.file_storage import FileStorage, InsufficientStorage
 from emulator.batches.models import StoredBatch, StoredFile
 from handler.errors import InvalidRequest, NotFound
-from handler.sampling import describe_value
+from handler.input.sampling import describe_value
 
 T = TypeVar("T")
 

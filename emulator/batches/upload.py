@@ -21,7 +21,7 @@ from emulator.batches.parameters import read_expiry
 from emulator.batches.repository import BatchRepository, Reservation
 from emulator.http.request_body import received_body
 from handler.errors import InvalidRequest, PayloadTooLarge
-from handler.sampling import describe_value
+from handler.input.sampling import describe_value
 from jobs.sqlite.private_files import open_private
 
 # Bytes are written in blocks of this size, so that not every network read needs a thread.

@@ -10,7 +10,7 @@ import orjson
 from emulator.console import job_view
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
-from handler.active_generation import ActiveGeneration
+from handler.generation.active_generation import ActiveGeneration
 from handler.openai.events import escape_line_separators
 from jobs import Job, JobStatus, JobStore
 

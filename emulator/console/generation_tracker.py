@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from weakref import ReferenceType, ref
 
-from handler.active_generation import ActiveGeneration
+from handler.generation.active_generation import ActiveGeneration
 
 # The newest generations whose first-text time is kept.
 _MAX_GENERATIONS = 10_000

@@ -26,8 +26,8 @@ from emulator.tests_file.editor import add_test
 from emulator.tests_file.saved_job import build_test, find_file_to_extend
 from engine import Engine
 from handler.errors import InvalidRequest, NotFound
-from handler.sampling import describe_value
-from handler.setting_error import SettingError
+from handler.input.sampling import describe_value
+from handler.settings.setting_error import SettingError
 from jobs import JobStatus, JobStore
 
 _MAX_LISTED = 100

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from emulator.faults.catalogue import EXCLUSIVE_GROUPS, FAULT_KINDS, FaultKind, ValueKind
 from handler.errors import InvalidRequest
-from handler.sampling import describe_value
+from handler.input.sampling import describe_value
 
 FAULT_PARAM = "x-fault"
 MAX_FAULTS_CHARS = 1_000

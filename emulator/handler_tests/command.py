@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handler.arguments import Parser
+from handler.settings.arguments import Parser
 
 if TYPE_CHECKING:
     from emulator.autoscaling.worker_program import WorkerProgram
@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator t
     options = _parse(argv, prog)
 
     from emulator.handler_tests.job_client import JobRequestFailed
-    from handler.setting_error import SettingError
-    from handler.terminal_text import escape_lines
+    from handler.logs.terminal_text import escape_lines
+    from handler.settings.setting_error import SettingError
 
     try:
         if options.job is not None:
@@ -160,7 +160,7 @@ def _run_tests(options: argparse.Namespace) -> int:
     from emulator.handler_tests.junit import check_junit_file
     from emulator.settings import EmulatorSettings
     from emulator.tests_file.reader import read_tests_file
-    from handler.settings import read_settings
+    from handler.settings.shared_settings import read_settings
 
     path = options.path or options.handler or Path()
     if options.command is not None:
@@ -184,7 +184,7 @@ def _folder_of(path: Path) -> Path:
 
 def _choose_tests_file(options: argparse.Namespace, folder: Path) -> Path:
     from emulator.tests_file.reader import find_tests_file
-    from handler.setting_error import SettingError
+    from handler.settings.setting_error import SettingError
 
     if options.tests is not None:
         chosen: Path = options.tests
@@ -212,7 +212,7 @@ async def _test(
     from emulator.handler_tests.report import ResultReport
     from emulator.handler_tests.runner import HandlerTestRunner
     from emulator.tests_file.reader import DEFAULT_TIMEOUT_MS
-    from handler.terminal_text import escape_controls
+    from handler.logs.terminal_text import escape_controls
 
     _configure_logging(settings, is_verbose=options.verbose)
     report = ResultReport(sys.stdout, sys.stderr, tests.tests)
@@ -248,7 +248,7 @@ def _relative_to_working_folder(path: Path) -> Path:
 
 def _configure_logging(settings: EmulatorSettings, *, is_verbose: bool) -> None:
     """Print the server's log only if the command is verbose."""
-    from handler.logs import configure_logging
+    from handler.logs.configuration import configure_logging
 
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     if not is_verbose:
@@ -279,7 +279,7 @@ async def _replay(options: argparse.Namespace) -> int:
 def _find_save_file(options: argparse.Namespace) -> Path:
     """Return the tests file to add to; it need not exist."""
     from emulator.tests_file.saved_job import find_file_to_extend
-    from handler.setting_error import SettingError
+    from handler.settings.setting_error import SettingError
 
     if options.tests is not None:
         chosen: Path = options.tests

@@ -18,7 +18,7 @@ from emulator.handler_tests.worker_output import WorkerOutput
 from emulator.preflight import listening_sockets
 from emulator.server.server import Server, build_uvicorn_config
 from emulator.settings import IN_MEMORY, EmulatorSettings
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 _POLL_INTERVAL_S = 0.05
 _WEEK_MS = 7 * 24 * 3600 * 1000

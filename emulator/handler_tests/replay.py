@@ -9,8 +9,8 @@ from emulator.handler_tests.expectation import is_equal
 from emulator.handler_tests.job_client import JobClient, JobRequestFailed
 from emulator.handler_tests.job_error import format_job_error
 from emulator.handler_tests.json_diff import diff_json
-from handler.terminal import format_json
-from handler.terminal_text import escape_lines
+from handler.logs.terminal_text import escape_lines
+from handler.worker.terminal import format_json
 
 
 async def replay_job(client: JobClient, job_id: str, timeout_s: float) -> tuple[bool, str]:

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from emulator.handler_tests.runner import HandlerTestResult
 from emulator.tests_file.reader import HandlerTest
-from handler.terminal_text import escape_controls, escape_lines
+from handler.logs.terminal_text import escape_controls, escape_lines
 
 _MAX_NAME_CHARS = 60
 _MAX_ERROR_CHARS = 4_000

@@ -13,7 +13,7 @@ from emulator.handler_tests.command import (
     read_api_key,
     run_until_signal,
 )
-from handler.arguments import Parser
+from handler.settings.arguments import Parser
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator reset") -> int:
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator r
     options = parser.parse_args(argv)
 
     from emulator.handler_tests.job_client import JobRequestFailed, open_client
-    from handler.terminal_text import escape_lines
+    from handler.logs.terminal_text import escape_lines
 
     async def reset() -> int:
         server = options.server or DEFAULT_SERVER

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from emulator.http.body_budget import BODY_EXTENSION, ReceivedBody
 from handler.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
-from handler.json_values import MAX_JSON_VALUES, has_more_values, parse_json
+from handler.input.json_values import MAX_JSON_VALUES, has_more_values, parse_json
 
 # Larger bodies are parsed in a thread; a smaller one takes no longer than handing it to a thread.
 _LARGE_BYTES = 250_000

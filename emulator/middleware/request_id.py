@@ -24,8 +24,8 @@ from emulator.http.request_target import (
 from emulator.http.responses import error_response
 from emulator.http.shutdown_state import is_cancelled_by_shutdown, shutting_down_response
 from handler.errors import error_info
-from handler.log_json import FIELDS
-from handler.log_reasons import extract_error_message, sanitize_for_log
+from handler.logs.json_lines import FIELDS
+from handler.logs.reasons import extract_error_message, sanitize_for_log
 
 logger = logging.getLogger(__name__)
 

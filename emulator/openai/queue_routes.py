@@ -27,9 +27,9 @@ from emulator.runpod.client_routes import read_wait_s
 from emulator.runpod.job_request import parse_job
 from emulator.settings import EmulatorSettings
 from handler.errors import ModelNotFound, error_info
+from handler.input.sampling import describe_value
 from handler.openai.events import DONE, error_event
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
-from handler.sampling import describe_value
 from jobs import Job, JobStore, StoreUnavailable
 
 logger = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
+from handler.delivery.results import find_result_pointer
 from handler.errors import OPENAI_CODES, ErrorInfo, ErrorMapping
+from handler.input.sampling import describe_value
 from handler.openai.events import DONE, escape_line_separators
-from handler.results import find_result_pointer
-from handler.sampling import describe_value
 from jobs import Job, JobStatus
 
 _DEFAULT_STATUS = 500

@@ -13,8 +13,8 @@ from emulator.autoscaling.worker_log import MAX_LINES, LogLine, Source, WorkerLo
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.rest_v2.rfc3339 import format_time, parse_time
 from handler.errors import InvalidRequest
+from handler.input.sampling import describe_value
 from handler.openai.events import escape_line_separators
-from handler.sampling import describe_value
 
 _DEFAULT_TAIL = 100
 # The lines of one block, which is sent whole.

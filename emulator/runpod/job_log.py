@@ -6,8 +6,8 @@ import logging
 import re
 
 from emulator.runpod.job_response import worker_name
-from handler.log_json import FIELDS
-from handler.log_reasons import extract_error_message, sanitize_for_log
+from handler.logs.json_lines import FIELDS
+from handler.logs.reasons import extract_error_message, sanitize_for_log
 from jobs import Job, JobStatus
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from emulator.runpod.worker_registry import WorkerRegistry
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineError
 from handler.errors import ResultTooLarge
-from handler.job import JobHandler
-from handler.job_result import Interruption, JobResult
+from handler.job.job_handler import JobHandler
+from handler.job.job_result import Interruption, JobResult
 from jobs import Job, JobStore, StoreFull, StoreUnavailable
 from jobs.failpoints import failpoint
 

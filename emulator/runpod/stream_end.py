@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from emulator.runpod.job_response import worker_name
-from handler.request import asks_to_stream
+from handler.input.request import asks_to_stream
 from jobs import Job, JobStatus
 
 _ENDINGS = {

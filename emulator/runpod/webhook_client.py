@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import httpcore2
 import httpx2
 
-from handler.outbound_targets import OutboundPolicy
+from handler.delivery.outbound_targets import OutboundPolicy
 
 SocketOption = (
     tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]

@@ -11,7 +11,7 @@ from structlog.contextvars import bind_contextvars
 
 from emulator.runpod import job_response
 from emulator.runpod.webhook_loops import DEPTH_HEADER, depth_of
-from handler.outbound_targets import OutboundPolicy, TargetRefused
+from handler.delivery.outbound_targets import OutboundPolicy, TargetRefused
 from jobs import Job, JobStore
 from jobs.failpoints import failpoint
 

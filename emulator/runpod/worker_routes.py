@@ -25,7 +25,7 @@ from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
-from handler.sampling import describe_value
+from handler.input.sampling import describe_value
 from jobs import Job, JobStatus, JobStore, StoreFull
 from jobs.failpoints import failpoint
 

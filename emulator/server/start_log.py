@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from emulator.http.allowed_hosts import is_loopback
 from emulator.settings import EmulatorSettings
-from handler.log_json import FIELDS
+from handler.logs.json_lines import FIELDS
 
 logger = logging.getLogger(__name__)
 

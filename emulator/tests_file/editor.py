@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.tests_file.reader import parse_tests_file, read_text
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DEFAULT_INDENT = "  "

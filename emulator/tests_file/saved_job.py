@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.tests_file.reader import FILE_NAME, RUNPOD_FOLDER, STATUSES, find_tests_file
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 
 def build_test(name: str, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 
 from emulator.settings import EmulatorSettings
 from engine import AnyEngine
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 from jobs import Job, JobStore
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from engine.backends.rkllm.recording.recording_file import find_write_error
-from handler.arguments import DoctorArguments
-from handler.setting_error import SettingError
-from handler.settings import Settings
+from handler.settings.arguments import DoctorArguments
+from handler.settings.setting_error import SettingError
+from handler.settings.shared_settings import Settings
 
 S = TypeVar("S", bound=Settings)
 

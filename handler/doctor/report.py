@@ -13,7 +13,7 @@ from typing import Any
 
 from engine import BackendConfig
 from engine.doctor import BEGINS, FAILED
-from handler.terminal_text import escape_controls
+from handler.logs.terminal_text import escape_controls
 
 # Step, name and value.
 Finding = tuple[str, str, Any]

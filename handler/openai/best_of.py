@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from engine import GenerationRequest, Priority, SamplingParams
 from engine.request import Prompt
-from handler.completed_answer import CompletedAnswer
 from handler.errors import InvalidRequest
+from handler.generation.completed_answer import CompletedAnswer
+from handler.input.request import TextRequest
 from handler.openai.parameters import Parameters
-from handler.request import TextRequest
 
 # Limit for one call, because all its requests are built before the first one runs.
 MAX_GENERATIONS = 2048

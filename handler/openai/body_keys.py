@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from handler.constraints import CONSTRAINT_KEYS
+from handler.generation.reasoning_budget import BUDGET_KEYS
+from handler.input.constraints import CONSTRAINT_KEYS
+from handler.input.parameter_names import IGNORED, LABELS
+from handler.input.unknown_keys import KnownKeys
 from handler.openai.parameters import CHAT_ONLY_PARAMETERS, ChatInput, CompletionInput, OpenAIInput
-from handler.parameter_names import IGNORED, LABELS
-from handler.reasoning_budget import BUDGET_KEYS
-from handler.unknown_keys import KnownKeys
 
 _UNSUPPORTED = "is not supported and was ignored"
 _COMMON_KEYS = (

@@ -9,9 +9,12 @@ from functools import cached_property, partial
 from typing import Any
 
 from engine import Capabilities, Delta, Priority, SamplingParams
-from handler.completed_answer import CompletedAnswer
-from handler.constraints import Constraint, build_check, find_constraint_warnings
 from handler.errors import InvalidRequest
+from handler.generation.completed_answer import CompletedAnswer
+from handler.generation.reasoning_budget import read_reasoning_budget
+from handler.input.constraints import Constraint, build_check, find_constraint_warnings
+from handler.input.options import NO_DEFAULTS, OptionsReader
+from handler.input.request import TextRequest, read_flag
 from handler.openai.best_of import (
     build_requests,
     check_generation_count,
@@ -26,10 +29,7 @@ from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.models import read_model
 from handler.openai.parameters import read_parameters
 from handler.openai.usage import read_include_usage, total_usage
-from handler.options import NO_DEFAULTS, OptionsReader
-from handler.reasoning_budget import read_reasoning_budget
 from handler.reply.reply_format import ToolForm
-from handler.request import TextRequest, read_flag
 from handler.response import encode_verdict
 from validation import Options
 

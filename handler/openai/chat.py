@@ -8,18 +8,18 @@ from typing import Any
 import orjson
 
 from engine import Chat, Message
-from handler.constraints import Constraint, read_constraint
 from handler.errors import InvalidRequest
-from handler.json_size import exceeds
-from handler.messages import read_messages
+from handler.input.constraints import Constraint, read_constraint
+from handler.input.json_size import exceeds
+from handler.input.messages import read_messages
+from handler.input.request import read_flag
+from handler.input.sampling import describe_value
 from handler.openai import logprobs
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.message import encode_message
 from handler.openai.parameters import ChatInput
 from handler.openai.response_mode import ResponseMode
 from handler.openai.tools import read_tools
-from handler.request import read_flag
-from handler.sampling import describe_value
 
 MAX_TEMPLATE_CHARS = 100_000
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")

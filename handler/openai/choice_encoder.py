@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine import Finish, FinishReason
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.echo import Echo
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.logprobs import answer_logprobs

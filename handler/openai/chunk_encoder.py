@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from engine import Delta, TokenLogprob
-from handler.completed_answer import CompletedAnswer
-from handler.limits import max_logprob_bytes, split_token_entries
+from handler.delivery.limits import max_logprob_bytes, split_token_entries
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.choice_encoder import encode_finish
 from handler.openai.dialect import Dialect
 from handler.openai.echo import Echo

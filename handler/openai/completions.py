@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.request import RenderedPrompt
-from handler.constraints import read_constraint
 from handler.errors import InvalidRequest
-from handler.messages import check_text
+from handler.input.constraints import read_constraint
+from handler.input.messages import check_text
+from handler.input.sampling import check_token_count, read_token_ids
 from handler.openai import logprobs
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.parameters import CompletionInput
 from handler.openai.response_mode import ResponseMode
-from handler.sampling import check_token_count, read_token_ids
 
 # OpenAI's limit. Each prompt is at least one generation.
 MAX_PROMPTS = 2048

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine import Chat, Engine, Priority, PromptToken
 from engine.errors import UnsupportedParameter
 from engine.request import Prompt
-from handler.limits import PARTIAL_CHARS, max_token_bytes, split_token_entries
+from handler.delivery.limits import PARTIAL_CHARS, max_token_bytes, split_token_entries
 
 
 @dataclass(frozen=True, slots=True)

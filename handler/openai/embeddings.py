@@ -13,11 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from engine import Capabilities, Embedding
 from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest
-from handler.messages import check_text
-from handler.openai.dialect import Dialect
-from handler.openai.models import read_model
-from handler.parameter_names import IGNORED, LABELS
-from handler.sampling import (
+from handler.input.messages import check_text
+from handler.input.parameter_names import IGNORED, LABELS
+from handler.input.sampling import (
     MAX_INT32,
     SamplingInput,
     as_integer_parameter,
@@ -26,7 +24,9 @@ from handler.sampling import (
     read_token_ids,
     validate_model,
 )
-from handler.unknown_keys import KnownKeys
+from handler.input.unknown_keys import KnownKeys
+from handler.openai.dialect import Dialect
+from handler.openai.models import read_model
 
 # OpenAI's limit.
 MAX_INPUTS = 2048

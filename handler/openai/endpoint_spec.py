@@ -8,7 +8,7 @@ from typing import Any
 
 from engine import PromptToken, TokenLogprob
 from engine.request import Prompt
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.parameters import OpenAIInput
 from handler.openai.response_mode import ResponseMode
 

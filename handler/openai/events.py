@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 import orjson
 
 from engine import Delta
-from handler.active_generation import ActiveGeneration
-from handler.completed_answer import CompletedAnswer
+from handler.delivery.limits import PARTIAL_CHARS, split_deltas, split_events
 from handler.errors import ErrorInfo, error_info
-from handler.limits import PARTIAL_CHARS, split_deltas, split_events
+from handler.generation.active_generation import ActiveGeneration
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.dialect import OPENAI, Dialect
 from handler.openai.parallel import CompletedGenerations, ParallelGenerations, Part

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine import PromptToken, TokenLogprob
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handler.errors import InvalidRequest, ModelNotFound
+from handler.input.sampling import describe_value
 from handler.openai.dialect import Dialect
 from handler.pipeline import Pipeline
-from handler.sampling import describe_value
 
 
 def read_model(

@@ -9,9 +9,9 @@ from typing import Self
 from engine import Delta, Engine
 from engine.abortable import Abortable
 from engine.errors import GenerationCancelled, GenerationTimeout
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
+from handler.input.request import TextRequest
 from handler.pipeline import Pipeline
-from handler.request import TextRequest
 
 # Parts that wait for the reader. When the queue is full, deltas wait in the generations' channels.
 _MAX_QUEUED_PARTS = 8

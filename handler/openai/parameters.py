@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import Field
 
 from engine import SamplingParams
-from handler.constraints import Constraint
 from handler.errors import InvalidRequest
-from handler.messages import check_text
-from handler.openai.dialect import Dialect
-from handler.sampling import (
+from handler.input.constraints import Constraint
+from handler.input.messages import check_text
+from handler.input.sampling import (
     MAX_INT32,
     SamplingDefaults,
     SamplingInput,
@@ -22,6 +21,7 @@ from handler.sampling import (
     describe_value,
     validate_model,
 )
+from handler.openai.dialect import Dialect
 
 MAX_N = 128
 MAX_BEST_OF = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from handler.constraints import Constraint
+from handler.input.constraints import Constraint
 from handler.reply.reply_format import ReplyFormat
 
 

@@ -14,11 +14,13 @@ from engine import Finish, FinishReason, Priority, Slot, Usage
 from engine.errors import PromptTooLong, RequestRejected
 from engine.request import Chat
 from engine.schema_grammar import find_schema_violation
-from handler.active_generation import ActiveGeneration, log_warnings
-from handler.completed_answer import CompletedAnswer
 from handler.errors import NotFound
-from handler.models import ModelRegistry
-from handler.offload import check_body
+from handler.generation.active_generation import ActiveGeneration, log_warnings
+from handler.generation.completed_answer import CompletedAnswer
+from handler.generation.offload import check_body
+from handler.input.options import NO_DEFAULTS, OptionsReader
+from handler.input.sampling import describe_value
+from handler.models.registry import ModelRegistry
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
@@ -28,11 +30,9 @@ from handler.openai.embeddings import EmbeddingsCall
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.models import describe_model
 from handler.openai.parallel import CompletedGenerations, ParallelGenerations, run_all
-from handler.options import NO_DEFAULTS, OptionsReader
 from handler.pipeline import Pipeline
 from handler.reply.reply import Reply
 from handler.reply.reply_format import ToolForm
-from handler.sampling import describe_value
 
 logger = logging.getLogger(__name__)
 

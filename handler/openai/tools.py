@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from handler.constraints import check_cost, check_schema
 from handler.errors import InvalidRequest
-from handler.json_size import exceeds
+from handler.input.constraints import check_cost, check_schema
+from handler.input.json_size import exceeds
+from handler.input.sampling import describe_value
 from handler.openai.schema_refs import move_refs
 from handler.reply.reply_format import ReplyFormat
-from handler.sampling import describe_value
 
 MAX_TOOLS = 128
 # Limit for all functions together, including names and descriptions.

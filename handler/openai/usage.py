@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from handler.completed_answer import CompletedAnswer
 from handler.errors import InvalidRequest
+from handler.generation.completed_answer import CompletedAnswer
+from handler.input.sampling import describe_value
 from handler.openai.dialect import Dialect
-from handler.sampling import describe_value
 
 
 def read_include_usage(

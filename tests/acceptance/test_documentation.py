@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batch.input.line import parse_line
-from handler.request import parse_job
+from handler.input.request import parse_job
 from tests.acceptance.pages import ROOT, RUN, SHOWN, not_run
 from tests.acceptance.reader import LIMIT_S, PUT_IN, PUT_IN_LONG
 from tests.acceptance.reading import ALL, LISTED, read_page, short_pages

@@ -13,7 +13,7 @@ from openai._streaming import SSEDecoder
 from openai.types.chat import ChatCompletionChunk
 
 from engine import BackendConfig, Chat, Engine, EngineConfig, Message
-from handler.job import JobHandler
+from handler.job.job_handler import JobHandler
 from handler.pipeline import Pipeline
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

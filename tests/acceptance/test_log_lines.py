@@ -137,7 +137,7 @@ async def test_no_line_has_a_text_or_a_key_and_each_has_its_ids(
             assert line.keys() >= {"request_id", "method", "path", "status", "duration_ms"}
         about_a_request = line["logger"].startswith(("handler.", "emulator.runpod.local_worker"))
         # A model that is loaded is no request's.
-        if about_a_request and line["logger"] != "handler.engine_configs":
+        if about_a_request and line["logger"] != "handler.settings.engine_configs":
             assert line.keys() & {"request_id", "job_id", "batch_id"}, line
         # The server's end counts jobs; each has a line of its own.
         if "job " in line["event"] and line["logger"] != "emulator.server.graceful_shutdown":

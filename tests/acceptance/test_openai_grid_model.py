@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from engine import BackendConfig, Engine, EngineConfig
-from handler.job import JobHandler
+from handler.job.job_handler import JobHandler
 from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, complete, complete_streamed

@@ -12,7 +12,7 @@ from engine.errors import ModelLoadFailed
 from handler.openai.dialect import OVMS
 from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
-from handler.settings import Settings
+from handler.settings.shared_settings import Settings
 from tests.conftest import EngineFactory
 from tests.unit.handler.openai.calls import COMPLETIONS, complete, complete_streamed
 

@@ -59,7 +59,8 @@ def import_s(folder: Path) -> float:
         [
             sys.executable,
             "-c",
-            "import emulator.preflight, emulator.autoscaling.worker_process, handler.logs",
+            "import emulator.preflight, emulator.autoscaling.worker_process, "
+            "handler.logs.configuration",
         ],
         env=build_environment({}),
         cwd=folder,

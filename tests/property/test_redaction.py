@@ -7,7 +7,7 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from handler.redaction import redact_deltas
+from handler.generation.redaction import redact_deltas
 from validation import Removal
 from validation.options.pii import PiiRedactor
 

@@ -239,7 +239,8 @@ def import_s() -> float:
         [
             sys.executable,
             "-c",
-            "import emulator.preflight, emulator.autoscaling.worker_process, handler.logs",
+            "import emulator.preflight, emulator.autoscaling.worker_process, "
+            "handler.logs.configuration",
         ],
         env=build_environment({}),
         cwd=ROOT,

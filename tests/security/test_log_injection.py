@@ -149,7 +149,7 @@ def test_missing_ids_of_a_manifest_are_escaped_by_collect(
 def test_repository_file_name_is_escaped_in_download_progress(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    from handler.hub import _progress_bar, _progress_lines
+    from handler.models.hub import _progress_bar, _progress_lines
 
     bar = _progress_lines(f"model{HOSTILE}.gguf")(total=10_000_000, unit="B")
     bar.update(10_000_000)

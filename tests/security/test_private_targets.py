@@ -175,7 +175,7 @@ async def test_rebound_name_is_connected_to_at_the_address_that_was_checked(
     # Stands in for a public address, as this test has no other machine.
     public = "127.0.0.2"
     monkeypatch.setattr(
-        "handler.outbound_targets.is_public", lambda address: str(address) == public
+        "handler.delivery.outbound_targets.is_public", lambda address: str(address) == public
     )
     lookups = resolve("rebound.example", public, "127.0.0.1")
     server = await serve(host=EVERYWHERE, webhook_tries=1)

@@ -11,9 +11,9 @@ from pydantic.fields import FieldInfo
 
 from batch.settings import BatchSettings
 from emulator.settings import EmulatorSettings
-from handler.rkllm_settings import RkllmSettings
-from handler.settings import Settings
-from handler.worker_settings import ResultSettings, WorkerSettings
+from handler.settings.rkllm_settings import RkllmSettings
+from handler.settings.shared_settings import Settings
+from handler.settings.worker_settings import ResultSettings, WorkerSettings
 
 _INTRODUCTION = """Every setting is an environment variable. Put it in front of the command:
 

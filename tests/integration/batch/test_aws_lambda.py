@@ -14,7 +14,7 @@ from batch.aws_lambda import LambdaWorker
 from batch.queue.message import result_key
 from batch.queue.result_bucket import ResultBucket
 from batch.settings import BatchSettings
-from handler.blobs.s3 import s3_client
+from handler.delivery.blobs.s3 import s3_client
 from jobs.sqs.bodies import build_entry
 from jobs.sqs.calls import sqs_client
 from tests.conftest import ScriptFactory

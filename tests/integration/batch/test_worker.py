@@ -20,7 +20,7 @@ from batch.queue.result_bucket import ResultBucket
 from batch.queue.result_store import BucketResultStore
 from batch.queue.worker import QueueWorker, WorkerStopped
 from batch.queue.worker_config import WorkerConfig
-from handler.blobs.s3 import s3_client
+from handler.delivery.blobs.s3 import s3_client
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
 from tests.waiting import poll_until, wait_until
 

@@ -24,7 +24,7 @@ from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.server import build_uvicorn_config
 from emulator.settings import EmulatorSettings
 from engine import Engine
-from handler.engine_configs import build_engine
+from handler.settings.engine_configs import build_engine
 from tests.leftovers import restored_logger
 from tests.unit.emulator.events import DEADLINE_S, EventRecorder
 from validation.rules_validator import RulesValidator

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from engine.hooks import RequestStarted
-from handler.messages import MAX_MESSAGES
+from handler.input.messages import MAX_MESSAGES
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 

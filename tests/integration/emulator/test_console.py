@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from handler.sampling import JOB_DEFAULTS, SamplingInput
+from handler.input.sampling import JOB_DEFAULTS, SamplingInput
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.waiting import poll_until

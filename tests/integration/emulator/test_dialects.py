@@ -9,7 +9,7 @@ import pytest
 from emulator.components import build_components
 from emulator.settings import EmulatorSettings
 from engine import Engine
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import join_text, parse_chunks

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine import EngineState
 from engine.hooks import RequestQueued, RequestStarted
 from handler.errors import OPENAI_CODES
-from handler.model_list import ModelEntry
+from handler.models.model_list import ModelEntry
 from handler.openai.service import OpenAIService
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve

@@ -7,7 +7,7 @@ import json
 import openai
 import pytest
 
-from handler.model_list import ModelEntry
+from handler.models.model_list import ModelEntry
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.test_openai_client import async_client

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from handler.model_list import ModelEntry
+from handler.models.model_list import ModelEntry
 from tests.conftest import ScriptFactory
 from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from engine.hooks import RequestEnded, RequestStarted
-from handler.model_list import ModelEntry
+from handler.models.model_list import ModelEntry
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
 from tests.integration.emulator.job_client import get_job_counts

@@ -17,7 +17,7 @@ from emulator.settings import EmulatorSettings
 from emulator.tracing import exporter
 from engine import Engine
 from engine.hooks import RequestStarted
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
 from tests.integration.emulator.conftest import Serve

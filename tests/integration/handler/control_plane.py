@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from handler.worker_settings import WorkerSettings
+from handler.settings.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).parents[3]
 HOLD_S = 2.0

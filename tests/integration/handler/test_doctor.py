@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -355,7 +354,7 @@ def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: Callable[..., R
 def test_comparison_says_which_engine_is_faster(
     rkllm: Callable[..., Reported], model_path: Path
 ) -> None:
-    # Two tokens a second, which any machine exceeds with the built-in model.
+    # Two tokens a second of an answer, which any machine exceeds with the built-in model.
     slow = """
         answer when="walnut walnut"
           prefill_ms 0 us_per_token=50000
@@ -373,8 +372,11 @@ def test_comparison_says_which_engine_is_faster(
     assert 1.5 < float(values["tokens a second of answers, rkllm"]) < 2.5
     assert 15 < float(values["tokens a second of prompts, rkllm"]) < 25
     for each in ("prompts", "answers"):
-        assert float(values[f"tokens a second of {each}, GGUF"]) > 25
-        assert re.fullmatch(r"`GGUF, \d+\.\d times`", values[f"faster for {each}"])
+        own, other = (float(values[f"tokens a second of {each}, {of}"]) for of in ("rkllm", "GGUF"))
+        faster = "GGUF" if other > own else "rkllm"
+        ratio = max(own, other) / min(own, other)
+        assert values[f"faster for {each}"] == f"`{faster}, {ratio:.1f} times`"
+    assert "GGUF" in values["faster for answers"]
 
 
 def test_comparison_with_a_damaged_model_is_a_failure(

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from handler.engine_configs import build_engine_configs
-from handler.hub import Hub
-from handler.model_list import ModelEntry
-from handler.model_settings import resolve_models
-from handler.model_source import ModelSourceError, find_model, find_tokenizer
-from handler.setting_error import SettingError
-from handler.settings import Settings
+from handler.models.hub import Hub
+from handler.models.model_list import ModelEntry
+from handler.models.model_settings import resolve_models
+from handler.models.model_source import ModelSourceError, find_model, find_tokenizer
+from handler.settings.engine_configs import build_engine_configs
+from handler.settings.setting_error import SettingError
+from handler.settings.shared_settings import Settings
 from tests.hub_server import MAIN, OLDER, HubServer, cache_repository, hub_server
 from tests.terminal import run_on_terminal
 
@@ -332,8 +332,8 @@ def test_progress_is_a_bar_on_a_terminal(
 
 
 RESOLVE = """
-from handler.model_settings import resolve_models
-from handler.settings import Settings
+from handler.models.model_settings import resolve_models
+from handler.settings.shared_settings import Settings
 print(resolve_models(Settings()).model_path)
 """
 
@@ -398,7 +398,8 @@ def test_start_without_the_default_model_says_how_to_fetch_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "handler.model_settings.explain_missing_model", lambda: "the default model is not at X"
+        "handler.models.model_settings.explain_missing_model",
+        lambda: "the default model is not at X",
     )
     with pytest.raises(SettingError, match=r"^the default model is not at X$"):
         resolve_models(Settings())

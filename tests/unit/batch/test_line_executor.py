@@ -13,7 +13,7 @@ from batch.line_executor import LineExecutor, LineOutcome
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineReplaced, EngineRestarting
 from handler.composition import Services
-from handler.job_result import Interruption, JobResult
+from handler.job.job_result import Interruption, JobResult
 
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
 BODY: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 2}}

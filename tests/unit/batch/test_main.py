@@ -31,7 +31,7 @@ def test_run_freezes_imports_and_raises_the_gc_threshold(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(RunCommand, "run", run)
     # For the whole process, other tests included.
-    monkeypatch.setattr("handler.logs.configure_logging", lambda *level, **how: None)
+    monkeypatch.setattr("handler.logs.configuration.configure_logging", lambda *level, **how: None)
     monkeypatch.setattr(sys, "argv", ["batch", "run", "-i", "in", "-o", "out"])
     object_count = len(gc.get_objects())
     assert batch.__main__.main() == 0

@@ -13,8 +13,8 @@ from typing import Any, get_args
 import pytest
 from pydantic_core import PydanticUndefined
 
-from handler.request import parse_job
-from handler.worker_settings import WorkerSettings
+from handler.input.request import parse_job
+from handler.settings.worker_settings import WorkerSettings
 from tests.unit.deploy.reading import read
 
 ROOT = Path(__file__).resolve().parents[3]

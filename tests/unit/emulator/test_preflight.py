@@ -15,7 +15,7 @@ import pytest
 
 from emulator.preflight import check_files, listening_sockets
 from emulator.settings import EmulatorSettings
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 
 def settings(folder: Path, **changes: object) -> EmulatorSettings:

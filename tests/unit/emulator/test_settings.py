@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulator.settings import EmulatorSettings
-from handler.settings import read_settings
+from handler.settings.shared_settings import read_settings
 
 NAMES = ("HOST", "PORT", "ENDPOINT_ID", "MAX_BODY_MB", "STREAM_INTERVAL_MS")
 SHARES = ("FAULT_429", "FAULT_500", "FAULT_DROP_POST", "FAULT_LOSE_LEASE")

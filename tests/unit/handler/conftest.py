@@ -10,7 +10,7 @@ import pytest
 
 from engine import BackendConfig, Engine, GenerationRequest, Slot, TokenStream
 from engine.hooks import EngineEvent, RequestEnded, RequestStarted
-from handler.job import JobHandler
+from handler.job.job_handler import JobHandler
 from handler.pipeline import Pipeline
 from tests.conftest import EngineFactory, ScriptFactory
 from validation import Issue, Options, Subject, Validator, Verdict

@@ -12,9 +12,9 @@ import pytest
 
 from engine import BackendConfig, Engine
 from handler.composition import Services, build_services, build_validation
-from handler.options import _compile_schema
-from handler.setting_error import SettingError, exit_on_setting_error
-from handler.settings import Settings
+from handler.input.options import _compile_schema
+from handler.settings.setting_error import SettingError, exit_on_setting_error
+from handler.settings.shared_settings import Settings
 from tests.conftest import SMALL_RULES, EngineFactory, ScriptFactory
 from tests.unit.handler.bad_settings import BAD_IDS, BAD_SETTINGS, write_files
 from tests.unit.handler.conftest import RecordingGenerate

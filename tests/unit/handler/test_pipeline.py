@@ -22,11 +22,11 @@ from engine import (
     Usage,
 )
 from engine.errors import BackendFailed, PromptTooLong
-from handler.active_generation import ActiveGeneration
-from handler.completed_answer import CompletedAnswer
+from handler.generation.active_generation import ActiveGeneration
+from handler.generation.completed_answer import CompletedAnswer
+from handler.input.request import TextRequest
 from handler.pipeline import Pipeline
 from handler.reply.reply import Reply
-from handler.request import TextRequest
 from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RunRecorder
 from validation import Issue, Subject
 
@@ -318,6 +318,8 @@ async def test_what_is_ignored_is_logged(
 ) -> None:
     # R16, R55
     await pipeline_of().run(ask("hi", warnings=("top_logprobs was ignored",)))
-    (record,) = [each for each in caplog.records if each.name == "handler.active_generation"]
+    (record,) = [
+        each for each in caplog.records if each.name == "handler.generation.active_generation"
+    ]
     assert record.levelname == "WARNING"
     assert record.getMessage() == "request r-1: top_logprobs was ignored"

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.reply import Reply
 from handler.response import encode_answer, encode_partial, encode_verdict
 from validation import Issue, Removal, Verdict

@@ -27,8 +27,8 @@ TARGETS = sorted({match for code in CODE for match in re.findall(r"^make ([\w-]+
 # Names in a file, each after the file in which it is defined.
 NAMES = {
     "SamplingParams": "engine/request.py",
-    "SamplingInput": "handler/sampling.py",
-    "build_sampling": "handler/sampling.py",
+    "SamplingInput": "handler/input/sampling.py",
+    "build_sampling": "handler/input/sampling.py",
     "_OPTIONAL": "engine/capabilities.py",
     "_PROBE": "emulator/console/description.py",
     "_CHECKS": "validation/checks.py",

@@ -16,9 +16,9 @@ from openai.types.chat import ChatCompletion
 
 from engine.errors import RequestRejected
 from handler.errors import error_info
+from handler.input.options import NO_DEFAULTS
 from handler.openai.events import stream_events
 from handler.openai.service import OpenAIService
-from handler.options import NO_DEFAULTS
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import quoted
 from tests.fake_rkllm.tokenizer import CHATML, text_of, write_tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulator.autoscaling.handler_file import find_handler_file, name_endpoint
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 
 def test_find_handler_file_returns_an_absolute_path(

@@ -8,7 +8,7 @@ import pytest
 
 from emulator.autoscaling.handler_settings import adapt_to_handler
 from emulator.settings import EmulatorSettings
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 FILE = Path("/home/me/my-worker/handler.py")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.autoscaling.interpreter import find_interpreter
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 
 def make_venv(folder: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 import emulator.autoscaling.worker_program
 from emulator.autoscaling.interpreter import Interpreter
 from emulator.autoscaling.worker_program import command_program, handler_program, missing_sdk
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 from tests.integration.emulator.processes import ROOT
 
 

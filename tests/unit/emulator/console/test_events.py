@@ -11,7 +11,7 @@ import pytest
 
 from emulator.console.events import JobEventStream
 from emulator.console.generation_tracker import GenerationTracker
-from handler.active_generation import ActiveGeneration
+from handler.generation.active_generation import ActiveGeneration
 from jobs import Job, MemoryJobStore, NewJob
 
 WORKER = "default/local"

@@ -11,7 +11,7 @@ import pytest
 from emulator.handler_tests.junit import check_junit_file, format_junit, write_junit_file
 from emulator.handler_tests.runner import HandlerTestResult
 from emulator.tests_file.reader import HandlerTest
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 
 def result(name: str, **fields: Any) -> HandlerTestResult:

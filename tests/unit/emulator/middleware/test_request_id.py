@@ -19,7 +19,7 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.middleware.request_id import RequestIdMiddleware
 from engine.errors import EngineDead
 from handler.errors import InvalidRequest, NotFound
-from handler.log_json import collect_fields
+from handler.logs.json_lines import collect_fields
 from tests.unit.emulator.asgi import InnerApp, call
 
 MADE = re.compile("[0-9a-f]{32}")

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from emulator.runpod.job_log import log_ended, log_started
-from handler.log_json import FIELDS
+from handler.logs.json_lines import FIELDS
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
 
 

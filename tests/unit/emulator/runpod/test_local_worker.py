@@ -28,7 +28,7 @@ from engine.hooks import (
     RequestQueued,
     RequestStarted,
 )
-from handler.job import JobHandler
+from handler.job.job_handler import JobHandler
 from handler.pipeline import Pipeline
 from jobs import (
     Job,

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from emulator.server.start_log import changed_settings, log_start, version
 from emulator.settings import EmulatorSettings
-from handler.log_console import ConsoleFormatter
-from handler.log_json import FIELDS
+from handler.logs.console import ConsoleFormatter
+from handler.logs.json_lines import FIELDS
 
 URL = "http://127.0.0.1:8123"
 SECRET = "hunter2"

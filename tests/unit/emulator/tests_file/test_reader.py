@@ -15,7 +15,7 @@ from emulator.tests_file.reader import (
     parse_tests_file,
     read_tests_file,
 )
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 PATH = Path("tests.json")
 ONE: dict[str, Any] = {"name": "a", "input": {"x": 1}}

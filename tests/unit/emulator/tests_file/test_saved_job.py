@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emulator.tests_file.saved_job import build_test, find_file_to_extend
-from handler.setting_error import SettingError
+from handler.settings.setting_error import SettingError
 
 
 def test_kept_job_becomes_a_test() -> None:

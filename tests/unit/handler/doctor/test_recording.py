@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from handler.arguments import DoctorArguments, parse_doctor
 from handler.doctor.recording import apply_recording
-from handler.setting_error import SettingError
-from handler.settings import Settings
+from handler.settings.arguments import DoctorArguments, parse_doctor
+from handler.settings.setting_error import SettingError
+from handler.settings.shared_settings import Settings
 
 BOARD = Settings(engine="rkllm", model_path=Path("some/model.rkllm"))
 

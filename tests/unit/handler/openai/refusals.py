@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from handler.input.sampling import MAX_INT32
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
-from handler.sampling import MAX_INT32
 
 COMPLETIONS, CHAT = "completions", "chat"
 # In place of a value: the key is not there at all.

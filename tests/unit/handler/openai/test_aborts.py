@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import BackendFailed, EngineError, GenerationCancelled
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
 from tests.unit.handler.openai.calls import (

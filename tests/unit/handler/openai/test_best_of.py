@@ -9,7 +9,7 @@ import pytest
 
 from engine import FinishReason, TokenLogprob, Usage
 from engine.output import Finish
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as SHAPE
 from handler.openai.service import OpenAIService

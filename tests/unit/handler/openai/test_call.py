@@ -13,8 +13,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from engine import Chat, Delta, Finish, FinishReason, Message, Priority, Usage
-from handler.completed_answer import CompletedAnswer
 from handler.errors import InvalidRequest
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS

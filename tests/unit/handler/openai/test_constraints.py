@@ -8,14 +8,14 @@ import pytest
 
 from engine.errors import RequestRejected
 from engine.grammar import build_ban_grammar, build_choice_grammar, build_regex_grammar
-from handler.constraints import (
+from handler.errors import InvalidRequest, error_info
+from handler.input.constraints import (
     MAX_SCHEMA_BYTES,
     Constraint,
     find_constraint_warnings,
     read_constraint,
 )
-from handler.errors import InvalidRequest, error_info
-from handler.job import JobHandler
+from handler.job.job_handler import JobHandler
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
 from validation.rules import DEFAULT_RULES

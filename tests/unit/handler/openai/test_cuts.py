@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from engine import Delta, Finish, PromptToken, SamplingParams, TokenLogprob
 from engine.backends.base import RunResult
 from engine.generation import Generation
-from handler.completed_answer import CompletedAnswer
-from handler.limits import split_deltas
+from handler.delivery.limits import split_deltas
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS

@@ -9,7 +9,7 @@ import pytest
 from openai.types import CompletionUsage
 
 from engine import Finish, FinishReason, Usage
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS
 from handler.openai.events import DONE

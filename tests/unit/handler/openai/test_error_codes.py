@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import EngineError, PromptTooLong, QueueFull
 from handler.errors import ErrorInfo, error_info
-from handler.job import JobHandler
+from handler.job.job_handler import JobHandler
 from handler.openai.service import OpenAIService
 from tests.unit.handler.conftest import PipelineFactory
 

@@ -8,8 +8,8 @@ import pytest
 
 from engine import Delta, FinishReason, TokenLogprob, Usage
 from engine.output import Finish
-from handler import limits
-from handler.completed_answer import CompletedAnswer
+from handler.delivery import limits
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS
 from handler.openai.events import stream_events

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from engine import Delta, Finish, FinishReason, PromptToken, TokenLogprob, Usage
-from handler.completed_answer import CompletedAnswer
-from handler.limits import BLOCK_BYTES
+from handler.delivery.limits import BLOCK_BYTES
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS

@@ -13,7 +13,7 @@ from engine.errors import (
     GenerationTimeout,
     ModelLoadFailed,
 )
-from handler.completed_answer import CompletedAnswer
+from handler.generation.completed_answer import CompletedAnswer
 from handler.openai.call import OpenAICall
 from handler.openai.completions import COMPLETIONS as COMPLETIONS_SHAPE
 from handler.openai.events import stream_events

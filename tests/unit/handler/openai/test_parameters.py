@@ -9,13 +9,13 @@ import pytest
 
 from engine import Capabilities
 from handler.errors import InvalidRequest, NotFound, error_info
+from handler.input.sampling import MAX_INT32
 from handler.openai.best_of import MAX_GENERATIONS
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT
 from handler.openai.completions import COMPLETIONS
 from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.openai.endpoint_spec import EndpointSpec
-from handler.sampling import MAX_INT32
 from tests.unit.handler.openai.refusals import MISSING, REFUSALS, Refusal, refusals
 
 SHAPES: dict[str, tuple[EndpointSpec, dict[str, Any]]] = {

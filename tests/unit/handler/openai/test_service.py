@@ -9,7 +9,7 @@ import pytest
 from openai._streaming import SSEDecoder
 
 from engine.errors import BackendFailed
-from handler import limits
+from handler.delivery import limits
 from handler.errors import InvalidRequest, NotFound
 from handler.openai.call import OpenAICall
 from handler.openai.events import stream_events

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from handler.options import NO_DEFAULTS
+from handler.input.options import NO_DEFAULTS
 from validation import Subject, Verdict
 from validation.options.json_repair import MAX_CHARS, JsonRepairer
 from validation.rules import DEFAULT_RULES

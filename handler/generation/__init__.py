@@ -1,0 +1,1 @@
+"""Generate one answer: collect it, limit its reasoning, redact it."""

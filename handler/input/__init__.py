@@ -1,0 +1,1 @@
+"""Parse a job's input and check it."""

@@ -1,0 +1,1 @@
+"""Run one job: its output, its result, and its attempts after a crash."""

@@ -1,0 +1,1 @@
+"""Write log lines for terminals and for machines."""

@@ -1,0 +1,70 @@
+"""Find the pipeline of the model that a request names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine import EngineState
+from handler.errors import InvalidRequest
+from handler.input.sampling import describe_value
+from handler.openai.models import model_not_found
+from handler.pipeline import Pipeline
+
+
+class ModelRegistry:
+    """The served models by name; the first one is the default.
+
+    A model is also found by its aliases and by the names of its adapters. `has_several` states
+    whether there is a choice of models. Immutable, and shared by all entry points.
+
+    Raises:
+        ValueError: there is no model, or two models have the same name.
+    """
+
+    def __init__(self, *pipelines: Pipeline) -> None:
+        self._by_name = {
+            name: each for each in pipelines for name in (each.model_name, *each.aliases)
+        }
+        names = sum(1 + len(each.aliases) for each in pipelines)
+        if not pipelines or len(self._by_name) < names:
+            raise ValueError("models must be one or more, with a name of its own each")
+        self.has_several = len(pipelines) > 1
+        self.default = pipelines[0]
+        for each in pipelines:
+            self._by_name |= dict.fromkeys(each.adapters, each)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the models (the default first), of their aliases and of their adapters."""
+        return tuple(self._by_name)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the engines of all models are dead."""
+        return all(each.engine.state is EngineState.DEAD for each in self._by_name.values())
+
+    def find(self, name: str | None, param: str = "model") -> Pipeline:
+        """Return the pipeline of a model, or of the default for None. Raises ModelNotFound."""
+        if name is None:
+            return self.default
+        if (pipeline := self._by_name.get(name)) is None:
+            raise model_not_found(name, self.names, param)
+        return pipeline
+
+    def find_for_body(self, body: Mapping[str, Any], path: str = "") -> Pipeline:
+        """Return the pipeline of the model that a request body names.
+
+        With one model the field `model` is not read here: the caller decides whether a missing or
+        different name is an error. `path` precedes the field's name in messages.
+
+        Raises:
+            InvalidRequest: the name is not a string.
+            ModelNotFound: there is no such model.
+        """
+        if not self.has_several:
+            return self.default
+        name, param = body.get("model"), f"{path}model"
+        if name is not None and not isinstance(name, str):
+            raise InvalidRequest(f"{param} must be a string, got {describe_value(name)}", param)
+        return self.find(name, param)

@@ -1,0 +1,1 @@
+"""Read the environment variables of the worker and the server into settings."""

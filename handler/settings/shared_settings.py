@@ -1,0 +1,386 @@
+"""The environment variables of all commands, read once in `main` and passed on as values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from engine import BackendConfig, EngineConfig, Timeouts
+from engine.backends.rkllm.lora_adapters import parse_adapters
+from engine.config import BackendName
+from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+from engine.hosts.memory_limit import default_limit_mb
+from handler.models.model_list import (
+    ModelEntry,
+    assign_domains,
+    check_models,
+    model_name_from_path,
+    read_models,
+    split_names,
+)
+from handler.reply.reply_format import ToolForm
+from handler.settings.rkllm_settings import RkllmSettings
+
+DEFAULT_SLOTS = 4
+_BACKENDS: dict[str, BackendName] = {".json": "scripted", ".rkllm": "rkllm"}
+
+
+class Settings(RkllmSettings):
+    """Settings that every command needs to build an engine and a pipeline.
+
+    The names are the variables' names in lower case. A value that is empty counts as unset, since
+    RunPod's console sends empty ones for fields left blank.
+    """
+
+    engine: Literal["auto", "llamacpp", "rkllm", "scripted"] = Field(
+        "auto",
+        description="Engine that generates the text. `auto` chooses it by the file ending of "
+        "MODEL_PATH.",
+    )
+    model_path: Path | None = Field(
+        None,
+        description="Model to load: a .gguf file (llama.cpp), a .rkllm file (Rockchip NPU), a "
+        "folder with one of them, `hf:org/repo[@revision][/file]` on the Hugging Face Hub "
+        "(downloaded unless it is in the cache) or a .json script (tests). Unset: the built-in "
+        "135M model, which `worker-rkllm fetch-model` or `make run` fetches.",
+        examples=["/models/qwen.gguf", "hf:org/repo/file.gguf"],
+    )
+    draft_model_path: Path | None = Field(
+        None,
+        description="Smaller .gguf model with the same vocabulary, for speculative decoding with "
+        "llama.cpp: a file, a folder or `hf:org/repo`, as MODEL_PATH. Unset: no draft model.",
+        examples=["/models/qwen-0.5b.gguf"],
+    )
+    model_name: str | None = Field(
+        None,
+        description="Name of the model in requests and responses, or several separated by commas: "
+        "requests may use any of them, responses have the first. Unset: the file name without its "
+        "ending.",
+        examples=["qwen2.5", "qwen2.5,gpt-4o-mini"],
+    )
+    models: Annotated[tuple[ModelEntry, ...], NoDecode] = Field(
+        (),
+        description="Several models, or several copies of one, as a JSON list; use it instead of "
+        "MODEL_PATH and MODEL_NAME. Optional keys of an entry: name, copies, "
+        "base_domain_id, context_length, tokenizer; the first entry is the default "
+        "model.",
+        examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "hf:org/repo"}]'],
+    )
+    context_length: int = Field(
+        4096,
+        ge=0,
+        description="Maximum tokens of prompt and answer together, for each slot. 0: the model's "
+        "own maximum (4096 with RKLLM, whose runtime does not report it).",
+    )
+    max_concurrency: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description=f"Answers that llama.cpp generates in parallel (slots). 0: {DEFAULT_SLOTS}; "
+        "RKLLM uses RKLLM_N_BATCH instead.",
+    )
+    max_queue: int = Field(
+        256,
+        ge=0,
+        le=1_000_000,
+        description="OpenAI requests that may wait for a slot; further requests get status 429. "
+        "Jobs wait in a queue of their own.",
+    )
+    threads: int = Field(
+        0, ge=0, le=1024, description="CPU threads for llama.cpp. 0: one for each core."
+    )
+    apply_chat_template: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Whether a job's `prompt` becomes a user message in the model's chat template. "
+        "auto: yes, unless the model has no template or the prompt contains the template's special "
+        "tokens. `/v1/completions` always sends the prompt unchanged.",
+    )
+    tool_parser: Literal["auto", ToolForm] = Field(
+        "auto",
+        description="The form in which the model writes tool calls. auto: all of these forms are "
+        "recognised.",
+    )
+    default_max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="`max_tokens` for OpenAI requests that do not set it. Unset: until the context "
+        "is full.",
+        examples=["512"],
+    )
+    request_timeout_s: float = Field(
+        600, gt=0, description="Maximum duration of a request, including the time in the queue."
+    )
+    prefill_timeout_s: float = Field(
+        300,
+        gt=0,
+        description="Maximum time from getting a slot to the first token, for a prompt of up to "
+        "4,096 tokens. A longer one has more in proportion. A slow machine needs more.",
+    )
+    # Answers that are not streamed report progress five times a second, so less than 0.5 s would
+    # count as a stall.
+    stall_timeout_s: float = Field(
+        60, ge=0.5, description="Maximum time between two tokens. The minimum is 0.5."
+    )
+    abort_grace_s: float = Field(
+        10,
+        gt=0,
+        description="Time that an aborted generation gets to stop. After it the engine's process is"
+        " killed, when the other generations have ended or ENGINE_DRAIN_S is over.",
+    )
+    engine_drain_s: float = Field(
+        60,
+        ge=0,
+        allow_inf_nan=False,
+        description="Time that the other generations get to finish before the engine's process is "
+        "killed because one does not stop. New ones wait meanwhile.",
+    )
+    engine_down_exit_s: float = Field(
+        300,
+        gt=0,
+        description="After a crash the engine is restarted with growing pauses. If no restart "
+        "succeeds within this time, the server or worker exits with code 1, and its jobs stay in "
+        "the queue.",
+    )
+    load_timeout_s: float = Field(600, gt=0, description="Maximum time for loading the model.")
+    engine_isolation: Literal["process", "thread"] = Field(
+        "process",
+        description="`process` runs the engine in a process of its own. With `thread`, a crash of "
+        "the native library ends the server too.",
+    )
+    engine_memory_mb: int | None = Field(
+        None,
+        ge=0,
+        description="Memory that the engine's process may use, in MB, without the model file, which"
+        " is mapped. A request that needs more ends that process, which is started again. Unset: "
+        "80 % of the memory of the machine or container; with `MODELS`, less the other models' "
+        "files. "
+        "`0` or `off`: no limit. Has no effect with `ENGINE_ISOLATION=thread`.",
+        examples=["4096"],
+    )
+    deterministic: bool = Field(
+        False,
+        description="`on`: the same seed always gives the same text. Uses one slot and one thread, "
+        "without cache reuse.",
+    )
+    enable_validation: bool = Field(
+        True,
+        description="Whether the answers to jobs with a `prompt` or `messages` are validated if "
+        "the job does not set `enable_validation`. OpenAI requests are validated only if their "
+        "body sets it to true.",
+    )
+    validation_rules: Path | None = Field(
+        None,
+        description="Rules file that replaces validation/rules.yaml.",
+        examples=["/etc/worker-rkllm/rules.yaml"],
+    )
+    validation_schema: Path | None = Field(
+        None,
+        description="File with a JSON Schema that validated answers are checked against.",
+        examples=["/etc/worker-rkllm/answer.schema.json"],
+    )
+    validation_language: str | None = Field(
+        None,
+        description="Expected language of validated answers, as an ISO 639-1 code.",
+        examples=["en"],
+    )
+    redact_pii: str = Field(
+        "off",
+        description="Personal data to remove from every answer: `on`, `off` or a list of card, "
+        "iban, email, phone, key, ssn. A redacted stream is sent in one piece, at its end.",
+        examples=["email,phone"],
+    )
+    blocked_intents: str = Field(
+        "",
+        description="Requests with one of these intents are refused; separated by commas.",
+        examples=["salary_intelligence"],
+    )
+    blocked_terms: str = Field(
+        "",
+        description="Requests that contain one of these words or phrases are refused; separated by "
+        "commas.",
+        examples=["password,credit card"],
+    )
+    regenerate: bool = Field(
+        False,
+        description="`on`: generate an answer once more when a validation rule recommends it.",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="Lowest severity that is logged."
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", description="`auto`: readable lines on a terminal, JSON otherwise."
+    )
+    log_texts: bool = Field(
+        False,
+        description="`on`: log prompts and answers too, at every LOG_LEVEL.",
+    )
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _convert_to_upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @field_validator("engine_memory_mb", mode="before")
+    @classmethod
+    def _parse_off(cls, value: object) -> object:
+        return 0 if isinstance(value, str) and value.strip().lower() == "off" else value
+
+    @field_validator("model_name")
+    @classmethod
+    def _check_names(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_names(value)
+        return value
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _parse_models(cls, value: object) -> object:
+        return read_models(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_models(self) -> Self:
+        if not self.models:
+            return self
+        single_model_fields = ("model_path", "model_name", "draft_model_path", "rkllm_lora")
+        check_models(
+            self.models,
+            [name.upper() for name in single_model_fields if getattr(self, name)],
+            in_threads=self.engine_isolation == "thread",
+        )
+        self.npu_domains()
+        return self
+
+    @property
+    def served_model(self) -> str:
+        """The name of the one model, or of the default among several."""
+        if self.models:
+            return self.models[0].served_name
+        if self.model_name is not None:
+            return split_names(self.model_name)[0]
+        if self.model_path is not None:
+            return model_name_from_path(self.model_path)
+        return "scripted" if self.backend == "scripted" else DEFAULT_MODEL_NAME
+
+    @property
+    def served_models(self) -> tuple[str, ...]:
+        """All names that a request may use: the default first, those of adapters last."""
+        models = [each.served_name for each in self.models] or [self.served_model]
+        aliases = self.aliases
+        names = [name for model in models for name in (model, *aliases.get(model, ()))]
+        return (*names, *self.served_adapters)
+
+    @property
+    def aliases(self) -> Mapping[str, Sequence[str]]:
+        """The further names of each model that has some, by the name in answers."""
+        settings = [each.name for each in self.models] or [self.model_name]
+        names = [split_names(each) for each in settings if each is not None]
+        return {first: others for first, *others in names if others}
+
+    @property
+    def served_adapters(self) -> tuple[str, ...]:
+        """The names of the LoRA adapters."""
+        adapters = parse_adapters(self.rkllm_lora) if self.backend == "rkllm" else ()
+        return tuple(adapter.name for adapter in adapters)
+
+    @property
+    def backend(self) -> BackendName:
+        """The backend that `engine` and the model file select."""
+        return self._backend_of(self.model_path)
+
+    @property
+    def backends(self) -> frozenset[BackendName]:
+        """The backends in use: one, or those of all `models`."""
+        several = frozenset(self._backend_of(each.path) for each in self.models)
+        return several or frozenset({self.backend})
+
+    def _backend_of(self, path: Path | None) -> BackendName:
+        if self.engine != "auto":
+            return self.engine
+        return _BACKENDS.get(path.suffix if path is not None else "", "llamacpp")
+
+    def npu_domains(self) -> Mapping[str, Sequence[int]]:
+        """Return the `base_domain_id` of each copy of the list's models that run on an NPU."""
+        on_npu = [each for each in self.models if self._backend_of(each.path) == "rkllm"]
+        return assign_domains(on_npu, self.rkllm_base_domain_id)
+
+    @property
+    def memory_mb(self) -> int:
+        """The memory that one engine process may use, 0 for no limit."""
+        if self.engine_isolation == "thread":
+            return 0
+        if self.engine_memory_mb is not None:
+            return self.engine_memory_mb
+        return default_limit_mb()
+
+    def memory_mb_of(self, entry: ModelEntry) -> int:
+        """The memory that one engine process of a list's model may use, 0 for no limit."""
+        if self.engine_isolation == "thread" or self.engine_memory_mb is not None:
+            return self.memory_mb
+        all_models_bytes = sum(each.copies * each.size_bytes for each in self.models)
+        processes = sum(each.copies for each in self.models)
+        return default_limit_mb(processes, all_models_bytes - entry.size_bytes)
+
+    def engine_config(self) -> EngineConfig:
+        """Return the configuration of the engine for one model; see also `engine_configs`."""
+        name = self.served_model
+        slots = self.max_concurrency or DEFAULT_SLOTS
+        options: dict[str, object] = {"model_name": name}
+        if self.backend == "llamacpp":
+            options |= {
+                "model_path": str(self.model_path or DEFAULT_MODEL_PATH),
+                "context_length": self.context_length,
+                "slots": slots,
+                "threads": self.threads,
+                "deterministic": self.deterministic,
+                "draft_path": str(self.draft_model_path) if self.draft_model_path else None,
+            }
+        elif self.backend == "rkllm":
+            slots = self.rkllm_n_batch
+            options |= {
+                "model_path": str(self.model_path or ""),
+                "context_length": self.context_length,
+                **self.rkllm_options(),
+            }
+            if self.deterministic:
+                options |= {"kv_reuse": False, "n_batch": 1}
+        elif self.model_path is not None:
+            options["model_path"] = str(self.model_path)
+        return EngineConfig(
+            backend=BackendConfig(self.backend, options, self.memory_mb),
+            isolation=self.engine_isolation,
+            slots=1 if self.deterministic else slots,
+            max_queue=self.max_queue,
+            timeouts=Timeouts(
+                prefill_timeout_s=self.prefill_timeout_s,
+                stall_timeout_s=self.stall_timeout_s,
+                abort_grace_s=self.abort_grace_s,
+                request_timeout_s=self.request_timeout_s,
+                load_timeout_s=self.load_timeout_s,
+                neighbour_grace_s=self.engine_drain_s,
+                down_limit_s=self.engine_down_exit_s,
+            ),
+        )
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def read_settings(cls: type[S]) -> S:
+    """Return the settings from the environment; exit with code 2 and messages if one is invalid."""
+    try:
+        return cls()
+    except ValidationError as error:
+        for each in error.errors(include_url=False):
+            if not each["loc"]:
+                # An error about several settings together.
+                sys.stderr.write(each["msg"].removeprefix("Value error, ") + "\n")
+                continue
+            name, *inner = each["loc"]
+            path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in inner)
+            sys.stderr.write(f"{str(name).upper()}{path}: {each['msg']}, got {each['input']!r}\n")
+        raise SystemExit(2) from None

@@ -1,0 +1,1 @@
+"""Serve jobs: RunPod's worker, and one local job on a terminal."""
