@@ -29,9 +29,10 @@ RUN if [ -n "$XLLAMACPP_INDEX" ]; then \
 # Before the code is copied, so that the model's layer stays cached when the code changes.
 # BAKE_MODEL=no builds an image without a model: mount one and set MODEL_PATH to it.
 ARG BAKE_MODEL=yes
-COPY engine/default_model.py engine/
-RUN if [ "$BAKE_MODEL" = yes ]; then python -m engine.default_model; fi
+COPY handler/models/default_model.py handler/models/
+RUN if [ "$BAKE_MODEL" = yes ]; then python -m handler.models.default_model; fi
 
+COPY common common
 COPY engine engine
 COPY handler handler
 COPY validation validation

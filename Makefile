@@ -27,9 +27,9 @@ ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/ho
 # `make run` downloads the default model only if it is the one that runs.
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
-CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tests benchmarks tools/docs)
+CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm common tests benchmarks tools/docs)
 # The files that tools/plain_words.py checks: the product, its tools, all pages and the build files.
-PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm tools benchmarks docs *.md Makefile Dockerfile pyproject.toml .ci/run)
+PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm common tools benchmarks docs *.md Makefile Dockerfile pyproject.toml .ci/run)
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/security tests/acceptance)
 # The parts of the long suite: the files whose long forms each part runs (tests marked `long`, tests
 # with the fixture `scale`, properties with more examples, and tests/long), and what they cover.
@@ -199,7 +199,7 @@ $(VENV)/.dev: requirements/dev.txt requirements/run.txt requirements/serve.txt $
 	@touch $(VENV)/.serve $(VENV)/.run $@
 
 $(MODEL): | $(VENV)/.serve
-	@$(BIN)/python -m engine.default_model >&2
+	@$(BIN)/python -m handler.models.default_model >&2
 
 $(COMMANDS)/.installed: tests/commands/install.sh requirements/node.txt requirements/zig.txt requirements/jq.txt $(VENV)/.setup
 	@$< $(VENV)

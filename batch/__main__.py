@@ -23,7 +23,7 @@ from batch.cli.arguments import (
     add_submit_arguments,
     add_worker_arguments,
 )
-from handler.settings.arguments import Parser
+from common.argument_parser import Parser
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,8 +91,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") ->
     from rich.console import Console
 
     from batch.settings import BatchSettings
+    from common.setting_error import SettingError, exit_on_setting_error
     from handler.logs.configuration import configure_logging
-    from handler.settings.setting_error import SettingError, exit_on_setting_error
     from handler.settings.shared_settings import read_settings
 
     settings = read_settings(BatchSettings)

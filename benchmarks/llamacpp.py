@@ -30,7 +30,7 @@ from benchmarks.measure import Pairs, Table, max_budget, min_budget
 from benchmarks.options import Options, print_progress
 from benchmarks.servers import run_server
 from benchmarks.ten_turns import ten_turns
-from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 
 NAME = "llamacpp"
 _ROUTES = ("completions", "chat")

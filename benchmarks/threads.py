@@ -28,7 +28,7 @@ import uvloop
 from benchmarks.measure import Table, take_turns
 from benchmarks.options import Options, print_progress
 from engine import BackendConfig, Engine, EngineConfig, GenerationRequest, SamplingParams
-from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 
 NAME = "threads"
 _LIMIT_S = 900.0

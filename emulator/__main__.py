@@ -12,7 +12,7 @@ if __name__ == "__main__":
     # The working folder comes first on the path, and a handler.py in it would hide our package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from handler.settings.arguments import Parser
+from common.argument_parser import Parser
 
 _EXAMPLES = """\
 examples:
@@ -78,6 +78,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None
     }
 
+    from common.setting_error import SettingError, exit_on_setting_error
     from emulator.autoscaling.handler_file import find_handler_file
     from emulator.autoscaling.handler_settings import adapt_to_handler
     from emulator.autoscaling.interpreter import find_interpreter
@@ -89,7 +90,6 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     from emulator.preflight import check_exposure, check_files, listening_sockets
     from emulator.settings import EmulatorSettings
     from handler.logs.configuration import configure_logging
-    from handler.settings.setting_error import SettingError, exit_on_setting_error
     from handler.settings.shared_settings import read_settings
 
     settings = read_settings(EmulatorSettings).model_copy(update=options)
@@ -109,12 +109,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         check_files(settings)
 
         # Imported only now, because it takes a second: a port in use is reported before that.
+        from common.process_utils import raise_open_files_limit
+        from common.temporary_folders import remove_abandoned
         from emulator.app import create_app
         from emulator.components import build_components
         from emulator.server.server import Server, build_uvicorn_config
         from emulator.server.start_log import log_start
-        from engine.hosts.process_utils import raise_open_files_limit
-        from engine.temporary_folders import remove_abandoned
         from handler.models.model_settings import resolve_models
         from handler.settings.engine_configs import build_engine
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from common.setting_error import SettingError
 from emulator.batches.service import BatchService
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.metrics.definitions import Metrics
@@ -31,7 +32,6 @@ from handler.composition import (
     build_result_uploader,
     build_services,
 )
-from handler.settings.setting_error import SettingError
 from jobs import JobStore
 
 logger = logging.getLogger(__name__)

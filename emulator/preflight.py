@@ -13,10 +13,10 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.setting_error import SettingError
 from emulator.batches.folder_layout import LOCK, explain_refusal
 from emulator.http.allowed_hosts import is_loopback
 from emulator.settings import IN_MEMORY, EmulatorSettings
-from handler.settings.setting_error import SettingError
 from jobs.sqlite.database_file import check_hard_links, find_user, is_locked, real_path
 
 # Uvicorn's own default.

@@ -12,7 +12,6 @@ from typing import Any
 from engine.admission import Admission, Slot
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
-from engine.chat_template import apply_chat_template, merge_system_messages
 from engine.config import EngineConfig
 from engine.errors import (
     EngineClosed,
@@ -28,8 +27,9 @@ from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
 from engine.output import Embedding, PromptToken
-from engine.prompt_size import check_size
-from engine.reasoning import leaves_reasoning_open, starts_in_reasoning
+from engine.prompts.chat_template import apply_chat_template, merge_system_messages
+from engine.prompts.prompt_size import check_size
+from engine.prompts.reasoning import leaves_reasoning_open, starts_in_reasoning
 from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
 from engine.stream import TokenStream, timeout_error
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from common.utf8 import Utf8Decoder
 from engine.backends.base import RunResult
 from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage, new_delta
 from engine.request import SamplingParams
 from engine.stops import StopMatcher
-from engine.utf8 import Utf8Decoder
 
 
 class Generation:

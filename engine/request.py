@@ -61,7 +61,7 @@ class Chat:
 RenderedPrompt = str | tuple[int, ...]
 # The same, or a chat that the engine renders.
 Prompt = RenderedPrompt | Chat
-# Whether a text prompt becomes a user turn of the chat template (`engine.chat_template`).
+# Whether a text prompt becomes a user turn of the chat template (`engine.prompts.chat_template`).
 TemplateMode = Literal["auto", "on", "off"]
 
 

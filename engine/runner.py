@@ -8,13 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from common.worker_threads import WorkerThreads
 from engine.backends.base import PREFILL_CALLS, Backend, SideCall
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.generation import Generation
 from engine.output import Delta, Finish
 from engine.request import Prompt, SamplingParams
-from engine.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
 

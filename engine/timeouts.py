@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.prompt_size import estimate_tokens
+from engine.prompts.prompt_size import estimate_tokens
 from engine.request import Prompt
 
 # Boards computed 8,000 tokens in 226 s, and 16,000 in more than 300 s (rkllama#169).

@@ -12,6 +12,8 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from common.setting_error import SettingError
+from common.value_description import describe_value
 from engine import AnyEngine, engines_by_model
 from handler.delivery.bucket import Bucket, check_name, check_secret, check_url
 from handler.delivery.limits import PayloadLimits
@@ -20,12 +22,10 @@ from handler.delivery.results import ResultUploader
 from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration
 from handler.input.options import PII_KINDS, OptionsInput, OptionsReader
-from handler.input.sampling import describe_value
 from handler.job.job_handler import JobHandler
 from handler.models.registry import ModelRegistry
 from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
-from handler.settings.setting_error import SettingError
 from handler.settings.shared_settings import Settings
 from handler.settings.unused_settings import find_ineffective_settings, find_misspelled_settings
 from handler.settings.worker_settings import ResultSettings

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from engine import BackendConfig, Engine, EngineConfig, Timeouts
-from engine.default_model import DEFAULT_MODEL_PATH
 from engine.hooks import Hook
+from handler.models.default_model import DEFAULT_MODEL_PATH
 from tests import leftovers
 
 # Two intents, `weather` and `general`; one token and one label to remove; one check.
@@ -168,7 +168,7 @@ def model_path() -> Path:
     """The path of the default model; tests that need it fail without it."""
     if not DEFAULT_MODEL_PATH.is_file():
         pytest.fail(
-            "the default model is not there: `python -m engine.default_model` fetches it",
+            "the default model is not there: `python -m handler.models.default_model` fetches it",
             pytrace=False,
         )
     return DEFAULT_MODEL_PATH

@@ -18,7 +18,7 @@ from typing import Any
 
 import xllamacpp
 
-from engine.schema_grammar import format_grammar
+from engine.schema.grammar import format_grammar
 
 # The limit with which llama.cpp makes a grammar; above it, it drops the grammar without an error.
 LIMIT_OF_LLAMA_CPP = 500_000

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from engine.default_model import ModelPackage
+from handler.models.default_model import ModelPackage
 
 MODEL = random.Random(1).randbytes(40_000)
 MEMBER = "tiny_model/tiny.gguf"

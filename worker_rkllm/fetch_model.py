@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from engine import default_model
+from handler.models import default_model
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "worker-rkllm fetch-model") -> int:

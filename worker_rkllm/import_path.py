@@ -11,7 +11,7 @@ from collections.abc import MutableSequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-PACKAGES = ("batch", "emulator", "engine", "handler", "jobs", "validation")
+PACKAGES = ("batch", "common", "emulator", "engine", "handler", "jobs", "validation")
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -31,9 +31,9 @@ from batch.queue.message import (
 from batch.queue.result_bucket import ObjectTooLarge, ResultBucket
 from batch.queue.result_store import BAD_ANSWER
 from batch.settings import BatchSettings
-from engine.temporary_folders import ScratchFolder
+from common.temporary_folders import ScratchFolder
+from common.terminal_text import escape_controls
 from handler.delivery.blobs import BlobError
-from handler.logs.terminal_text import escape_controls
 from jobs import JobsError, StoreUnavailable
 
 # Number of concurrent reads: an answer is small, and reading it takes about ten milliseconds.

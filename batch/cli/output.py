@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from handler.logs.terminal_text import escape_lines
+from common.terminal_text import escape_lines
 
 
 def print_message(console: Console, text: str) -> None:

@@ -23,11 +23,11 @@ from batch.output.journal import BatchJournal, JournalError, JournalHeader
 from batch.progress import BatchProgress
 from batch.runner import BatchRunner
 from batch.settings import BatchSettings
+from common.temporary_folders import ScratchFolder
+from common.terminal_text import escape_controls
 from engine.errors import EngineError
-from engine.temporary_folders import ScratchFolder
 from handler.composition import build_services, build_validation
 from handler.delivery.blobs import BlobError
-from handler.logs.terminal_text import escape_controls
 from handler.models.model_settings import resolve_models
 from handler.settings.engine_configs import build_engine
 

@@ -22,11 +22,11 @@ from batch.queue.batch_manifest import BatchHeader, BatchManifest
 from batch.queue.message import encode_message, result_key, results_prefix, validate_batch_name
 from batch.queue.result_bucket import ResultBucket
 from batch.settings import BatchSettings
-from engine.temporary_folders import ScratchFolder
+from common.failpoints import failpoint
+from common.temporary_folders import ScratchFolder
 from handler.composition import build_services, build_validation
 from handler.settings.engine_configs import build_engine
 from jobs import JobsError, Json, NewJob
-from jobs.failpoints import failpoint
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
 

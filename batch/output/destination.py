@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from common.private_files import open_private, sync_folder
 from handler.delivery.blobs import BlobStore
-from jobs.sqlite.private_files import open_private, sync_folder
 
 STDOUT = "-"
 _S3_SCHEME = "s3://"

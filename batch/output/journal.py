@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from jobs.sqlite.private_files import open_private, sync_folder
+from common.private_files import open_private, sync_folder
 
 SUFFIX = ".partial"
 _SYNC_INTERVAL_S = 1.0

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from batch.input.line import BadLine, Line, parse_line
-from handler.input.sampling import describe_value
+from common.value_description import describe_value
 from jobs import Json
 
 # The name becomes part of S3 keys and of shell commands.

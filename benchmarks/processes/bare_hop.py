@@ -23,8 +23,8 @@ import uvloop
 from benchmarks.client import HOST
 from benchmarks.plain_rkllm import PlainRkllm
 from benchmarks.streams import PROMPT
+from common.process_utils import die_with_parent
 from engine.backends.rkllm.structs import LLMCallState
-from engine.hosts.process_utils import die_with_parent
 
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)

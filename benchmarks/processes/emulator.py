@@ -17,8 +17,8 @@ from typing import Any
 import emulator.__main__
 import emulator.openai.routes
 from benchmarks.client import HOST
+from common.process_utils import die_with_parent
 from engine.hooks import EngineEvent, RequestEnded
-from engine.hosts.process_utils import die_with_parent
 from handler.generation.active_generation import ActiveGeneration
 from handler.openai.call import OpenAICall
 from handler.openai.events import DONE

@@ -20,7 +20,7 @@ from gunicorn.app.base import BaseApplication
 from benchmarks.client import HOST
 from benchmarks.plain_rkllm import RkllmSource
 from benchmarks.queues import completion_events
-from engine.hosts.process_utils import die_with_parent
+from common.process_utils import die_with_parent
 
 _THREADS = 8
 

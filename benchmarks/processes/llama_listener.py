@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from benchmarks.client import HOST
-from engine.hosts.process_utils import die_with_parent
+from common.process_utils import die_with_parent
 
 # As in engine.backends.llamacpp.
 _BATCH_TOKENS = 64

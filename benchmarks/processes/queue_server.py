@@ -17,8 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from benchmarks.client import HOST
 from benchmarks.queues import Source, completion_events
 from benchmarks.stamping import build
+from common.process_utils import die_with_parent
 from engine import SamplingParams
-from engine.hosts.process_utils import die_with_parent
 from engine.output import TokenLogprob
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client import HOST
-from engine.hosts.process_utils import die_with_parent
+from common.process_utils import die_with_parent
 
 
 def main() -> None:

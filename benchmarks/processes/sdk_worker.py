@@ -11,7 +11,7 @@ import sys
 
 import handler.__main__
 from benchmarks.client import HOST
-from engine.hosts.process_utils import die_with_parent
+from common.process_utils import die_with_parent
 
 
 def main() -> int:

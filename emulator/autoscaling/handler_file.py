@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from handler.settings.setting_error import SettingError
+from common.setting_error import SettingError
 
 # The names that RunPod's templates and examples use, relative to the project's folder.
 _USUAL_NAMES = ("handler.py", "rp_handler.py", "src/handler.py", "src/rp_handler.py")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from common.setting_error import SettingError
 from emulator.autoscaling.handler_file import name_endpoint
 from emulator.settings import EmulatorSettings
-from handler.settings.setting_error import SettingError
 
 
 def adapt_to_handler(settings: EmulatorSettings, file: Path) -> EmulatorSettings:

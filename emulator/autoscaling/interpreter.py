@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from handler.settings.setting_error import SettingError
+from common.setting_error import SettingError
 
 _VENV_NAMES = (".venv", "venv")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from emulator.autoscaling.interpreter import Interpreter, find_interpreter
-from handler.settings.setting_error import NO_SDK
+from handler.settings.worker_settings import NO_SDK
 
 # As a file and with -P: in the working folder, `-m handler` would find a handler.py of the user's.
 _OWN_HANDLER = Path(__file__).resolve().parents[2] / "handler" / "__main__.py"

@@ -14,6 +14,7 @@ from batch.line_executor import EngineLost
 from batch.output.journal import BatchJournal, JournalDamaged, JournalError, JournalHeader
 from batch.progress import BatchProgress
 from batch.runner import BatchRunner
+from common.failpoints import failpoint
 from emulator.batches.context import BatchContext
 from emulator.batches.file_storage import InsufficientStorage
 from emulator.batches.input_validation import list_problems, validate_input
@@ -28,7 +29,6 @@ from emulator.batches.repository import Reservation, unix_time
 from emulator.batches.results import write_results
 from emulator.batches.uncancellable import run_uncancellable, wait_until_done
 from engine.errors import EngineError
-from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,14 @@ import orjson
 
 from batch.output.destination import FileDestination
 from batch.output.journal import SUFFIX
+from common.failpoints import failpoint
+from common.private_files import (
+    FILE_MODE,
+    FOLDER_MODE,
+    make_private,
+    open_private,
+    sync_folder,
+)
 from emulator.batches.folder_layout import (
     BATCH_NAME,
     BATCHES,
@@ -30,14 +38,6 @@ from emulator.batches.folder_layout import (
 )
 from emulator.batches.models import StoredBatch, StoredFile
 from jobs import StoreUnavailable, StoreUnusable
-from jobs.failpoints import failpoint
-from jobs.sqlite.private_files import (
-    FILE_MODE,
-    FOLDER_MODE,
-    make_private,
-    open_private,
-    sync_folder,
-)
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
+from common.digits import parse_digits
+from common.value_description import describe_value
 from emulator.batches.input_validation import ENDPOINTS
 from emulator.batches.models import COMPLETION_WINDOW
 from emulator.batches.repository import is_valid_id
 from handler.errors import InvalidRequest
-from handler.input.sampling import describe_value, validate_model
+from handler.input.sampling import validate_model
 
 EXPIRY_ANCHOR = "created_at"
 MIN_EXPIRY_S = 3_600
@@ -113,7 +115,7 @@ class PageQuery:
         limit, after, order = query.get("limit"), query.get("after"), query.get("order", "desc")
         number = default
         if limit is not None:
-            number = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 10 else 0
+            number = parse_digits(limit, max_digits=9) or 0
         if not 1 <= number <= maximum:
             raise InvalidRequest(
                 f"limit must be a whole number from 1 to {maximum}, got {describe_value(limit)}",

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from common.value_description import describe_value
 from emulator.batches.file_storage import FileStorage, InsufficientStorage
 from emulator.batches.models import StoredBatch, StoredFile
 from handler.errors import InvalidRequest, NotFound
-from handler.input.sampling import describe_value
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from common.failpoints import failpoint
 from emulator.batches.context import BatchContext
 from emulator.batches.executor import BatchExecutor, with_live_counts
 from emulator.batches.models import StoredBatch
 from emulator.batches.repository import unix_time
 from jobs import StoreFull
-from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 

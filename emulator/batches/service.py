@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from batch.line_executor import LineExecutor
+from common.temporary_folders import ScratchFolder
 from emulator.batches.context import BatchContext, BatchPolicy
 from emulator.batches.file_storage import FileStorage
 from emulator.batches.input_validation import LineLimits
@@ -22,7 +23,6 @@ from emulator.batches.upload import UploadReceiver
 from emulator.http.responses import error_response
 from emulator.settings import EmulatorSettings
 from engine import AnyEngine, Priority
-from engine.temporary_folders import ScratchFolder
 from handler.composition import Services
 from handler.errors import ErrorInfo, ErrorMapping
 from jobs import StoreUnavailable

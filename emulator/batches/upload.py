@@ -13,6 +13,9 @@ from pathlib import Path
 from starlette.requests import Request
 
 from batch.input.source import InputError
+from common.digits import parse_digits
+from common.private_files import open_private
+from common.value_description import describe_value
 from emulator.batches.file_storage import InsufficientStorage
 from emulator.batches.form_parser import FormParser
 from emulator.batches.input_validation import LineLimits, list_problems, validate_input
@@ -21,8 +24,6 @@ from emulator.batches.parameters import read_expiry
 from emulator.batches.repository import BatchRepository, Reservation
 from emulator.http.request_body import received_body
 from handler.errors import InvalidRequest, PayloadTooLarge
-from handler.input.sampling import describe_value
-from jobs.sqlite.private_files import open_private
 
 # Bytes are written in blocks of this size, so that not every network read needs a thread.
 _WRITE_BYTES = 1 << 20
@@ -95,9 +96,9 @@ class UploadReceiver:
         self, request: Request, form: FormParser, path: Path, reservation: Reservation
     ) -> int:
         """Write the file of the request's form, sync it, and return its size in bytes."""
-        declared = request.headers.get("content-length", "")
-        if declared.isascii() and declared.isdigit() and len(declared) < 20:
-            min_file_bytes = int(declared) - _MAX_FORM_OVERHEAD_BYTES
+        declared = parse_digits(request.headers.get("content-length", ""), max_digits=19)
+        if declared is not None:
+            min_file_bytes = declared - _MAX_FORM_OVERHEAD_BYTES
             self._check_size(min_file_bytes)
             reservation.reserve_up_to(min_file_bytes)
         written = received = 0
@@ -157,6 +158,6 @@ def _read_form_expiry(fields: dict[str, str]) -> int | None:
     if _ANCHOR not in fields and _SECONDS not in fields:
         return None
     seconds = fields.get(_SECONDS, "")
-    is_number = seconds.isascii() and seconds.isdigit() and len(seconds) < 10
-    expiry = {"anchor": fields.get(_ANCHOR), "seconds": int(seconds) if is_number else seconds}
+    number = parse_digits(seconds, max_digits=9)
+    expiry = {"anchor": fields.get(_ANCHOR), "seconds": seconds if number is None else number}
     return read_expiry(expiry, "expires_after")

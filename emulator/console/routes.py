@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from common.setting_error import SettingError
+from common.value_description import describe_value
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.console import job_view
 from emulator.console.description import describe_console, describe_handler_console
@@ -26,8 +28,6 @@ from emulator.tests_file.editor import add_test
 from emulator.tests_file.saved_job import build_test, find_file_to_extend
 from engine import Engine
 from handler.errors import InvalidRequest, NotFound
-from handler.input.sampling import describe_value
-from handler.settings.setting_error import SettingError
 from jobs import JobStatus, JobStore
 
 _MAX_LISTED = 100

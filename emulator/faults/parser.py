@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from common.value_description import describe_value
 from emulator.faults.catalogue import EXCLUSIVE_GROUPS, FAULT_KINDS, FaultKind, ValueKind
 from handler.errors import InvalidRequest
-from handler.input.sampling import describe_value
 
 FAULT_PARAM = "x-fault"
 MAX_FAULTS_CHARS = 1_000

@@ -9,11 +9,11 @@ from typing import Any
 
 from starlette.types import Scope
 
+from common.value_description import describe_value
 from emulator.faults.parser import Faults, format_faults, parse_faults
 from emulator.http.operation_names import OPERATION_NAMES, operation_name
 from emulator.http.request_target import FAULTS, classify
 from handler.errors import HandlerError, InvalidRequest, NotFound
-from handler.input.sampling import describe_value
 
 MAX_RULES = 100
 MAX_TIMES = 1_000_000

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handler.settings.arguments import Parser
+from common.argument_parser import Parser
 
 if TYPE_CHECKING:
     from emulator.autoscaling.worker_program import WorkerProgram
@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator t
     """
     options = _parse(argv, prog)
 
+    from common.setting_error import SettingError
+    from common.terminal_text import escape_lines
     from emulator.handler_tests.job_client import JobRequestFailed
-    from handler.logs.terminal_text import escape_lines
-    from handler.settings.setting_error import SettingError
 
     try:
         if options.job is not None:
@@ -183,8 +183,8 @@ def _folder_of(path: Path) -> Path:
 
 
 def _choose_tests_file(options: argparse.Namespace, folder: Path) -> Path:
+    from common.setting_error import SettingError
     from emulator.tests_file.reader import find_tests_file
-    from handler.settings.setting_error import SettingError
 
     if options.tests is not None:
         chosen: Path = options.tests
@@ -206,13 +206,13 @@ async def _test(
     name: str,
 ) -> int:
     # Imported only now, because it takes a second: wrong use is reported before that.
+    from common.terminal_text import escape_controls
     from emulator.handler_tests.job_client import open_client
     from emulator.handler_tests.junit import write_junit_file
     from emulator.handler_tests.local_server import run_local_server
     from emulator.handler_tests.report import ResultReport
     from emulator.handler_tests.runner import HandlerTestRunner
     from emulator.tests_file.reader import DEFAULT_TIMEOUT_MS
-    from handler.logs.terminal_text import escape_controls
 
     _configure_logging(settings, is_verbose=options.verbose)
     report = ResultReport(sys.stdout, sys.stderr, tests.tests)
@@ -278,8 +278,8 @@ async def _replay(options: argparse.Namespace) -> int:
 
 def _find_save_file(options: argparse.Namespace) -> Path:
     """Return the tests file to add to; it need not exist."""
+    from common.setting_error import SettingError
     from emulator.tests_file.saved_job import find_file_to_extend
-    from handler.settings.setting_error import SettingError
 
     if options.tests is not None:
         chosen: Path = options.tests

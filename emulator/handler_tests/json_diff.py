@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from difflib import unified_diff
 from typing import Any
 
-from handler.logs.terminal_text import escape_controls
+from common.terminal_text import escape_controls
 
 MAX_LINES = 60
 MAX_LINE_CHARS = 200

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from common.setting_error import SettingError
 from emulator.handler_tests.report import format_failure
 from emulator.handler_tests.runner import HandlerTestResult
-from handler.settings.setting_error import SettingError
 
 # XML 1.0 has no way to write any other character.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

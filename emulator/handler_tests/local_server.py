@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from common.setting_error import SettingError
 from emulator.app import create_app
 from emulator.autoscaling.handler_file import name_endpoint
 from emulator.autoscaling.worker_program import WorkerProgram
@@ -18,7 +19,6 @@ from emulator.handler_tests.worker_output import WorkerOutput
 from emulator.preflight import listening_sockets
 from emulator.server.server import Server, build_uvicorn_config
 from emulator.settings import IN_MEMORY, EmulatorSettings
-from handler.settings.setting_error import SettingError
 
 _POLL_INTERVAL_S = 0.05
 _WEEK_MS = 7 * 24 * 3600 * 1000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from common.terminal_text import escape_lines
 from emulator.handler_tests.expectation import is_equal
 from emulator.handler_tests.job_client import JobClient, JobRequestFailed
 from emulator.handler_tests.job_error import format_job_error
 from emulator.handler_tests.json_diff import diff_json
-from handler.logs.terminal_text import escape_lines
 from handler.worker.terminal import format_json
 
 

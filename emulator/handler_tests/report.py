@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TextIO
 
+from common.terminal_text import escape_controls, escape_lines
 from emulator.handler_tests.runner import HandlerTestResult
 from emulator.tests_file.reader import HandlerTest
-from handler.logs.terminal_text import escape_controls, escape_lines
 
 _MAX_NAME_CHARS = 60
 _MAX_ERROR_CHARS = 4_000

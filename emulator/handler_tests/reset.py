@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from common.argument_parser import Parser
 from emulator.handler_tests.command import (
     DEFAULT_SERVER,
     EXIT_PASSED,
@@ -13,7 +14,6 @@ from emulator.handler_tests.command import (
     read_api_key,
     run_until_signal,
 )
-from handler.settings.arguments import Parser
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator reset") -> int:
@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator r
     add_server_options(parser)
     options = parser.parse_args(argv)
 
+    from common.terminal_text import escape_lines
     from emulator.handler_tests.job_client import JobRequestFailed, open_client
-    from handler.logs.terminal_text import escape_lines
 
     async def reset() -> int:
         server = options.server or DEFAULT_SERVER

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
+from common.digits import parse_digits
 from emulator.http.body_budget import BODY_EXTENSION, ReceivedBody
 from handler.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from handler.input.json_values import MAX_JSON_VALUES, has_more_values, parse_json
@@ -133,10 +134,8 @@ def _number_note(body: bytes | bytearray) -> str:
 
 async def _read(request: Request, max_bytes: int) -> bytearray:
     """Read the body, at most `max_bytes` of it. Raises PayloadTooLarge."""
-    declared = request.headers.get("content-length", "")
-    # int() raises ValueError for "²", which is a digit by isdigit, and for thousands of digits.
-    is_number = declared.isascii() and declared.isdigit() and len(declared) < 20
-    if is_number and int(declared) > max_bytes:
+    declared = parse_digits(request.headers.get("content-length", ""), max_digits=19)
+    if declared is not None and declared > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()
     async for chunk in request.stream():

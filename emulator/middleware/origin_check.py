@@ -6,12 +6,12 @@ import asyncio
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from common.value_description import describe_value
 from emulator.http.allowed_hosts import AllowedHosts, is_loopback
 from emulator.http.open_paths import OPEN_PATHS
 from emulator.http.request_target import RouteGroup, classify
 from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
-from handler.input.sampling import describe_value
 
 # 403 and not 421 for a host name: browsers and Node.js repeat a request after 421.
 _FORBIDDEN = ErrorMapping(403, "permission_error", name="forbidden")

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from common.value_description import describe_value
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON, error_response
@@ -27,7 +28,6 @@ from emulator.runpod.client_routes import read_wait_s
 from emulator.runpod.job_request import parse_job
 from emulator.settings import EmulatorSettings
 from handler.errors import ModelNotFound, error_info
-from handler.input.sampling import describe_value
 from handler.openai.events import DONE, error_event
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
 from jobs import Job, JobStore, StoreUnavailable

@@ -10,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from common.value_description import describe_value
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
 from engine import Chat, Engine
 from handler.errors import InvalidRequest
 from handler.generation.offload import check_body
 from handler.input.messages import check_text, read_messages
-from handler.input.sampling import check_token_count, describe_value, read_token_ids
+from handler.input.sampling import check_token_count, read_token_ids
 from handler.models.registry import ModelRegistry
 from handler.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
 

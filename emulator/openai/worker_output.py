@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
+from common.value_description import describe_value
 from handler.delivery.results import find_result_pointer
 from handler.errors import OPENAI_CODES, ErrorInfo, ErrorMapping
-from handler.input.sampling import describe_value
 from handler.openai.events import DONE, escape_line_separators
 from jobs import Job, JobStatus
 

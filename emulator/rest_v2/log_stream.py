@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import orjson
 from starlette.requests import Request
 
+from common.digits import parse_digits
+from common.value_description import describe_value
 from emulator.autoscaling.worker_log import MAX_LINES, LogLine, Source, WorkerLog
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.rest_v2.rfc3339 import format_time, parse_time
 from handler.errors import InvalidRequest
-from handler.input.sampling import describe_value
 from handler.openai.events import escape_line_separators
 
 _DEFAULT_TAIL = 100
@@ -68,7 +69,8 @@ def read_log_query(request: Request) -> LogQuery:
 
 
 def _parse_count(raw: str) -> int:
-    return int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else -1
+    count = parse_digits(raw, max_digits=9)
+    return -1 if count is None else count
 
 
 def _parse_since(raw: str) -> float:

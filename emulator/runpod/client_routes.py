@@ -11,6 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from structlog.contextvars import bind_contextvars
 
+from common.digits import parse_digits
+from common.failpoints import failpoint
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
@@ -24,7 +26,6 @@ from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, NotFound
 from handler.input.job_keys import find_job_warnings
 from jobs import Job, JobStatus, JobStore, NewJob, NotRetryable
-from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
@@ -224,8 +225,7 @@ def read_wait_s(request: Request) -> float:
     raw = request.query_params.get("wait") if request.scope["query_string"] else None
     if raw is None:
         return _DEFAULT_WAIT_MS / 1000
-    # isdigit() alone also accepts "²" and more digits than int() converts.
-    number = int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else 0
+    number = parse_digits(raw, max_digits=9) or 0
     if not _MIN_WAIT_MS <= number <= _MAX_WAIT_MS:
         raise InvalidRequest(
             f"wait must be a whole number of milliseconds from {_MIN_WAIT_MS} to {_MAX_WAIT_MS}, "

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from common.value_description import describe_value
 from emulator.config import PolicyLimits
 from emulator.http.request_body import encode_json
 from emulator.runpod.webhook_loops import DEPTH_KEY
 from handler.delivery.bucket import check_target, describe_type
 from handler.delivery.outbound_targets import OutboundPolicy
 from handler.errors import InvalidRequest
-from handler.input.sampling import as_integer, describe_value
+from handler.input.sampling import as_integer
 from jobs import NewJob, Policy
 
 _MAX_POLICY_MS = 7 * 24 * 3600 * 1000

@@ -11,6 +11,7 @@ from typing import Literal
 import orjson
 from structlog.contextvars import bind_contextvars
 
+from common.failpoints import failpoint
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.worker_registry import WorkerRegistry
 from engine import AnyEngine, EngineState, Priority, Slot
@@ -19,7 +20,6 @@ from handler.errors import ResultTooLarge
 from handler.job.job_handler import JobHandler
 from handler.job.job_result import Interruption, JobResult
 from jobs import Job, JobStore, StoreFull, StoreUnavailable
-from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 

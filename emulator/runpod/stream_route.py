@@ -9,6 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from common.digits import parse_digits
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.responses import JSON
 from emulator.http.sse import SSEResponse
@@ -125,9 +126,9 @@ def _parse_event_id(raw: str) -> tuple[int, int]:
     """
     if raw in ("", _END):
         return (0, 0)
-    attempt, _, number = raw.partition(".")
-    if all(part.isascii() and part.isdigit() and len(part) < 10 for part in (attempt, number)):
-        return (int(attempt), int(number))
+    attempt, number = (parse_digits(part, max_digits=9) for part in raw.partition(".")[::2])
+    if attempt is not None and number is not None:
+        return (attempt, number)
     raise InvalidRequest(f"Last-Event-ID must be the id of an event of this stream, got {raw!r}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import orjson
 
+from common.digits import parse_digits
 from handler.errors import InvalidRequest
 from jobs import Job
 
@@ -32,7 +33,7 @@ def received_depth(headers: Mapping[str, str]) -> int:
     value = headers.get(DEPTH_HEADER)
     if value is None:
         return 0
-    depth = int(value) if value.isascii() and value.isdigit() and len(value) < 4 else None
+    depth = parse_digits(value, max_digits=3)
     if depth is None or depth > MAX_DEPTH:
         raise InvalidRequest(
             f"{DEPTH_HEADER} must be a number up to {MAX_DEPTH}: webhooks that start jobs, whose "

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import orjson
 from structlog.contextvars import bind_contextvars
 
+from common.failpoints import failpoint
 from emulator.runpod import job_response
 from emulator.runpod.webhook_loops import DEPTH_HEADER, depth_of
 from handler.delivery.outbound_targets import OutboundPolicy, TargetRefused
 from jobs import Job, JobStore
-from jobs.failpoints import failpoint
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient

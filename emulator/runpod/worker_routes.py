@@ -13,6 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from common.digits import parse_digits
+from common.failpoints import failpoint
+from common.value_description import describe_value
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.request_body import encode_json, read_object, require_json_content_type
 from emulator.http.responses import JSON
@@ -25,9 +28,7 @@ from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
-from handler.input.sampling import describe_value
 from jobs import Job, JobStatus, JobStore, StoreFull
-from jobs.failpoints import failpoint
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class WorkerRoutes:
 
     async def _take_batch(self, request: Request) -> Response:
         raw = request.query_params.get("batch_size", "1")
-        count = int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else 0
+        count = parse_digits(raw, max_digits=9) or 0
         if not 1 <= count <= _MAX_BATCH_JOBS:
             raise InvalidRequest(
                 f"batch_size must be from 1 to {_MAX_BATCH_JOBS}, got {describe_value(raw)}",

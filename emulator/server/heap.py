@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from engine.machine_info import resident_mb
+from engine.doctor.machine_info import resident_mb
 
 # A trim pauses the process for some milliseconds, so smaller growth is ignored.
 _MIN_GROWTH_MB = 32

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from common.setting_error import SettingError
 from emulator.tests_file.reader import parse_tests_file, read_text
-from handler.settings.setting_error import SettingError
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DEFAULT_INDENT = "  "

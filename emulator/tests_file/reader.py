@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from handler.settings.setting_error import SettingError
+from common.setting_error import SettingError
 
 FILE_NAME = "tests.json"
 RUNPOD_FOLDER = ".runpod"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from common.setting_error import SettingError
 from emulator.tests_file.reader import FILE_NAME, RUNPOD_FOLDER, STATUSES, find_tests_file
-from handler.settings.setting_error import SettingError
 
 
 def build_test(name: str, job: Mapping[str, Any]) -> dict[str, Any]:

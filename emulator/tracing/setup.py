@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from starlette.middleware import Middleware
 
+from common.setting_error import SettingError
 from emulator.settings import EmulatorSettings
 from engine import AnyEngine
-from handler.settings.setting_error import SettingError
 from jobs import Job, JobStore
 
 

@@ -21,9 +21,9 @@ from engine.backends.script import Script, ScriptedAnswer, ScriptedPiece
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
 from engine.output import FinishReason, PromptToken, TokenLogprob
-from engine.reasoning import continue_last
+from engine.prompts.reasoning import continue_last
+from engine.prompts.tool_prompt import tools_as_text
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
-from engine.tool_prompt import tools_as_text
 
 _TOKEN = re.compile(r"\s*\S+|\s+")
 _EMBEDDING_SIZE = 32

@@ -17,17 +17,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from engine.backends import build
-from engine.errors import EngineError, ModelLoadFailed
-from engine.hosts.frame_sender import FrameSender
-from engine.hosts.frames import FrameDecoder
-from engine.hosts.memory_limit import limit_memory
-from engine.hosts.process_utils import (
+from common.process_utils import (
     die_with_parent,
     exit_now,
     ignore_signals,
     raise_open_files_limit,
 )
+from engine.backends import build
+from engine.errors import EngineError, ModelLoadFailed
+from engine.hosts.frame_sender import FrameSender
+from engine.hosts.frames import build_decoder
+from engine.hosts.memory_limit import limit_memory
 from engine.request import SamplingParams, prompt_from_wire
 from engine.runner import Runner
 
@@ -36,7 +36,7 @@ UNLOAD_TIMEOUT_S = 5.0
 
 
 def _read_commands(sock: socket.socket) -> Iterator[Any]:
-    decoder = FrameDecoder()
+    decoder = build_decoder()
     # A parent that dies with unread data resets the connection instead of closing it.
     with suppress(ConnectionResetError):
         while data := sock.recv(65536):

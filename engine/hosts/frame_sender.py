@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 
 import orjson
 
+from common.frames import add_header
+from common.process_utils import exit_now
 from engine.channel import DeltaChannel
 from engine.errors import EngineError
-from engine.hosts.frames import add_header, encode
-from engine.hosts.process_utils import exit_now
+from engine.hosts.frames import encode
 from engine.output import Delta, Finish
 
 # Deltas that may wait for the parent to read them. Everything waits in one queue, the ends of runs

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from engine.hosts.frames import FrameDecoder, encode
+from engine.hosts.frames import build_decoder, encode
 
 # Bytes read in one iteration of the loop; more would delay everything else on the loop.
 _READ_BYTES = 16 * 1024
@@ -29,7 +29,7 @@ class FrameSocket:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._decoder = FrameDecoder()
+        self._decoder = build_decoder()
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._unsent = bytearray()
         self._is_flush_scheduled = False

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+from common.temporary_folders import ScratchFolder
 from engine.backends import open_shared_files
 from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.capabilities import Capabilities
@@ -41,7 +42,6 @@ from engine.hosts.output_tail import OutputTail
 from engine.hosts.restart_policy import MAX_FIRST_CRASHES, MAX_LOAD_RETRIES, RestartPolicy
 from engine.hosts.retirement import Retirement
 from engine.stream import TokenStream
-from engine.temporary_folders import ScratchFolder
 from engine.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from common.value_description import describe_value
 from handler.delivery.blobs import BlobStore
 from handler.delivery.outbound_targets import OutboundPolicy, TargetRefused
 from handler.errors import InvalidRequest
-from handler.input.sampling import describe_value
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 # The characters of keys and secrets. Others could break an HTTP header, or appear in its error.

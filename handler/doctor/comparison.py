@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine import BackendConfig, Timeouts
-from engine.doctor import FAILED, SPEED_STEPS
-from engine.machine_info import find_big_cpus
+from engine.doctor.examiner import FAILED, SPEED_STEPS
+from engine.doctor.machine_info import find_big_cpus
 from handler.doctor.examination import examine
 from handler.doctor.report import Finding
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from common.temporary_folders import ScratchFolder
 from engine import BackendConfig, Timeouts
-from engine.doctor import BEGINS
+from engine.doctor.examiner import BEGINS
 from engine.hosts.child_process import describe_exit, start_process
-from engine.temporary_folders import ScratchFolder
 from handler.doctor.report import Examination, Finding
 
 # How much of the process's output is kept, at its start and again at its end.
@@ -75,7 +75,7 @@ def _start_examination(
 ) -> subprocess.Popen[bytes]:
     # Started like an engine process, so that the report applies to the worker.
     process = start_process(
-        "engine.doctor",
+        "engine.doctor.examiner",
         folder=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

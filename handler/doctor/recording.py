@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from common.setting_error import SettingError
 from engine.backends.rkllm.recording.recording_file import find_write_error
 from handler.settings.arguments import DoctorArguments
-from handler.settings.setting_error import SettingError
 from handler.settings.shared_settings import Settings
 
 S = TypeVar("S", bound=Settings)

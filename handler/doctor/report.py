@@ -11,9 +11,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from common.terminal_text import escape_controls
 from engine import BackendConfig
-from engine.doctor import BEGINS, FAILED
-from handler.logs.terminal_text import escape_controls
+from engine.doctor.examiner import BEGINS, FAILED
 
 # Step, name and value.
 Finding = tuple[str, str, Any]

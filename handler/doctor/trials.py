@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import BackendConfig, Timeouts
-from engine.doctor import BEGINS, FAILED
+from engine.doctor.examiner import BEGINS, FAILED
 from handler.doctor.examination import examine
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from functools import cache
 from typing import Any, TypeVar
 
-from handler.input.json_size import exceeds, has_more_members
+from common.json_size import exceeds, has_more_members
 
 T = TypeVar("T")
 

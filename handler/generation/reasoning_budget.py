@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+from common.value_description import describe_value
 from engine import Chat, Delta, Engine, Finish, FinishReason, Timings, TokenStream, Usage
-from engine.reasoning import REASONING_MARKS, THINK_CLOSE
+from engine.prompts.reasoning import REASONING_MARKS, THINK_CLOSE
 from handler.errors import InvalidRequest
-from handler.input.sampling import describe_value
 
 BUDGET_KEYS = frozenset({"max_thinking_tokens", "reasoning_budget", "thinking_token_budget"})
 _MAX_BUDGET = 2**31 - 1

@@ -13,12 +13,16 @@ from typing import Any
 
 import orjson
 
+from common.json_size import exceeds
+from common.value_description import describe_value
 from engine import SamplingParams
-from engine.grammar import build_ban_grammar, build_choice_grammar, build_regex_grammar
-from engine.schema_cost import MAX_REPETITIONS, count_repetitions, find_cost_violation
+from engine.schema.client_grammar import (
+    build_ban_grammar,
+    build_choice_grammar,
+    build_regex_grammar,
+)
+from engine.schema.cost import MAX_REPETITIONS, count_repetitions, find_cost_violation
 from handler.errors import InvalidRequest
-from handler.input.json_size import exceeds
-from handler.input.sampling import describe_value
 from handler.input.unknown_keys import KnownKeys
 from validation.options.form import BadWordsCheck, ChoiceCheck, RegexCheck
 from validation.verdict import AnswerCheck

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from common.value_description import describe_value
 from engine import Message
 from handler.errors import InvalidRequest
-from handler.input.sampling import describe_value
 
 # OpenAI's newer and older roles, mapped to the roles that chat templates support.
 _ROLES = {

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engine.schema_cost import count_repetitions
+from common.json_size import exceeds
+from common.value_description import describe_value
+from engine.schema.cost import count_repetitions
 from handler.errors import InvalidRequest
-from handler.input.json_size import exceeds
-from handler.input.sampling import describe_value
 from handler.input.unknown_keys import KnownKeys
 from validation import Options
 from validation.options import MissingPart

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from common.value_description import describe_value
 from engine import Chat, GenerationRequest, Priority
 from engine.request import Prompt, TemplateMode
 from handler.errors import InvalidRequest
@@ -14,7 +15,7 @@ from handler.input.constraints import find_constraint_warnings, read_constraint
 from handler.input.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.input.messages import check_text, read_messages
 from handler.input.options import NO_DEFAULTS, OptionsReader
-from handler.input.sampling import JOB_DEFAULTS, describe_value, read_sampling
+from handler.input.sampling import JOB_DEFAULTS, read_sampling
 from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
 from validation import NO_OPTIONS, Options
 

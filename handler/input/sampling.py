@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from common.digits import parse_digits
+from common.value_description import describe_value
 from engine import SamplingParams
 from handler.errors import InvalidRequest
-from handler.input.json_size import exceeds
 from handler.input.parameter_names import IGNORED, has_no_effect
 
 M = TypeVar("M", bound=BaseModel)
@@ -30,7 +29,6 @@ MAX_TOKEN_IDS = 1_000_000
 # Longer arrays are invalid for every parameter. They are refused without reading their elements.
 _MAX_ARRAY_LENGTH = 1_000
 # In error messages.
-_MAX_VALUE_CHARS = 60
 
 _Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
@@ -279,38 +277,9 @@ def validate_model(model: type[M], body: Mapping[str, Any], path: str = "") -> M
         ) from None
 
 
-def describe_value(value: Any) -> str:
-    """Return a value as short JSON for an error message; the text is always valid UTF-8."""
-    if isinstance(value, list | dict) and exceeds(value, _MAX_VALUE_CHARS):
-        return _describe_length(value)
-    # Only the beginning of a long string is needed.
-    prefix = value[: _MAX_VALUE_CHARS + 1] if isinstance(value, str) else value
-    try:
-        text = orjson.dumps(prefix).decode()
-    except (TypeError, ValueError):
-        text = _ascii_json(prefix)
-    if isinstance(value, float) and text == "null":
-        text = str(value)
-    if isinstance(value, list | dict) and len(text) > _MAX_VALUE_CHARS:
-        return _describe_length(value)
-    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[: _MAX_VALUE_CHARS - 3]}..."
-
-
-def _describe_length(value: list[Any] | dict[str, Any]) -> str:
-    return f"{'an array' if isinstance(value, list) else 'an object'} of {len(value)}"
-
-
-def _ascii_json(value: Any) -> str:
-    """Encode a value that orjson refuses (half a surrogate pair, a huge number) as ASCII JSON."""
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return f"something of type {type(value).__name__} that is too large to show"
-
-
 def _is_token_id(key: str) -> bool:
-    digits = key.isascii() and key.isdigit() and len(key) <= len(str(MAX_TOKEN_ID))
-    return digits and int(key) <= MAX_TOKEN_ID
+    number = parse_digits(key, max_digits=len(str(MAX_TOKEN_ID)))
+    return number is not None and number <= MAX_TOKEN_ID
 
 
 def _describe_allowed(model: type[BaseModel], name: str) -> str:

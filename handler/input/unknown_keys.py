@@ -9,8 +9,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from common.value_description import describe_value
 from handler.input.parameter_names import SYNONYMS, has_no_effect
-from handler.input.sampling import describe_value
 
 # Per object. Comparing a key with the known keys takes about a millisecond the first time.
 MAX_COMPARED_KEYS = 16

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from common.value_description import describe_value
 from engine import Slot
 from engine.request import TemplateMode
 from handler.delivery import limits
@@ -19,7 +20,6 @@ from handler.errors import ErrorInfo, ResultTooLarge, error_info
 from handler.generation.offload import check_body
 from handler.input.options import NO_DEFAULTS, OptionsReader
 from handler.input.request import JobRequest, OpenAIRequest, TextRequest, parse_job
-from handler.input.sampling import describe_value
 from handler.job.job_output import OutputGenerator
 from handler.job.job_result import Interruption, JobResult, find_interruption
 from handler.models.registry import ModelRegistry

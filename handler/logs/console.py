@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
+from common.terminal_text import escape_controls
 from handler.logs.json_lines import collect_fields
-from handler.logs.terminal_text import escape_controls
 
 _RESET, _BOLD, _DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
 _RED, _GREEN, _YELLOW, _CYAN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"

@@ -11,7 +11,7 @@ import orjson
 from structlog.contextvars import get_contextvars
 from structlog.tracebacks import ExceptionDictTransformer
 
-from handler.logs.terminal_text import escape_json
+from common.terminal_text import escape_json
 
 # The names in `extra` that are logged. Other names are not, because libraries put requests and
 # credentials there.

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
-from handler.logs.terminal_text import escape_controls
+from common.terminal_text import escape_controls
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from engine.default_model import explain_missing_model
+from common.setting_error import SettingError
+from handler.models.default_model import explain_missing_model
 from handler.models.hub import Hub
 from handler.models.model_list import check_models
 from handler.models.model_source import ModelSourceError, find_model, find_tokenizer
-from handler.settings.setting_error import SettingError
 from handler.settings.shared_settings import Settings
 
 S = TypeVar("S", bound=Settings)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from common.value_description import describe_value
 from engine import EngineState
 from handler.errors import InvalidRequest
-from handler.input.sampling import describe_value
 from handler.openai.models import model_not_found
 from handler.pipeline import Pipeline
 

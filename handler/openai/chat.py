@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
+from common.json_size import exceeds
+from common.value_description import describe_value
 from engine import Chat, Message
 from handler.errors import InvalidRequest
 from handler.input.constraints import Constraint, read_constraint
-from handler.input.json_size import exceeds
 from handler.input.messages import read_messages
 from handler.input.request import read_flag
-from handler.input.sampling import describe_value
 from handler.openai import logprobs
 from handler.openai.endpoint_spec import EndpointSpec
 from handler.openai.message import encode_message

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from common.value_description import describe_value
 from engine import Capabilities, Embedding
 from engine.request import RenderedPrompt
 from handler.errors import InvalidRequest
@@ -20,7 +21,6 @@ from handler.input.sampling import (
     SamplingInput,
     as_integer_parameter,
     check_token_count,
-    describe_value,
     read_token_ids,
     validate_model,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.value_description import describe_value
 from handler.errors import InvalidRequest, ModelNotFound
-from handler.input.sampling import describe_value
 from handler.openai.dialect import Dialect
 from handler.pipeline import Pipeline
 

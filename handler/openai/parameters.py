@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
+from common.value_description import describe_value
 from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.input.constraints import Constraint
@@ -18,7 +19,6 @@ from handler.input.sampling import (
     SamplingInput,
     build_sampling,
     check_bias_count,
-    describe_value,
     validate_model,
 )
 from handler.openai.dialect import Dialect

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from common.value_description import describe_value
 from engine import Finish, FinishReason, Priority, Slot, Usage
 from engine.errors import PromptTooLong, RequestRejected
 from engine.request import Chat
-from engine.schema_grammar import find_schema_violation
+from engine.schema.grammar import find_schema_violation
 from handler.errors import NotFound
 from handler.generation.active_generation import ActiveGeneration, log_warnings
 from handler.generation.completed_answer import CompletedAnswer
 from handler.generation.offload import check_body
 from handler.input.options import NO_DEFAULTS, OptionsReader
-from handler.input.sampling import describe_value
 from handler.models.registry import ModelRegistry
 from handler.openai.call import OpenAICall
 from handler.openai.chat import CHAT

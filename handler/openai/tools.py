@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.json_size import exceeds
+from common.value_description import describe_value
 from handler.errors import InvalidRequest
 from handler.input.constraints import check_cost, check_schema
-from handler.input.json_size import exceeds
-from handler.input.sampling import describe_value
 from handler.openai.schema_refs import move_refs
 from handler.reply.reply_format import ReplyFormat
 

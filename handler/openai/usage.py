@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.value_description import describe_value
 from handler.errors import InvalidRequest
 from handler.generation.completed_answer import CompletedAnswer
-from handler.input.sampling import describe_value
 from handler.openai.dialect import Dialect
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from engine.reasoning import REASONING_MARKS
+from engine.prompts.reasoning import REASONING_MARKS
 from handler.reply.calls.formats import CallForms
 from handler.reply.marks import Marks, prepare
 from handler.reply.parts import CallArguments, CallStart, Part, Reading, ReasoningPart, TextPart

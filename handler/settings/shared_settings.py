@@ -13,8 +13,8 @@ from pydantic_settings import NoDecode
 from engine import BackendConfig, EngineConfig, Timeouts
 from engine.backends.rkllm.lora_adapters import parse_adapters
 from engine.config import BackendName
-from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from engine.hosts.memory_limit import default_limit_mb
+from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.models.model_list import (
     ModelEntry,
     assign_domains,

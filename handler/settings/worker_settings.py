@@ -9,6 +9,11 @@ from pydantic import Field, SecretStr
 from handler.delivery.outbound_targets import OutboundPolicy
 from handler.settings.shared_settings import Settings
 
+NO_SDK = (
+    "the worker needs RunPod's SDK, the package runpod, which is not installed: `pip install "
+    "'worker-rkllm[worker]'` or, in a clone, `make sdk` installs it"
+)
+
 
 class ResultSettings(Settings):
     """The bucket for large results; the first three variables have RunPod's own names."""

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import orjson
 
-from handler.logs.terminal_text import escape_json, replace_controls
+from common.terminal_text import escape_json, replace_controls
 
 
 class TerminalReport:

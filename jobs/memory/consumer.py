@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from common.failpoints import failpoint
 from jobs.errors import StoreFull
-from jobs.failpoints import failpoint
 from jobs.memory.state import StoreState
 from jobs.model import Job, JobStatus, Json
 from jobs.ports import Chunk

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from jobs.failpoints import failpoint
+from common.failpoints import failpoint
 from jobs.memory.deadline_queue import Deadline, DeadlineQueue
 from jobs.memory.job_record import JobRecord
 from jobs.memory.job_table import JobTable

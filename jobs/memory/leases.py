@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from jobs.failpoints import failpoint
+from common.failpoints import failpoint
 from jobs.memory.expiry import ExpiryScheduler
 from jobs.memory.job_record import JobRecord
 from jobs.memory.job_table import JobTable

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from common.failpoints import failpoint
 from jobs.errors import NotRetryable
-from jobs.failpoints import failpoint
 from jobs.memory.job_record import JobRecord
 from jobs.memory.state import StoreState
 from jobs.model import Job, JobStatus, NewJob, new_id

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from common.failpoints import failpoint
 from jobs.errors import StoreUnavailable
-from jobs.failpoints import failpoint
 from jobs.memory.job_record import JobRecord
 from jobs.memory.state import StoreState
 from jobs.model import Job, JobStatus

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from jobs.failpoints import failpoint
+from common.failpoints import failpoint
 from jobs.memory.job_record import JobRecord
 from jobs.memory.job_table import JobTable
 from jobs.model import Job, JobStatus

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.failpoints import failpoint
 from jobs.errors import StoreUnavailable, StoreUnusable
-from jobs.failpoints import failpoint
 from jobs.sqlite.database_file import open_pinned
-from jobs.sqlite.frames import FrameDecoder
+from jobs.sqlite.frames import build_decoder
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class StoreClient:
         self._pinned_fd = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
-        self._decoder = FrameDecoder()
+        self._decoder = build_decoder()
         self._inbox: list[Any] = []
         # Closed or killed processes that have not ended yet.
         self._ending: list[subprocess.Popen[bytes]] = []
@@ -74,7 +74,7 @@ class StoreClient:
         except OSError as error:
             raise StoreUnavailable(f"the store process cannot be started: {error}") from error
         failpoint("journal-spawned")
-        self._decoder = FrameDecoder()
+        self._decoder = build_decoder()
         self._inbox = []
         message = await self.receive()
         if message[0] != "open":

@@ -19,14 +19,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from jobs.errors import StoreUnusable
-from jobs.sqlite.private_files import (
+from common.private_files import (
     FILE_MODE,
     make_private,
     open_private,
     open_regular,
     sync_folder,
 )
+from jobs.errors import StoreUnusable
 
 _LOCK_SUFFIX = ".lock"
 _WAL_SUFFIX = "-wal"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.failpoints import failpoint
 from jobs.errors import StoreUnavailable, StoreUnusable
-from jobs.failpoints import failpoint
 from jobs.model import Job
 from jobs.ports import Chunk, SavedJob
 from jobs.sqlite.client import StoreClient

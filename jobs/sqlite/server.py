@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from common.failpoints import failpoint
 from jobs.errors import StoreUnusable
-from jobs.failpoints import failpoint
 from jobs.sqlite.database_file import DISK_FULL_ERRNOS, MOVED_MESSAGE, DatabaseFile
-from jobs.sqlite.frames import FrameDecoder, encode
+from jobs.sqlite.frames import build_decoder, encode
 from jobs.sqlite.schema import (
     DELETE_CHUNKS,
     DELETE_INPUT,
@@ -70,7 +70,7 @@ class StoreProcess:
         self._lock_wait_s = lock_wait_s
         self._check = check
         self._inode = inode
-        self._decoder = FrameDecoder()
+        self._decoder = build_decoder()
         # Why the disk refuses writes, if that is known before the first write.
         self._write_error: str | None = None
         # None while a full disk prevents the creation of the file.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2
 
-from engine.default_model import DEFAULT_MODEL_NAME
+from handler.models.default_model import DEFAULT_MODEL_NAME
 from tests.acceptance.pages import ROOT, Block
 from tests.ministack import make_queue, ministack
 from tests.ports import free_port

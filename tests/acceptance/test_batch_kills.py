@@ -16,7 +16,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from jobs.failpoints import MARKER_VARIABLE, NAME_VARIABLE
+from common.failpoints import MARKER_VARIABLE, NAME_VARIABLE
 from tests.conftest import ScriptFactory
 from tests.crashes.server import Server
 from tests.crashes.template import ROOT, Template

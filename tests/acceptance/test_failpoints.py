@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from jobs.failpoints import MARKER_VARIABLE, NAME_VARIABLE
+from common.failpoints import MARKER_VARIABLE, NAME_VARIABLE
 from tests.crashes.hook import Hook
 from tests.crashes.parts import AT_START, LOCKED, PARTS, STORE_KILLED, in_store
 from tests.crashes.scene import FAR, Gone, Scene

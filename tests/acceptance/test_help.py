@@ -39,7 +39,7 @@ HELPS = [
     ("batch submit", ["--queue-url", "--results", "exit codes"]),
     ("batch worker", ["--queue-url", "--until-empty", "exit codes"]),
     ("batch collect", ["--batch", "--wait", "exit codes"]),
-    ("engine.default_model", ["Fetch the default model"]),
+    ("handler.models.default_model", ["Fetch the default model"]),
     ("emulator.healthcheck", ["/health"]),
 ]
 WRONG = [
@@ -58,7 +58,7 @@ WRONG = [
     ("batch submit --qeue-url x", "did you mean --queue-url?"),
     ("batch worker --until-emtpy", "did you mean --until-empty?"),
     ("batch collect --bacth x", "did you mean --batch?"),
-    ("engine.default_model --force", "unrecognized arguments: --force"),
+    ("handler.models.default_model --force", "unrecognized arguments: --force"),
     ("emulator.healthcheck --url x", "unrecognized arguments: --url x"),
 ]
 

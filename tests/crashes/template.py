@@ -133,7 +133,7 @@ def _become(order: dict[str, Any]) -> None:
         os.environ.clear()
         os.environ.update(order["environment"])
         # It has read the environment when it was imported.
-        importlib.reload(importlib.import_module("jobs.failpoints"))
+        importlib.reload(importlib.import_module("common.failpoints"))
         sys.argv = ["emulator"]
         code = importlib.import_module("emulator.__main__").main()
     except SystemExit as exit_:

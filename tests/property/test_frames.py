@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.hosts.frames import FrameDecoder, encode
+from engine.hosts.frames import build_decoder, encode
 from tests.cutting import cut
 
 MESSAGE = st.recursive(
@@ -19,14 +19,14 @@ MESSAGE = st.recursive(
 
 @given(messages=st.lists(MESSAGE, max_size=8), data=st.data())
 def test_any_messages_in_any_cut(messages: list[Any], data: st.DataObject) -> None:
-    decoder = FrameDecoder()
+    decoder = build_decoder()
     parts = cut(b"".join(map(encode, messages)), data)
     assert [message for part in parts for message in decoder.feed(part)] == messages
 
 
 @given(messages=st.lists(MESSAGE, min_size=1, max_size=4))
 def test_one_byte_at_a_time_delivers_each_as_soon_as_it_is_whole(messages: list[Any]) -> None:
-    decoder = FrameDecoder()
+    decoder = build_decoder()
     for message in messages:
         wire = encode(message)
         early = [got for byte in wire[:-1] for got in decoder.feed(bytes([byte]))]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from engine.schema_cost import MAX_SYMBOLS, estimate_symbols, find_cost_violation
-from engine.schema_grammar import find_number_violation
+from engine.schema.cost import MAX_SYMBOLS, estimate_symbols, find_cost_violation
+from engine.schema.grammar import find_number_violation
 from tests.llama_grammar import MIN_SYMBOLS, GrammarProcess
 
 _NAMES = st.sampled_from(["a", "b", "c", "d"])

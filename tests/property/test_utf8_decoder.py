@@ -5,10 +5,10 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from common.utf8 import Utf8Decoder
 from engine.generation import Generation
 from engine.output import Delta
 from engine.request import SamplingParams
-from engine.utf8 import Utf8Decoder
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from engine.temporary_folders import ScratchFolder
+from common.temporary_folders import ScratchFolder
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
 from tests.integration.emulator.processes import (
@@ -316,7 +316,7 @@ def test_temporary_folder_of_another_container_is_kept(
 ) -> None:
     """Two containers that share /tmp do not see each other's processes."""
     program = (
-        "from engine.temporary_folders import ScratchFolder\nwith ScratchFolder(): print('made')"
+        "from common.temporary_folders import ScratchFolder\nwith ScratchFolder(): print('made')"
     )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with ScratchFolder() as folder:

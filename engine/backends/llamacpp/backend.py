@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine import reasoning
+from common.utf8 import Utf8Decoder
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.gguf import has_chat_template, read_header
 from engine.backends.llamacpp.cache_slots import find_history_length
@@ -22,13 +22,13 @@ from engine.backends.llamacpp.prompt_scorer import PromptScorer
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
 from engine.capabilities import Capabilities
-from engine.chat_template import takes_late_system, template_markers
 from engine.errors import EngineError, PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.output import PromptToken
-from engine.prompt_size import check_tokens, prompt_too_long_error
+from engine.prompts import reasoning
+from engine.prompts.chat_template import takes_late_system, template_markers
+from engine.prompts.prompt_size import check_tokens, prompt_too_long_error
+from engine.prompts.tool_prompt import render_with_tools
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
-from engine.tool_prompt import render_with_tools
-from engine.utf8 import Utf8Decoder
 
 _MAX_LOGPROBS = 20
 # llama.cpp's pooling number of a reranking model, which has no embeddings.

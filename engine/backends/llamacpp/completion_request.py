@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.grammar import prepare_grammar
-from engine.reasoning import starts_in_think
+from engine.prompts.reasoning import starts_in_think
 from engine.request import RenderedPrompt, SamplingParams
-from engine.schema_grammar import build_grammar
+from engine.schema.client_grammar import prepare_grammar
+from engine.schema.grammar import build_grammar
 
 # One token of an answer: it is not the one that no vocabulary has.
 _ANY_TOKEN = "!<[2147483647]>"  # noqa: S105 - no password

@@ -10,7 +10,7 @@ import secrets
 import socket
 from typing import Any
 
-from engine.chat_template import template_error
+from common.temporary_folders import ScratchFolder
 from engine.errors import (
     BackendFailed,
     EngineError,
@@ -19,7 +19,7 @@ from engine.errors import (
     RequestRejected,
     UnsupportedParameter,
 )
-from engine.temporary_folders import ScratchFolder
+from engine.prompts.chat_template import template_error
 
 # The reason at the end of the trace of a chat template.
 _TEMPLATE_ERROR = re.compile(r"\nError: (?:Jinja Exception: )?(.+)\Z", re.DOTALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.reasoning import REASONING_MARKS
+from engine.prompts.reasoning import REASONING_MARKS
 
 # The marks of tool calls, and of the parts of an answer in harmony. An end token of a family is no
 # mark, because llama.cpp would write it after the answer.

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from common.utf8 import Utf8Decoder
 from engine.errors import UnsupportedParameter
 from engine.output import PromptToken
-from engine.utf8 import Utf8Decoder
 
 # Tokens per batch. A batch has a row of logits for each, as long as the vocabulary.
 _BATCH_TOKENS = 64

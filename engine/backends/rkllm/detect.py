@@ -267,7 +267,7 @@ def main() -> None:
 
     Arguments: the library's path and the parent's process id.
     """
-    from engine.hosts.process_utils import die_with_parent
+    from common.process_utils import die_with_parent
 
     # If the library hangs, this process must not outlive its parent.
     die_with_parent(int(sys.argv[2]))

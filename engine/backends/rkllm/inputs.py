@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runs import UserTurn
 from engine.errors import PromptTooLong, RequestRejected, UnsupportedParameter
+from engine.prompts.tool_prompt import tool_calls_as_text, tools_as_text
 from engine.request import Chat, Prompt, RenderedPrompt
-from engine.tool_prompt import tool_calls_as_text, tools_as_text
 
 # Above the ids of every known vocabulary; without a tokenizer its real size is unknown.
 _MAX_TOKEN_ID = 2**20 - 1

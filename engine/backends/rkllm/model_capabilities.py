@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.backends.rkllm.abi import Abi
 from engine.capabilities import Capabilities
-from engine.chat_template import KNOWN_MARKERS
+from engine.prompts.chat_template import KNOWN_MARKERS
 from engine.request import SamplingParams
 
 _MAX_LOGPROBS = 20

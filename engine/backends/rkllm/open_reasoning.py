@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runs import Run
-from engine.reasoning import find_open_mark
+from engine.prompts.reasoning import find_open_mark
 
 # The end of a prompt that may have the opening mark; long enough for one token per letter.
 _TAIL_TOKENS = 32

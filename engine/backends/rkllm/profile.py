@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from common.fingerprint import file_fingerprint
 from engine.errors import ModelLoadFailed
-from engine.fingerprint import file_fingerprint
 
 logger = logging.getLogger(__name__)
 

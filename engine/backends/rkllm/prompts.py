@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engine import reasoning
 from engine.backends.rkllm.time_limit import TimeLimitExceededError, run_with_time_limit
-from engine.chat_template import takes_late_system, template_error, template_markers
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
+from engine.prompts import reasoning
+from engine.prompts.chat_template import takes_late_system, template_error, template_markers
+from engine.prompts.tool_prompt import render_with_tools
 from engine.request import Chat, Message
-from engine.tool_prompt import render_with_tools
 
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"

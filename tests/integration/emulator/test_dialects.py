@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.components import build_components
 from emulator.settings import EmulatorSettings
 from engine import Engine
-from handler.settings.setting_error import SettingError
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import join_text, parse_chunks

@@ -13,11 +13,11 @@ from functools import partial
 import httpx2
 import pytest
 
+from common.setting_error import SettingError
 from emulator.settings import EmulatorSettings
 from emulator.tracing import exporter
 from engine import Engine
 from engine.hooks import RequestStarted
-from handler.settings.setting_error import SettingError
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
 from tests.integration.emulator.conftest import Serve

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.hosts.frames import FrameDecoder, encode
+from engine.hosts.frames import build_decoder, encode
 from tests.conftest import ScriptFactory
 from tests.prompt_counter import PromptCounter
 from tests.waiting import WAIT_S, wait_until_blocking
@@ -46,7 +46,7 @@ class Child:
         self.send({"run": run_id, "prompt": f"p {run_id}", "sampling": {}, "buffered": False})
 
     def _frames(self) -> Iterator[dict[str, Any]]:
-        decoder = FrameDecoder()
+        decoder = build_decoder()
         while data := self.socket.recv(4_096):
             yield from decoder.feed(data)
 

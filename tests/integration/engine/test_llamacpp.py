@@ -13,7 +13,11 @@ import pytest_asyncio
 
 from engine import BackendConfig, Chat, Engine, EngineConfig, FinishReason, Message
 from engine.errors import PromptTooLong, RequestRejected
-from engine.grammar import build_ban_grammar, build_choice_grammar, build_regex_grammar
+from engine.schema.client_grammar import (
+    build_ban_grammar,
+    build_choice_grammar,
+    build_regex_grammar,
+)
 from tests.integration.engine.support import ask, read, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -323,4 +323,4 @@ def test_run_that_outlives_the_loop_raises_no_error(
     for thread in left:
         thread.join(WAIT_S)
     assert not any(thread.is_alive() for thread in left)
-    assert [each.message for each in caplog.records if each.name == "engine.worker_threads"] == []
+    assert [each.message for each in caplog.records if each.name == "common.worker_threads"] == []

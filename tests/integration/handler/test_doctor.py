@@ -258,7 +258,7 @@ def examiners(parent: int) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             arguments = entry.read_bytes().rstrip(b"\0").split(b"\0")
-            if arguments[-2:] == [b"engine.doctor", str(parent).encode()]:
+            if arguments[-2:] == [b"engine.doctor.examiner", str(parent).encode()]:
                 result.append(int(entry.parent.name))
     return result
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
+from common.setting_error import SettingError
 from handler.models.hub import Hub
 from handler.models.model_list import ModelEntry
 from handler.models.model_settings import resolve_models
 from handler.models.model_source import ModelSourceError, find_model, find_tokenizer
 from handler.settings.engine_configs import build_engine_configs
-from handler.settings.setting_error import SettingError
 from handler.settings.shared_settings import Settings
 from tests.hub_server import MAIN, OLDER, HubServer, cache_repository, hub_server
 from tests.terminal import run_on_terminal

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from common.failpoints import MARKER_VARIABLE, NAME_VARIABLE
 from jobs import JobStatus, MemoryJobStore, SqliteJournal, StoreUnavailable
-from jobs.failpoints import MARKER_VARIABLE, NAME_VARIABLE
 from jobs.sqlite import client
 from jobs.sqlite import journal as module
 from jobs.sqlite.schema import SCHEMA_VERSION

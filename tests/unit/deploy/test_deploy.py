@@ -175,4 +175,5 @@ def test_the_image_has_every_package_and_nothing_that_is_not_sent_to_its_build()
     }
     copied = [source for text in of_the_image("COPY") for source in text.split()[:-1]]
     assert all(any(each == one or each.startswith(f"{one}/") for one in sent) for each in copied)
-    assert {"engine", "handler", "validation", "emulator", "jobs", "batch"} <= set(copied)
+    packages = {"common", "engine", "handler", "validation", "emulator", "jobs", "batch"}
+    assert packages <= set(copied)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.preflight import check_files, listening_sockets
 from emulator.settings import EmulatorSettings
-from handler.settings.setting_error import SettingError
 
 
 def settings(folder: Path, **changes: object) -> EmulatorSettings:

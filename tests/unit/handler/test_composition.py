@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import pytest
 
+from common.setting_error import SettingError, exit_on_setting_error
 from engine import BackendConfig, Engine
 from handler.composition import Services, build_services, build_validation
 from handler.input.options import _compile_schema
-from handler.settings.setting_error import SettingError, exit_on_setting_error
 from handler.settings.shared_settings import Settings
 from tests.conftest import SMALL_RULES, EngineFactory, ScriptFactory
 from tests.unit.handler.bad_settings import BAD_IDS, BAD_SETTINGS, write_files

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from common.fingerprint import file_fingerprint
 from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected
-from engine.fingerprint import file_fingerprint
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import RequestRejected
-from engine.grammar import MAX_SYMBOLS, prepare_grammar
 from engine.request import SamplingParams
-from engine.schema_grammar import build_grammar
+from engine.schema.client_grammar import MAX_SYMBOLS, prepare_grammar
+from engine.schema.grammar import build_grammar
 
 Mask: TypeAlias = NDArray[np.bool_]
 

@@ -16,7 +16,7 @@ from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.errors import BackendFailed
-from engine.reasoning import starts_in_think
+from engine.prompts.reasoning import starts_in_think
 from engine.request import SamplingParams
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from common.fingerprint import sha256_of_ends
 from engine.backends.rkllm import driver
 from engine.backends.rkllm.abi import Abi
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.recording.recording_file import RecordingFile
-from engine.fingerprint import sha256_of_ends
 
 
 def open_recorder(

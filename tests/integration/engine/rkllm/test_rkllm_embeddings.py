@@ -17,7 +17,7 @@ from engine import Engine, Priority
 from engine.backends.rkllm.abi import ABI_12, Abi
 from engine.backends.rkllm.profile import Profile, write_profile
 from engine.backends.rkllm.structs import CallbackAnswer
-from engine.doctor import Doctor
+from engine.doctor.examiner import Doctor
 from engine.errors import (
     BackendFailed,
     EngineStalled,

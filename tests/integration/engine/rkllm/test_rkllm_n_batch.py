@@ -15,7 +15,7 @@ import pytest
 from engine import Engine, FinishReason, Priority, TokenStream
 from engine.backends.rkllm.abi import Abi
 from engine.backends.rkllm.batching import scheduler
-from engine.doctor import FAILED, Doctor
+from engine.doctor.examiner import FAILED, Doctor
 from engine.errors import (
     BackendFailed,
     EngineCrashed,

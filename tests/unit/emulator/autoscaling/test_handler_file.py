@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.autoscaling.handler_file import find_handler_file, name_endpoint
-from handler.settings.setting_error import SettingError
 
 
 def test_find_handler_file_returns_an_absolute_path(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.autoscaling.handler_settings import adapt_to_handler
 from emulator.settings import EmulatorSettings
-from handler.settings.setting_error import SettingError
 
 FILE = Path("/home/me/my-worker/handler.py")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.autoscaling.interpreter import find_interpreter
-from handler.settings.setting_error import SettingError
 
 
 def make_venv(folder: Path) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import emulator.autoscaling.worker_program
+from common.setting_error import SettingError
 from emulator.autoscaling.interpreter import Interpreter
 from emulator.autoscaling.worker_program import command_program, handler_program, missing_sdk
-from handler.settings.setting_error import SettingError
 from tests.integration.emulator.processes import ROOT
 
 

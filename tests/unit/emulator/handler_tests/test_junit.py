@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.handler_tests.junit import check_junit_file, format_junit, write_junit_file
 from emulator.handler_tests.runner import HandlerTestResult
 from emulator.tests_file.reader import HandlerTest
-from handler.settings.setting_error import SettingError
 
 
 def result(name: str, **fields: Any) -> HandlerTestResult:

@@ -6,7 +6,7 @@ import pytest
 
 from emulator.server import heap
 from emulator.server.heap import Heap
-from engine.machine_info import resident_mb
+from engine.doctor.machine_info import resident_mb
 
 
 def memory_mb() -> float:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.tests_file.editor import add_test, insert_test
-from handler.settings.setting_error import SettingError
 
 NEW: dict[str, Any] = {"name": "new", "input": {"é": [1]}, "expected_output": "]}"}
 HAND_WRITTEN = """\

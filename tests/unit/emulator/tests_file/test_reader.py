@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.tests_file.reader import (
     NOT_SET,
     HandlerTest,
@@ -15,7 +16,6 @@ from emulator.tests_file.reader import (
     parse_tests_file,
     read_tests_file,
 )
-from handler.settings.setting_error import SettingError
 
 PATH = Path("tests.json")
 ONE: dict[str, Any] = {"name": "a", "input": {"x": 1}}

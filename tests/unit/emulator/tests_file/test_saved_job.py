@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.tests_file.saved_job import build_test, find_file_to_extend
-from handler.settings.setting_error import SettingError
 
 
 def test_kept_job_becomes_a_test() -> None:

@@ -17,7 +17,7 @@ import engine.hosts.frame_sender
 from engine.channel import DeltaChannel
 from engine.errors import BackendFailed
 from engine.hosts.frame_sender import FrameSender
-from engine.hosts.frames import FrameDecoder
+from engine.hosts.frames import build_decoder
 from engine.output import Delta, Finish, FinishReason, TokenLogprob, Usage
 from tests.waiting import WAIT_S
 
@@ -31,7 +31,7 @@ class SenderHarness:
         self.ours, self.theirs = socket.socketpair()
         self.theirs.settimeout(WAIT_S)
         self.sender = FrameSender(self.ours)
-        self._decoder = FrameDecoder()
+        self._decoder = build_decoder()
 
     def frames(self, size: int = 65536) -> Iterator[dict[str, Any]]:
         while True:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from engine.hosts.frame_socket import FrameSocket
-from engine.hosts.frames import FrameDecoder, encode
+from engine.hosts.frames import build_decoder, encode
 
 
 class Peer:
@@ -34,7 +34,7 @@ class Peer:
     def read_slowly(self, count: int) -> list[Any]:
         """Read a few bytes at a time until `count` messages have arrived; blocks."""
         self.theirs.settimeout(20)
-        decoder, messages = FrameDecoder(), list[Any]()
+        decoder, messages = build_decoder(), list[Any]()
         while len(messages) < count:
             messages += decoder.feed(self.theirs.recv(1009))
         return messages

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from common.setting_error import SettingError
 from handler.composition import build_result_uploader
 from handler.delivery.blobs import BlobStore
 from handler.delivery.bucket import Bucket
 from handler.delivery.results import ResultUploader
-from handler.settings.setting_error import SettingError
 from handler.settings.worker_settings import WorkerSettings
 
 URL = "https://s3.eu-central-1.amazonaws.com"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from common.setting_error import SettingError
 from handler.doctor.recording import apply_recording
 from handler.settings.arguments import DoctorArguments, parse_doctor
-from handler.settings.setting_error import SettingError
 from handler.settings.shared_settings import Settings
 
 BOARD = Settings(engine="rkllm", model_path=Path("some/model.rkllm"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import BackendConfig, EngineConfig
-from engine.doctor import BEGINS, FAILED
+from engine.doctor.examiner import BEGINS, FAILED
 from handler.doctor import command
 from handler.doctor.examination import _describe_exit, _first_and_last_lines
 from handler.doctor.report import ASSUMPTIONS, Examination, Finding, format_report

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from common.value_description import describe_value
 from engine import SamplingParams
 from handler.errors import InvalidRequest
 from handler.input.sampling import (
     JOB_DEFAULTS,
     SamplingDefaults,
     SamplingInput,
-    describe_value,
     read_sampling,
     read_token_ids,
 )

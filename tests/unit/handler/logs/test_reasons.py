@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from common.value_description import describe_value
 from handler.errors import InvalidRequest, error_info
-from handler.input.sampling import describe_value
 from handler.logs.reasons import extract_error_message, sanitize_for_log
 
 SECRET = "xyzzy prompt"

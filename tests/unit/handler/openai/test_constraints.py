@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from engine.errors import RequestRejected
-from engine.grammar import build_ban_grammar, build_choice_grammar, build_regex_grammar
+from engine.schema.client_grammar import (
+    build_ban_grammar,
+    build_choice_grammar,
+    build_regex_grammar,
+)
 from handler.errors import InvalidRequest, error_info
 from handler.input.constraints import (
     MAX_SCHEMA_BYTES,

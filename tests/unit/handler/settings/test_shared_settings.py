@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from engine import Timeouts
-from engine.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.models.model_list import ModelEntry
 from handler.settings.shared_settings import DEFAULT_SLOTS, Settings, read_settings
 from handler.settings.worker_settings import WorkerSettings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sqlite.frames import MAX_FRAME_BYTES, FrameDecoder, encode
+from jobs.sqlite.frames import MAX_FRAME_BYTES, build_decoder, encode
 from tests.cutting import cut
 
 MESSAGE = st.recursive(
@@ -23,11 +23,11 @@ MESSAGE = st.recursive(
 def test_decoder_returns_messages_for_any_split_of_the_stream(
     messages: list[Any], data: st.DataObject
 ) -> None:
-    decoder = FrameDecoder()
+    decoder = build_decoder()
     parts = cut(b"".join(map(encode, messages)), data)
     assert [message for part in parts for message in decoder.feed(part)] == messages
 
 
 def test_decoder_refuses_a_frame_that_is_too_long() -> None:
     with pytest.raises(ValueError, match="cannot be right"):
-        list(FrameDecoder().feed(struct.pack(">I", MAX_FRAME_BYTES + 1)))
+        list(build_decoder().feed(struct.pack(">I", MAX_FRAME_BYTES + 1)))

@@ -17,9 +17,9 @@ from engine.backends.rkllm.logits.grammar import Constraint, GrammarCompiler
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import RequestRejected
-from engine.grammar import MAX_GRAMMAR_CHARS, MAX_SYMBOLS
 from engine.request import SamplingParams
-from engine.schema_cost import MAX_SYMBOLS as MAX_ESTIMATED_SYMBOLS
+from engine.schema.client_grammar import MAX_GRAMMAR_CHARS, MAX_SYMBOLS
+from engine.schema.cost import MAX_SYMBOLS as MAX_ESTIMATED_SYMBOLS
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
 
 END = "</s>"

@@ -7,7 +7,7 @@ import json
 import orjson
 import pytest
 
-from handler.logs.terminal_text import escape_controls, escape_json, escape_lines, replace_controls
+from common.terminal_text import escape_controls, escape_json, escape_lines, replace_controls
 
 HOSTILE = [
     "\x1b[2J",

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from engine.worker_threads import WorkerThreads
+from common.worker_threads import WorkerThreads
 from tests.waiting import WAIT_S
 
 
@@ -101,7 +101,7 @@ def test_idle_thread_holds_no_reference_to_the_last_function() -> None:
 
 def test_stuck_thread_does_not_keep_the_process_from_ending() -> None:
     code = (
-        "import threading, engine.worker_threads as t; "
+        "import threading, common.worker_threads as t; "
         "t.WorkerThreads(1, 'x').put(threading.Event().wait)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=WAIT_S)

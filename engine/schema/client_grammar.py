@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from textwrap import shorten
 
 from engine.errors import RequestRejected
-from engine.reasoning import THINK_CLOSE
-from engine.schema_cost import MAX_REPETITIONS, count_repetitions
+from engine.prompts.reasoning import THINK_CLOSE
+from engine.schema.cost import MAX_REPETITIONS, count_repetitions
 
 MAX_GRAMMAR_CHARS = 100_000
 # Levels of groups, or of a schema and of references that follow each other. llguidance recurses,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import PromptTooLong
-from engine.prompt_size import MAX_TOKEN_BYTES, check_size, check_tokens
+from engine.prompts.prompt_size import MAX_TOKEN_BYTES, check_size, check_tokens
 from engine.request import Chat, Message, Prompt
 
 CONTEXT = 100

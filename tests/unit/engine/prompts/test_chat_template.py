@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from engine import Capabilities, Chat, GenerationRequest, Message
-from engine.chat_template import (
+from engine.errors import RequestRejected
+from engine.prompts.chat_template import (
     apply_chat_template,
     merge_system_messages,
     takes_late_system,
     template_error,
     template_markers,
 )
-from engine.errors import RequestRejected
 from engine.request import TemplateMode
 
 CHATML = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"

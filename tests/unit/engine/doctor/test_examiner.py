@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.backends.scripted import ScriptedBackend
-from engine.doctor import BEGINS, FAILED, Doctor
+from engine.doctor.examiner import BEGINS, FAILED, Doctor
 from tests.conftest import ScriptFactory
 
 STEPS = [

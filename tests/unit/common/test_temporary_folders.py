@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.temporary_folders import ScratchFolder, remove_abandoned
+from common.temporary_folders import ScratchFolder, remove_abandoned
 from tests.integration.emulator.processes import ROOT
 
 HOLD = """
 import sys
-from engine.temporary_folders import ScratchFolder
+from common.temporary_folders import ScratchFolder
 with ScratchFolder() as folder:
     (folder.path / "prompt.txt").write_text("private")
     print(folder.name, flush=True)

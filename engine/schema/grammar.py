@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import RequestRejected
-from engine.grammar import MAX_LEVELS, MAX_SYMBOLS, format_start
-from engine.schema_cost import find_cost_violation, resolve_ref
+from engine.schema.client_grammar import MAX_LEVELS, MAX_SYMBOLS, format_start
+from engine.schema.cost import find_cost_violation, resolve_ref
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

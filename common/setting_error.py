@@ -5,12 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from handler.logs.terminal_text import escape_lines
-
-NO_SDK = (
-    "the worker needs RunPod's SDK, the package runpod, which is not installed: `pip install "
-    "'worker-rkllm[worker]'` or, in a clone, `make sdk` installs it"
-)
+from common.terminal_text import escape_lines
 
 
 class SettingError(Exception):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from handler.input.json_size import exceeds, has_more_members
+from common.json_size import exceeds, has_more_members
 
 
 @pytest.mark.parametrize(

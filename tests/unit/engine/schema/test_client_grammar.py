@@ -8,7 +8,7 @@ import pytest
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from engine.errors import RequestRejected
-from engine.grammar import (
+from engine.schema.client_grammar import (
     LARK_HEADER,
     MAX_GRAMMAR_CHARS,
     MAX_LEVELS,

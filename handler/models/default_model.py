@@ -51,7 +51,7 @@ def _cache_folder(environment: Mapping[str, str]) -> Path:
     return Path(home, ".cache") if os.path.isabs(home) else Path(tempfile.gettempdir())
 
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_MODEL_PATH = default_model_path(_ROOT)
 
 
@@ -148,7 +148,7 @@ def main(
     `argv` are the command line's arguments, of which only `--help` is known.
     """
     argparse.ArgumentParser(
-        prog="python -m engine.default_model",
+        prog="python -m handler.models.default_model",
         description=f"Fetch the default model, {DEFAULT_MODEL_NAME} "
         f"({package.model_bytes / 1e6:.0f} MB), to {path}. Nothing happens if it is there already.",
     ).parse_args(argv)

@@ -8,7 +8,7 @@ import pytest
 from llguidance import LLMatcher
 
 from engine.errors import RequestRejected
-from engine.schema_grammar import (
+from engine.schema.grammar import (
     MIN_NUMBER,
     build_grammar,
     find_schema_violation,

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from engine.hosts.process_utils import raise_open_files_limit
+from common.process_utils import raise_open_files_limit
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from engine import Chat, Message
-from engine.hosts.frames import FrameDecoder, encode
+from engine.hosts.frames import build_decoder, encode
+from engine.prompts.tool_prompt import names_all_tools, tools_as_text
 from engine.request import prompt_from_wire
-from engine.tool_prompt import names_all_tools, tools_as_text
 
 TOOL = {"type": "function", "function": {"name": "time", "description": "", "parameters": {}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "time", "arguments": '{"a":1}'}}
@@ -45,7 +45,7 @@ def test_template_that_drops_functions_is_detected() -> None:
 
 
 def test_a_chat_with_functions_crosses_the_wire() -> None:
-    [wire] = FrameDecoder().feed(encode(CHAT))
+    [wire] = build_decoder().feed(encode(CHAT))
     assert prompt_from_wire(wire) == CHAT
 
 

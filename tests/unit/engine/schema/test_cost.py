@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.schema_cost import (
+from engine.schema.cost import (
     MAX_ITEMS,
     MAX_LENGTH,
     MAX_OPTIONAL_PARTS,

@@ -1,8 +1,8 @@
 """Examines step by step what a backend does on this machine, and prints each finding.
 
-`python -m handler doctor` runs it as `python -m engine.doctor PARENT_PID`, with the backend as JSON
-on stdin. Each finding is one JSON line on stdout, written at once: if the runtime kills this
-process, the earlier findings and the current step are known.
+`python -m handler doctor` runs it as `python -m engine.doctor.examiner PARENT_PID`, with the
+backend as JSON on stdin. Each finding is one JSON line on stdout, written at once: if the runtime
+kills this process, the earlier findings and the current step are known.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine import machine_info
+from common.fingerprint import sha256_of_ends
+from common.process_utils import die_with_parent, exit_now, ignore_signals
 from engine.backends import build
 from engine.backends.base import Backend
 from engine.capabilities import Capabilities
+from engine.doctor import machine_info
+from engine.doctor.run_trace import RunTrace, trace_run
 from engine.errors import BackendFailed, EngineError
-from engine.fingerprint import sha256_of_ends
-from engine.hosts.process_utils import die_with_parent, exit_now, ignore_signals
 from engine.request import Chat, Message, Prompt
-from engine.run_trace import RunTrace, trace_run
 
 # The names of the first finding of a step, and of the last one if it fails.
 BEGINS = "begins"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import machine_info
+from engine.doctor import machine_info
 
 
 def test_describe_machine_yields_all_properties() -> None:
@@ -20,7 +20,7 @@ def test_describe_machine_yields_all_properties() -> None:
 
 
 HOLDS = """
-from engine import machine_info as machine
+from engine.doctor import machine_info as machine
 before = machine.resident_mb()
 held = b"x" * 50_000_000
 print(machine.resident_mb() - before)

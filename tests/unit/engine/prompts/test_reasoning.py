@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.reasoning import continue_last, leaves_reasoning_open, starts_in_reasoning
+from engine.prompts.reasoning import continue_last, leaves_reasoning_open, starts_in_reasoning
 from engine.request import Chat, Message
 
 

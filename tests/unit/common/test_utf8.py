@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.utf8 import Utf8Decoder
+from common.utf8 import Utf8Decoder
 
 TEXTS = {
     "emoji": "😀🎉🚀",

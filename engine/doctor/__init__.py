@@ -1,0 +1,1 @@
+"""Examine a backend in a process of its own, step by step."""

@@ -1,0 +1,1 @@
+"""Render chats and tools to prompts, and estimate their size."""

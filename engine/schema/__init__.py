@@ -1,0 +1,1 @@
+"""Hold answers to JSON Schemas and grammars, and bound their cost."""
