@@ -44,7 +44,7 @@ COPY test_input.json ./
 ENV JOB_DB=/data/jobs.sqlite3
 USER 1000
 # Requests /health from a server. A worker has no port and always passes: it exits if its engine is dead.
-HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "-m", "emulator.healthcheck"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "-m", "emulator.status.healthcheck"]
 CMD ["python", "-u", "-m", "handler"]
 
 # For boards, built with --platform linux/arm64 --target rkllm. Rockchip's librkllmrt.so must be in the

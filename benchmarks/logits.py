@@ -22,16 +22,16 @@ import numpy as np
 
 from benchmarks.measure import Table
 from benchmarks.options import Options, print_progress
-from engine.backends.rkllm.abi import ABI_13, bind
+from engine.backends.rkllm.abi.abi import ABI_13, bind
+from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from engine.backends.rkllm.library import load_library
 from engine.backends.rkllm.logits.grammar import Constraint, GrammarCompiler
 from engine.backends.rkllm.logits.sampler import Sampler
 from engine.backends.rkllm.logits.token_loop import TokenLoop
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.runs import InitConfig
+from engine.backends.rkllm.runs.run import InitConfig
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.request import SamplingParams
 from tests.fake_rkllm import build, write_script
 

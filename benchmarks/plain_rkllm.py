@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scripts import RKLLM_CONTEXT
-from engine.backends.rkllm.abi import ABI_13, OnResult, bind
-from engine.backends.rkllm.structs import LLMCallState, RKLLMInputType, RKLLMTokenInput
+from engine.backends.rkllm.abi.abi import ABI_13, OnResult, bind
+from engine.backends.rkllm.abi.structs import LLMCallState, RKLLMInputType, RKLLMTokenInput
 
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 

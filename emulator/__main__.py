@@ -87,8 +87,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         handler_program,
         missing_sdk,
     )
-    from emulator.preflight import check_exposure, check_files, listening_sockets
-    from emulator.settings import EmulatorSettings
+    from emulator.settings.emulator_settings import EmulatorSettings
+    from emulator.startup.preflight import check_exposure, check_files, listening_sockets
     from handler.logs.configuration import configure_logging
     from handler.settings.shared_settings import read_settings
 
@@ -112,9 +112,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         from common.process_utils import raise_open_files_limit
         from common.temporary_folders import remove_abandoned
         from emulator.app import create_app
-        from emulator.components import build_components
         from emulator.server.server import Server, build_uvicorn_config
         from emulator.server.start_log import log_start
+        from emulator.startup.components import build_components
         from handler.models.model_settings import resolve_models
         from handler.settings.engine_configs import build_engine
 

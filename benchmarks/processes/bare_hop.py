@@ -24,7 +24,7 @@ from benchmarks.client import HOST
 from benchmarks.plain_rkllm import PlainRkllm
 from benchmarks.streams import PROMPT
 from common.process_utils import die_with_parent
-from engine.backends.rkllm.structs import LLMCallState
+from engine.backends.rkllm.abi.structs import LLMCallState
 
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)

@@ -31,10 +31,10 @@ from emulator.autoscaling.worker_process import (
     worker_environment,
 )
 from emulator.autoscaling.worker_program import WorkerProgram, command_program
-from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import MANAGED_PREFIX, worker_key
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
+from emulator.settings.limits import ScalingPolicy
 from jobs import JobStatus, JobStore
 
 logger = logging.getLogger(__name__)

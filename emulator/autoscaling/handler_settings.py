@@ -6,7 +6,7 @@ from pathlib import Path
 
 from common.setting_error import SettingError
 from emulator.autoscaling.handler_file import name_endpoint
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 
 
 def adapt_to_handler(settings: EmulatorSettings, file: Path) -> EmulatorSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from emulator.config import ScalingPolicy
+from emulator.settings.limits import ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from emulator.batches.routes import BatchRoutes, FileRoutes
 from emulator.batches.scheduler import BatchScheduler
 from emulator.batches.upload import UploadReceiver
 from emulator.http.responses import error_response
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine import AnyEngine, Priority
 from handler.composition import Services
 from handler.errors import ErrorInfo, ErrorMapping

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from emulator.openapi.schemas.common import Schema, fields_of
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine import Capabilities, SamplingParams
 from handler.input.options import OptionsInput
 from handler.input.sampling import JOB_DEFAULTS, SamplingDefaults, SamplingInput

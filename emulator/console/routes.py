@@ -23,7 +23,7 @@ from emulator.http.responses import JSON
 from emulator.runpod.job_response import build_request, worker_key
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.worker_registry import WorkerRegistry
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tests_file.editor import add_test
 from emulator.tests_file.saved_job import build_test, find_file_to_extend
 from engine import Engine

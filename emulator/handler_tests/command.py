@@ -17,7 +17,7 @@ from common.argument_parser import Parser
 if TYPE_CHECKING:
     from emulator.autoscaling.worker_program import WorkerProgram
     from emulator.handler_tests.runner import HandlerTestResult
-    from emulator.settings import EmulatorSettings
+    from emulator.settings.emulator_settings import EmulatorSettings
     from emulator.tests_file.reader import HandlerTests
 
 DEFAULT_SERVER = "http://127.0.0.1:8000"
@@ -158,7 +158,7 @@ def _run_tests(options: argparse.Namespace) -> int:
     from emulator.autoscaling.interpreter import find_interpreter
     from emulator.autoscaling.worker_program import command_program, handler_program
     from emulator.handler_tests.junit import check_junit_file
-    from emulator.settings import EmulatorSettings
+    from emulator.settings.emulator_settings import EmulatorSettings
     from emulator.tests_file.reader import read_tests_file
     from handler.settings.shared_settings import read_settings
 

@@ -14,11 +14,11 @@ from common.setting_error import SettingError
 from emulator.app import create_app
 from emulator.autoscaling.handler_file import name_endpoint
 from emulator.autoscaling.worker_program import WorkerProgram
-from emulator.components import Components, build_components
 from emulator.handler_tests.worker_output import WorkerOutput
-from emulator.preflight import listening_sockets
 from emulator.server.server import Server, build_uvicorn_config
-from emulator.settings import IN_MEMORY, EmulatorSettings
+from emulator.settings.emulator_settings import IN_MEMORY, EmulatorSettings
+from emulator.startup.components import Components, build_components
+from emulator.startup.preflight import listening_sockets
 
 _POLL_INTERVAL_S = 0.05
 _WEEK_MS = 7 * 24 * 3600 * 1000

@@ -11,9 +11,9 @@ from emulator.batches.models import BatchStatus, StoredBatch
 from emulator.metrics.definitions import PREFIX
 from emulator.metrics.instruments import MetricSpec, PolledMetric
 from emulator.runpod.worker_registry import WorkerRegistry
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine import AnyEngine, EngineState, engines_by_model
-from engine.backends.rkllm.npu_state import NpuState, read_npu
+from engine.backends.rkllm.board.npu_state import NpuState, read_npu
 from jobs import JobStatus, MemoryJobStore, SqliteJournal
 
 _NPU_CORES = ("0", "1", "2")

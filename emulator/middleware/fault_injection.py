@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from emulator.config import FaultRates
 from emulator.http.disconnect import abort_connection
 from emulator.http.request_target import (
     FAULTS,
@@ -21,6 +20,7 @@ from emulator.http.request_target import (
     classify,
 )
 from emulator.http.responses import error_response
+from emulator.settings.limits import FaultRates
 from handler.errors import RATE_LIMITED, ErrorInfo, ErrorMapping
 from jobs import JobStore
 

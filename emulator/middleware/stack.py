@@ -5,16 +5,16 @@ from __future__ import annotations
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from emulator.faults.middleware import RequestFaultMiddleware
-from emulator.faults.rules import FaultRules
 from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
 from emulator.middleware.auth import ApiKeyMiddleware
 from emulator.middleware.draining import DrainGate
 from emulator.middleware.fault_injection import FaultInjectionMiddleware
+from emulator.middleware.faults.middleware import RequestFaultMiddleware
+from emulator.middleware.faults.rules import FaultRules
 from emulator.middleware.origin_check import OriginCheckMiddleware
 from emulator.middleware.request_id import RequestIdMiddleware
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tracing.setup import Tracing
 from jobs import JobStore
 

@@ -26,7 +26,7 @@ from emulator.openai.queued_call import QueuedCall
 from emulator.openai.worker_output import CallFailed, read_body
 from emulator.runpod.client_routes import read_wait_s
 from emulator.runpod.job_request import parse_job
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import ModelNotFound, error_info
 from handler.openai.events import DONE, error_event
 from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService

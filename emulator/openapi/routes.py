@@ -24,7 +24,7 @@ from emulator.http.responses import JSON
 from emulator.http.static_files import HEADERS, Asset, load_asset, send_asset
 from emulator.openapi.spec import build_description
 from emulator.openapi.swagger_ui import find_swagger_ui
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import NotFound
 
 logger = logging.getLogger(__name__)

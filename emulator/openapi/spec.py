@@ -25,7 +25,7 @@ from emulator.openapi.schemas.console import console_schemas
 from emulator.openapi.schemas.faults import fault_schemas
 from emulator.openapi.schemas.jobs import job_schemas
 from emulator.openapi.schemas.openai import openai_schemas
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _ERROR_SCHEMAS = {

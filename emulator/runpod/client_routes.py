@@ -22,7 +22,7 @@ from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.stream_route import JobStream
 from emulator.runpod.webhook_loops import received_depth
 from emulator.runpod.worker_registry import WorkerRegistry
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import InvalidRequest, NotFound
 from handler.input.job_keys import find_job_warnings
 from jobs import Job, JobStatus, JobStore, NewJob, NotRetryable

@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from common.value_description import describe_value
-from emulator.config import PolicyLimits
 from emulator.http.request_body import encode_json
 from emulator.runpod.webhook_loops import DEPTH_KEY
+from emulator.settings.limits import PolicyLimits
 from handler.delivery.bucket import check_target, describe_type
 from handler.delivery.outbound_targets import OutboundPolicy
 from handler.errors import InvalidRequest

@@ -26,7 +26,7 @@ from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
 from jobs import Job, JobStatus, JobStore, StoreFull
 

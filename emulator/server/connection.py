@@ -15,13 +15,13 @@ import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from emulator.config import ConnectionLimits
 from emulator.http.body_budget import BODY_EXTENSION, BodyBudget, ReceivedBody
 from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.http.hangup_watch import HangupWatch
 from emulator.server.chunked import ChunkedBody, ChunkedError
 from emulator.server.connection_counts import ConnectionCounts, counted_address
 from emulator.server.request_head import BadRequest, check_headers, check_length, split_target
+from emulator.settings.limits import ConnectionLimits
 from handler.errors import ErrorInfo, ErrorMapping
 
 if TYPE_CHECKING:

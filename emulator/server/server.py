@@ -14,11 +14,11 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from emulator.config import ConnectionLimits
 from emulator.server.connection import build_protocol_class
 from emulator.server.gc_tuning import GarbageCollectorTuning
 from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.startup import StartupErrorFilter
+from emulator.settings.limits import ConnectionLimits
 
 logger = logging.getLogger(__name__)
 

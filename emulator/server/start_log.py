@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from emulator.http.allowed_hosts import is_loopback
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.logs.json_lines import FIELDS
 
 logger = logging.getLogger(__name__)

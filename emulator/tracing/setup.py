@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from starlette.middleware import Middleware
 
 from common.setting_error import SettingError
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine import AnyEngine
 from jobs import Job, JobStore
 

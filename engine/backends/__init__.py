@@ -33,7 +33,7 @@ def open_shared_files(name: str, options: BackendOptions) -> dict[str, tuple[int
     exclude the server's other processes.
     """
     if name == "rkllm" and options.get("device_lock", True):
-        from engine.backends.rkllm.device_lock import open_device
+        from engine.backends.rkllm.board.device_lock import open_device
 
         return {"device_files": open_device(options.get("device_path"))}
     return {}

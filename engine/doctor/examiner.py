@@ -92,7 +92,7 @@ class Doctor:
         yield "machine", machine_info.describe_machine
         yield "model", self._model
         if self._name == "rkllm":
-            from engine.backends.rkllm import diagnostics
+            from engine.backends.rkllm.board import diagnostics
 
             yield "driver", diagnostics.report_driver
             yield "library", lambda: diagnostics.report_library(self._options)
@@ -208,7 +208,7 @@ class Doctor:
         yield "growth over these runs, MB", growth
 
     def _npu(self) -> Findings:
-        from engine.backends.rkllm.npu_state import NpuWatch
+        from engine.backends.rkllm.board.npu_state import NpuWatch
 
         watch = NpuWatch()
         with watch.watching():
@@ -276,7 +276,7 @@ def is_garbage(text: str) -> bool:
 
 def examine_trial(step: str, options: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield the findings of one of RKLLM's trials, as `Doctor.examine` does."""
-    from engine.backends.rkllm.trials import run_trial
+    from engine.backends.rkllm.board.trials import run_trial
 
     yield step, BEGINS, False
     try:

@@ -22,7 +22,7 @@ def run_trials(
     A trial whose process crashed or hung is a finding and no failure. There are none if a plain run
     does not work either: the examination then says why.
     """
-    from engine.backends.rkllm.trials import PLAIN_RUN, TRIALS
+    from engine.backends.rkllm.board.trials import PLAIN_RUN, TRIALS
 
     findings: list[Finding] = []
     for step, trial in TRIALS.items():
@@ -42,9 +42,9 @@ def run_trials(
 def _write_profile(
     path: Path, backend: BackendConfig, findings: Sequence[Finding]
 ) -> Iterator[Finding]:
+    from engine.backends.rkllm.board.profile import write_profile
+    from engine.backends.rkllm.board.trials import build_profile
     from engine.backends.rkllm.library import find_library
-    from engine.backends.rkllm.profile import write_profile
-    from engine.backends.rkllm.trials import build_profile
 
     library = find_library(backend.options.get("lib_path"))
     profile = build_profile({name: value for _, name, value in findings})

@@ -40,7 +40,7 @@ HELPS = [
     ("batch worker", ["--queue-url", "--until-empty", "exit codes"]),
     ("batch collect", ["--batch", "--wait", "exit codes"]),
     ("handler.models.default_model", ["Fetch the default model"]),
-    ("emulator.healthcheck", ["/health"]),
+    ("emulator.status.healthcheck", ["/health"]),
 ]
 WRONG = [
     ("handler --test_inpt {}", "did you mean --test_input?"),
@@ -59,7 +59,7 @@ WRONG = [
     ("batch worker --until-emtpy", "did you mean --until-empty?"),
     ("batch collect --bacth x", "did you mean --batch?"),
     ("handler.models.default_model --force", "unrecognized arguments: --force"),
-    ("emulator.healthcheck --url x", "unrecognized arguments: --url x"),
+    ("emulator.status.healthcheck --url x", "unrecognized arguments: --url x"),
 ]
 
 

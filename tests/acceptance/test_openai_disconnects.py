@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine.hooks import EngineEvent, RequestEnded, RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from tests.fake_rkllm import build, write_script
 from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.emulator.serving import run_server

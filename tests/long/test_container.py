@@ -169,9 +169,13 @@ def test_the_image_is_nobody_s_root_and_has_what_it_needs_alone(image: Image) ->
 
 @pytest.mark.timeout(3 * LIMIT_S)
 def test_the_health_check_is_a_command_of_the_image(image: Image) -> None:
-    assert json.loads(image.health.partition("CMD ")[2]) == ["python", "-m", "emulator.healthcheck"]
+    assert json.loads(image.health.partition("CMD ")[2]) == [
+        "python",
+        "-m",
+        "emulator.status.healthcheck",
+    ]
     program = (
-        "from pathlib import Path; from emulator.healthcheck import main; "
+        "from pathlib import Path; from emulator.status.healthcheck import main; "
         "here = Path('/tmp/command'); here.write_bytes(b'python\\0-m\\0handler\\0'); "
         "raise SystemExit(main(here))"
     )

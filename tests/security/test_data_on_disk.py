@@ -239,7 +239,7 @@ def import_s() -> float:
         [
             sys.executable,
             "-c",
-            "import emulator.preflight, emulator.autoscaling.worker_process, "
+            "import emulator.startup.preflight, emulator.autoscaling.worker_process, "
             "handler.logs.configuration",
         ],
         env=build_environment({}),

@@ -10,7 +10,7 @@ from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_engine_metrics, build_job_metrics, build_npu_metrics
 from emulator.metrics.instruments import Metric, MetricSpec
 from emulator.runpod.worker_registry import WorkerRegistry
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine import Engine
 from jobs import MemoryJobStore
 from validation.rules_validator import RulesValidator

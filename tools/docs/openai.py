@@ -10,7 +10,7 @@ from typing import Any
 
 from emulator.openapi.operations import OPENAI_TAGS, OPERATIONS
 from engine.backends.llamacpp.backend import build_capabilities as llamacpp
-from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.model_capabilities import build_capabilities as rkllm
 from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities

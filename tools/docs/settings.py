@@ -10,7 +10,7 @@ from typing import get_args
 from pydantic.fields import FieldInfo
 
 from batch.settings import BatchSettings
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.settings.rkllm_settings import RkllmSettings
 from handler.settings.shared_settings import Settings
 from handler.settings.worker_settings import ResultSettings, WorkerSettings

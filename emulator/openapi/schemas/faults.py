@@ -9,7 +9,7 @@ _FAULT: Schema = TEXT | {
     "maxLength": 1_000,
     "description": "One or several faults, as in the header `x-fault`.",
 }
-# The operations and the bounds are those of `emulator/faults/rules.py`.
+# The operations and the bounds are those of `emulator/middleware/faults/rules.py`.
 _OPERATION: Schema = TEXT | {"description": "Only requests of this operation, such as `chat`."}
 _ENDPOINT: Schema = TEXT | {"description": "Only requests to the endpoint with this id."}
 _PROBABILITY: Schema = {

@@ -11,38 +11,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from engine.backends.base import OnPiece, RunResult
-from engine.backends.rkllm import detect, driver, library
-from engine.backends.rkllm.abi import MissingSymbols, bind
+from engine.backends.rkllm import library
+from engine.backends.rkllm.abi import detect
+from engine.backends.rkllm.abi.abi import MissingSymbols, bind
+from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from engine.backends.rkllm.batching.batch import Batch, BatchedRequest
 from engine.backends.rkllm.batching.scheduler import BatchScheduler
+from engine.backends.rkllm.board import driver
+from engine.backends.rkllm.board.device_lock import open_device, require_device
+from engine.backends.rkllm.board.profile import read_profile
 from engine.backends.rkllm.checks import check_batch, check_context, check_model
-from engine.backends.rkllm.device_lock import open_device, require_device
 from engine.backends.rkllm.embeddings import HiddenStates, Pooling
-from engine.backends.rkllm.inputs import (
-    RuntimeInput,
-    build_embedding_input,
-    build_input,
-    require_tokens,
-)
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
 from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
 from engine.backends.rkllm.logits.setup import build_token_loop, check_logits
 from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
-from engine.backends.rkllm.open_reasoning import find_closing
-from engine.backends.rkllm.profile import read_profile
 from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
 from engine.backends.rkllm.recording.open_recorder import open_recorder
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.reloadable_model import ReloadableModel
-from engine.backends.rkllm.run_result import (
+from engine.backends.rkllm.runs.inputs import (
+    RuntimeInput,
+    build_embedding_input,
+    build_input,
+    require_tokens,
+)
+from engine.backends.rkllm.runs.open_reasoning import find_closing
+from engine.backends.rkllm.runs.run import InitConfig, Run
+from engine.backends.rkllm.runs.run_result import (
     build_run_result,
     check_run,
     count_skipped,
 )
-from engine.backends.rkllm.runs import InitConfig, Run
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.output import FinishReason, PromptToken

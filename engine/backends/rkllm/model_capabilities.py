@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.abi.abi import Abi
 from engine.capabilities import Capabilities
 from engine.prompts.chat_template import KNOWN_MARKERS
 from engine.request import SamplingParams

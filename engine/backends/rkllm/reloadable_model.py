@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from engine.backends.rkllm import driver
-from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.abi.abi import Abi
+from engine.backends.rkllm.board import driver
 from engine.backends.rkllm.load_output import capture_output
 from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.model_capabilities import SAMPLING_PARAMETERS
-from engine.backends.rkllm.runs import InitConfig
+from engine.backends.rkllm.runs.run import InitConfig
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import IS_TRANSIENT, ModelLoadFailed
 from engine.request import SamplingParams

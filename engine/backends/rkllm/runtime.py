@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from engine.backends.base import OnPiece
-from engine.backends.rkllm.abi import Abi, Functions
+from engine.backends.rkllm.abi.abi import Abi, Functions
+from engine.backends.rkllm.abi.structs import (
+    CallbackAnswer,
+    LLMCallState,
+    RKLLMInferMode,
+    RKLLMLoraAdapter,
+    RKLLMPromptCacheParam,
+)
 from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.recording.recorder import Recorder
-from engine.backends.rkllm.runs import (
+from engine.backends.rkllm.runs.run import (
     ALL_TOKENS,
     InitConfig,
     Run,
@@ -23,13 +30,6 @@ from engine.backends.rkllm.runs import (
     fill_sampling,
     ignore_token,
     set_adapter,
-)
-from engine.backends.rkllm.structs import (
-    CallbackAnswer,
-    LLMCallState,
-    RKLLMInferMode,
-    RKLLMLoraAdapter,
-    RKLLMPromptCacheParam,
 )
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from tests.integration.emulator.serving import Server, run_server
 
 

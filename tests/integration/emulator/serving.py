@@ -19,10 +19,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from emulator.app import create_app
-from emulator.components import Components, build_components
 from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.server import build_uvicorn_config
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
+from emulator.startup.components import Components, build_components
 from engine import Engine
 from handler.settings.engine_configs import build_engine
 from tests.leftovers import restored_logger

@@ -17,9 +17,9 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
-from emulator.faults.catalogue import FAULT_KINDS, ValueKind
-from emulator.faults.middleware import RequestFaultMiddleware
-from emulator.settings import EmulatorSettings
+from emulator.middleware.faults.catalogue import FAULT_KINDS, ValueKind
+from emulator.middleware.faults.middleware import RequestFaultMiddleware
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine.hooks import RequestEnded, RequestStarted
 from jobs import JobStatus
 from tests.error_bodies import read_reason

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from common.setting_error import SettingError
-from emulator.components import build_components
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
+from emulator.startup.components import build_components
 from engine import Engine
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-import emulator.engine_components
+import emulator.startup.engine_components
 from emulator.http.sse import KEEP_ALIVE
 from emulator.openai.routes import OpenAIRoutes
 from engine.hooks import RequestEnded
@@ -78,7 +78,7 @@ async def test_silence_of_the_model_is_filled_with_comments(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:  # R19
     monkeypatch.setattr(
-        emulator.engine_components, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01)
+        emulator.startup.engine_components, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01)
     )
     server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
     with await RawConnection.connect(server.port) as wire:
@@ -94,7 +94,7 @@ async def test_clients_do_not_see_comments(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R19, R32
     monkeypatch.setattr(
-        emulator.engine_components, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01)
+        emulator.startup.engine_components, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01)
     )
     pieces = ["one ", {"text": "two ", "delay_ms": 60}, {"text": "three", "delay_ms": 60}]
     server = await serve(script({"pieces": pieces}), model_name="tiny")

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from moto import mock_aws
 
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine.hooks import RequestQueued
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve

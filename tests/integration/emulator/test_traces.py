@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from common.setting_error import SettingError
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tracing import exporter
 from engine import Engine
 from engine.hooks import RequestStarted

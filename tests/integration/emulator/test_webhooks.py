@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine.hooks import RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve

@@ -15,7 +15,7 @@ import pytest
 import emulator.runpod.remote_worker
 import emulator.runpod.worker_registry
 import emulator.runpod.worker_routes
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from jobs.memory import expiry
 from tests.conftest import ScriptFactory
 from tests.error_bodies import read_reason

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from emulator.settings import EmulatorSettings
-from engine.backends.rkllm.device_lock import LOCK_FOLDERS
-from engine.backends.rkllm.driver import read_driver
+from emulator.settings.emulator_settings import EmulatorSettings
+from engine.backends.rkllm.board.device_lock import LOCK_FOLDERS
+from engine.backends.rkllm.board.driver import read_driver
 from tests.dockerfile import default_build, outside_bases
 from tests.unit.deploy.reading import read
 
@@ -164,7 +164,9 @@ def test_every_base_image_is_pinned_by_digest() -> None:
 def test_the_image_runs_the_worker_as_nobody_s_root() -> None:
     assert of_the_image("CMD") == ['["python", "-u", "-m", "handler"]']
     assert of_the_image("USER") == ["1000"]
-    assert of_the_image("HEALTHCHECK")[0].endswith('CMD ["python", "-m", "emulator.healthcheck"]')
+    assert of_the_image("HEALTHCHECK")[0].endswith(
+        'CMD ["python", "-m", "emulator.status.healthcheck"]'
+    )
 
 
 def test_the_image_has_every_package_and_nothing_that_is_not_sent_to_its_build() -> None:

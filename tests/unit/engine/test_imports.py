@@ -7,7 +7,7 @@ from tests.modules import loaded_with
 FOREIGN = ("xllamacpp", "runpod", "pydantic", "pydantic_settings", "structlog", "starlette")
 MODULES = ("engine", "engine.hosts.child", "engine.backends.llamacpp", "engine.backends.scripted")
 # Modules of the host process, whose start a request may wait for.
-HOSTED = ("engine.hosts.child", "engine.backends.rkllm.backend", "engine.backends.rkllm.detect")
+HOSTED = ("engine.hosts.child", "engine.backends.rkllm.backend", "engine.backends.rkllm.abi.detect")
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.backends.base import OnPiece, RunResult
-from engine.backends.rkllm.padding import PaddingCounter, padding_error
-from engine.backends.rkllm.structs import LLMCallState
+from engine.backends.rkllm.abi.structs import LLMCallState
+from engine.backends.rkllm.runs.padding import PaddingCounter, padding_error
 from engine.output import FinishReason
 from engine.request import SamplingParams
 

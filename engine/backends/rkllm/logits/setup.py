@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.backends.rkllm.abi import Abi
-from engine.backends.rkllm.profile import Profile
+from engine.backends.rkllm.abi.abi import Abi
+from engine.backends.rkllm.board.profile import Profile
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import ModelLoadFailed

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.backends.base import OnPiece, RunResult
+from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from engine.backends.rkllm.float_rows import FloatRows
 from engine.backends.rkllm.logits.sampled_generation import SampledGeneration
 from engine.backends.rkllm.logits.sampler import Floats
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.structs import RKLLMInferMode
 from engine.errors import BackendFailed
 from engine.prompts.reasoning import starts_in_think
 from engine.request import SamplingParams

@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 
 from common.fingerprint import sha256_of_ends
-from engine.backends.rkllm import driver
-from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.abi.abi import Abi
+from engine.backends.rkllm.board import driver
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.recording.recording_file import RecordingFile
 

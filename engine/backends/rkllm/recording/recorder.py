@@ -13,9 +13,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from engine.backends.rkllm.abi import Functions, OnResult
+from engine.backends.rkllm.abi.abi import Functions, OnResult
+from engine.backends.rkllm.abi.structs import LLMCallState, RKLLMInferMode, RKLLMInputType
 from engine.backends.rkllm.recording.recording_file import RecordingFile
-from engine.backends.rkllm.structs import LLMCallState, RKLLMInferMode, RKLLMInputType
 
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 _WAITING = int(LLMCallState.RKLLM_RUN_WAITING)

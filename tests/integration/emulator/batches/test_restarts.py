@@ -16,8 +16,8 @@ import pytest
 from batch.output.journal import BatchJournal, JournalHeader
 from emulator.app import create_app
 from emulator.batches import executor
-from emulator.components import build_components
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
+from emulator.startup.components import build_components
 from engine import Engine
 from engine.hooks import RequestStarted
 from jobs import StoreUnavailable

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import pytest
 
 from engine import BackendConfig, Engine
-from engine.backends.rkllm import detect
-from engine.backends.rkllm.abi import ABIS, Abi
-from engine.backends.rkllm.profile import Profile, write_profile
+from engine.backends.rkllm.abi import detect
+from engine.backends.rkllm.abi.abi import ABIS, Abi
+from engine.backends.rkllm.board.profile import Profile, write_profile
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import build, write_script
 from tests.integration.engine.rkllm.driver import Driver

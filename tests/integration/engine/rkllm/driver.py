@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.backends.rkllm.abi import Abi, OnResult, bind
-from engine.backends.rkllm.structs import (
+from engine.backends.rkllm.abi.abi import Abi, OnResult, bind
+from engine.backends.rkllm.abi.structs import (
     LLMCallState,
     RKLLMInputType,
     RKLLMPerfStat,

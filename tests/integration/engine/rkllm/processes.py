@@ -24,7 +24,7 @@ TIMEOUT_S = int(30 * PATIENCE)
 PRELUDE = """
 import ctypes, threading, time
 from pathlib import Path
-from engine.backends.rkllm.abi import ABIS
+from engine.backends.rkllm.abi.abi import ABIS
 from tests.integration.engine.rkllm.driver import Driver
 d = Driver(Path({library!r}), ABIS[{abi!r}], Path({model!r}), **{param!r})
 """

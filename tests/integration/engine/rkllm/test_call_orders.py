@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from engine import Engine, Priority
-from engine.backends.rkllm.abi import ABI_12, Abi
-from engine.backends.rkllm.profile import Profile, write_profile
+from engine.backends.rkllm.abi.abi import ABI_12, Abi
+from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.errors import ModelLoadFailed
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import tokenizer, write_tokenizer

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from engine.backends.rkllm.structs import RKLLMInferMode
+from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from tests.integration.engine.rkllm.conftest import DriverFactory, ProcessFactory
 from tests.integration.engine.rkllm.driver import FINISH, NORMAL, Driver
 

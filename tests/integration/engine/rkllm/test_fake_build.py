@@ -9,7 +9,7 @@ from signal import SIGABRT
 
 import pytest
 
-from engine.backends.rkllm.abi import ABI_12, ABI_13, Abi, MissingSymbols, bind
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Abi, MissingSymbols, bind
 from tests.fake_rkllm import build, quoted
 from tests.integration.engine.rkllm.conftest import ProcessFactory
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.abi import Abi
-from engine.backends.rkllm.structs import RKLLMResult
+from engine.backends.rkllm.abi.abi import Abi
+from engine.backends.rkllm.abi.structs import RKLLMResult
 from tests.fake_rkllm import read_log
 from tests.integration.engine.rkllm.conftest import DriverFactory, ProcessFactory
 from tests.integration.engine.rkllm.driver import (

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, Abi
-from engine.backends.rkllm.abi13 import LLMGetEmbedCallback, LLMTokenizerCallback
-from engine.backends.rkllm.structs import (
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
+from engine.backends.rkllm.abi.abi13 import LLMGetEmbedCallback, LLMTokenizerCallback
+from engine.backends.rkllm.abi.structs import (
     CallbackAnswer,
     RKLLMCrossAttnParam,
     RKLLMInferMode,

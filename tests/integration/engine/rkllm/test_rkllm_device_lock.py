@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from engine import BackendConfig
-from engine.backends.rkllm import device_lock
+from engine.backends.rkllm.board import device_lock
 from engine.errors import ModelLoadFailed
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import read_log

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from engine import Engine, Priority
-from engine.backends.rkllm.abi import ABI_12, Abi
-from engine.backends.rkllm.profile import Profile, write_profile
-from engine.backends.rkllm.structs import CallbackAnswer
+from engine.backends.rkllm.abi.abi import ABI_12, Abi
+from engine.backends.rkllm.abi.structs import CallbackAnswer
+from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.doctor.examiner import Doctor
 from engine.errors import (
     BackendFailed,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine import Chat, Engine, FinishReason, Message
-from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, Abi
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.errors import (
     BackendFailed,
     EngineError,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from engine import Chat, Engine, EngineState, FinishReason, Message, TokenStream
-from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, Abi
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.errors import (
     BackendFailed,
     EngineCrashed,
@@ -478,7 +478,7 @@ def looking_at(library: Path) -> list[int]:
             words = entry.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"engine.backends.rkllm.detect" in words and str(library).encode() in words:
+        if b"engine.backends.rkllm.abi.detect" in words and str(library).encode() in words:
             found.append(int(entry.parent.name))
     return found
 

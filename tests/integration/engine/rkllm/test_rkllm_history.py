@@ -11,7 +11,7 @@ import pytest
 
 from engine import Chat, Engine, FinishReason, Message, Priority, SamplingParams
 from engine.backends.base import RunResult
-from engine.backends.rkllm.abi import ABI_12, ABI_13, ABI_131, Abi
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.backends.rkllm.backend import RkllmBackend
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import BackendFailed, EngineCrashed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import Engine
-from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.abi.abi import Abi
 from engine.errors import ModelLoadFailed, UnsupportedParameter
 from handler.errors import ModelNotFound, error_info
 from handler.openai.service import OpenAIService

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine import Engine, FinishReason, Priority, TokenStream
-from engine.backends.rkllm.abi import Abi
+from engine.backends.rkllm.abi.abi import Abi
 from engine.backends.rkllm.batching import scheduler
 from engine.doctor.examiner import FAILED, Doctor
 from engine.errors import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine import Engine
-from engine.backends.rkllm.abi import ABI_12, Abi
-from engine.backends.rkllm.profile import Profile, write_profile
+from engine.backends.rkllm.abi.abi import ABI_12, Abi
+from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.errors import BackendFailed, ModelLoadFailed
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer

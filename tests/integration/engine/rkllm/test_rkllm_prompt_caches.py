@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine import Chat, Engine, Message, Priority
-from engine.backends.rkllm.abi import ABI_13, ABI_131
+from engine.backends.rkllm.abi.abi import ABI_13, ABI_131
 from engine.errors import RequestRejected
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine import Engine
-from engine.backends.rkllm.abi import ABI_12, Abi
+from engine.backends.rkllm.abi.abi import ABI_12, Abi
 from engine.errors import BackendFailed, EngineCrashed, EngineStalled, ModelLoadFailed
 from engine.request import Priority
 from tests.fake_rkllm.replay import (

@@ -22,9 +22,9 @@ from emulator.autoscaling.worker_process import (
     spawn_supervised,
     worker_environment,
 )
-from emulator.config import ScalingPolicy
 from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.worker_registry import WorkerRegistry
+from emulator.settings.limits import ScalingPolicy
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
 from tests.waiting import wait_until
 

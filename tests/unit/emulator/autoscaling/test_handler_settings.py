@@ -8,7 +8,7 @@ import pytest
 
 from common.setting_error import SettingError
 from emulator.autoscaling.handler_settings import adapt_to_handler
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 
 FILE = Path("/home/me/my-worker/handler.py")
 

@@ -8,7 +8,7 @@ from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.interpreter import Interpreter
 from emulator.autoscaling.worker_program import handler_program
-from emulator.config import ScalingPolicy
+from emulator.settings.limits import ScalingPolicy
 from jobs import JobStatus
 from tests.unit.emulator.autoscaling.test_autoscaler import ENDPOINT, URL, AutoscalerScene
 

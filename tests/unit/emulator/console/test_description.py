@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from emulator.console.description import describe_console, describe_handler_console
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine import Capabilities
 
 

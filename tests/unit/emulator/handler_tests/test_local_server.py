@@ -9,7 +9,7 @@ import pytest
 
 from emulator.autoscaling.worker_program import WorkerProgram
 from emulator.handler_tests.local_server import _without_variables, adapt_settings
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 
 PROGRAM = WorkerProgram(command=("python", "x"), file=Path("/srv/my project/handler.py"))
 COMMAND = WorkerProgram(command=("run",))

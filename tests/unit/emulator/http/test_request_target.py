@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 from starlette.types import ASGIApp
 
-from emulator.config import FaultRates
 from emulator.http.error_format import ErrorFormat, find_error_format
 from emulator.http.request_target import RouteGroup, classify
 from emulator.http.shutdown_state import ShutdownState
@@ -15,6 +14,7 @@ from emulator.middleware.auth import ApiKeyMiddleware
 from emulator.middleware.draining import DrainGate
 from emulator.middleware.fault_injection import FaultInjectionMiddleware
 from emulator.middleware.request_id import RequestIdMiddleware
+from emulator.settings.limits import FaultRates
 from jobs import JobStore
 from tests.unit.emulator.asgi import InnerApp, call
 

@@ -12,9 +12,9 @@ from emulator.batches.models import BatchStatus
 from emulator.metrics.definitions import PREFIX
 from emulator.metrics.gauges import build_engine_metrics, build_job_metrics, build_npu_metrics
 from emulator.metrics.snapshot import metrics_as_json
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from engine import EngineState
-from engine.backends.rkllm.npu_state import NpuState
+from engine.backends.rkllm.board.npu_state import NpuState
 from jobs import MemoryJobStore, NewJob
 
 

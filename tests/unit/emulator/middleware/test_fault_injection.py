@@ -9,9 +9,9 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from emulator.config import FaultRates
 from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.middleware.fault_injection import FaultInjectionMiddleware
+from emulator.settings.limits import FaultRates
 from jobs import JobStore, MemoryJobStore, NewJob
 from tests.unit.emulator.asgi import InnerApp, call
 

@@ -15,7 +15,7 @@ from emulator.http.responses import on_error
 from emulator.http.shutdown_state import ShutdownState
 from emulator.openai.queue_routes import QueuedOpenAIRoutes, on_call_failed
 from emulator.openai.worker_output import CallFailed
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import HandlerError
 from jobs import Job, JobStatus, Limits, MemoryJobStore
 from tests.unit.emulator.events import DEADLINE_S

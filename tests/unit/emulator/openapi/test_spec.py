@@ -12,12 +12,12 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from emulator.app import create_app
-from emulator.components import build_components
 from emulator.console.pages import ASSETS
 from emulator.http.open_paths import DOCS_PATHS
 from emulator.openapi.operations import OPERATIONS, TAGS
 from emulator.openapi.spec import build_description, openapi_path
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
+from emulator.startup.components import build_components
 from engine import Engine
 from handler.errors import HandlerError
 from handler.openai.service import OpenAIService

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.worker_registry import WorkerRegistry
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from jobs import MemoryJobStore
 
 EITHER = {"GET", "HEAD", "POST"}

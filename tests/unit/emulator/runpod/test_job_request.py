@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from emulator.config import PolicyLimits
 from emulator.runpod.job_request import parse_job
+from emulator.settings.limits import PolicyLimits
 from handler.errors import InvalidRequest
 from jobs import Policy
 

@@ -14,7 +14,7 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.runpod.worker_routes import WorkerRoutes
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from jobs import JobStatus, MemoryJobStore, NewJob
 from tests.unit.emulator.events import DEADLINE_S
 

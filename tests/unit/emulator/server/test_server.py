@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from emulator.config import ConnectionLimits
 from emulator.http.shutdown_state import ShutdownState
 from emulator.server import server as module
 from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.server import Server, build_uvicorn_config
+from emulator.settings.limits import ConnectionLimits
 from jobs import StoreUnavailable
 from tests.leftovers import restored_loggers
 from tests.waiting import wait_until

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from emulator.server.start_log import changed_settings, log_start, version
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.logs.console import ConsoleFormatter
 from handler.logs.json_lines import FIELDS
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from emulator.autoscaling.worker_process import worker_environment
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.delivery.outbound_targets import OutboundPolicy, TargetRefused, is_loopback, is_public
 from handler.settings.worker_settings import WorkerSettings
 from handler.worker.local import has_local_platform

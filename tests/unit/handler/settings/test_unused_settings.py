@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch.settings import BatchSettings
-from emulator.settings import EmulatorSettings
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.models.model_list import ModelEntry
 from handler.settings.shared_settings import Settings
 from handler.settings.unused_settings import find_ineffective_settings, find_misspelled_settings

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from engine.backends.rkllm.abi.structs import RKLLMResult, RKLLMResultLastHiddenLayer
 from engine.backends.rkllm.embeddings import HiddenStates, Pooling
-from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLastHiddenLayer
 from engine.errors import BackendFailed
 
 ROWS = [[1.0, -2.0, 0.5], [0.0, 4.0, -0.25], [3.0, 3.0, 8.0], [-1.0, 0.125, 2.0]]

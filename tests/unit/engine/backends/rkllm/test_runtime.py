@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from engine.backends.rkllm.abi import ABI_12, ABI_13, ABIS, Abi, Functions
-from engine.backends.rkllm.runs import InitConfig, Run, UserTurn, fill_sampling
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABIS, Abi, Functions
+from engine.backends.rkllm.abi.structs import RKLLMResult
+from engine.backends.rkllm.runs.run import InitConfig, Run, UserTurn, fill_sampling
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.structs import RKLLMResult
 from engine.errors import BackendFailed, ModelLoadFailed
 from engine.request import SamplingParams
 from tests.waiting import PATIENCE

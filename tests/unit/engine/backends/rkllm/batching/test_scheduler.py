@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.base import RunResult
+from engine.backends.rkllm.abi.structs import RKLLMResult
 from engine.backends.rkllm.batching import scheduler as module
 from engine.backends.rkllm.batching.batch import Batch, BatchedRequest
 from engine.backends.rkllm.batching.scheduler import BatchScheduler
-from engine.backends.rkllm.structs import RKLLMResult
 from engine.errors import BackendFailed
 from engine.output import FinishReason
 from engine.request import SamplingParams

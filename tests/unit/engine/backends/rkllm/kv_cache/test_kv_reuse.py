@@ -9,7 +9,7 @@ import pytest
 
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse, PromptPart
 from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
-from engine.backends.rkllm.runs import Run, UserTurn
+from engine.backends.rkllm.runs.run import Run, UserTurn
 from engine.backends.rkllm.runtime import Runtime
 
 CONTEXT = 100

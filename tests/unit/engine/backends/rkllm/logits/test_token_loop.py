@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from engine.backends.base import RunResult
+from engine.backends.rkllm.abi.structs import RKLLMResult, RKLLMResultLogits
 from engine.backends.rkllm.logits.grammar import GrammarCompiler
 from engine.backends.rkllm.logits.token_loop import PREFILL_CHUNK_TOKENS, LastLogits, TokenLoop
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.runtime import Runtime
-from engine.backends.rkllm.structs import RKLLMResult, RKLLMResultLogits
 from engine.errors import BackendFailed, RequestRejected
 from engine.output import FinishReason
 from engine.request import SamplingParams

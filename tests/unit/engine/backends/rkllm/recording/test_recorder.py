@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.abi import ABI_12, ABI_13, Functions, OnResult
-from engine.backends.rkllm.recording.recorder import Recorder
-from engine.backends.rkllm.recording.recording_file import RecordingFile
-from engine.backends.rkllm.runs import UserTurn, build_input_array
-from engine.backends.rkllm.structs import (
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Functions, OnResult
+from engine.backends.rkllm.abi.structs import (
     LLMResultCallback,
     RKLLMPerfStat,
     RKLLMResult,
     RKLLMResultLogits,
 )
+from engine.backends.rkllm.recording.recorder import Recorder
+from engine.backends.rkllm.recording.recording_file import RecordingFile
+from engine.backends.rkllm.runs.run import UserTurn, build_input_array
 from tests.waiting import PATIENCE
 
 NORMAL, WAITING, FINISH, ERROR = range(4)

@@ -1,0 +1,66 @@
+"""Apply the faults that a request or a rule asks for."""
+
+from __future__ import annotations
+
+import logging
+from urllib.parse import parse_qsl
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from emulator.http.operation_names import operation_name
+from emulator.http.request_target import FAULTS, RouteGroup, classify
+from emulator.http.responses import error_response
+from emulator.middleware.faults.parser import FAULT_PARAM, Faults, format_faults, parse_faults
+from emulator.middleware.faults.response import FaultyResponse
+from emulator.middleware.faults.rules import FaultRules
+from handler.errors import InvalidRequest, error_info
+
+logger = logging.getLogger(__name__)
+
+_HEADER = FAULT_PARAM.encode()
+
+
+class RequestFaultMiddleware:
+    """Serves client and OpenAI requests with the faults of their `x-fault`, or else of a rule.
+
+    `x-fault` is a header or a query parameter; several of them are joined. A request with `x-fault`
+    uses up no rule.
+    """
+
+    def __init__(self, app: ASGIApp, rules: FaultRules) -> None:
+        self._app = app
+        self._rules = rules
+        logger.warning("FAULTS_PER_REQUEST is on: clients may make requests fail on purpose")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, with faults if it asks for some."""
+        if scope["type"] != "http" or not _allows_faults(scope):
+            await self._app(scope, receive, send)
+            return
+        try:
+            faults = _read_faults(scope)
+        except InvalidRequest as error:
+            response = error_response(error_info(error), scope)
+            await response(scope, receive, send)
+            return
+        if faults is None:
+            faults = self._rules.choose(scope)
+        if faults is None:
+            await self._app(scope, receive, send)
+            return
+        logger.info("fault on purpose for %s: %s", operation_name(scope), format_faults(faults))
+        await FaultyResponse(faults, scope, receive, send).run(self._app)
+
+
+def _allows_faults(scope: Scope) -> bool:
+    target = classify(scope)
+    return target.group in (RouteGroup.CLIENT, RouteGroup.OPENAI) and target.operation != FAULTS
+
+
+def _read_faults(scope: Scope) -> Faults | None:
+    """Return the faults of a request's `x-fault`; None without one. Raises InvalidRequest."""
+    values = [value.decode("latin-1") for name, value in scope["headers"] if name == _HEADER]
+    if _HEADER in scope["query_string"].lower():
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        values += [value for name, value in query if name == FAULT_PARAM]
+    return parse_faults(",".join(values)) if values else None

@@ -1,1 +1,0 @@
-"""The part of RunPod's REST API v2 that shows the workers of an endpoint, and their logs."""

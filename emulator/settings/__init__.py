@@ -1,0 +1,1 @@
+"""Read the environment variables of the server, and the limits and policies in them."""

@@ -1,0 +1,1 @@
+"""Build the objects of a server from its settings, after checking that it can start."""

@@ -1,0 +1,300 @@
+"""Build the object graph of the server, start it and close it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.autoscaling.autoscaler import Autoscaler
+from emulator.autoscaling.handler_state import HandlerState
+from emulator.autoscaling.reload import CodeWatch
+from emulator.autoscaling.worker_log import WorkerLogs
+from emulator.autoscaling.worker_program import WorkerProgram, command_program
+from emulator.console.generation_tracker import GenerationTracker
+from emulator.console.routes import ConsoleRoutes
+from emulator.http.shutdown_state import ShutdownState
+from emulator.metrics.definitions import Metrics
+from emulator.metrics.gauges import build_job_metrics
+from emulator.metrics.instruments import Metric
+from emulator.middleware.faults.rules import FaultRules
+from emulator.openai.queue_routes import QueuedOpenAIRoutes
+from emulator.runpod.client_routes import ClientRoutes
+from emulator.runpod.draining_store import DrainingStore
+from emulator.runpod.job_log import log_ended, log_started
+from emulator.runpod.job_response import is_managed, worker_key, worker_name
+from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.webhooks import Webhooks
+from emulator.runpod.worker_registry import WorkerRegistry
+from emulator.runpod.worker_routes import WorkerRoutes
+from emulator.server.graceful_shutdown import GracefulShutdown, RunningWork
+from emulator.settings.emulator_settings import IN_MEMORY, EmulatorSettings
+from emulator.startup.engine_components import EngineComponents, build_engine_components
+from emulator.status.health import Health
+from emulator.status.worker_list import WorkerList
+from emulator.status.worker_list_routes import WorkerListRoutes
+from emulator.tracing.setup import Tracing, build_tracing
+from engine import AnyEngine
+from handler.composition import build_validation
+from jobs import Job, JobStatus, MemoryJobStore, SqliteJournal
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Components:
+    """The parts of one server, which all live as long as the application."""
+
+    settings: EmulatorSettings
+    # None if the server runs a user's handler, and has no engine of its own.
+    engine_components: EngineComponents | None
+    metrics: Metrics
+    exported_metrics: Sequence[Metric]
+    tracing: Tracing
+    store: MemoryJobStore
+    end_reporter: JobEndReporter
+    webhooks: Webhooks
+    worker_registry: WorkerRegistry
+    autoscaler: Autoscaler
+    worker_logs: WorkerLogs
+    # Notices changes of the user's handler; None if there is none, or RELOAD is off.
+    code_watch: CodeWatch | None
+    shutdown: ShutdownState
+    workload: Workload
+    graceful_shutdown: GracefulShutdown
+    # The key in the URLs of managed workers; None if the server requires no key.
+    managed_worker_key: str | None
+    queued_openai_routes: QueuedOpenAIRoutes
+    client_routes: ClientRoutes
+    worker_routes: WorkerRoutes
+    worker_list_routes: WorkerListRoutes
+    console_routes: ConsoleRoutes
+    health: Health
+    # None if FAULTS_PER_REQUEST is off.
+    fault_rules: FaultRules | None = None
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Start all parts; close them at the end, after work that still runs was drained."""
+        engine_components = self.engine_components
+        try:
+            if engine_components is not None:
+                engine_components.spawn()
+            # Only other workers may have survived a restart of the server with their jobs.
+            await self.store.start(self._can_outlive_server, self.settings.lease_s)
+            self.end_reporter.is_recovering = False
+            self.worker_registry.start()
+            if engine_components is not None:
+                await engine_components.start()
+            if self.code_watch is not None:
+                self.code_watch.start()
+            yield
+        finally:
+            if engine_components is not None:
+                await engine_components.watch.close()
+            if self.code_watch is not None:
+                await self.code_watch.close()
+            is_late = self.shutdown.deadline_passed.is_set()
+            await self.workload.drain(0 if is_late else self.settings.drain_s)
+            await self.worker_registry.close()
+            await self.webhooks.close()
+            await self.queued_openai_routes.close()
+            if engine_components is not None:
+                await engine_components.close()
+            await self.store.close()
+            await self.tracing.close()
+
+    def _can_outlive_server(self, key: str) -> bool:
+        local = worker_key(self.settings.endpoint_id, LOCAL_WORKER_NAME)
+        return key != local and not is_managed(worker_name(key))
+
+
+class JobEndReporter:
+    """Reports jobs that have ended to their webhooks, to tracing, to the log and to the metrics.
+
+    Also to the registry of workers. While the store recovers the jobs of an earlier server, only
+    webhooks and tracing get them. The store calls `report`, and the webhooks and the registry need
+    the store, so they are set afterwards.
+    """
+
+    def __init__(self, tracing: Tracing, metrics: Metrics) -> None:
+        self._tracing = tracing
+        self._metrics = metrics
+        self.webhooks: Webhooks | None = None
+        self.worker_registry: WorkerRegistry | None = None
+        self.is_recovering = True
+
+    def report(self, job: Job) -> None:
+        """Report a job that has ended."""
+        if self.webhooks is not None:
+            self.webhooks.send(job)
+        if self.worker_registry is not None:
+            self.worker_registry.record_end(job)
+        self._tracing.job_ended(job)
+        if not self.is_recovering:
+            log_ended(job)
+            self._metrics.job_ended(job)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The work that a shutdown waits for."""
+
+    store: MemoryJobStore
+    shutdown: ShutdownState
+    autoscaler: Autoscaler
+    engine_components: EngineComponents | None
+
+    async def drain(self, limit_s: float) -> None:
+        """Start no more work, wait up to `limit_s` for running work, and requeue the rest."""
+        drains = [self.autoscaler.drain(limit_s)]
+        if self.engine_components is not None:
+            drains.append(self.engine_components.drain(limit_s))
+        await asyncio.gather(*drains)
+
+    def count(self) -> RunningWork:
+        """Count the running jobs, requests and batches."""
+        engine_components = self.engine_components
+        batches = () if engine_components is None else engine_components.batches.batches()
+        return RunningWork(
+            jobs=self.store.count_by_status()[JobStatus.IN_PROGRESS],
+            requests=self.shutdown.active_requests,
+            batches=sum(not each.status.is_final for each in batches),
+        )
+
+
+def build_components(
+    settings: EmulatorSettings, engine: AnyEngine | None, program: WorkerProgram | None = None
+) -> Components:
+    """Return the parts of a server; nothing is started yet.
+
+    `engine` is None for a server that only runs a user's handler. `program` is what its managed
+    workers run, and without one they run this package's worker.
+
+    Raises:
+        SettingError: a setting cannot be used.
+    """
+    program = program or command_program(settings.worker_command, settings.worker_python)
+    shutdown = ShutdownState()
+    tracker = GenerationTracker()
+    validation = None if engine is None else build_validation(settings)
+    metrics = (
+        Metrics(())
+        if validation is None
+        else Metrics(validation.validator.issue_rules, validation.validator.notice_rules)
+    )
+    tracing = build_tracing(settings, engine)
+    end_reporter = JobEndReporter(tracing, metrics)
+    journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
+    store = MemoryJobStore(
+        settings.store_limits(), journal, on_ended=end_reporter.report, on_started=log_started
+    )
+    traced_store = tracing.wrap_store(store)
+    routes_store = DrainingStore(traced_store, shutdown)
+    end_reporter.webhooks = webhooks = Webhooks(
+        store,
+        max_attempts=settings.webhook_tries,
+        retry_delay_s=settings.webhook_pause_s,
+        targets=settings.outbound_policy(),
+    )
+    worker_registry = WorkerRegistry(
+        store, lease_s=settings.lease_s, grace_s=settings.worker_grace_s
+    )
+    end_reporter.worker_registry = worker_registry
+    managed_worker_key = secrets.token_urlsafe(32) if settings.keys() else None
+    worker_logs = WorkerLogs()
+    autoscaler = Autoscaler(
+        store,
+        worker_registry,
+        settings.endpoint_id,
+        settings.scaling_policy(),
+        program=program,
+        logs=worker_logs,
+        requeues_on_reload=settings.reload_jobs == "requeue",
+        api_key=next(iter(settings.keys()), None),
+        own_key=managed_worker_key,
+        allows_private_targets=settings.outbound_policy().allows_private,
+        local=LOCAL_WORKER_NAME,
+    )
+    exported_metrics: list[Metric] = [
+        *metrics.families,
+        *build_job_metrics(settings, store, worker_registry, journal),
+    ]
+    engine_components: EngineComponents | None = None
+    if engine is not None and validation is not None:
+        engine_components = build_engine_components(
+            settings,
+            engine,
+            validation,
+            store=store,
+            worker_registry=worker_registry,
+            metrics=metrics,
+            tracker=tracker,
+            tracing=tracing,
+            exported_metrics=exported_metrics,
+            # Called much later, when `graceful_shutdown` is there.
+            shut_down=lambda reason: graceful_shutdown.fail(reason),
+        )
+    workload = Workload(store, shutdown, autoscaler, engine_components)
+    graceful_shutdown = GracefulShutdown(
+        shutdown, settings.drain_s, store.wait_until_idle, workload.drain, workload.count
+    )
+    handler = None if program.file is None else HandlerState(program, autoscaler)
+    return Components(
+        settings=settings,
+        engine_components=engine_components,
+        metrics=metrics,
+        exported_metrics=exported_metrics,
+        tracing=tracing,
+        store=store,
+        end_reporter=end_reporter,
+        webhooks=webhooks,
+        worker_registry=worker_registry,
+        autoscaler=autoscaler,
+        worker_logs=worker_logs,
+        code_watch=_build_code_watch(settings, program, autoscaler),
+        shutdown=shutdown,
+        workload=workload,
+        graceful_shutdown=graceful_shutdown,
+        managed_worker_key=managed_worker_key,
+        queued_openai_routes=QueuedOpenAIRoutes(
+            traced_store,
+            None if engine_components is None else engine_components.services.openai,
+            shutdown,
+            settings,
+        ),
+        client_routes=ClientRoutes(routes_store, worker_registry, settings),
+        worker_routes=WorkerRoutes(routes_store, worker_registry, settings, shutdown),
+        worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscaler), worker_logs),
+        console_routes=ConsoleRoutes(
+            routes_store,
+            worker_registry,
+            None if engine_components is None else engine_components.engines,
+            handler,
+            tracker,
+            settings,
+        ),
+        health=Health(engine_components, handler, journal, shutdown),
+        fault_rules=(
+            FaultRules(settings.endpoint_id, settings.fault_seed)
+            if settings.faults_per_request
+            else None
+        ),
+    )
+
+
+def _build_code_watch(
+    settings: EmulatorSettings, program: WorkerProgram, autoscaler: Autoscaler
+) -> CodeWatch | None:
+    if program.folder is None or not settings.reload:
+        return None
+
+    def on_change(names: Sequence[str]) -> None:
+        logger.info("%s changed: a new worker starts", ", ".join(names))
+        autoscaler.reload()
+
+    return CodeWatch(program.folder, on_change)

@@ -1,0 +1,180 @@
+"""The parts of a server that need an engine. A server for a user's handler has no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from common.setting_error import SettingError
+from emulator.batches.service import BatchService
+from emulator.console.generation_tracker import GenerationTracker
+from emulator.metrics.definitions import Metrics
+from emulator.metrics.gauges import build_engine_metrics, build_npu_metrics
+from emulator.metrics.instruments import Metric
+from emulator.metrics.validator import InstrumentedValidator
+from emulator.openai.chat_rate_limit import ChatRateLimiter
+from emulator.openai.routes import OpenAIRoutes
+from emulator.openai.system_status import RequestStatistics, SystemStatus
+from emulator.openai.tokenize_routes import TokenizeRoutes
+from emulator.runpod.local_worker import LocalWorker
+from emulator.runpod.worker_registry import WorkerRegistry
+from emulator.server.engine_watch import EngineWatch
+from emulator.settings.emulator_settings import EmulatorSettings
+from emulator.tracing.setup import Tracing
+from engine import AnyEngine, Engine, engines_by_model
+from engine.errors import EngineError
+from handler.composition import (
+    Services,
+    ValidationSetup,
+    build_result_uploader,
+    build_services,
+)
+from jobs import JobStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class EngineComponents:
+    """The engine, the services that answer with it, and what they need; owned by the event loop."""
+
+    settings: EmulatorSettings
+    engine: AnyEngine
+    # The engines by model name.
+    engines: Mapping[str, Engine]
+    services: Services
+    local_worker: LocalWorker
+    batches: BatchService
+    watch: EngineWatch
+    openai_routes: OpenAIRoutes
+    _load_task: asyncio.Task[None] | None = None
+
+    def spawn(self) -> None:
+        """Start the engine, which loads its model while the other parts start."""
+        self.engine.spawn()
+
+    async def start(self) -> None:
+        """Start batches and the local worker; the store must have started."""
+        await self.batches.start()
+        if self.settings.local_worker:
+            self.local_worker.start()
+        else:
+            self._load_task = asyncio.create_task(_load_model(self.engine))
+        self.watch.start()
+
+    async def drain(self, limit_s: float) -> None:
+        """Start no more work, wait up to `limit_s` for running work, and requeue the rest."""
+        await asyncio.gather(self.local_worker.drain(limit_s), self.batches.drain(limit_s))
+
+    async def close(self) -> None:
+        """Close batches and engine; the watch must be closed."""
+        await self.batches.close()
+        if self._load_task is not None:
+            self._load_task.cancel()
+            await asyncio.gather(self._load_task, return_exceptions=True)
+        await self.engine.close()
+
+
+def build_engine_components(
+    settings: EmulatorSettings,
+    engine: AnyEngine,
+    validation: ValidationSetup,
+    *,
+    store: JobStore,
+    worker_registry: WorkerRegistry,
+    metrics: Metrics,
+    tracker: GenerationTracker,
+    tracing: Tracing,
+    exported_metrics: list[Metric],
+    shut_down: Callable[[str], None],
+) -> EngineComponents:
+    """Return the parts around an engine, and add its metrics to `exported_metrics`.
+
+    `shut_down` is called with a reason when the engine is dead and no other worker is there.
+
+    Raises:
+        SettingError: a setting cannot be used.
+    """
+    engine.subscribe(metrics)
+    services = build_services(
+        settings,
+        engine,
+        validation,
+        settings.stream_interval_ms / 1000,
+        stream_multi_prompt=settings.stream_multi_prompt,
+        results=build_result_uploader(
+            settings, settings.payload_limits(), settings.outbound_policy()
+        ),
+        validator=InstrumentedValidator(validation.validator, metrics.count_verdict),
+        on_open=tracker.add,
+    )
+    statistics = RequestStatistics()
+    engine.subscribe(statistics)
+    local_worker = LocalWorker(
+        store,
+        services.jobs,
+        engine,
+        worker_registry,
+        settings.endpoint_id,
+        settings.stream_mode,
+        tracing.enter_job,
+        # REQUEST_TIMEOUT_S applies to jobs as well if it is set.
+        use_policy_timeout="request_timeout_s" not in settings.model_fields_set,
+        max_lost_attempts=settings.store_limits().max_losses,
+    )
+    batches = BatchService(settings, services, engine, metrics.count_batch_line)
+    exported_metrics += build_engine_metrics(settings, engine, batches.batches)
+    if "rkllm" in settings.backends:
+        exported_metrics += build_npu_metrics()
+    engines = engines_by_model(engine, settings.served_model)
+    max_body_bytes = int(settings.max_body_mb * 1e6)
+    return EngineComponents(
+        settings=settings,
+        engine=engine,
+        engines=engines,
+        services=services,
+        local_worker=local_worker,
+        batches=batches,
+        watch=EngineWatch(
+            engine,
+            partial(_has_other_workers, settings, worker_registry),
+            shut_down,
+            stays=not settings.engine_dead_exit,
+        ),
+        openai_routes=OpenAIRoutes(
+            services.openai,
+            _build_chat_rate_limiter(settings.rate_limit_chat),
+            SystemStatus(engines, statistics, exported_metrics),
+            TokenizeRoutes(services.models, max_body_bytes),
+            max_body_bytes,
+            settings.stream_interval_ms / 1000,
+        ),
+    )
+
+
+def _build_chat_rate_limiter(rate: str) -> ChatRateLimiter:
+    try:
+        return ChatRateLimiter(rate)
+    except ValueError as error:
+        raise SettingError(
+            f'RATE_LIMIT_CHAT: {error}; it is written like "10/minute", and off for none'
+        ) from None
+
+
+def _has_other_workers(settings: EmulatorSettings, worker_registry: WorkerRegistry) -> bool:
+    """Return whether the server is useful without its own engine."""
+    return bool(settings.workers) or not settings.local_worker or worker_registry.has_workers
+
+
+async def _load_model(engine: AnyEngine) -> None:
+    """Load the model of a server without a local worker, which otherwise waits for it.
+
+    An engine that is only spawned would report that it is loading until the first request.
+    """
+    try:
+        await engine.ready()
+    except EngineError as error:
+        logger.error("the engine did not start: %s", error)

@@ -1,0 +1,53 @@
+"""`/v2/serverless/{endpoint}/workers`: the workers of an endpoint and their logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from emulator.autoscaling.worker_log import WorkerLogs
+from emulator.http.responses import JSON
+from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.status.log_stream import WorkerLogStream, read_log_query
+from emulator.status.worker_list import WorkerList
+from handler.errors import NotFound
+
+
+class WorkerListRoutes:
+    """Answers as RunPod's REST API v2 does; its clients are RunPod's console, CLI and MCP server.
+
+    Any endpoint is known here, so one without workers has an empty list.
+    """
+
+    def __init__(self, worker_list: WorkerList, logs: WorkerLogs) -> None:
+        self._worker_list = worker_list
+        self._logs = logs
+
+    def routes(self) -> list[Route]:
+        """Return the routes to mount."""
+        base = "/v2/serverless/{endpoint}/workers"
+        return [
+            Route(base, self._list, methods=["GET"]),
+            Route(f"{base}/{{worker}}/logs", self._follow_log, methods=["GET"]),
+        ]
+
+    async def _list(self, request: Request) -> Response:
+        return JSON(self._worker_list.describe(request.path_params["endpoint"]))
+
+    async def _follow_log(self, request: Request) -> Any:
+        endpoint, worker = request.path_params["endpoint"], request.path_params["worker"]
+        query = read_log_query(request)
+        log = self._logs.find(endpoint, worker)
+        if log is None:
+            raise NotFound(self._explain_missing_log(endpoint, worker))
+        return WorkerLogStream(log, query).response()
+
+    def _explain_missing_log(self, endpoint: str, worker: str) -> str:
+        if self._worker_list.find(endpoint, worker) is None:
+            return f"endpoint {endpoint} has no worker {worker}, or it ended long ago"
+        if worker == LOCAL_WORKER_NAME:
+            return f"{worker} is part of the server, and its lines are in the server's log"
+        return f"{worker} was started by hand, and its output is where it was started"

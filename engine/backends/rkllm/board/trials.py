@@ -1,0 +1,213 @@
+"""Try what only a board can decide: the trials of the doctor, each in a process of its own.
+
+Each of them does what some library crashed at, or reuses what a run has left, so it gets a freshly
+loaded model, and the end of its process is a finding too. `profile.py` keeps the outcomes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from engine.backends.rkllm.abi.structs import RKLLMInferMode
+from engine.backends.rkllm.backend import RkllmBackend
+from engine.backends.rkllm.board.profile import Profile
+from engine.backends.rkllm.runs.run import Run
+from engine.backends.rkllm.runtime import Runtime
+from engine.errors import BackendFailed
+from engine.request import SamplingParams
+
+Findings = Iterator[tuple[str, Any]]
+
+# Two answers can be compared only if nothing in them is left to chance.
+_GREEDY = SamplingParams(temperature=0.0)
+_ANSWER_TOKENS = 8
+# Valid in any vocabulary; their text does not matter.
+_FIRST_TOKEN = 100
+_PREFIX_TOKENS = 256
+_ENDING_TOKENS = 16
+PREFILL_TOKENS = (512, 4096)
+LOGITS_TOKENS = (1, 4, 8, 16)
+# Of several runs the fastest counts: others had to wait for something else.
+_REPEATS = 3
+_ABORT_AT_TOKEN = 2
+
+
+class Trial(NamedTuple):
+    """A trial, its step in the report, and the finding that is False if its process crashes."""
+
+    step: str
+    run: Callable[[Runtime, int], Findings]
+    outcome: str
+
+
+def run_trial(step: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Any] | None]:
+    """Load a model as the backend would, yield None, then a plain run and the findings of a trial.
+
+    Only after `PLAIN_RUN` does a failure say something about what the trial tries.
+
+    Raises:
+        ModelLoadFailed: the model was not loaded.
+        BackendFailed: the runtime failed, so the outcome is that it does not work.
+    """
+    plain = {
+        "mode": "generate",
+        "n_batch": 1,
+        "sampling": "reload",
+        "profile": None,
+        "record": None,
+    }
+    backend = RkllmBackend(**{**options, **plain})
+    context_length = backend.load().context_length
+    backend.loaded_model.load_for_sampling(_GREEDY)
+    yield None
+    runtime = backend.loaded_model.runtime
+    run = _generate(runtime, _tokens(_ENDING_TOKENS))
+    if run.failed or run.code or not run.tokens:
+        raise BackendFailed("a plain run failed")
+    yield PLAIN_RUN, run.tokens
+    yield from TRIALS[step].run(runtime, context_length)
+    backend.close()
+
+
+def try_prefix_reuse(runtime: Runtime, context_length: int) -> Findings:
+    """Find out whether a run without history skips what its prompt shares with the one before it.
+
+    A maintainer says so (rknn-llm#432). The answer must be the same as without: a model that is
+    asked about another client's prompt would be worse than a slow one.
+    """
+    shared_tokens = min(_PREFIX_TOKENS, context_length // 4)
+    prefix = _tokens(shared_tokens)
+    first, second = ([*prefix, *_tokens(_ENDING_TOKENS, start=start)] for start in (1_000, 2_000))
+    _clear(runtime)
+    alone = _generate(runtime, second)
+    _clear(runtime)
+    _generate(runtime, first)
+    after = _generate(runtime, second)
+    yield "prompt tokens", len(second)
+    yield "of them as before", shared_tokens
+    yield "tokens computed, as the runtime counts", after.prefill_tokens
+    yield "prefill ms", round(after.prefill_ms, 1)
+    yield "prefill ms without the prompt before", round(alone.prefill_ms, 1)
+    is_same = after.ids[:_ANSWER_TOKENS] == alone.ids[:_ANSWER_TOKENS]
+    yield "same answer", is_same
+    was_skipped = 0 < after.prefill_tokens <= len(second) - shared_tokens // 2
+    yield PREFIX_REUSE, was_skipped and is_same
+    prefill_ms = {}
+    for tokens in PREFILL_TOKENS:
+        _clear(runtime)
+        # Another start, so that nothing is reused.
+        prompt = _tokens(min(tokens, context_length - _ANSWER_TOKENS), start=_FIRST_TOKEN + tokens)
+        prefill_ms[str(len(prompt))] = round(_generate(runtime, prompt, limit=1).prefill_ms, 1)
+    yield PREFILL_MS, prefill_ms
+
+
+def try_logits(runtime: Runtime, context_length: int) -> Findings:
+    """Find out whether logits of tokens that follow others can be computed, and how fast.
+
+    1.2.3 ended in an assertion on an RK3588 (oRKLLM 51643f0).
+    """
+    _clear(runtime)
+    _compute_logits(runtime, _tokens(_ENDING_TOKENS))
+    _compute_logits(runtime, _tokens(1))
+    yield LOGITS_WITH_HISTORY, True
+    run_ms = {}
+    for tokens in LOGITS_TOKENS:
+        times = [_compute_logits(runtime, _tokens(tokens)) for _ in range(_REPEATS)]
+        run_ms[str(tokens)] = round(min(times), 2)
+    yield LOGITS_RUN_MS, run_ms
+
+
+def try_cache_load(runtime: Runtime, context_length: int) -> Findings:
+    """Find out whether a prompt cache can be loaded after a saving run was aborted.
+
+    1.2.3 crashed on an RK3576 (oRKLLM 72e970f).
+    """
+    prompt = _tokens(min(_PREFIX_TOKENS, context_length // 4))
+    with TemporaryDirectory() as folder:
+        saved, aborted = Path(folder, "saved.bin"), Path(folder, "aborted.bin")
+        _generate(runtime, prompt, save_to=saved)
+        run = _generate(runtime, prompt, save_to=aborted, abort_at_token=_ABORT_AT_TOKEN)
+        if not (saved.is_file() and run.stopped):
+            # This model's prompts cannot be saved, or its answer was over before the abort.
+            yield CACHE_LOAD_AFTER_ABORT, None
+            return
+        is_loaded = runtime.load_prompt_cache(saved)
+        run = _generate(runtime, prompt)
+        yield CACHE_LOAD_AFTER_ABORT, is_loaded and not (run.failed or run.code)
+        if is_loaded:
+            runtime.release_prompt_cache()
+
+
+PLAIN_RUN = "tokens of a plain run"
+PREFIX_REUSE = "prefix reused"
+LOGITS_WITH_HISTORY = "logits of tokens after others"
+PREFILL_MS = "ms to compute a prompt, by its tokens"
+LOGITS_RUN_MS = "ms of a run, by its new tokens"
+CACHE_LOAD_AFTER_ABORT = "a prompt cache loads after an abort"
+
+TRIALS = MappingProxyType(
+    {
+        each.step: each
+        for each in (
+            Trial("prompts with a common start", try_prefix_reuse, PREFIX_REUSE),
+            Trial("logits", try_logits, LOGITS_WITH_HISTORY),
+            Trial("prompt cache after an abort", try_cache_load, CACHE_LOAD_AFTER_ABORT),
+        )
+    }
+)
+
+
+def build_profile(values: Mapping[str, Any]) -> Profile:
+    """Build the profile from the findings of all trials, by name."""
+    return Profile(
+        prefix_reuse=values.get(PREFIX_REUSE),
+        logits_with_history=values.get(LOGITS_WITH_HISTORY),
+        cache_load_after_abort=values.get(CACHE_LOAD_AFTER_ABORT),
+        prefill_ms=values.get(PREFILL_MS, {}),
+        logits_run_ms=values.get(LOGITS_RUN_MS, {}),
+    )
+
+
+def _tokens(count: int, *, start: int = _FIRST_TOKEN) -> list[int]:
+    return [start + number % 512 for number in range(count)]
+
+
+def _clear(runtime: Runtime) -> None:
+    if not runtime.clear_cache():
+        raise BackendFailed("the key-value cache was not empty after rkllm_clear_kv_cache")
+
+
+def _generate(
+    runtime: Runtime,
+    prompt: list[int],
+    *,
+    limit: int = _ANSWER_TOKENS,
+    save_to: Path | None = None,
+    abort_at_token: int | None = None,
+) -> Run:
+    count = 0
+
+    def on_piece(piece: bytes, token_id: int, logprob: object) -> bool:
+        nonlocal count
+        count += 1
+        return count == abort_at_token
+
+    return runtime.run(prompt, _GREEDY, limit, on_piece, threading.Event(), save_to=save_to)
+
+
+def _compute_logits(runtime: Runtime, tokens: list[int]) -> float:
+    """Compute the logits of tokens that follow the cache's content; return the time in ms."""
+    started = time.monotonic()
+    runtime.compute(
+        tokens,
+        RKLLMInferMode.RKLLM_INFER_GET_LOGITS,
+        lambda result: None,
+        keep_history=True,
+    )
+    return (time.monotonic() - started) * 1000

@@ -1,0 +1,1 @@
+"""Runs of the runtime: their inputs, their state, their results."""

@@ -1,0 +1,128 @@
+"""The server's own settings, from the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emulator.settings.emulator_settings import EmulatorSettings
+from handler.settings.shared_settings import read_settings
+
+NAMES = ("HOST", "PORT", "ENDPOINT_ID", "MAX_BODY_MB", "STREAM_INTERVAL_MS")
+SHARES = ("FAULT_429", "FAULT_500", "FAULT_DROP_POST", "FAULT_LOSE_LEASE")
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*NAMES, *SHARES, "API_KEYS", "CORS_ORIGINS", "FAULT_SEED", "FAULT_DELAY_MS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_defaults_serve_this_machine_only() -> None:
+    settings = read_settings(EmulatorSettings)
+    assert (settings.host, settings.port) == ("127.0.0.1", 8000)
+    assert settings.endpoint_id == "default"
+    assert (settings.max_body_mb, settings.stream_interval_ms) == (20, 0)
+
+
+def test_environment_is_read_by_plain_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(NAMES, ("192.0.2.1", "0", "mine", "0.5", "20"), strict=True):
+        monkeypatch.setenv(name, value)
+    settings = read_settings(EmulatorSettings)
+    assert (settings.host, settings.port) == ("192.0.2.1", 0)
+    assert settings.endpoint_id == "mine"
+    assert (settings.max_body_mb, settings.stream_interval_ms) == (0.5, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "http"),
+        ("PORT", "65536"),
+        ("PORT", "-1"),
+        ("MAX_BODY_MB", "0"),
+        ("MAX_BODY_MB", "-1"),
+        ("STREAM_INTERVAL_MS", "-1"),
+        ("HEAD_TIMEOUT_S", "0"),
+        ("BODY_TIMEOUT_S", "-1"),
+        ("READ_TIMEOUT_S", "nan"),
+        ("RUNPOD_RATE_LIMITS", "sometimes"),
+        ("FAULT_DELAY_MS", "-1"),
+        ("FAULT_SEED", "x"),
+        ("API_KEYS", " , "),
+        ("CORS_ORIGINS", "app.example"),
+        ("CORS_ORIGINS", "https://app.example/"),
+        ("CORS_ORIGINS", "https://*.example"),
+        ("CORS_ORIGINS", "https://App.example"),
+        ("CORS_ORIGINS", "https://a.example https://b.example"),
+        *((name, value) for name in SHARES for value in ("-0.1", "1.1", "nan", "x")),
+    ],
+)
+def test_bad_value_ends_with_a_line_that_names_it(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as leaving:
+        read_settings(EmulatorSettings)
+    assert leaving.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{name}: ")
+    assert repr(value) in line
+
+
+def test_empty_value_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "")
+    assert read_settings(EmulatorSettings).port == 8000
+
+
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [("", ()), ("one", ("one",)), (" one , two,", ("one", "two")), ("a b", ("a b",))],
+)
+def test_keys_are_separated_by_commas(
+    value: str, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEYS", value)
+    assert read_settings(EmulatorSettings).keys() == keys
+
+
+@pytest.mark.parametrize(
+    ("value", "origins"),
+    [
+        ("", ()),
+        ("*", ("*",)),
+        (
+            "https://a.example, http://localhost:3000,http://[::1]:80,app://obsidian.md",
+            ("https://a.example", "http://localhost:3000", "http://[::1]:80", "app://obsidian.md"),
+        ),
+    ],
+)
+def test_origins_are_separated_by_commas(
+    value: str, origins: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORS_ORIGINS", value)
+    assert read_settings(EmulatorSettings).origins() == origins
+
+
+def test_faults_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not read_settings(EmulatorSettings).fault_rates()
+    monkeypatch.setenv("FAULT_SEED", "7")
+    assert not read_settings(EmulatorSettings).fault_rates()
+    for name in (*SHARES, "FAULT_DELAY_MS"):
+        with monkeypatch.context() as set_alone:
+            set_alone.setenv(name, "0.5")
+            assert read_settings(EmulatorSettings).fault_rates(), name
+
+
+def test_rate_limits_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_settings(EmulatorSettings).runpod_rate_limits is False
+    monkeypatch.setenv("RUNPOD_RATE_LIMITS", "on")
+    assert read_settings(EmulatorSettings).runpod_rate_limits is True
+
+
+def test_batch_folder_is_beside_the_database_or_in_memory() -> None:
+    assert EmulatorSettings(job_db="a/b.sqlite3").batch_folder() == Path("a/b.sqlite3.batches")
+    assert EmulatorSettings(job_db=":memory:").batch_folder() is None
+    kept = EmulatorSettings(job_db=":memory:", batch_dir=Path("c"))
+    assert kept.batch_folder() == Path("c")
