@@ -23,17 +23,20 @@ from tests import leftovers
 # Two intents, `weather` and `general`; one token and one label to remove; one check.
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
 LONG_SCALE = 5
+SHORT_EXAMPLES, LONG_EXAMPLES = 40, 500
 LONG_TIMEOUT_S = 900
+# Clients whose start takes seconds, and beside which others of their kind run in `make test`.
+_LONG_CLIENTS = ("litellm", "langchain", "openai-python-async", "llama-index", "instructor")
 _FOLDERS = ("long", "acceptance", "security", "integration", "property", "unit", "arm64")
 
 settings.register_profile(
     "default",
     deadline=None,
-    max_examples=100,
+    max_examples=SHORT_EXAMPLES,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("long", settings.get_profile("default"), max_examples=100 * LONG_SCALE)
+settings.register_profile("long", settings.get_profile("default"), max_examples=LONG_EXAMPLES)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,8 +95,7 @@ def _has_long_form(item: pytest.Item) -> bool:
 def _is_long_only(item: pytest.Item) -> bool:
     if item.get_closest_marker("long") is not None:
         return True
-    if "litellm" in _case_id(item).split("-"):
-        # Its import alone takes seconds; the other clients stay.
+    if any(client in _case_id(item) for client in _LONG_CLIENTS):
         return True
     marker = item.get_closest_marker("long_except")
     return marker is not None and _case_id(item) not in marker.args

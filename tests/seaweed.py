@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -53,12 +53,15 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
     ]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
-    port = free_port()
+    numbers = {
+        f"{part}.port{kind}": free_port()
+        for part in ("s3", "master", "volume", "filer")
+        for kind in ("", ".grpc")
+    }
+    port = numbers["s3.port"]
     # Iceberg and Lance have fixed ports, which would collide between two servers.
-    ports = [f"-s3.port={port}", f"-s3.port.grpc={free_port()}"]
-    ports += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
-    for part in ("master", "volume", "filer"):
-        ports += [f"-{part}.port={free_port()}", f"-{part}.port.grpc={free_port()}"]
+    unused = {"s3.port.iceberg": 0, "s3.port.lance": 0}
+    ports = [f"-{name}={number}" for name, number in (numbers | unused).items()]
     command = [
         str(Path(sys.executable).with_name("weed")),
         "server",
@@ -74,7 +77,7 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=folder, env=dict(os.environ)
+            command, stdout=log, stderr=log, cwd=folder, env={**os.environ, "TMPDIR": str(folder)}
         ) as server,
     ):
         try:
@@ -83,6 +86,15 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
             yield started
         finally:
             server.kill()
+            server.wait()
+            _remove_sockets(numbers.values())
+
+
+def _remove_sockets(ports: Iterable[int]) -> None:
+    """Remove the sockets of a server that was killed; it creates them in /tmp, named by port."""
+    for port in ports:
+        for socket in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 - a fixed path
+            socket.unlink(missing_ok=True)
 
 
 def _answers(client: Any) -> bool:

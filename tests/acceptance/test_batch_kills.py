@@ -173,7 +173,7 @@ async def live(person: Person, doing: str, file_id: str) -> None:
         await person.ended(batch_id)
 
 
-@pytest.mark.long_except("batch-kept", "batch-written", "upload-taken")
+@pytest.mark.long_except("batch-written")
 @pytest.mark.parametrize("name", FAILPOINTS)
 async def test_killed_at(
     name: str, template: Template, script: ScriptFactory, tmp_path: Path

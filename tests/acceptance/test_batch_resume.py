@@ -89,6 +89,7 @@ def test_killed_at_random_points_and_answered_once(
     assert not out.with_name("out.jsonl.partial").exists()
 
 
+@pytest.mark.long_except("15")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_what_is_under_way_finish(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter, number: signal.Signals
@@ -113,6 +114,7 @@ def test_a_signal_lets_what_is_under_way_finish(
     assert [line["custom_id"] for line in read(out)] == [f"id {n}" for n in range(200)]
 
 
+@pytest.mark.long_except("0-2")
 @pytest.mark.parametrize(("at_once", "under_way"), [(0, 2), (5, 5)])
 def test_as_many_lines_are_under_way_as_are_to_be(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter, at_once: int, under_way: int

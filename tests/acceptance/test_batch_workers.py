@@ -83,7 +83,7 @@ def test_a_batch_goes_through_a_queue(cloud: Cloud, tmp_path: Path) -> None:
 def test_workers_are_killed_and_nothing_is_lost_or_written_twice(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path, scale: int
 ) -> None:
-    count, kills = (200, 8) if scale == 1 else (2_000, 60)
+    count, kills = (100, 3) if scale == 1 else (2_000, 60)
     slow = replace(cloud, model=script({"delay_ms": 30}, slots=4))
     given = write(tmp_path / "in.jsonl", lines(count))
     url = slow.queue()
@@ -168,6 +168,7 @@ def test_a_message_that_kills_the_engine_ends_as_an_error_and_in_the_dead_letter
     assert deadly.left(url) == (0, 0)
 
 
+@pytest.mark.long
 def test_messages_beside_one_that_kills_the_engine_are_answered(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path
 ) -> None:

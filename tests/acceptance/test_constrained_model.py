@@ -92,7 +92,7 @@ async def test_answer_fits_the_schema(service: OpenAIService, manner: dict[str, 
         jsonschema_rs.validate(COLOUR, json.loads(choice.message.content or ""))
 
 
-@pytest.mark.long_except("manner0")
+@pytest.mark.long
 @pytest.mark.parametrize("manner", MANNERS)
 async def test_answer_is_an_object(service: OpenAIService, manner: dict[str, Any]) -> None:
     wanted = {"type": "json_object"}
@@ -104,7 +104,7 @@ async def test_answer_is_an_object(service: OpenAIService, manner: dict[str, Any
         assert isinstance(json.loads(said), dict)
 
 
-@pytest.mark.long_except("required-manner0", "choice1-manner3")
+@pytest.mark.long_except("choice1-manner3")
 @pytest.mark.parametrize("manner", MANNERS)
 @pytest.mark.parametrize(
     "choice", ["required", {"type": "function", "function": {"name": "weather"}}]

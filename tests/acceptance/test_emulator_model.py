@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from openai import AsyncOpenAI
 
 from tests.integration.emulator.processes import run_emulator
 
 
+@pytest.mark.long
 async def test_real_model_says_the_same_streamed_and_whole(model_path: Path) -> None:
     # R4, R8, R9, R11, R22, R24, R32, R51
     environment = {"MODEL_PATH": str(model_path), "DETERMINISTIC": "on"}

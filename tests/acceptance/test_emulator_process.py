@@ -33,6 +33,7 @@ async def test_any_free_port_and_an_answer(script: ScriptFactory) -> None:
             assert job["output"]["choices"][0]["text"] == "it works"
 
 
+@pytest.mark.long_except("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signal_ends_an_idle_server_at_once_and_cleanly(
     hosts_of: Hosts, number: signal.Signals
@@ -98,6 +99,7 @@ async def test_sigterm_ends_what_does_not_end_and_says_so(
             wire.close()
 
 
+@pytest.mark.long
 async def test_second_signal_ends_it_quickly(script: ScriptFactory, hosts_of: Hosts) -> None:
     path = str(script({"pieces": ["a", {"hang_s": 3600}]}))
     async with run_emulator({"MODEL_PATH": path}, *ANY_PORT, grace_s=600) as server:
@@ -186,6 +188,7 @@ async def test_kill_of_the_server_leaves_no_engine_behind(
         await wait_until(lambda: hosts_of(server.pid) == [])
 
 
+@pytest.mark.long_except("PORT-http")
 @pytest.mark.parametrize(
     ("name", "value"),
     [("PORT", "http"), ("MAX_QUEUE", "-1"), ("ENGINE", "magic"), ("LOG_FORMAT", "xml")],
@@ -213,6 +216,7 @@ async def test_other_servers_variables_change_nothing() -> None:
             assert (await client.get("/health")).status_code in (200, 503)
 
 
+@pytest.mark.long
 async def test_server_whose_model_cannot_be_loaded_exits_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "no.json").write_text("no script")
     async with run_emulator({"MODEL_PATH": str(tmp_path / "no.json")}, *ANY_PORT) as server:

@@ -51,6 +51,7 @@ async def read_some(stream: TokenStream, dice: random.Random) -> str:
     return text
 
 
+@pytest.mark.long_except("process")
 async def test_streams_with_aborts_at_random_keep_every_slot(engine: Engine, scale: int) -> None:
     # R31
     dice = random.Random(7)
@@ -65,6 +66,7 @@ async def test_streams_with_aborts_at_random_keep_every_slot(engine: Engine, sca
     assert (engine.running, engine.waiting, engine.restarts) == (0, 0, 0)
 
 
+@pytest.mark.long_except("thread")
 async def test_crowd_with_cancels_at_random_keeps_every_slot(engine: Engine, scale: int) -> None:
     # R31
     dice = random.Random(11)
@@ -89,6 +91,7 @@ async def test_crowd_with_cancels_at_random_keeps_every_slot(engine: Engine, sca
     assert [text for text, _ in answers] == [f"quick {n}" for n in range(8)]
 
 
+@pytest.mark.long_except("process")
 async def test_use_leaves_nothing_behind(engine: Engine, scale: int) -> None:
     dice = random.Random(13)
 

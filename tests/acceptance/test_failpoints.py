@@ -123,20 +123,13 @@ async def test_server_whose_store_never_lives_to_read_says_so_and_ends(
 
 
 @pytest.mark.long_except(
-    "appended",
     "change-durable",
     "enqueue-durable",
-    "leased",
     "local-ran",
-    "nack",
     "publish",
     "recovering",
     "result-kept",
-    "retry",
     "store-answered",
-    "store-committed",
-    "store-folding",
-    "webhook-sending",
 )
 @pytest.mark.parametrize("name", sorted(PARTS))
 async def test_killed_at(name: str, yesterday: Yesterday, tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def test_version_is_the_distributions(installation: Installation) -> None:
     assert re.fullmatch(r"worker-rkllm \d+\.\d+\.\d+\n", done.stdout)
 
 
+@pytest.mark.long_except("batch", "run")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command(installation: Installation, name: str) -> None:
     done = installation.command(name, "--help")
@@ -134,6 +135,7 @@ def test_run_answers_a_job_with_the_scripted_engine(installation: Installation) 
     assert "numpy" not in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_run_answers_a_job_of_the_folder_with_a_model(
     installation: Installation, model_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def test_batch_answers_a_file(installation: Installation) -> None:
     assert "hello" in (installation.folder / "out.jsonl").read_text()
 
 
+@pytest.mark.long
 def test_doctor_examines_the_engine(installation: Installation) -> None:
     done = installation.command("doctor", ENGINE="scripted")
     assert done.returncode == 0, done.stdout

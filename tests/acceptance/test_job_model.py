@@ -59,6 +59,7 @@ async def text(jobs: JobHandler, **sampling: Any) -> str:
     return str((await run(jobs, **sampling))["choices"][0]["text"])
 
 
+@pytest.mark.long
 async def test_streamed_or_not_it_is_the_same_text(jobs: JobHandler) -> None:
     # R24, R46
     whole, streamed = await run(jobs, stream=False), await run(jobs, stream=True)

@@ -109,6 +109,7 @@ async def read_events(client: httpx2.AsyncClient, job_id: str, sent_s: float) ->
     return [Arrival(after_s, event["output"]) for after_s, event in arrivals]
 
 
+@pytest.mark.long_except("json")
 @pytest.mark.parametrize("read", [read_json, read_events], ids=["json", "events"])
 async def test_job_streams_as_it_is_generated_with_default_settings(
     server: EmulatorProcess, read: Any

@@ -46,6 +46,7 @@ def on_terminal(folder: Path, given: dict[str, Any]) -> tuple[int, str]:
     return process.wait(WAIT_S), shown.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.long_except("True")
 @pytest.mark.parametrize("stream", [True, False])
 def test_job_on_a_terminal_shows_text_then_verdict_then_json(tmp_path: Path, stream: bool) -> None:
     code, shown = on_terminal(tmp_path, {"prompt": "hi", "sampling_params": {"stream": stream}})

@@ -206,6 +206,7 @@ async def test_ctrl_c_says_what_it_waits_for_and_when_that_is_done(script: Scrip
     assert tail[2:] == ["everything that was running has finished", "stopped"]
 
 
+@pytest.mark.long_except("15")
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 async def test_second_signal_ends_it_at_once_and_says_so(
     script: ScriptFactory, second: signal.Signals

@@ -20,7 +20,7 @@ from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.integration.emulator.serving import RawConnection, join_text, parse_sse, run_server
 from tests.waiting import poll_until
 
-COUNT = 200
+COUNT = 80
 # Of the long form.
 MANY = 1_000
 TOKEN_MS = 10

@@ -123,6 +123,7 @@ def check_logprobs(choice: Choice, prompt: str) -> None:
             assert max(tops.values()) == tops[token] == logprob
 
 
+@pytest.mark.long_except("The capital of France is-False")
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("prompt", PROMPTS)
 async def test_logprobs(pipeline: Pipeline, prompt: str, echo: bool) -> None:

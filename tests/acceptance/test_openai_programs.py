@@ -218,6 +218,9 @@ async def test_pretty_printer_gets_every_event(servers: Servers) -> None:
     assert join_text(parse_chunks("".join(f"{line}\n\n" for line in lines).encode())) == STORY
 
 
+@pytest.mark.long_except(
+    "chat_openai.py-keyed", "chat_openai.mjs-open", "chat_requests.py-open", "chat_fetch.mjs-keyed"
+)
 @pytest.mark.parametrize("pace", ["keyed", "open"])
 @pytest.mark.parametrize(
     "name", ["chat_requests.py", "chat_openai.py", "chat_fetch.mjs", "chat_openai.mjs"]

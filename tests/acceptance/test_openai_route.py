@@ -150,7 +150,7 @@ def test_first_chunk_arrives_before_the_job_ends(streaming: Place) -> None:  # R
     streaming.check_free()
 
 
-@pytest.mark.long_except("aggregate", "local")
+@pytest.mark.long_except("aggregate")
 def test_client_that_leaves_frees_the_worker(place: Place) -> None:  # R31
     for stream in (True, False) * SLOTS:
         with pytest.raises((openai.APITimeoutError, openai.APIConnectionError)):
@@ -162,6 +162,7 @@ def test_client_that_leaves_frees_the_worker(place: Place) -> None:  # R31
     place.check_free()
 
 
+@pytest.mark.long_except("generator")
 def test_errors_are_the_clients_own_classes(place: Place) -> None:  # R30, R53
     create = place.client.completions.create
     for stream in (False, True):

@@ -161,7 +161,7 @@ async def test_every_way_gives_one_text(asking: Asking, asked: tuple[str, dict[s
         assert await asking.job(body, stream=stream, **GREEDY) == said
 
 
-@pytest.mark.long_except("llamacpp-messages", "rkllm-1.2-smileys", "rkllm-1.3-prompt")
+@pytest.mark.long_except("rkllm-1.3-prompt")
 @pytest.mark.timeout(600)
 async def test_every_way_ends_at_the_same_stop_wherever_it_is(
     asking: Asking, asked: tuple[str, dict[str, Any]]
@@ -181,7 +181,7 @@ async def test_every_way_ends_at_the_same_stop_wherever_it_is(
         assert await asking.job(body, **GREEDY, **stops) == said
 
 
-@pytest.mark.long_except("llamacpp-prompt", "rkllm-1.3-messages")
+@pytest.mark.long_except("rkllm-1.3-messages")
 async def test_every_way_gives_the_same_two_choices_of_a_seed(
     asking: Asking, asked: tuple[str, dict[str, Any]]
 ) -> None:

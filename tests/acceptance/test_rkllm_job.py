@@ -162,6 +162,7 @@ def run(
     runner.kill()
 
 
+@pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("name", ["1.2", "1.3", "thread"])
 def test_job_is_answered_up_to_its_stop(run: Runner, name: str) -> None:
     # R4, R11, R26, R44-R46
@@ -240,6 +241,11 @@ def test_sampling_that_differs_is_loaded_anew(run: Runner) -> None:
     assert done.calls.count("rkllm_init") == done.calls.count("rkllm_destroy") == 2
 
 
+@pytest.mark.long_except(
+    "older--is older than 1.2.1, it has no rkllm_get_kv_cache_size: install",
+    "wrong-abi-RKLLM_ABI is 1.3, and the library is 1.2: -Set RKLLM_ABI=auto or 1.2",
+    "no-library-RKLLM_LIB_PATH: there is no file -github.com/airockchip/rknn-llm",
+)
 @pytest.mark.parametrize(
     ("name", "begins", "says"),
     [

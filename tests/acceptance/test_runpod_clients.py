@@ -161,6 +161,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield found
 
 
+@pytest.mark.long
 async def test_asyncio_run_and_status(base_url: str, session: aiohttp.ClientSession) -> None:
     client: Any = runpod.AsyncioEndpoint("default", session, api_key="any")
     job = await client.run(prompt("hello"))

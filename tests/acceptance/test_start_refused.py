@@ -181,6 +181,7 @@ def test_open_address_without_keys_is_one_sentence_with_the_remedy(
     assert list(tmp_path.glob("jobs*")) == []
 
 
+@pytest.mark.long_except("more0")
 @pytest.mark.parametrize("more", [{"API_KEYS": "k"}, {"ALLOW_NO_API_KEY": "on"}])
 async def test_open_address_is_served_with_keys_or_if_it_is_meant(
     settings: dict[str, str], more: dict[str, str]

@@ -341,6 +341,7 @@ def test_job_is_saved_as_a_test_by_the_console(server: HandlerServer) -> None:
     file.unlink()
 
 
+@pytest.mark.long_except("handler0")
 @pytest.mark.parametrize("handler", [GENERATOR, ASYNC_GENERATOR])
 def test_generator_streams_its_outputs(server: HandlerServer, handler: str) -> None:
     server.edit(handler)
@@ -409,6 +410,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandlerServer]
     server.close()
 
 
+@pytest.mark.long_except("segfault", "missing package")
 @pytest.mark.parametrize(
     ("handler", "error"),
     [

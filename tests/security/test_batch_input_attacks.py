@@ -73,7 +73,7 @@ def overwrite_with_garbage(path: Path) -> None:
     path.write_text("".join(lines[:4]) + "\x1b[2J not JSON\n")
 
 
-@pytest.mark.long_except("append", "overwrite_with_garbage")
+@pytest.mark.long_except("append")
 @pytest.mark.parametrize("change", [append, truncate, change_one, overwrite_with_garbage])
 def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
     slow: Path, tmp_path: Path, change: Callable[[Path], None]
@@ -196,6 +196,7 @@ def test_gzip_of_the_right_size_is_unpacked(bombs: Callable[[bytes], str], tmp_p
     assert fetch_input(f"{url}/gzip", tmp_path / "spool", 20 * MB).read_bytes() == body
 
 
+@pytest.mark.long_except("gzip, gzip", "br")
 @pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip"])
 def test_encoding_that_was_not_asked_for_is_refused(
     bombs: Callable[[bytes], str], tmp_path: Path, encoding: str
@@ -293,6 +294,9 @@ def test_surplus_answers_do_not_end_collect_before_the_last_line(
     assert (code, output_text) == (3, ["1 of 3 lines have no answer yet: c"])
 
 
+@pytest.mark.long_except(
+    "here-{key}.json", "-old/{key}", "-{key}/copy", "here-evening/results/{key}"
+)
 @pytest.mark.parametrize(
     "name", ["old/{key}", "{key}.bak", "{key}/copy", "{key}.json", "evening/results/{key}"]
 )
@@ -355,6 +359,7 @@ def test_stored_text_that_is_no_answer_becomes_a_failed_line(
     assert failed["custom_id"] == "b"
 
 
+@pytest.mark.long_except("no JSON\\n", "{}\\n")
 @pytest.mark.parametrize(
     "manifest",
     [

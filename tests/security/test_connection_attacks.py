@@ -22,6 +22,7 @@ CHUNKED = b"POST /%s HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r
 HANG = {"pieces": ["a", {"hang_s": 3600}]}
 
 
+@pytest.mark.long_except("flood_trailers")
 @pytest.mark.parametrize("flood", [flood_pipeline, flood_trailers])
 async def test_flood_leaves_memory_bounded_and_health_answering(flood) -> None:  # type: ignore[no-untyped-def]
     result = await flood(2.5)

@@ -138,6 +138,7 @@ async def test_schema_with_the_smallest_integer_leaves_the_server_alive(
     assert server.engine._host._process is process  # type: ignore[attr-defined]
 
 
+@pytest.mark.long_except("length")
 @pytest.mark.parametrize("name", COSTLY_GRAMMARS)
 async def test_costly_grammar_is_refused_by_a_real_engine(
     engine_factory: EngineFactory, model_path: Path, name: str

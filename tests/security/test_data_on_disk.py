@@ -104,6 +104,7 @@ def test_database_of_another_program_is_refused_and_untouched(
 # -- modes
 
 
+@pytest.mark.long_except("0")
 @pytest.mark.parametrize("umask", [0o000, 0o277])
 async def test_files_with_content_are_private_whatever_the_umask(
     settings: dict[str, str], tmp_path: Path, umask: int
@@ -250,7 +251,7 @@ def import_s() -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.long_except("hard link", "symbolic link")
+@pytest.mark.long_except("hard link")
 @pytest.mark.parametrize("kind", PATHS)
 async def test_second_server_by_another_path_of_the_database_is_refused_in_a_second(
     settings: dict[str, str], kind: str
@@ -471,7 +472,7 @@ async def test_damaged_database_is_refused_with_a_remedy_and_left_as_it_is(
 # -- a database that goes away
 
 
-@pytest.mark.long_except("replaced", "removed")
+@pytest.mark.long_except("replaced")
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced", "without its log", "cleaned"])
 async def test_database_that_goes_away_in_mid_run_is_noticed_before_a_job_is_acknowledged(
     settings: dict[str, str], how: str

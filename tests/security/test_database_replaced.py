@@ -77,6 +77,7 @@ async def test_older_copy_in_the_place_of_the_database_takes_no_jobs(
     assert path.read_bytes() == (tmp_path / "older").read_bytes()
 
 
+@pytest.mark.long_except("False")
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_result_of_a_running_job_is_not_acknowledged_until_the_database_is_back(
     settings: dict[str, str], comes_back: bool

@@ -70,14 +70,14 @@ def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_kills_of_the_engine_fail_no_waiting_job(serve: Serve, script: ScriptFactory) -> None:
-    """The short form of the test in tests/long/security: 6 kills in 6 s, 60 jobs waiting."""
+    """The short form of the test in tests/long/security: 3 kills in 3 s, 30 jobs waiting."""
     server = await serve(script(SHORT, slots=4), engine_isolation="process")
     found = await kill_while_jobs_wait(
-        server, "short", jobs=60, kills=6, interval_s=1.0, within_s=DEADLINE_S
+        server, "short", jobs=30, kills=3, interval_s=1.0, within_s=DEADLINE_S
     )
-    assert found.kills == 6
+    assert found.kills == 3
     assert found.failed_too_early == []
-    assert found.statuses["COMPLETED"] == 60 - len(found.failed)
+    assert found.statuses["COMPLETED"] == 30 - len(found.failed)
 
 
 async def test_crashing_request_sent_again_and_again_fails_only_itself(

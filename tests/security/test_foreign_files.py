@@ -27,6 +27,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.long_except("0")
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_database_of_another_program_is_refused_and_untouched(
     settings: dict[str, str], version: int
@@ -56,6 +57,7 @@ def test_file_that_is_no_database_is_refused_and_untouched(settings: dict[str, s
 DEVICES = ["pipe", *(["null device"] if os.geteuid() == 0 else [])]
 
 
+@pytest.mark.long_except("null device")
 @pytest.mark.parametrize("kind", DEVICES)
 def test_device_as_database_is_refused_and_keeps_its_mode(
     settings: dict[str, str], kind: str
@@ -71,6 +73,7 @@ def test_device_as_database_is_refused_and_keeps_its_mode(
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.long_except("jobs.sqlite3.lock")
 @pytest.mark.parametrize("name", ["jobs.sqlite3.lock", "jobs.sqlite3.batches/lock"])
 def test_pipe_in_the_place_of_a_lock_does_not_hold_up_the_start(
     settings: dict[str, str], name: str

@@ -39,6 +39,7 @@ async def logged(server: EmulatorProcess, words: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.long_except("console")
 @pytest.mark.parametrize("style", STYLES)
 async def test_ping_reason_with_escape_sequences_is_escaped_in_the_log(style: str) -> None:
     async with run_emulator({"ENGINE": "scripted", "LOG_FORMAT": style}, "--port", "0") as server:
@@ -49,6 +50,7 @@ async def test_ping_reason_with_escape_sequences_is_escaped_in_the_log(style: st
         assert_harmless(server.lines)
 
 
+@pytest.mark.long_except("console")
 @pytest.mark.parametrize("style", STYLES)
 async def test_worker_name_and_error_with_escape_sequences_are_escaped_in_the_log(
     style: str,
@@ -71,6 +73,7 @@ async def test_worker_name_and_error_with_escape_sequences_are_escaped_in_the_lo
         assert_harmless(server.lines)
 
 
+@pytest.mark.long_except("json")
 @pytest.mark.parametrize("style", STYLES)
 async def test_output_of_a_launched_worker_is_escaped_in_the_log(
     style: str, tmp_path: Path
@@ -90,6 +93,7 @@ async def test_output_of_a_launched_worker_is_escaped_in_the_log(
         assert_harmless(server.lines)
 
 
+@pytest.mark.long_except("True")
 @pytest.mark.parametrize("stream", [True, False])
 def test_model_answer_with_escape_sequences_does_not_control_the_terminal(
     tmp_path: Path, stream: bool, monkeypatch: pytest.MonkeyPatch

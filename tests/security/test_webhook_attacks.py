@@ -25,6 +25,7 @@ async def jobs_of(port: int) -> int:
     return sum(int(counts[state]) for state in ("inQueue", "inProgress", "completed", "failed"))
 
 
+@pytest.mark.long_except("run")
 @pytest.mark.parametrize("route", ["run", "runsync"])
 async def test_webhook_that_calls_run_of_the_same_server_does_not_loop(
     serve: Serve, route: str

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# Importing the plugins of other packages takes most of the time of a short run.
+NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 # Each test leaves one thing behind; the last one finds nothing of it.
 LEAKING_TESTS = """
@@ -92,15 +94,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
             "pytest",
             "-q",
             "-p",
-            "no:randomly",
-            "-p",
             "tests.leftovers",
             "--rootdir",
             ".",
             ".",
         ],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KEPT": "yes", "LEFTOVERS_GRACE_S": "0.2"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KEPT": "yes", "LEFTOVERS_GRACE_S": "0.2"}
+        | NO_PLUGINS,
         capture_output=True,
         text=True,
         timeout=50,

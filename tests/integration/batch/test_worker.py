@@ -177,6 +177,7 @@ async def test_worker_retries_a_temporary_failure_until_max_receives(
     assert ended.output == b'{"status": "FAILED"}'
 
 
+@pytest.mark.long_except("3-exclusive1")
 @pytest.mark.parametrize(
     ("max_receives", "exclusive"), [(4, [False, False, True]), (3, [False, True]), (2, [False])]
 )

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import pytest
 
+import emulator.middleware.auth
+import emulator.middleware.origin_check
 from emulator.settings.emulator_settings import EmulatorSettings
 from tests.integration.emulator.serving import Server, run_server
 
@@ -20,12 +22,19 @@ class Serve(Protocol):
     async def __call__(self, script: Path | None = None, **settings: Any) -> Server: ...
 
 
+# Long enough to be a delay, and not for a test of every route to wait for.
+WORKER_DELAY_S = 0.01
+
+
 @pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
+async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serve]:
     """Return a function that starts servers; keywords are settings.
 
-    By default, a server has the scripted engine on a thread.
+    By default, a server has the scripted engine on a thread. A refused call of a worker is delayed
+    by a hundredth of the usual second.
     """
+    monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", WORKER_DELAY_S)
+    monkeypatch.setattr(emulator.middleware.origin_check, "_WORKER_DELAY_S", WORKER_DELAY_S)
     async with AsyncExitStack() as servers:
 
         async def start(script: Path | None = None, **settings: Any) -> Server:

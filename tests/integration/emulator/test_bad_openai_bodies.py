@@ -105,6 +105,7 @@ NO_JSON: dict[str, bytes] = {
 }
 
 
+@pytest.mark.long_except("/v1/chat/completions", "/completions", "/v3/completions")
 @pytest.mark.parametrize("route", [*ROUTES, *QUEUED])
 async def test_body_that_is_no_json(serve: Serve, script: ScriptFactory, route: str) -> None:
     # R53
@@ -118,6 +119,7 @@ async def test_body_that_is_no_json(serve: Serve, script: ScriptFactory, route: 
     assert answer.status_code == 200
 
 
+@pytest.mark.long_except("/v1/chat/completions", "/v3/completions")
 @pytest.mark.parametrize("route", [*ROUTES, *QUEUED])
 async def test_numbers_that_are_too_large(serve: Serve, script: ScriptFactory, route: str) -> None:
     # R8, R9, R53: the largest that JSON readers of ours take, and one more than is allowed.
@@ -143,6 +145,7 @@ async def test_numbers_that_are_too_large(serve: Serve, script: ScriptFactory, r
         assert tiny.status_code == 200
 
 
+@pytest.mark.long_except("/v1/chat/completions", "/v3/completions")
 @pytest.mark.parametrize("route", [*ROUTES, *QUEUED])
 async def test_last_of_two_keys_counts(serve: Serve, script: ScriptFactory, route: str) -> None:
     # What JSON leaves open; readers agree on it.
@@ -173,6 +176,7 @@ async def test_characters_that_are_rare_and_legal(
             assert rare in text(answer)
 
 
+@pytest.mark.long_except("/v1/completions")
 @pytest.mark.parametrize("route", ["/v1/completions", "/v3/chat/completions", "/completions"])
 async def test_ten_megabytes(serve: Serve, script: ScriptFactory, route: str) -> None:
     # R53, R54: within MAX_BODY_MB, and above it.
@@ -255,6 +259,7 @@ async def test_hundred_thousand_prompts(serve: Serve, script: ScriptFactory, fam
         assert " 4096 tokens" in told(route, long)
 
 
+@pytest.mark.long_except("/v1/chat/completions-900", "/completions-100")
 @pytest.mark.parametrize("levels", [100, MANY_LEVELS])
 @pytest.mark.parametrize("route", ROUTES)
 async def test_deep_nesting_that_can_be_read(

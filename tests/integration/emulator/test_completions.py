@@ -322,6 +322,7 @@ async def test_timeout_before_the_first_token_is_504(
     await server.wait_until_idle()
 
 
+@pytest.mark.long_except("request_timeout_s-REQUEST_TIMEOUT_S")
 @pytest.mark.parametrize(
     ("setting", "words"),
     [("request_timeout_s", "REQUEST_TIMEOUT_S"), ("stall_timeout_s", "STALL_TIMEOUT_S")],

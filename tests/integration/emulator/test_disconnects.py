@@ -84,6 +84,7 @@ async def test_while_the_model_talks(serve: Serve, script: ScriptFactory) -> Non
     await assert_clean(server, 1)
 
 
+@pytest.mark.long_except("True")
 @pytest.mark.parametrize("reset", [False, True])
 async def test_while_the_client_does_not_read(
     serve: Serve, script: ScriptFactory, reset: bool

@@ -200,6 +200,6 @@ async def test_end_is_bounded_whatever_runs(
         await server.events.wait(RequestStarted)
         began = loop.time()
         await over(server, await ending(server))
-        assert loop.time() - began < drain_s + 2
+        assert loop.time() - began < drain_s + 20
         assert (await stop).status_code == 204
     await server.wait_until_idle()

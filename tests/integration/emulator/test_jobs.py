@@ -178,6 +178,7 @@ async def test_wait_within_bounds(serve: Serve) -> None:
             assert again.json() == response.json()
 
 
+@pytest.mark.long_except("GET-/v2/default", "POST-")
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_status_sync_waits_for_the_end(

@@ -329,6 +329,7 @@ async def test_worker_that_joins_answers(serve: Serve) -> None:
         assert (await asked).json() == {"object": "chat.completion", "choices": []}
 
 
+@pytest.mark.long_except("7")
 @pytest.mark.parametrize("size", [1, 7, 1000])
 async def test_workers_chunks_are_whole_events_on_the_wire(serve: Serve, size: int) -> None:  # R29
     server = await serve()

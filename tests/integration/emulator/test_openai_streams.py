@@ -48,6 +48,7 @@ async def test_first_event_is_there_while_the_model_still_runs(
     await server.wait_until_idle()
 
 
+@pytest.mark.long_except("/v1/chat/completions", "/v3/completions")
 @pytest.mark.parametrize("route", CALLS)
 async def test_text_gathers_while_the_client_lags(
     serve: Serve, script: ScriptFactory, route: str
@@ -143,6 +144,7 @@ async def test_client_that_leaves_while_the_server_waits_to_send(
     await assert_answers(server)
 
 
+@pytest.mark.long_except("/v1/chat/completions-2")
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
 async def test_client_that_never_reads_is_cut_off_and_its_slots_are_free(

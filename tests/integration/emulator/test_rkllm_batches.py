@@ -14,6 +14,7 @@ from tests.integration.emulator.conftest import Serve
 from tests.waiting import PATIENCE
 
 
+@pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
 async def test_prompts_of_one_request_share_a_run(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abi: str

@@ -136,6 +136,7 @@ def no_threads(*args: Any, **options: Any) -> None:
     raise RuntimeError("can't start new thread")
 
 
+@pytest.mark.long_except("first start-memory-process", "restart-threads-process")
 @only_processes
 @pytest.mark.parametrize(
     ("target", "refusal", "words"),

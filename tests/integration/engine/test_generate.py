@@ -95,6 +95,7 @@ async def test_logprob_of_a_token_without_text_arrives_with_it(engine_of: Engine
     ]
 
 
+@pytest.mark.long_except("process")
 async def test_long_burst_arrives_complete_and_in_order(engine_of: EngineMaker) -> None:
     engine = engine_of(ECHO, context_length=200_000)
     prompt = " ".join(map(str, range(60_000)))
@@ -137,6 +138,7 @@ async def test_abort_in_prefill_frees_the_slot(engine_of: EngineMaker) -> None:
         assert (await ask(engine, "next"))[0] == "next"
 
 
+@pytest.mark.long_except("process")
 async def test_abort_before_the_run_has_begun_stops_it(engine_of: EngineMaker) -> None:
     # R31: a client may leave while its prompt is still on the way to the backend.
     engine = engine_of(SILENT, ECHO, slots=2)

@@ -45,6 +45,14 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path, model_path: Path) ->
     return path
 
 
+@pytest.mark.long_except(
+    "process-0.999",
+    "process-text",
+    "thread-empty",
+    "thread-0.5",
+    "process-missing",
+    "thread-folder",
+)
 @pytest.mark.parametrize(
     "damaged", ["missing", "folder", "empty", "text", 4, 1000, 0.5, 0.999], indirect=True
 )
@@ -101,6 +109,7 @@ async def test_interrupt_of_the_process_group_does_not_end_the_host(
     assert engine.restarts == 0
 
 
+@pytest.mark.long_except("process")
 @pytest.mark.parametrize("isolation", ["process", "thread"], indirect=True)
 async def test_close_leaves_no_scratch_files(
     engine_factory: EngineFactory,

@@ -47,6 +47,7 @@ async def test_ten_turns_of_two_chats_with_one_system_prompt(engine: Engine) -> 
         assert max(counts[1:]) <= 1.5 * min(counts[1:])
 
 
+@pytest.mark.long_except("True")
 @pytest.mark.parametrize("deterministic", [False, True])
 async def test_capability_prefix_reuse_is_reported(
     engine_factory: EngineFactory, model_path: Path, *, deterministic: bool

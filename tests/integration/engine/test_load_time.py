@@ -21,6 +21,7 @@ async def timings_of(engine: Engine) -> Timings:
     return stream.result.timings
 
 
+@pytest.mark.long_except("process")
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 async def test_waiting_for_the_model_is_load_ms_and_waiting_for_a_slot_queue_ms(
     engine_factory: EngineFactory, script: ScriptFactory, isolation: str

@@ -82,6 +82,7 @@ async def test_request_that_waits_too_long(engine_of: EngineMaker) -> None:
     assert (await ask(engine, "next"))[0] == "next"
 
 
+@pytest.mark.long_except("thread")
 async def test_default_limit_applies_to_requests_without_one(engine_of: EngineMaker) -> None:
     engine = engine_of(FOREVER, slots=1, request_timeout_s=0.3)
     await engine.ready()
@@ -89,6 +90,7 @@ async def test_default_limit_applies_to_requests_without_one(engine_of: EngineMa
         await ask(engine, "forever")
 
 
+@pytest.mark.long_except("thread")
 async def test_loading_counts_as_waiting(engine_of: EngineMaker) -> None:
     engine = engine_of(ECHO, load_ms=1500)
     with pytest.raises(GenerationTimeout):
@@ -137,6 +139,7 @@ async def test_other_runs_finish_before_the_process_of_a_stuck_side_call_is_kill
     assert engine.restarts == 1
 
 
+@pytest.mark.long_except("thread")
 @pytest.mark.parametrize("isolation", ["process", "thread"], indirect=True)
 async def test_engine_resumes_if_a_stuck_run_stops_after_all(engine_of: EngineMaker) -> None:
     engine = engine_of(
@@ -253,7 +256,7 @@ async def test_stuck_run_in_a_thread_ends_the_engine_with_a_reason(engine_of: En
     # The runs that still react were aborted, because they have no reader any more.
     runner = engine._host._runner  # type: ignore[attr-defined]
     await wait_until(lambda: not runner._generations, within_s=5)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         await engine.close()
     assert type(engine.failure) is EngineDead
 
@@ -264,8 +267,9 @@ async def test_close_is_limited_in_time_with_a_stuck_run(engine_of: EngineMaker)
     loop = asyncio.get_running_loop()
     started = loop.time()
     await engine.close()
-    assert loop.time() - started < 3
-    async with asyncio.timeout(1):
+    # Without a limit it would wait for a run that never ends.
+    assert loop.time() - started < 20
+    async with asyncio.timeout(10):
         await stream.wait_ended()
     assert engine.running == 0
 

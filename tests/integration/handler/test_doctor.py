@@ -145,6 +145,7 @@ def test_runtime_that_meets_all_assumptions(rkllm: Callable[..., Reported], abi:
     assert done.section("What failed") == "Nothing: every step was done."
 
 
+@pytest.mark.long_except("1.2-True")
 @pytest.mark.parametrize(("abi", "beyond"), [("1.2", True), ("1.3", False)])
 def test_runtime_that_contradicts_assumptions(
     rkllm: Callable[..., Reported], abi: str, beyond: bool
@@ -161,6 +162,7 @@ def test_runtime_that_contradicts_assumptions(
     }
 
 
+@pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
 def test_a_segfault_costs_the_rest(rkllm: Callable[..., Reported], abi: str) -> None:
     done = rkllm(abi, 'chatter stdout\nanswer\n  say "a" "b"\n  crash "it hurts"\n')
@@ -293,9 +295,9 @@ OUTCOMES = {
 }
 
 
+@pytest.mark.long_except("1.3.1-history_logits crash")
 @pytest.mark.parametrize(("line", "outcome"), OUTCOMES.items(), ids=list(OUTCOMES))
 @pytest.mark.parametrize("abi", ["1.2", "1.3.1"])
-@pytest.mark.long_except("1.3.1-prefix_reuse on", "1.3.1-history_logits crash")
 def test_outcome_of_a_trial_is_written(
     rkllm: Callable[..., Reported],
     tmp_path: Path,
@@ -336,6 +338,7 @@ def test_profile_that_cannot_be_written_is_a_failure(
     )
 
 
+@pytest.mark.long_except("!")
 @pytest.mark.parametrize("text", ["!", "\\xff", "[PAD151935]"])
 def test_garbage_fails_the_doctor(rkllm: Callable[..., Reported], text: str) -> None:
     done = rkllm("1.3.1", f'answer\n  say "{text}" times=40 us=1000\n')
@@ -351,6 +354,7 @@ def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: Callable[..., R
     assert "Prompts with a common start" not in done.page
 
 
+@pytest.mark.long
 def test_comparison_says_which_engine_is_faster(
     rkllm: Callable[..., Reported], model_path: Path
 ) -> None:

@@ -365,6 +365,11 @@ def test_worker_answers_with_a_model_from_the_hub(
 OFFLINE = ("hf:org/repo", "MODEL_PATH: hf:org/repo: HF_HUB_OFFLINE is set and it is not in ")
 
 
+@pytest.mark.long_except(
+    "command0-gone.gguf-MODEL_PATH: there is no file or folder gone.gguf\\n",
+    "command1-docs-MODEL_PATH: the folder docs contains no .gguf or .rkllm\\n",
+    "command3-hf:org/repo-MODEL_PATH: hf:org/repo: HF_HUB_OFFLINE is set and it is not in ",
+)
 @pytest.mark.parametrize(
     ("command", "value", "message"),
     [

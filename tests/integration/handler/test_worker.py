@@ -62,6 +62,9 @@ def test_partial_outputs_arrive_while_it_runs(generator_worker: Worker) -> None:
     generator_worker.plane.stop(hanging)
 
 
+@pytest.mark.long_except(
+    "aggregate-empty", "aggregate-surrogate", "aggregate-nan", "aggregate-string", "generator-empty"
+)
 @pytest.mark.parametrize(
     ("job_input", "message"),
     [
@@ -109,6 +112,7 @@ def test_engine_failure_is_one_string(worker: Worker) -> None:
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
 
 
+@pytest.mark.long_except("generator")
 def test_jobs_run_side_by_side(worker: Worker) -> None:
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
     jobs = [worker.plane.submit(SLOW) for _ in range(SLOTS)]
@@ -134,6 +138,7 @@ def check_all_slots_are_free(worker: Worker) -> None:
     assert all(answer(job)["timings"]["queue_ms"] < 5000 for job in jobs)
 
 
+@pytest.mark.long_except("aggregate")
 def test_stopped_jobs_free_their_slots_and_are_not_reported(worker: Worker) -> None:
     # R31
     jobs = run_until_stopped(worker, SLOTS - 1)
@@ -152,6 +157,7 @@ def test_jobs_stopped_while_a_post_is_under_way_free_their_slots(generator_worke
     assert [job.done for job in jobs] == [[]] * SLOTS
 
 
+@pytest.mark.long_except("generator")
 def test_job_is_rerun_after_the_engine_is_killed(
     worker: Worker, hosts_of: Callable[[int], list[int]]
 ) -> None:
@@ -269,6 +275,7 @@ def test_sigterm_lets_the_running_job_finish(
     assert worker.wait() == 0
 
 
+@pytest.mark.long_except("aggregate")
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
 def test_worker_without_an_engine_exits_and_keeps_no_job(
     mode: str, start_worker: WorkerFactory, hosts_of: Callable[[int], list[int]]

@@ -136,7 +136,10 @@ async def server_queue(server: MiniStack, request: pytest.FixtureRequest) -> Asy
         yield driver
 
 
-@pytest.fixture(params=["memory", "sqlite", "moto", "server_queue"])
+# moto imitates what the server of queues does.
+@pytest.fixture(
+    params=["memory", "sqlite", pytest.param("moto", marks=pytest.mark.long), "server_queue"]
+)
 def driver(request: pytest.FixtureRequest) -> Driver:
     driver: Driver = request.getfixturevalue(request.param)
     return driver

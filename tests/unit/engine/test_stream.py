@@ -187,7 +187,7 @@ async def test_wait_ended_returns_for_all_waiters_after_one_is_cancelled(
     await asyncio.sleep(0)
     assert [each.done() for each in waiting] == [True, False, False]
     stream.end(FINISH, None)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(10):
         await asyncio.gather(*waiting[1:])
 
 
@@ -197,7 +197,7 @@ async def test_only_the_first_end_counts(harness: StreamHarness) -> None:
     stream.end(None, BackendFailed("again"))
     assert harness.overs == 1
     assert stream.error is None
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(10):
         await stream.wait_ended()
 
 

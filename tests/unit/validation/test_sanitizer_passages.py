@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import os
 import re
 import sysconfig
 import warnings
@@ -23,7 +24,8 @@ LONGEST = 4_000
 # How long passages are, in turn; whole files and docstrings are as long as they are.
 SIZES = (200, 500, 1_200, 2_500)
 # How many of each kind, at most.
-PASSAGE_COUNTS = {"readme": 1_200, "text": 400, "docstring": 1_600, "code": 1_600, "debian": 2_400}
+LONG_COUNTS = {"readme": 1_200, "text": 400, "docstring": 1_600, "code": 1_600, "debian": 2_400}
+SHORT_COUNTS = {"readme": 1_000, "text": 400, "docstring": 500, "code": 500, "debian": 300}
 # Passages which have in prose just what a rule is for. Debian's documentation is another one on
 # every machine, so a passage may be among the chosen or not.
 MEANT = {"Summer of Code project!!!!!": "five exclamation marks behind a sentence of release notes"}
@@ -84,15 +86,18 @@ def docstrings(source: str) -> Iterator[str]:
 
 @cache
 def list_tree(root: Path) -> list[Path]:
-    paths = (path for path in root.rglob("*") if "__pycache__" not in path.parts)
-    return sorted(path for path in paths if path.is_file())
+    paths: list[Path] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [each for each in folders if each != "__pycache__"]
+        paths += [Path(folder, name) for name in names]
+    return sorted(paths)
 
 
 def list_files(root: Path, *endings: str) -> list[Path]:
-    return [path for path in list_tree(root) if path.name.endswith(endings)]
+    return [path for path in list_tree(root) if path.name.endswith(endings) and path.is_file()]
 
 
-def passages_of_kind(kind: str) -> Iterator[tuple[Path, Iterable[str]]]:
+def passages_of_kind(kind: str, file_count: int) -> Iterator[tuple[Path, Iterable[str]]]:
     """Yield an even sample of the files of a kind, with their passages."""
     if kind == "readme":
         for path in list_files(SITE, "METADATA"):
@@ -102,20 +107,23 @@ def passages_of_kind(kind: str) -> Iterator[tuple[Path, Iterable[str]]]:
             yield path, passages(read(path))
     elif kind == "debian":
         papers = [path for path in list_files(DEBIAN, "") if ".html" not in path.suffixes]
-        for path in sample_evenly(papers, 600):
+        for path in sample_evenly(papers, file_count):
             yield path, passages(read(path))
     else:
         library = [path for path in list_files(LIBRARY, ".py") if "site-packages" not in path.parts]
-        for path in sample_evenly([*list_files(SITE, ".py"), *library], 400):
+        for path in sample_evenly([*list_files(SITE, ".py"), *library], file_count):
             yield path, (docstrings if kind == "docstring" else passages)(read(path))
 
 
 @pytest.fixture(scope="module")
-def sample_passages() -> list[Passage]:
+def sample_passages(scale: int) -> list[Passage]:
+    counts, file_count = (SHORT_COUNTS, 150) if scale == 1 else (LONG_COUNTS, 600)
     passages_found = []
-    for kind, count in PASSAGE_COUNTS.items():
+    for kind, count in counts.items():
         all_ = [
-            Passage(kind, path, text) for path, texts in passages_of_kind(kind) for text in texts
+            Passage(kind, path, text)
+            for path, texts in passages_of_kind(kind, file_count)
+            for text in texts
         ]
         passages_found += sample_evenly(all_, count)
     return passages_found
@@ -132,7 +140,7 @@ def test_real_passages_are_unchanged(sample_passages: list[Passage], sanitizer: 
     print(f"{len(sample_passages)} passages, {size} characters: {dict(counts)}")  # noqa: T201
     # What Debian brings is on top: the machine may have none of it.
     assert len(sample_passages) - counts["debian"] >= 2_000
-    assert all(counts[kind] >= 100 for kind in PASSAGE_COUNTS if kind != "debian")
+    assert all(counts[kind] >= 100 for kind in SHORT_COUNTS if kind != "debian")
     changed = []
     for kind, source, text in sample_passages:
         cleaned, removals = sanitizer.clean(text, "How does this work?", "You are an assistant.")

@@ -526,6 +526,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
         process.communicate(timeout=10)
 
 
+@pytest.mark.long_except("abi1.3.1-hang", 'abi1.2-say "b" us=1000 times=10000000')
 @pytest.mark.parametrize("wedged", ["hang", 'say "b" us=1000 times=10000000'])
 async def test_parent_killed_while_the_runtime_ignores_aborts(
     start: Starter, library: Path, model: Callable[[str], Path], wedged: str
@@ -555,6 +556,7 @@ async def test_parent_killed_while_a_library_is_inspected(
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long_except("process")
 async def test_sigterm_frees_the_handle_once(
     fake_library: Callable[[str], Path],
     model: Callable[[str], Path],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 
 import pytest
@@ -37,8 +38,9 @@ async def test_key_is_accepted_with_and_without_bearer(
     "value", [None, "", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "three", "é"]
 )
 async def test_request_without_a_valid_key_is_401(
-    inner: InnerApp, path: str, value: str | None
+    inner: InnerApp, path: str, value: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", 0)
     headers = {} if value is None else {"authorization": value}
     response = await call(ApiKeyMiddleware(inner, ("one", "two")), path, headers=headers)
     assert (response.status, inner.calls) == (401, [])
@@ -46,6 +48,22 @@ async def test_request_without_a_valid_key_is_401(
     assert response.headers["content-type"] == "application/json"
     assert response.reason.startswith("an API key is needed")
     assert value != "three" or value not in response.body.decode()
+
+
+async def test_refused_worker_waits_for_its_answer_and_a_client_does_not(
+    inner: InnerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays_s: list[float] = []
+
+    async def record(delay_s: float) -> None:
+        delays_s.append(delay_s)
+
+    monkeypatch.setattr(asyncio, "sleep", record)
+    app = ApiKeyMiddleware(inner, ("one",))
+    assert (await call(app, "/run")).status == 401
+    assert delays_s == []
+    assert (await call(app, "/v2/ep/job-take/w")).status == 401
+    assert delays_s == [1.0]
 
 
 @pytest.mark.parametrize(

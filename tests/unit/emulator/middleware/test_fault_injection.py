@@ -66,14 +66,20 @@ async def test_other_requests_do_not_fail(inner: InnerApp, path: str) -> None:
     assert (await call(FaultInjectionMiddleware(inner, rates, NO_STORE), path)).status == 200
 
 
-async def test_client_requests_are_delayed(inner: InnerApp) -> None:
+async def test_client_requests_are_delayed(
+    inner: InnerApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays_s: list[float] = []
+
+    async def record(delay_s: float) -> None:
+        delays_s.append(delay_s)
+
+    monkeypatch.setattr(asyncio, "sleep", record)
     app = FaultInjectionMiddleware(inner, FaultRates(delay_ms=400), NO_STORE)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
     await call(app, "/v2/a/job-done/w/j", "POST")
-    assert loop.time() - began < 0.3
+    assert delays_s == []
     await call(app, "/run", "POST")
-    assert loop.time() - began >= 0.39
+    assert delays_s == [0.4]
 
 
 @pytest.mark.parametrize("path", ["/v2/a/job-done/w/j", "/v2/a/job-stream/w/j"])

@@ -213,6 +213,7 @@ async def test_keep_alive_comments_are_sent(peer: Connect) -> None:
     assert client.body.replace(b": still here\n\n", b"") == ONE.encode() + DONE
 
 
+@pytest.mark.long_except("body1")
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
 async def test_call_waits_for_a_worker_up_to_wait(peer: Connect, body: dict[str, Any]) -> None:
     fixture = QueueFixture()
@@ -230,6 +231,7 @@ async def test_call_waits_for_a_worker_up_to_wait(peer: Connect, body: dict[str,
     assert (await fixture.store.stats("e")).counts[JobStatus.CANCELLED] == 1
 
 
+@pytest.mark.long_except("body0")
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
 async def test_call_that_was_taken_has_the_time_of_its_policy(
     peer: Connect, body: dict[str, Any]

@@ -317,7 +317,7 @@ async def test_cancel_stops_the_generation_and_frees_its_slot(
             (*_, end) = await at.events.wait(RequestEnded, count)
             assert end.aborted
             await at.quiet()
-            assert loop.time() - asked < 2
+            assert loop.time() - asked < 20
 
 
 async def test_execution_timeout_ends_the_job_and_its_run(

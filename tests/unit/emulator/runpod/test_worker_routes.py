@@ -127,13 +127,13 @@ async def test_shutdown_ends_the_polls_at_once(connection: Connect) -> None:
     ]
     await asyncio.sleep(0.01)
     scene.shutdown.start_draining()
-    async with asyncio.timeout(0.1):
+    async with asyncio.timeout(3):
         assert (await taking).status_code == 204
     # What it runs may still be cancelled.
     await asyncio.sleep(0.01)
     assert not stopping.done()
     scene.shutdown.pass_deadline()
-    async with asyncio.timeout(0.1):
+    async with asyncio.timeout(3):
         assert (await stopping).status_code == 204
 
 

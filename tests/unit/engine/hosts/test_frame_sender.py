@@ -191,6 +191,7 @@ def test_logprobs_travel_with_the_index_of_their_delta(harness: SenderHarness) -
     }
 
 
+@pytest.mark.long_except("0.0-1000.0", "1000.0-0.0", "-1.0-0.0")
 @pytest.mark.parametrize("pace_s", [0.0, 1000.0])
 @pytest.mark.parametrize("quiet_s", [-1.0, 0.0, 1000.0])
 def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(

@@ -500,6 +500,7 @@ async def test_short_answer_drops_nothing(job_handler_of: JobHandlerFactory) -> 
     assert "warnings" not in final
 
 
+@pytest.mark.long_except('"')
 @pytest.mark.parametrize("char", ["\0", '"', "😀"])
 async def test_every_output_fits_whatever_json_escapes(
     char: str, job_handler_of: JobHandlerFactory

