@@ -126,7 +126,7 @@ async def test_function_is_called_with_arguments_that_parse(
         jsonschema_rs.validate(ARGUMENTS[call.function.name], json.loads(call.function.arguments))
 
 
-@pytest.mark.long_except("manner1")
+@pytest.mark.long
 @pytest.mark.parametrize("manner", MANNERS)
 async def test_streamed_call_is_whole_in_the_end(
     service: OpenAIService, manner: dict[str, Any]

@@ -83,7 +83,7 @@ async def test_whole_streamed_or_a_job(
         assert await job(pipeline, body, **stops) == before
 
 
-@pytest.mark.long_except("/v1/completions-body0")
+@pytest.mark.long
 @pytest.mark.parametrize(("route", "body"), ASKED)
 async def test_two_choices_of_a_seed(pipeline: Pipeline, route: str, body: dict[str, Any]) -> None:
     # R10, R15, R24: the first is the one that n=1 has.
@@ -151,6 +151,7 @@ async def test_logprobs_of_a_chat(pipeline: Pipeline) -> None:
         assert each["top_logprobs"][0]["token"] == each["token"]
 
 
+@pytest.mark.long
 async def test_several_prompts(pipeline: Pipeline) -> None:
     # R5, R18, R24
     body = {"prompt": PROMPTS, "echo": True, **GREEDY}

@@ -178,9 +178,9 @@ async def test_client_streams_object_in_parts(
     assert report["parts"] > 1
 
 
+@pytest.mark.long
 # Without LlamaIndex: it streams with `tool_choice` "auto", for which a small model calls nothing.
 # Without the recursive models: a small model nests them until its context is full.
-@pytest.mark.long_except("pydantic-ai")
 @pytest.mark.parametrize("client", ["instructor", "pydantic-ai", "openai-agents"])
 async def test_client_gets_valid_objects_from_a_small_model(client: str, model_path: Path) -> None:
     async with run_server(MODEL_PATH=str(model_path), CONTEXT_LENGTH="2048") as url:

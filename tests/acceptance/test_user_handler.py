@@ -454,6 +454,7 @@ def test_handler_that_does_not_start_answers_jobs_with_the_way_it_ended(
     assert failing.health()["status"] == "degraded"
 
 
+@pytest.mark.long
 def test_pytest_recipe_of_the_documentation(tmp_path: Path) -> None:
     (page,) = (page for page in pages() if page.name == "handler.md")
     project = tmp_path / "my-worker"

@@ -295,7 +295,7 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.long_except("1.3.1-history_logits crash")
+@pytest.mark.long_except("1.2-prefix_reuse on", "1.3.1-history_logits crash")
 @pytest.mark.parametrize(("line", "outcome"), OUTCOMES.items(), ids=list(OUTCOMES))
 @pytest.mark.parametrize("abi", ["1.2", "1.3.1"])
 def test_outcome_of_a_trial_is_written(
@@ -354,7 +354,6 @@ def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: Callable[..., R
     assert "Prompts with a common start" not in done.page
 
 
-@pytest.mark.long
 def test_comparison_says_which_engine_is_faster(
     rkllm: Callable[..., Reported], model_path: Path
 ) -> None:

@@ -60,7 +60,6 @@ def test_doctor_records_its_runs(tmp_path: Path, board: dict[str, str]) -> None:
         assert secret not in content
 
 
-@pytest.mark.long
 def test_doctor_records_texts_on_request(tmp_path: Path, board: dict[str, str]) -> None:
     run_doctor(tmp_path, "--record", "board.jsonl", "--record-text", **board)
     content = read_all(tmp_path)
