@@ -77,9 +77,6 @@ class JobQueue(Protocol):
         With a `reason` the attempt counts as lost, and the job fails if it was lost too often.
         """
 
-    async def list_dead_letters(self, endpoint: str) -> Sequence[Job]:
-        """Return the retained jobs that failed because they were lost too often."""
-
     async def stats(self, endpoint: str) -> QueueStats:
         """Count an endpoint's jobs."""
 

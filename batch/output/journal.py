@@ -18,9 +18,7 @@ from common.private_files import open_private, sync_folder
 SUFFIX = ".partial"
 _SYNC_INTERVAL_S = 1.0
 _READ_BYTES = 1 << 20
-# In format 1 the checksum covers the answer alone, in format 2 the whole record.
 _FORMAT = 2
-_FORMATS = (1, 2)
 
 
 class JournalError(Exception):
@@ -135,7 +133,7 @@ class BatchJournal:
         """
         if self._sync_error is not None:
             raise self._sync_error
-        checksum = self._checksum(b"%d %d" % (number, ok), answer)
+        checksum = _checksum(b"%d %d" % (number, ok), answer)
         record = b"%d %d %08x %b\n" % (number, ok, checksum, answer)
         self._reserve(self._size_bytes + len(record))
         self._write(record)
@@ -198,7 +196,7 @@ class BatchJournal:
         """Return the header in a journal's first line. Raises JournalDamaged."""
         try:
             header = JournalHeader(**orjson.loads(first))
-            is_usable = header.format in _FORMATS and header.lines >= 0
+            is_usable = header.format == _FORMAT and header.lines >= 0
         except (TypeError, ValueError):
             is_usable = False
         if expected is not None and not (
@@ -217,18 +215,13 @@ class BatchJournal:
         number, ok, checksum, answer = (*record[:-1].split(b" ", 3), b"", b"", b"")[:4]
         if not (number.isdigit() and len(number) <= len(str(self.lines)) and ok in (b"0", b"1")):
             return False
-        if checksum != b"%08x" % self._checksum(b"%b %b" % (number, ok), answer):
+        if checksum != b"%08x" % _checksum(b"%b %b" % (number, ok), answer):
             return False
         line = int(number)
-        # A line occurs twice only in format 1, whose checksum does not cover the number.
         if not (1 <= line <= self.lines and self.is_missing(line)):
             return False
         self._index_record(line, len(answer) + 1, ok=ok == b"1")
         return True
-
-    def _checksum(self, head: bytes, answer: bytes) -> int:
-        is_covered = self.header is not None and self.header.format > 1
-        return zlib.crc32(answer, zlib.crc32(head) if is_covered else 0)
 
     def _index_record(self, number: int, length: int, *, ok: bool) -> None:
         """Add the record that ends at the current end of the file to the index."""
@@ -260,3 +253,8 @@ class BatchJournal:
                     # The next `add` raises it, because later records would not be durable.
                     self._sync_error = error
                     return
+
+
+def _checksum(head: bytes, answer: bytes) -> int:
+    """Return the checksum of a record, which covers all of it."""
+    return zlib.crc32(answer, zlib.crc32(head))

@@ -16,8 +16,10 @@ from common.failpoints import failpoint
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
+from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod import job_response
 from emulator.runpod.job_request import parse_job
+from emulator.runpod.job_wait import wait_for_end
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.stream_route import JobStream
 from emulator.runpod.webhook_loops import received_depth
@@ -43,9 +45,14 @@ class ClientRoutes:
     """The routes that create, await, read, stream, cancel and retry jobs."""
 
     def __init__(
-        self, store: JobStore, worker_registry: WorkerRegistry, settings: EmulatorSettings
+        self,
+        store: JobStore,
+        worker_registry: WorkerRegistry,
+        settings: EmulatorSettings,
+        shutdown: ShutdownState,
     ) -> None:
         self._store = store
+        self._shutdown = shutdown
         self._worker_registry = worker_registry
         self._default_endpoint = settings.endpoint_id
         self._policy_limits = settings.policy_limits()
@@ -201,7 +208,7 @@ class ClientRoutes:
         job = _require_job(await self._store.wait(job_id, unwatched_s), job_id)
         if job.status.is_final:
             return job
-        wait = self._store.wait(job_id, wait_s - unwatched_s)
+        wait = wait_for_end(self._store, self._shutdown, job_id, wait_s - unwatched_s)
         return _require_job(await while_connected(request.receive, wait), job_id)
 
 

@@ -69,7 +69,7 @@ class WorkerRoutes:
         self._worker_registry = worker_registry
         self._shutdown = shutdown
         self._dispatcher = JobDispatcher(
-            store, hold_s=settings.poll_hold_s, lease_s=settings.lease_s
+            store, shutdown, hold_s=settings.poll_hold_s, lease_s=settings.lease_s
         )
         self._max_run_bytes = int(settings.max_run_mb * 1e6)
         self._max_runsync_bytes = int(settings.max_runsync_mb * 1e6)

@@ -24,7 +24,6 @@ from emulator.metrics.instruments import Metric
 from emulator.middleware.faults.rules import FaultRules
 from emulator.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.runpod.client_routes import ClientRoutes
-from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.job_log import log_ended, log_started
 from emulator.runpod.job_response import is_managed, worker_key, worker_name
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
@@ -191,10 +190,12 @@ def build_components(
     end_reporter = JobEndReporter(tracing, metrics)
     journal = None if settings.job_db == IN_MEMORY else SqliteJournal(Path(settings.job_db))
     store = MemoryJobStore(
-        settings.store_limits(), journal, on_ended=end_reporter.report, on_started=log_started
+        settings.store_limits(),
+        journal,
+        on_enqueued=tracing.job_enqueued,
+        on_started=log_started,
+        on_ended=end_reporter.report,
     )
-    traced_store = tracing.wrap_store(store)
-    routes_store = DrainingStore(traced_store, shutdown)
     end_reporter.webhooks = webhooks = Webhooks(
         store,
         max_attempts=settings.webhook_tries,
@@ -262,16 +263,16 @@ def build_components(
         graceful_shutdown=graceful_shutdown,
         managed_worker_key=managed_worker_key,
         queued_openai_routes=QueuedOpenAIRoutes(
-            traced_store,
+            store,
             None if engine_components is None else engine_components.services.openai,
             shutdown,
             settings,
         ),
-        client_routes=ClientRoutes(routes_store, worker_registry, settings),
-        worker_routes=WorkerRoutes(routes_store, worker_registry, settings, shutdown),
+        client_routes=ClientRoutes(store, worker_registry, settings, shutdown),
+        worker_routes=WorkerRoutes(store, worker_registry, settings, shutdown),
         worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscaler), worker_logs),
         console_routes=ConsoleRoutes(
-            routes_store,
+            store,
             worker_registry,
             None if engine_components is None else engine_components.engines,
             handler,

@@ -9,7 +9,7 @@ from starlette.middleware import Middleware
 from common.setting_error import SettingError
 from emulator.settings.emulator_settings import EmulatorSettings
 from engine import AnyEngine
-from jobs import Job, JobStore
+from jobs import Job
 
 
 class Tracing(Protocol):
@@ -18,8 +18,8 @@ class Tracing(Protocol):
     def middleware(self) -> list[Middleware]:
         """Return the middleware that traces requests."""
 
-    def wrap_store(self, store: JobStore) -> JobStore:
-        """Return a store that traces the jobs that are enqueued in it."""
+    def job_enqueued(self, job: Job) -> None:
+        """Start the span of a job, in the task that enqueues it."""
 
     def enter_job(self, job_id: str) -> None:
         """Make the job's span the parent of everything that the current task does from now on."""
@@ -38,9 +38,8 @@ class NoTracing:
         """Return no middleware."""
         return []
 
-    def wrap_store(self, store: JobStore) -> JobStore:
-        """Return the store itself."""
-        return store
+    def job_enqueued(self, job: Job) -> None:
+        """Do nothing."""
 
     def enter_job(self, job_id: str) -> None:
         """Do nothing."""

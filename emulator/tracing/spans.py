@@ -11,11 +11,10 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, set_span_in_context
 from starlette.middleware import Middleware
 
-from emulator.tracing.job_store import TracedJobStore
 from emulator.tracing.middleware import TracingMiddleware
 from engine import Priority
 from engine.hooks import EngineEvent, FirstToken, RequestEnded, RequestStarted
-from jobs import Job, JobStatus, JobStore
+from jobs import Job, JobStatus
 
 # Open spans of jobs, and of generations: a job may be deleted before it has ended.
 _MAX_OPEN = 10_000
@@ -78,11 +77,8 @@ class OpenTelemetryTracing:
         """Return the middleware that creates a span for each client request."""
         return [Middleware(TracingMiddleware, tracer=self._tracer)]
 
-    def wrap_store(self, store: JobStore) -> JobStore:
-        """Return a store that creates a span for each enqueued job."""
-        return TracedJobStore(store, self._job_enqueued)
-
-    def _job_enqueued(self, job: Job) -> None:
+    def job_enqueued(self, job: Job) -> None:
+        """Start the span of a job, in the task that enqueues it."""
         attributes = {"worker_rkllm.job.id": job.id, "worker_rkllm.endpoint": job.endpoint}
         span = self._tracer.start_span("job", start_time=_ns(job.queued_at), attributes=attributes)
         self._jobs.put(job.id, span)

@@ -56,6 +56,7 @@ class ProducerOperations:
         self._table.add(JobRecord(job, is_unpublished=is_unpublished))
         self._table.get_or_create_endpoint(job.endpoint).queue.push(job)
         self._state.expiry.schedule_ttl(job)
+        self._state.on_enqueued(job)
         failpoint("enqueued")
         return job
 
@@ -233,16 +234,6 @@ class ProducerOperations:
             if record.job.endpoint == endpoint and not record.is_unpublished
         )
         return list(islice(newest, limit))
-
-    async def list_dead_letters(self, endpoint: str) -> Sequence[Job]:
-        """Return the retained jobs that failed because they were lost too often."""
-        return [
-            record.job
-            for record in self._table
-            if record.job.endpoint == endpoint
-            and record.job.status is JobStatus.FAILED
-            and record.job.lost_attempts >= self._state.limits.max_losses
-        ]
 
     async def mark_webhook_sent(self, job_id: str) -> None:
         """Record that a job's webhook was delivered or given up."""

@@ -23,6 +23,7 @@ class StoreState:
         limits: Limits,
         journal: Journal,
         *,
+        on_enqueued: Callable[[Job], object],
         on_ended: Callable[[Job], object],
         on_started: Callable[[Job], object],
         now: Callable[[], float],
@@ -30,6 +31,7 @@ class StoreState:
     ) -> None:
         self.limits = limits
         self.journal = journal
+        self.on_enqueued = on_enqueued
         self.on_ended = on_ended
         self.on_started = on_started
         self.now = now

@@ -39,26 +39,10 @@ CREATE TABLE IF NOT EXISTS chunks (
     PRIMARY KEY (job, attempt, number)
 ) STRICT, WITHOUT ROWID;
 """
-# The columns that all versions of the schema have.
+# The columns by which a database is recognised as ours.
 _COMMON_COLUMNS = {
     ("jobs", column) for column in ("id", "endpoint", "status", "created_at", "state", "output")
 } | {("chunks", column) for column in ("attempt", "number")}
-# Migration from version 1, in which the job ids were the keys.
-_RENAME_V1_TABLES = """
-ALTER TABLE jobs RENAME TO old_jobs;
-ALTER TABLE chunks RENAME TO old_chunks;
-"""
-_COPY_V1_ROWS = """
-INSERT INTO jobs (id, endpoint, status, created_at, state, output)
-SELECT id, endpoint, status, created_at, state, output FROM old_jobs;
-INSERT INTO inputs (job, value)
-SELECT jobs.number, input FROM old_jobs JOIN jobs USING (id) WHERE input IS NOT NULL;
-INSERT INTO chunks (job, attempt, number, value)
-SELECT jobs.number, attempt, old_chunks.number, value
-FROM old_chunks JOIN jobs ON jobs.id = old_chunks.job_id;
-DROP TABLE old_jobs;
-DROP TABLE old_chunks;
-"""
 UPSERT_JOB = """
 INSERT INTO jobs (number, id, endpoint, status, created_at, state, output)
 VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -207,7 +191,7 @@ def open_database(
     exclusive: bool = False,
     on_recognised: Callable[[], object] = lambda: None,
 ) -> sqlite3.Connection:
-    """Open or create the database and migrate it; `check` verifies its integrity first.
+    """Open or create the database; `check` verifies its integrity first.
 
     With `synchronous = FULL` a commit is on the disk when it returns, and not only in the memory of
     the system, so that acknowledged jobs survive a power failure. `exclusive` keeps the index of
@@ -217,7 +201,7 @@ def open_database(
     Raises:
         TablesNotCreated: the database is new and cannot be created now.
         sqlite3.Error: it cannot be opened, is damaged, or is not a database.
-        ValueError: a later version of this program, or another program, wrote it.
+        ValueError: another version of this program, or another program, wrote it.
     """
     database = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
     try:
@@ -255,7 +239,7 @@ def _check_ownership(database: sqlite3.Connection, *, exclusive: bool) -> None:
     if columns and not (version and columns >= _COMMON_COLUMNS):
         # The version alone proves nothing: other programs set `user_version` too.
         raise ValueError("another program created it")
-    if version > SCHEMA_VERSION:
+    if version not in (0, SCHEMA_VERSION):
         raise ValueError(f"it has version {version}, and this server knows {SCHEMA_VERSION}")
 
 
@@ -267,14 +251,14 @@ def _version(database: sqlite3.Connection) -> int:
 def _initialise(database: sqlite3.Connection, *, check: bool) -> None:
     version = _version(database)
     try:
-        _migrate(database, version, check=check)
+        _create_tables(database, version, check=check)
     except sqlite3.OperationalError as error:
         if version == 0 and is_full(error):
             raise TablesNotCreated(str(error)) from error
         raise
 
 
-def _migrate(database: sqlite3.Connection, version: int, *, check: bool) -> None:
+def _create_tables(database: sqlite3.Connection, version: int, *, check: bool) -> None:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     if check:
@@ -284,7 +268,6 @@ def _migrate(database: sqlite3.Connection, version: int, *, check: bool) -> None
     if version == SCHEMA_VERSION:
         # Write nothing: this must succeed on a full disk.
         return
-    before, after = (_RENAME_V1_TABLES, _COPY_V1_ROWS) if version == 1 else ("", "")
     set_version = f"PRAGMA user_version = {SCHEMA_VERSION};"
     # In one transaction: a process that is killed leaves the previous state.
-    database.executescript(f"BEGIN IMMEDIATE;{before}{CREATE_TABLES}{after}{set_version}COMMIT;")
+    database.executescript(f"BEGIN IMMEDIATE;{CREATE_TABLES}{set_version}COMMIT;")

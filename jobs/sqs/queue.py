@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,7 +16,6 @@ from jobs.ports import QueueStats
 from jobs.sqs.attributes import QueueAttributes, count_messages, fetch_attributes, fetch_queue_url
 from jobs.sqs.bodies import BodyStore, build_entry, escape_unsendable
 from jobs.sqs.calls import MAX_ENTRIES, CallBatcher, SqsCaller
-from jobs.sqs.dead_letters import list_dead_messages
 from jobs.sqs.errors import LeaseExpired
 from jobs.sqs.leases import Lease, SqsLeases
 from jobs.sqs.message import RECEIVE_ATTRIBUTES, to_job
@@ -217,23 +216,6 @@ class SqsQueue:
         except LeaseExpired:
             return False
         return True
-
-    async def list_dead_letters(self, endpoint: str) -> Sequence[Job]:
-        """Return jobs from the queue's dead-letter queue, at most a thousand.
-
-        They are received and returned there, which counts as a receive. Raises QueueRefused,
-        StoreUnavailable.
-        """
-        attributes = await self.get_attributes(endpoint)
-        if attributes.dead_letter_arn is None:
-            return []
-        queue_url = await fetch_queue_url(self._calls, attributes.dead_letter_arn)
-        error = f"the job was received {attributes.max_receives} times and not ended"
-        jobs: list[Job] = []
-        for message in await list_dead_messages(self._calls, queue_url):
-            job = await self._calls.run(partial(to_job, endpoint, None, message, self._bodies))
-            jobs.append(job.replace(status=JobStatus.FAILED, error=error))
-        return jobs
 
     async def stats(self, endpoint: str) -> QueueStats:
         """Count waiting, leased and dead jobs, approximately.

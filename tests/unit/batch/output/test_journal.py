@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import threading
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,23 +131,10 @@ def test_record_without_line_feed_loses_itself_and_the_next(path: Path) -> None:
         assert not journal.is_missing(2)
 
 
-def test_journal_of_the_earlier_format_is_continued(path: Path) -> None:
-    def record(number: int, answer: bytes) -> bytes:
-        return b"%d 1 %08x %b\n" % (number, zlib.crc32(answer), answer)
-
-    path.write_bytes(
-        orjson.dumps({"digest": "d" * 64, "lines": 5, "format": 1})
-        + b"\n"
-        + record(2, b"two")
-        + record(4, b"four")
-        # Its checksum did not cover the number: the first record of a line counts.
-        + record(4, b"five")
-    )
-    with open_journal(path) as journal:
-        assert (journal.done, journal.damaged_records) == (2, 1)
-        journal.add(5, b"five", ok=True)
-    with open_journal(path) as journal:
-        assert [*journal.answers(ok=True)] == [b"two\n", b"four\n", b"five\n"]
+def test_journal_of_another_format_is_refused(path: Path) -> None:
+    path.write_bytes(orjson.dumps({"digest": "d" * 64, "lines": 5, "format": 3}) + b"\n")
+    with pytest.raises(JournalError, match="is not the journal of a batch"):
+        BatchJournal(path)
 
 
 def test_damaged_first_line_is_replaced_where_the_input_is_known(path: Path) -> None:

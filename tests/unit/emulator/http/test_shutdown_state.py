@@ -10,9 +10,7 @@ import pytest
 
 from emulator.http.shutdown_state import ShutdownState
 from emulator.middleware.draining import DrainGate
-from emulator.runpod.draining_store import DrainingStore
 from emulator.server.graceful_shutdown import GracefulShutdown
-from jobs import JobStatus, MemoryJobStore, NewJob
 from tests.unit.emulator.asgi import InnerApp, call
 
 BEGINS = (
@@ -76,78 +74,6 @@ async def test_gate_answers_job_requests_with_429(
 ) -> None:
     shutdown.start_draining()
     assert (await call(DrainGate(inner, shutdown), path)).status == 429
-
-
-async def test_draining_store_leases_no_jobs(shutdown: ShutdownState) -> None:
-    store = MemoryJobStore()
-    seen = DrainingStore(store, shutdown)
-    polls = [asyncio.create_task(seen.receive("a", f"a/{n}", lease_s=9, wait_s=60)) for n in "12"]
-    await asyncio.sleep(0.01)
-    shutdown.start_draining()
-    assert [await poll for poll in polls] == [[], []]
-    job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
-    assert await seen.receive("a", "a/1", lease_s=9, wait_s=60) == []
-    found = await store.get(job.id)
-    assert found is not None
-    assert (found.status, found.attempt) == (JobStatus.IN_QUEUE, 0)
-
-
-async def test_job_is_leased_or_stays_whenever_draining_starts(shutdown: ShutdownState) -> None:
-    for turns in range(6):
-        store, shutdown = MemoryJobStore(), ShutdownState()
-        seen = DrainingStore(store, shutdown)
-        poll = asyncio.create_task(seen.receive("a", "a/1", lease_s=9, wait_s=60))
-        await asyncio.sleep(0.001)
-        await store.enqueue(NewJob(endpoint="a", input=b"1"))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        shutdown.start_draining()
-        assert len(await poll) == len(store.list_leased_jobs("a/1"))
-
-
-async def test_wait_for_a_queued_job_returns_at_once(shutdown: ShutdownState) -> None:
-    store = MemoryJobStore()
-    seen = DrainingStore(store, shutdown)
-    job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
-    waiting = asyncio.create_task(seen.wait(job.id, 60))
-    await asyncio.sleep(0.01)
-    shutdown.start_draining()
-    found = await waiting
-    assert found is not None
-    assert found.status is JobStatus.IN_QUEUE
-
-
-@pytest.mark.parametrize("ends", [True, False])
-async def test_wait_for_a_running_job_continues(shutdown: ShutdownState, ends: bool) -> None:
-    store = MemoryJobStore()
-    seen = DrainingStore(store, shutdown)
-    job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
-    (leased,) = await store.receive("a", "a/1", lease_s=60)
-    waiting = asyncio.create_task(seen.wait(job.id, 60))
-    await asyncio.sleep(0.01)
-    shutdown.start_draining()
-    await asyncio.sleep(0.01)
-    assert not waiting.done()
-    if ends:
-        await store.ack(job.id, leased.attempt, output=b"1")
-    else:
-        shutdown.pass_deadline()
-    found = await waiting
-    assert found is not None
-    assert found.status is (JobStatus.COMPLETED if ends else JobStatus.IN_PROGRESS)
-
-
-async def test_waits_end_normally_without_a_shutdown(shutdown: ShutdownState) -> None:
-    store = MemoryJobStore()
-    seen = DrainingStore(store, shutdown)
-    job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
-    found = await seen.wait(job.id, 0.01)
-    assert found is not None
-    assert found.status is JobStatus.IN_QUEUE
-    assert await seen.wait("nothing", 1) is None
-    assert await seen.receive("b", "b/1", lease_s=9, wait_s=0.01) == []
-    # All else is the store's own.
-    assert seen.has_ready_job("a")
 
 
 async def test_foreign_timeout_is_raised(shutdown: ShutdownState) -> None:

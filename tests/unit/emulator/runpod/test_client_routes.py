@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings.emulator_settings import EmulatorSettings
@@ -26,7 +27,7 @@ BOTH_FORMS = {
 def test_every_route_exists_with_and_without_an_endpoint() -> None:
     store = MemoryJobStore()
     worker_registry = WorkerRegistry(store, lease_s=30, grace_s=2)
-    routes = ClientRoutes(store, worker_registry, EmulatorSettings()).routes()
+    routes = ClientRoutes(store, worker_registry, EmulatorSettings(), ShutdownState()).routes()
     found = {route.path: route.methods for route in routes}
     assert len(found) == len(routes)
     # The bare /health is the server's own (R42).

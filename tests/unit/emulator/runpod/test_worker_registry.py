@@ -11,6 +11,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 import emulator.runpod.worker_registry
+from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod.dispatcher import JobDispatcher
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
@@ -279,7 +280,7 @@ async def test_job_goes_to_another_worker_when_the_woken_one_does_not_poll_again
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     # As the local worker waits, who looks for nothing unless he is woken.
-    handout = JobDispatcher(store, hold_s=5, lease_s=LEASE_S)
+    handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
     gone = asyncio.create_task(handout.lease_jobs(worker_registry.get_or_register("ep", "gone"), 1))
     await asyncio.sleep(0.15)
     other = asyncio.create_task(store.wait_for_job("ep"))
@@ -298,7 +299,7 @@ async def test_job_goes_to_another_worker_when_the_woken_one_does_not_poll_again
 async def test_new_poll_gets_a_job_that_arrives_at_once(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
-    handout = JobDispatcher(store, hold_s=5, lease_s=LEASE_S)
+    handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
     taking = asyncio.create_task(handout.lease_jobs(worker_registry.get_or_register("ep", "w"), 1))
     await asyncio.sleep(0)
     job = await store.enqueue(NewJob(endpoint="ep", input=b"{}"))
@@ -308,7 +309,7 @@ async def test_new_poll_gets_a_job_that_arrives_at_once(
 async def test_lease_waits_for_the_stop_poll_of_the_worker(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
-    handout = JobDispatcher(store, hold_s=5, lease_s=LEASE_S)
+    handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
     worker = worker_registry.get_or_register("ep", "w")
     await store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     with worker.poll("stop"):
@@ -323,7 +324,7 @@ async def test_lease_waits_for_the_stop_poll_of_the_worker(
 async def test_stop_of_an_earlier_attempt_is_dropped(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
-    handout = JobDispatcher(store, hold_s=5, lease_s=LEASE_S)
+    handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
     worker = worker_registry.get_or_register("ep", "w")
     job = await store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     for job_id in ("other", job.id):

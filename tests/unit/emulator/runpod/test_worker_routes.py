@@ -11,7 +11,6 @@ from starlette.requests import Request
 
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.shutdown_state import ShutdownState
-from emulator.runpod.draining_store import DrainingStore
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.settings.emulator_settings import EmulatorSettings
@@ -29,8 +28,7 @@ class WorkerRoutesScene:
         self.store = MemoryJobStore()
         self.worker_registry = WorkerRegistry(self.store, lease_s=30, grace_s=1)
         self.shutdown = ShutdownState()
-        seen = DrainingStore(self.store, self.shutdown)
-        self.routes = WorkerRoutes(seen, self.worker_registry, settings, self.shutdown)
+        self.routes = WorkerRoutes(self.store, self.worker_registry, settings, self.shutdown)
         self.worker = self.worker_registry.get_or_register("ep", "w")
 
     def request(self, peer: Any, query: str = "") -> Request:

@@ -62,7 +62,8 @@ def ended(name: str, *, queue_s: float = 0.0) -> tuple[RequestStarted, RequestEn
 async def test_job_span_has_the_final_status(
     sink: RecordingSink, traced: OpenTelemetryTracing, status: JobStatus, failed: bool
 ) -> None:
-    sent = await traced.wrap_store(MemoryJobStore()).enqueue(NewJob(endpoint="e", input=b"1"))
+    store = MemoryJobStore(on_enqueued=traced.job_enqueued)
+    sent = await store.enqueue(NewJob(endpoint="e", input=b"1"))
     assert len(sink.spans) == 0
     traced.job_ended(replace(sent, status=status))
     [span] = sink.spans

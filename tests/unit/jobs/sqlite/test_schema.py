@@ -101,9 +101,10 @@ def test_damaged_row_raises_an_error() -> None:
             from_row(tuple(broken))  # type: ignore[arg-type]
 
 
-def test_database_of_a_later_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_database_of_another_version_is_refused(tmp_path: Path, version: int) -> None:
     path = tmp_path / "a"
     with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    with pytest.raises(ValueError, match=f"it has version {SCHEMA_VERSION + 1}"):
+        database.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(ValueError, match=f"it has version {version}"):
         open_database(str(path), 1, check=False)
