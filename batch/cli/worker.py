@@ -96,7 +96,7 @@ class WorkerCommand:
         print_message(
             self._console,
             f"stopping: waiting for {messages} under way, up to {limit_s:g} s; "
-            "Ctrl-C again ends at once, and what is under way comes again",
+            "Ctrl-C again ends at once; messages in progress return to the queue",
         )
         worker.stop()
 

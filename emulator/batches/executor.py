@@ -122,7 +122,7 @@ class BatchExecutor:
                 await self._finish()
         except (InputError, JournalDamaged) as error:
             logger.error("batch %s has failed: %s", self.id, error)
-            message = "its input or what was answered of it cannot be read any more"
+            message = "its input, or the answers so far, cannot be read any more"
             await self._repository.update_batch(
                 self.id, lambda batch, at: batch.fail_input_lost(message, at)
             )

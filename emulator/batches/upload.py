@@ -151,7 +151,7 @@ def _read_form_expiry(fields: dict[str, str]) -> int | None:
     purpose = fields.get("purpose")
     if purpose != INPUT_PURPOSE:
         raise InvalidRequest(
-            f"purpose must be {INPUT_PURPOSE}, there is no use for other files, "
+            f"purpose must be {INPUT_PURPOSE}, other files are not used, "
             f"got {describe_value(purpose)}",
             "purpose",
         )

@@ -47,7 +47,7 @@ class FaultInjectionMiddleware:
             name: random.Random(None if rates.seed is None else f"{rates.seed} {name}")  # noqa: S311
             for name in ("status_429", "status_500", "drop_post", "lose_lease")
         }
-        logger.warning("FAULTS ON PURPOSE are switched on, and calls will fail: %s", rates)
+        logger.warning("fault injection is on, so calls will fail: %s", rates)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Make the request fail, or pass it on."""

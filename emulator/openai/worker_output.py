@@ -128,7 +128,7 @@ def describe_job_failure(job: Job) -> ErrorInfo:
         return ErrorInfo(f"the call took the worker longer than {timeout_s:g} s", _TIMEOUT)
     if job.status is JobStatus.CANCELLED:
         return ErrorInfo("the job of this call was cancelled", _CANCELLED)
-    text = job.error or "the worker failed and said nothing"
+    text = job.error or "the worker failed without a message"
     value = _parse_error_text(text)
     if not isinstance(value, Mapping):
         # The SDK appends the traceback of a generator's error, which clients must not get (R53).

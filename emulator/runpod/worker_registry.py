@@ -278,5 +278,5 @@ class WorkerRegistry:
                 del worker.missing_attempts[attempt]
             elif now - since > _MISSING_CONFIRM_S:
                 await self._store.nack(
-                    job.id, job.attempt, "its worker has it no more and has sent no result"
+                    job.id, job.attempt, "its worker has stopped running it and sent no result"
                 )

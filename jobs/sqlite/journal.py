@@ -104,7 +104,7 @@ class SqliteJournal:
                 return saved_jobs
         raise StoreUnavailable(
             f"the job database {self._path.name} was not read: "
-            f"{_MAX_LOAD_ATTEMPTS} store processes have ended over it"
+            f"{_MAX_LOAD_ATTEMPTS} store processes ended while they read it"
         )
 
     async def _read(self) -> list[SavedJob]:

@@ -169,7 +169,7 @@ async def test_faults_are_said_loudly_at_the_start() -> None:
         async with server.client() as client:
             assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 429
             assert (await client.get("/health")).status_code == 200
-        (line,) = [line for line in server.lines if "ON PURPOSE" in line]
+        (line,) = [line for line in server.lines if "fault injection is on" in line]
         assert json.loads(line)["level"] == "warning"
 
 

@@ -159,8 +159,8 @@ def test_result_that_the_sdk_cannot_write_fails_the_job(
     # The SDK logs a TypeError and posts nothing, ever; then it asks for the next job.
     job = platform.run("async", {"odd": "bytes", "name": "bytes"})
     assert job.error() == (
-        "the job was started and lost 2 times; the last time: its worker has it no more and has "
-        "sent no result"
+        "the job was started and lost 2 times; the last time: its worker has stopped running it "
+        "and sent no result"
     )
     assert workers["async"].noted("began", "bytes") == 2
     check_works(platform, workers["async"])

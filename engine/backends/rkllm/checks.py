@@ -57,9 +57,9 @@ def check_context(tokens: int) -> None:
 def batch_conflict(mode: str, *, prompt_caches: bool) -> str | None:
     """Return an error if a setting conflicts with RKLLM_N_BATCH above 1, else None."""
     if mode == "logits":
-        return "RKLLM_N_BATCH must be 1 where RKLLM_MODE is logits: the runtime has none of batches"
+        return "RKLLM_N_BATCH must be 1 if RKLLM_MODE is logits: batches have no logits"
     if prompt_caches:
-        return "RKLLM_N_BATCH must be 1 where RKLLM_PROMPT_CACHES is set: a batch has no such cache"
+        return "RKLLM_N_BATCH must be 1 if RKLLM_PROMPT_CACHES is set: batches have no caches"
     return None
 
 

@@ -148,7 +148,7 @@ async def test_database_is_refused_when_all_store_processes_die_loading_it(
     await disk.close()
     monkeypatch.setenv(NAME_VARIABLE, "store-loading")
     assert await open_refused(disk.path) == (
-        "the job database jobs.sqlite3 was not read: 3 store processes have ended over it"
+        "the job database jobs.sqlite3 was not read: 3 store processes ended while they read it"
     )
 
 

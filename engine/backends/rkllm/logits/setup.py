@@ -44,7 +44,7 @@ def build_token_loop(
     """
     if tokenizer is None or folder is None:
         raise ModelLoadFailed(
-            "RKLLM_MODE=logits needs the tokenizer files of the model, for tokens become text here "
+            "RKLLM_MODE=logits needs the tokenizer files of the model to turn tokens into text "
             "(RKLLM_TOKENIZER)"
         )
     try:

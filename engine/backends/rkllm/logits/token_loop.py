@@ -115,7 +115,7 @@ class TokenLoop:
     def _clear_cache(self) -> None:
         if not self._runtime.clear_cache():
             raise BackendFailed(
-                "the RKLLM runtime did not forget the request before: its key-value cache is not "
+                "the RKLLM runtime did not clear the previous request: its key-value cache is not "
                 "known to be empty after rkllm_clear_kv_cache"
             )
 

@@ -369,8 +369,8 @@ async def test_unsupported_batch_settings_are_refused_at_load(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     for options, message in (
-        ({"mode": "logits"}, "RKLLM_N_BATCH must be 1 where RKLLM_MODE is logits"),
-        ({"prompt_caches": str(tmp_path)}, "RKLLM_N_BATCH must be 1 where RKLLM_PROMPT_CACHES"),
+        ({"mode": "logits"}, "RKLLM_N_BATCH must be 1 if RKLLM_MODE is logits"),
+        ({"prompt_caches": str(tmp_path)}, "RKLLM_N_BATCH must be 1 if RKLLM_PROMPT_CACHES"),
     ):
         with pytest.raises(ModelLoadFailed, match=message):
             await rkllm_of(COUNT, n_batch=2, **options).ready()

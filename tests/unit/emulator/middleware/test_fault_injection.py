@@ -128,5 +128,5 @@ async def test_response_without_a_job_loses_no_lease(inner: InnerApp, body: byte
 def test_start_logs_a_warning(inner: InnerApp, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         FaultInjectionMiddleware(inner, FaultRates(status_429=0.1), NO_STORE)
-    assert "ON PURPOSE" in caplog.text
+    assert "fault injection is on" in caplog.text
     assert "status_429=0.1" in caplog.text

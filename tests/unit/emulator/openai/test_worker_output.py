@@ -251,7 +251,7 @@ def failed_job(error: str | None, status: JobStatus = JobStatus.FAILED) -> Job:
         ("just words", ErrorInfo("just words", ErrorMapping(500, "worker_error"))),
         ("{'not': really", ErrorInfo("{'not': really", ErrorMapping(500, "worker_error"))),
         ("5", ErrorInfo("5", ErrorMapping(500, "worker_error"))),
-        (None, ErrorInfo("the worker failed and said nothing", ErrorMapping(500, "worker_error"))),
+        (None, ErrorInfo("the worker failed without a message", ErrorMapping(500, "worker_error"))),
     ],
 )
 def test_failed_job_becomes_an_openai_error(error: str | None, problem: ErrorInfo) -> None:

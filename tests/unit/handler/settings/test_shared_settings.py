@@ -282,7 +282,7 @@ def test_settings_that_exclude_rkllm_n_batch_are_refused(
 ) -> None:
     with pytest.raises(SystemExit):
         read(monkeypatch, **{"RKLLM_N_BATCH": "2", name: value})
-    assert f"RKLLM_N_BATCH must be 1 where {name} is" in capsys.readouterr().err
+    assert f"RKLLM_N_BATCH must be 1 if {name} is" in capsys.readouterr().err
 
 
 def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def test_cache_is_cleared_after_a_failure() -> None:
 def test_run_fails_if_the_cache_cannot_be_cleared() -> None:
     runtime = FakeRuntime()
     runtime.clear_works = False
-    with pytest.raises(BackendFailed, match=r"did not forget the request before: .* not known"):
+    with pytest.raises(BackendFailed, match=r"did not clear the previous request: .* not known"):
         run(runtime)
     assert runtime.calls == ["forget"]
 
