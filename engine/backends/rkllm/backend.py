@@ -47,7 +47,7 @@ from engine.backends.rkllm.runs.run_result import (
 from engine.backends.rkllm.runtime import Runtime
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
-from engine.output import FinishReason, PromptToken
+from engine.output import FinishReason, PromptToken, TokenLogprob
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -342,10 +342,16 @@ class RkllmBackend:
         on_piece: OnPiece,
         aborted: threading.Event,
     ) -> RunResult:
-        run, result = self._run_once(runtime_input, sampling, on_piece, aborted)
         if self._tokenizer is None or not isinstance(runtime_input, list):
-            return result
-        closing = find_closing(run, runtime_input, self._tokenizer)
+            return self._run_once(runtime_input, sampling, on_piece, aborted)[1]
+        output = bytearray()
+
+        def keep_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
+            output.extend(piece)
+            return on_piece(piece, token_id, logprob)
+
+        run, result = self._run_once(runtime_input, sampling, keep_piece, aborted)
+        closing = find_closing(run, runtime_input, output.decode(errors="replace"), self._tokenizer)
         if closing is None:
             return result
         for token, piece in closing:

@@ -15,16 +15,18 @@ _TAIL_TOKENS = 32
 
 
 def find_closing(
-    run: Run, prompt: list[int], tokenizer: ChatTokenizer
+    run: Run, prompt: list[int], output: str, tokenizer: ChatTokenizer
 ) -> list[tuple[int, str]] | None:
     """Return the tokens that close the reasoning which a run left open, each with its text.
 
-    None if it did not end there: a run that reached its limit or was stopped is complete.
+    None if it did not end there: a run that reached its limit or was stopped is complete. `output`
+    is the text of the run, whose tokens must be in the vocabulary: they are sent again.
     """
     if not run.finished or run.stopped or run.reached_limit or run.tokens > run.limit:
         return None
+    if not all(map(tokenizer.has_token, run.ids)):
+        return None
     prompt_end = tokenizer.decode(prompt[-_TAIL_TOKENS:])
-    output = tokenizer.decode([token for token in run.ids if tokenizer.has_token(token)])
     mark = find_open_mark(prompt_end, output)
     if mark is None:
         return None
