@@ -149,7 +149,10 @@ class Workload:
     engine_components: EngineComponents | None
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more work, wait up to `limit_s` for running work, and requeue the rest."""
+        """Stop taking work, and give running jobs and batches `limit_s` to finish.
+
+        What is still running then returns to the queue.
+        """
         drains = [self.autoscaler.drain(limit_s)]
         if self.engine_components is not None:
             drains.append(self.engine_components.drain(limit_s))
@@ -169,10 +172,11 @@ class Workload:
 def build_components(
     settings: EmulatorSettings, engine: AnyEngine | None, program: WorkerProgram | None = None
 ) -> Components:
-    """Return the parts of a server; nothing is started yet.
+    """Build all objects of a server and connect them, without starting any.
 
-    `engine` is None for a server that only runs a user's handler. `program` is what its managed
-    workers run, and without one they run this package's worker.
+    `engine` is None if the server has no model of its own and only runs a user's handler.
+    `program` is the program of the worker processes that the server starts; None stands for this
+    package's worker.
 
     Raises:
         SettingError: a setting cannot be used.

@@ -66,7 +66,10 @@ class EngineComponents:
         self.watch.start()
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more work, wait up to `limit_s` for running work, and requeue the rest."""
+        """Stop taking work, and give running jobs and batches `limit_s` to finish.
+
+        What is still running then returns to the queue.
+        """
         await asyncio.gather(self.local_worker.drain(limit_s), self.batches.drain(limit_s))
 
     async def close(self) -> None:

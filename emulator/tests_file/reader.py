@@ -27,8 +27,8 @@ NOT_SET: Any = object()
 class HandlerTest:
     """One test: the input of a job, and the status and output that the job must have.
 
-    `timeout_ms` is None if the file sets no timeout. `expected_output` is the whole output, and
-    `expected_part` has only some keys of it; NOT_SET means that it is not compared.
+    `timeout_ms` is None if the file sets no timeout. The job's output must equal `expected_output`,
+    and must have the keys and values of `expected_part`; one that is NOT_SET is not checked.
     """
 
     name: str

@@ -26,10 +26,10 @@ class RunResult:
     """The finish reason, token counts and timings of a finished run.
 
     `completion_tokens` is None if the backend does not count tokens; the engine then uses the
-    number of pieces that the backend delivered. `reported_tokens` is the runtime's own statistic,
-    if it has one. `callbacks` is the number of token callbacks; it includes those after an abort,
-    so it may exceed the number of pieces. `reload_ms` is the time spent reloading the model for
-    this run.
+    number of pieces that the backend delivered. `reported_tokens` is the count in the runtime's own
+    statistics, None without them. `callbacks` is how often the runtime called back with a token;
+    calls after an abort deliver no piece, so there may be more of them than pieces.
+    `reload_ms` is the time spent reloading the model for this run.
     """
 
     reason: FinishReason = FinishReason.STOP
