@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import httpcore2
 import httpx2
 
+from emulator.http.library_internals import set_network_backend
 from handler.delivery.outbound_targets import OutboundPolicy
 
 SocketOption = (
@@ -24,8 +25,7 @@ def webhook_client(targets: OutboundPolicy, timeout_s: float) -> httpx2.AsyncCli
     if targets.allows_private:
         return httpx2.AsyncClient(timeout=timeout_s, follow_redirects=False)
     transport = httpx2.AsyncHTTPTransport()
-    # httpx has no option for the network backend.
-    transport._pool._network_backend = _CheckedBackend(targets)
+    set_network_backend(transport, _CheckedBackend(targets))
     return httpx2.AsyncClient(timeout=timeout_s, follow_redirects=False, transport=transport)
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from emulator.http.body_budget import BODY_EXTENSION, BodyBudget, ReceivedBody
 from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.http.hangup_watch import HangupWatch
+from emulator.http.library_internals import UvicornConnection
 from emulator.server.chunked import ChunkedBody, ChunkedError
 from emulator.server.connection_counts import ConnectionCounts, counted_address
 from emulator.server.request_head import BadRequest, check_headers, check_length, split_target
@@ -26,7 +27,6 @@ from handler.errors import ErrorInfo, ErrorMapping
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, WWWScope
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class TimeoutHttpProtocol(HttpToolsProtocol):
+class TimeoutHttpProtocol(UvicornConnection):
     """Uvicorn's protocol with limits.
 
     - The parser (llhttp) gets the head of one request at a time. This class finds the end of the
@@ -144,7 +144,7 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
         _cancel(self._unread)
         self._clear_pipelined()
         # Uvicorn does this only if the client closed without an error.
-        self._unset_keepalive_if_required()
+        self.stop_keep_alive_timer()
         super().connection_lost(exc)
         self._drop_body()
 
@@ -177,7 +177,7 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
 
     def _is_answering(self) -> bool:
         """Return whether a complete request has been received and not been answered yet."""
-        return self._in_head and self.cycle is not None and not self.cycle.response_complete
+        return self._in_head and not self.is_response_complete
 
     def _process_head(self, data: bytes) -> bytes:
         """Parse bytes of a head; return those behind its end."""
@@ -187,7 +187,7 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
             if not data:
                 return b""
             # Not before: empty lines must not keep an idle connection open.
-            self._unset_keepalive_if_required()
+            self.stop_keep_alive_timer()
         at = (self._head_tail + data).find(_HEAD_END)
         end = len(data) if at < 0 else at + len(_HEAD_END) - len(self._head_tail)
         is_too_large = self._head_bytes + end > _MAX_HEAD_BYTES
@@ -232,7 +232,7 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
             content, rest = data[: self._body], data[self._body :]
             self._body -= len(content)
             is_complete = not self._body
-        if content and not self.cycle.response_complete:
+        if content and not self.is_response_complete:
             if not self._received.add(len(content)):
                 self.shared.warn("refused a request body: too many are being received")
                 self._refuse(
@@ -347,19 +347,17 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
 
     # -- the application -------------------------------------------------------------------------
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Run the application for a request, and count the body in the budget until it returns.
+    def wrap_app(self, app: ASGI3Application) -> ASGI3Application:
+        """Count the request's body in the budget until the application returns.
 
         Otherwise a client could send a body and disconnect, and send the next one while the
         application still holds the first.
         """
-        super()._start_asgi_task(cycle, partial(_run_and_release, app, self._received))
+        return partial(_run_and_release, app, self._received)
 
     def _drop_body(self) -> None:
-        """Free the received part of a body that the application will not read."""
-        if self.cycle is not None:
-            self._received.release(len(self.cycle.body))
-            self.cycle.body = bytearray()
+        if size_bytes := self.drop_body():
+            self._received.release(size_bytes)
 
     # -- closing ---------------------------------------------------------------------------------
 
@@ -373,16 +371,11 @@ class TimeoutHttpProtocol(HttpToolsProtocol):
     def _refuse(self, message: str, status: int = 400) -> None:
         """Answer with an error instead of serving the request, and close the connection."""
         logger.info("refused a request of %s: %s", self.client, message)
-        cycle = self.cycle
-        if not self._in_head and cycle.response_started:
+        if not self._in_head and self.is_response_started:
             # The client would read the error as a part of that response, or as the next response.
             self.transport.abort()
             return
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            # No `100 Continue` may be written after the error below.
-            cycle.waiting_for_100_continue = False
-            cycle.message_event.set()
+        self.abandon_request()
         if self.shared.lingering >= _MAX_LINGERING:
             self.transport.abort()
             return
