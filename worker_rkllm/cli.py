@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
-from worker_rkllm.extras import missing_extra
+from worker_rkllm.extras import missing_package_message
 from worker_rkllm.import_path import put_own_packages_first
 
 _DISTRIBUTION = "worker-rkllm"
@@ -40,8 +40,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand that the arguments name and return its exit code.
 
-    All arguments after the subcommand's name are passed to it unchanged, including `--help`. If an
-    optional package is missing, the error message names the extra and the exit code is 2.
+    All arguments after the subcommand's name are passed to it unchanged, including `--help`. If a
+    package is missing, the error message says how to install it and the exit code is 2.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = _parser().parse_args(arguments[:1]).command
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _load(command.module)(arguments, prog=prog)
     except ModuleNotFoundError as error:
-        sentence = missing_extra(error, name)
+        sentence = missing_package_message(error, name)
         if sentence is None:
             raise
         sys.stderr.write(sentence + "\n")

@@ -25,7 +25,6 @@ from emulator.http.static_files import HEADERS, Asset, load_asset, send_asset
 from emulator.openapi.spec import build_description
 from emulator.openapi.swagger_ui import find_swagger_ui
 from emulator.settings.emulator_settings import EmulatorSettings
-from handler.errors import NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,6 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {**HEADERS, "content-security-policy": POLICY}
-_NOT_INSTALLED = "not_installed.html"
 
 
 class DocsRoutes:
@@ -56,10 +54,8 @@ class DocsRoutes:
 
     @cached_property
     def _assets(self) -> Mapping[str, Asset]:
-        """The page and its files by their paths; empty if Swagger UI is not installed."""
+        """The page and its files by their paths."""
         folder = find_swagger_ui()
-        if folder is None:
-            return {}
         files = [
             *(folder / name for name in SWAGGER_UI_FILES),
             *(DOCS_FOLDER / name for name in DOCS_FILES),
@@ -81,10 +77,4 @@ class DocsRoutes:
     async def _send_file(self, request: Request) -> Response:
         # In a thread: the first call reads and compresses 2 MB.
         assets = await asyncio.to_thread(lambda: self._assets)
-        asset = assets.get(request.url.path)
-        if asset is not None:
-            return send_asset(request, asset, _HEADERS)
-        if request.url.path != DOCS_PATH:
-            raise NotFound(f"{request.url.path} is part of Swagger UI, which is not installed")
-        page = load_asset(DOCS_FOLDER / _NOT_INSTALLED)
-        return Response(page.body, 404, {**_HEADERS, "content-type": page.content_type})
+        return send_asset(request, assets[request.url.path], _HEADERS)

@@ -12,17 +12,15 @@ PACKAGE = "fastapi_swagger"
 _FOLDER = "resources"
 
 
-def find_swagger_ui(package: str = PACKAGE) -> Path | None:
-    """Return the folder that holds SWAGGER_UI_FILES; None if the package is not installed.
+def find_swagger_ui(package: str = PACKAGE) -> Path:
+    """Return the folder that holds SWAGGER_UI_FILES.
 
     The package is found without importing it: importing it imports FastAPI, which this server does
-    not use.
+    not use. Raises ModuleNotFoundError if it is not installed or has not all files.
     """
     spec = find_spec(package)
-    if spec is None:
-        return None
-    for location in spec.submodule_search_locations or ():
+    for location in (spec.submodule_search_locations if spec else None) or ():
         folder = Path(location) / _FOLDER
         if all((folder / name).is_file() for name in SWAGGER_UI_FILES):
             return folder
-    return None
+    raise ModuleNotFoundError(f"{package} has no {_FOLDER}/{SWAGGER_UI_FILES[0]}", name=package)

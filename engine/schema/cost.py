@@ -68,9 +68,8 @@ def find_cost_violation(schema: Mapping[str, Any]) -> str | None:
     for path, part in _iterate_schemas(schema):
         if (violation := _find_part_violation(path, part)) is not None:
             return violation
-    estimate = _Estimate(schema)
     try:
-        symbols = estimate.symbols()
+        symbols = estimate_symbols(schema)
     except _NotEstimatedError as error:
         return str(error)
     if symbols > MAX_SYMBOLS:

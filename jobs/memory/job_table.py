@@ -55,7 +55,7 @@ class JobTable:
         self._records: dict[str, JobRecord] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self.totals = dict.fromkeys(JobStatus, 0)
-        self._total_bytes = 0
+        self.total_bytes = 0
         self._reserved_jobs = 0
         # Unpublished jobs whose result the client has received, oldest first. They are removed
         # when new jobs need the space.
@@ -71,11 +71,6 @@ class JobTable:
     def newest_first(self) -> Iterator[JobRecord]:
         """Yield all records, newest first."""
         return reversed(self._records.values())
-
-    @property
-    def total_bytes(self) -> int:
-        """The size in bytes of all jobs and their streams."""
-        return self._total_bytes
 
     def find(self, job_id: str) -> JobRecord | None:
         """Return the record of a job; None if it is not stored."""
@@ -110,19 +105,19 @@ class JobTable:
         """Count a job that is not visible yet. Raises StoreFull."""
         self.make_room(job.size, jobs=1)
         self._reserved_jobs += 1
-        self._total_bytes += job.size
+        self.total_bytes += job.size
 
     def release_reservation(self, job: Job) -> None:
         """Undo `reserve`."""
         self._reserved_jobs -= 1
-        self._total_bytes -= job.size
+        self.total_bytes -= job.size
 
     def add(self, record: JobRecord) -> None:
         """Add a job."""
         job = record.job
         self._records[job.id] = record
         self.get_or_create_endpoint(job.endpoint).add_to_counts(job, 1)
-        self._total_bytes += job.size + record.stream_bytes
+        self.total_bytes += job.size + record.stream_bytes
         if job.status is JobStatus.IN_PROGRESS:
             self._workers.add_lease(job.worker_id or "", job.id)
 
@@ -137,7 +132,7 @@ class JobTable:
         endpoint = self._endpoints[job.endpoint]
         endpoint.add_to_counts(before, -1)
         endpoint.add_to_counts(job, 1)
-        self._total_bytes += job.size - before.size
+        self.total_bytes += job.size - before.size
         record.job = job
         if job.status is JobStatus.IN_PROGRESS:
             if before.status is not JobStatus.IN_PROGRESS:
@@ -150,11 +145,11 @@ class JobTable:
 
     def clear_stream(self, record: JobRecord) -> None:
         """Drop the chunks of an earlier attempt."""
-        self._total_bytes -= record.clear_stream()
+        self.total_bytes -= record.clear_stream()
 
     def add_stream_bytes(self, size: int) -> None:
         """Count streamed bytes."""
-        self._total_bytes += size
+        self.total_bytes += size
 
     def mark_delivered(self, job_id: str) -> None:
         """Record that the client of an unpublished job has received its result."""
@@ -168,7 +163,7 @@ class JobTable:
         endpoint = self._endpoints[job.endpoint]
         endpoint.add_to_counts(job, -1)
         endpoint.queue.remove(job.id)
-        self._total_bytes -= job.size + record.stream_bytes
+        self.total_bytes -= job.size + record.stream_bytes
         if job.status is JobStatus.IN_PROGRESS:
             self._workers.remove_lease(job.worker_id or "", job.id)
         if not record.is_unpublished:
@@ -185,7 +180,7 @@ class JobTable:
         limits = self._limits
         max_jobs = limits.max_jobs - jobs
         max_bytes = limits.max_bytes - size_bytes
-        while self._delivered and (len(self) > max_jobs or self._total_bytes > max_bytes):
+        while self._delivered and (len(self) > max_jobs or self.total_bytes > max_bytes):
             job_id, _ = self._delivered.popitem(last=False)
             record = self._records[job_id]
             # It may have been published or retried since its result was delivered.
@@ -193,5 +188,5 @@ class JobTable:
                 self.remove(record)
         if len(self) > max_jobs:
             raise StoreFull(f"the job store is full: it keeps at most {limits.max_jobs:,} jobs")
-        if self._total_bytes > max_bytes:
+        if self.total_bytes > max_bytes:
             raise StoreFull(f"the job store is full: its jobs may have {limits.max_bytes:,} bytes")

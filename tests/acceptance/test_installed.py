@@ -210,7 +210,9 @@ def wait_until_healthy(client: httpx2.Client, server: subprocess.Popen[bytes], l
     wait_for_server(server, is_healthy, log, LIMIT_S)
 
 
-def test_missing_sdk_is_one_sentence_with_its_extra(installation: Installation) -> None:
+def test_missing_sdk_is_one_sentence_with_its_installation(
+    installation: Installation,
+) -> None:
     without = "import sys; sys.modules['runpod'] = None; from worker_rkllm.cli import main; "
     for arguments in (["run"], ["serve", "--workers", "1", "--port", "0"]):
         program = f"{without}sys.exit(main({arguments}))"
@@ -225,4 +227,4 @@ def test_missing_sdk_is_one_sentence_with_its_extra(installation: Installation) 
         )
         assert done.returncode == 2, done.stderr
         [sentence] = done.stderr.splitlines()
-        assert "pip install 'worker-rkllm[worker]'" in sentence
+        assert "`pip install worker-rkllm`" in sentence

@@ -7,7 +7,6 @@ import gzip
 import pytest
 
 from emulator.http.open_paths import DOCS_PATHS
-from emulator.openapi import routes
 from tests.integration.emulator.conftest import Serve
 
 FILES = sorted(DOCS_PATHS - {"/docs", "/openapi.json"})
@@ -68,23 +67,3 @@ async def test_docs_need_no_key_and_the_document_has_its_scheme(serve: Serve) ->
     assert document["components"]["securitySchemes"]["header"]["name"] == "x-api-key"
     assert document["security"] == [{"key": []}, {"header": []}]
     assert "secret-key" not in str(document)
-
-
-async def test_docs_name_the_extra_when_swagger_ui_is_missing(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routes, "find_swagger_ui", lambda: None)
-    server = await serve()
-    async with server.client() as client:
-        page = await client.get("/docs")
-        files = [await client.get(path) for path in FILES]
-        document = await client.get("/openapi.json")
-        answer = await client.post("/v1/completions", json={"prompt": "hello"})
-    assert page.status_code == 404
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert "pip install 'worker-rkllm[emulator]'" in page.text
-    assert '<a href="/openapi.json">' in page.text
-    for each in files:
-        assert each.status_code == 404
-        assert "which is not installed" in each.json()["error"]["message"]
-    assert document.status_code == answer.status_code == 200

@@ -83,31 +83,30 @@ def test_help_imports_no_part_of_the_package() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "extra"),
+    ("module", "requirement"),
     [
-        ("runpod", "worker"),
-        ("starlette.applications", "emulator"),
-        ("boto3", "s3"),
-        ("opentelemetry.sdk", "otel"),
-        ("tokenizers", "rkllm"),
-        ("jsonschema_rs", "validation"),
+        ("runpod", "worker-rkllm"),
+        ("starlette.applications", "worker-rkllm"),
+        ("boto3", "'worker-rkllm[s3]'"),
+        ("opentelemetry.sdk", "'worker-rkllm[otel]'"),
+        ("tokenizers", "'worker-rkllm[rkllm]'"),
+        ("jsonschema_rs", "'worker-rkllm[validation]'"),
     ],
 )
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
-def test_missing_package_is_one_sentence_with_its_extra(
+def test_missing_package_is_one_sentence_with_its_requirement(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     command: str,
     module: str,
-    extra: str,
+    requirement: str,
 ) -> None:
     monkeypatch.setattr(cli, "import_module", raising(ModuleNotFoundError("no", name=module)))
     monkeypatch.setattr(sys, "argv", ["worker-rkllm"])
     assert cli.main([command]) == 2
-    said = capsys.readouterr().err
-    assert said == (
+    assert capsys.readouterr().err == (
         f"worker-rkllm {command} needs the package {module.partition('.')[0]}, which is not "
-        f"installed: `pip install 'worker-rkllm[{extra}]'` installs it.\n"
+        f"installed: `pip install {requirement}` installs it.\n"
     )
 
 

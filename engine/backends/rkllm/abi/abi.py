@@ -39,7 +39,8 @@ class Abi:
     """The structs and function signatures of one ABI; `name` is its value of `RKLLM_ABI`.
 
     `versions` are those of the library that have it, the oldest first. `sampling` and
-    `callbacks` are None if the ABI has no such struct.
+    `callbacks` are None if the ABI has no such struct. Without `callbacks` init takes the result
+    callback itself.
     """
 
     name: str
@@ -62,11 +63,6 @@ class Abi:
         """The versions of the library that have it, as text."""
         first, *others = self.versions
         return f"{first} to {others[-1]}" if others else first
-
-    @property
-    def callback_by_value(self) -> bool:
-        """Whether init takes the result callback itself instead of a struct of all callbacks."""
-        return self.callbacks is None
 
     def init_callback(self, on_result: OnResult) -> Any:
         """Return `on_result` as the third argument of init.

@@ -53,7 +53,7 @@ def build_token_loop(
         from engine.backends.rkllm.logits.token_loop import TokenLoop
     except ImportError as error:
         raise ModelLoadFailed(
-            "RKLLM_MODE=logits needs numpy: `pip install 'worker-rkllm[logits]'` adds it"
+            "RKLLM_MODE=logits needs numpy: `pip install numpy` adds it"
         ) from error
     from engine.backends.rkllm.logits.vocabulary import Vocabulary
 

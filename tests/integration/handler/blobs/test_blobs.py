@@ -16,8 +16,8 @@ import pytest
 from moto import mock_aws
 
 from handler.delivery.blobs import BlobDenied, BlobError, BlobNotFound, BlobStore, BlobUnavailable
-from handler.delivery.blobs.files import FileBlobs
 from handler.delivery.blobs.s3 import PART_BYTES, S3Blobs, s3_client
+from tests.file_blobs import FileBlobs
 from tests.seaweed import Seaweed, seaweed
 
 MB = 1 << 20

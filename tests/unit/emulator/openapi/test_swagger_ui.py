@@ -32,11 +32,12 @@ def test_find_swagger_ui_does_not_import_the_package() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
-def test_find_swagger_ui_returns_none_when_there_is_no_such_package() -> None:
-    assert find_swagger_ui("no_such_package") is None
+def test_find_swagger_ui_names_a_package_that_is_not_installed() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_package has no resources/swagger-ui"):
+        find_swagger_ui("no_such_package")
 
 
-def test_find_swagger_ui_returns_none_when_a_file_is_missing(
+def test_find_swagger_ui_raises_when_a_file_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resources = tmp_path / "half_a_package" / "resources"
@@ -44,7 +45,8 @@ def test_find_swagger_ui_returns_none_when_a_file_is_missing(
     (resources.parent / "__init__.py").touch()
     (resources / SWAGGER_UI_FILES[0]).touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert find_swagger_ui("half_a_package") is None
+    with pytest.raises(ModuleNotFoundError, match="half_a_package"):
+        find_swagger_ui("half_a_package")
     (resources / SWAGGER_UI_FILES[1]).touch()
     assert find_swagger_ui("half_a_package") == resources
 

@@ -17,7 +17,6 @@ import pytest
 
 from handler.delivery import limits
 from handler.delivery.blobs import BlobDenied, BlobUnavailable, BlobUnsupported
-from handler.delivery.blobs.files import FileBlobs
 from handler.delivery.bucket import Bucket
 from handler.delivery.results import (
     LINK_EXPIRY_S,
@@ -27,6 +26,7 @@ from handler.delivery.results import (
 )
 from handler.errors import InvalidRequest
 from handler.job.job_handler import JobHandler
+from tests.file_blobs import FileBlobs
 from tests.unit.handler.conftest import PipelineFactory
 
 SECRET = "Zm9v/s3cr3t"

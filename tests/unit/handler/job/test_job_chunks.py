@@ -9,13 +9,13 @@ import orjson
 import pytest
 
 from handler.delivery import limits
-from handler.delivery.blobs.files import FileBlobs
 from handler.delivery.results import ResultUploader
 from handler.errors import ResultTooLarge
 from handler.input.options import OptionsInput, OptionsReader
 from handler.job.job_handler import JobHandler
 from handler.job.job_result import JobResult
 from tests.conftest import SMALL_RULES
+from tests.file_blobs import FileBlobs
 from tests.unit.handler.conftest import (
     ExclamationValidator,
     JobHandlerFactory,

@@ -275,8 +275,8 @@ def test_functions_have_the_headers_signatures(abi: Abi, header: Header) -> None
 
 def test_abis_differ_as_documented() -> None:
     assert dict(ABIS) == {"1.2": ABI_12, "1.3": ABI_13, "1.3.1": ABI_131}
-    assert (ABI_12.callback_by_value, ABI_12.sampling_per_run) == (True, False)
-    assert (ABI_13.callback_by_value, ABI_13.sampling_per_run) == (False, True)
+    assert (ABI_12.callbacks, ABI_12.sampling_per_run) == (None, False)
+    assert (ABI_13.callbacks, ABI_13.sampling_per_run) == (abi13.RKLLMCallback, True)
     for abi in ABIS.values():
         own = named(abi)
         assert abi.param is own["RKLLMParam"]

@@ -1,4 +1,4 @@
-"""Store blobs as files in a folder."""
+"""A blob store in a folder, for tests of what is written to a bucket."""
 
 from __future__ import annotations
 

@@ -1,0 +1,37 @@
+"""The table of packages agrees with the distribution's requirements."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from worker_rkllm import extras
+
+PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+# Import names that differ from the name of their package.
+PACKAGES = {"opentelemetry": "opentelemetry-sdk", "aws_lambda_powertools": "aws-lambda-powertools"}
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[>=<;\[]", each)[0].strip() for each in requirements}
+
+
+def package_name(module: str) -> str:
+    return PACKAGES.get(module, module.replace("_", "-"))
+
+
+@pytest.mark.parametrize(("module", "extra"), extras._EXTRA_OF_MODULE.items())
+def test_extra_of_a_module_installs_it(module: str, extra: str) -> None:
+    assert package_name(module) in names(PROJECT["optional-dependencies"][extra])
+
+
+@pytest.mark.parametrize("module", sorted(extras._REQUIRED_MODULES))
+def test_required_module_is_one_of_every_installation(module: str) -> None:
+    assert package_name(module) in names(PROJECT["dependencies"])
+
+
+def test_every_extra_installs_something() -> None:
+    assert all(PROJECT["optional-dependencies"].values())
