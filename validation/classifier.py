@@ -1,18 +1,24 @@
-"""A small encoder that classifies intents, trained on the project's prompts (tools/intents)."""
+"""A linear classifier of intents, trained on the project's prompts (tools/intents)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from validation.arrays import import_numpy
-from validation.wordpiece import WordPiece
 
 WEIGHTS = Path(__file__).with_name("intents.npz")
-# The number of pieces that are read at the beginning and at the end of a prompt.
-_EDGE_PIECES = 32
+# Features are numbered by a hash; a collision only adds two weights.
+FEATURES = 1 << 17
+_WORDS = re.compile(r"[^\W_]+|[^\w\s]|_")
+# The number of words that are read at the beginning and at the end of a prompt.
+_EDGE_WORDS = 32
+_NGRAM_LENGTHS = (3, 4, 5)
 
 
 class MissingNumpy(Exception):
@@ -20,10 +26,11 @@ class MissingNumpy(Exception):
 
 
 class IntentClassifier:
-    """A transformer with two narrow layers over word pieces; a prompt takes numpy less than 1 ms.
+    """A logistic regression over words, pairs of words and their character n-grams.
 
-    Weights are stored as 8-bit integers with one scale per row. The object is read-only after
-    construction, so any number of threads may use it at the same time.
+    The file has one row of weights per feature and one column per label, as 8-bit integers with a
+    common scale. The object is read-only after construction, so any number of threads may use it
+    at the same time.
 
     Raises:
         MissingNumpy: numpy is not installed.
@@ -32,67 +39,41 @@ class IntentClassifier:
     def __init__(self, path: Path = WEIGHTS) -> None:
         if find_spec("numpy") is None:
             raise MissingNumpy
-        np = import_numpy()
+        self._np = np = import_numpy()
         with np.load(path) as file:
-            arrays: dict[str, Any] = dict(file)
-        self._np = np
-        vocabulary = _decode_lines(arrays.pop("vocabulary"))
-        self._pieces = WordPiece(vocabulary)
-        self._begin, self._end = vocabulary.index("[CLS]"), vocabulary.index("[SEP]")
-        self._labels = _decode_lines(arrays.pop("labels"))
-        self._heads = int(arrays.pop("heads"))
-        # The embedding table stays quantised: a prompt needs about twenty of its 20,000 rows.
-        self._table, self._table_scale = arrays.pop("table"), arrays.pop("table.scale")
-        self._weights = {
-            name: np.ascontiguousarray(array, np.float32)
-            * arrays.get(f"{name}.scale", np.float32(1))
-            for name, array in arrays.items()
-            if not name.endswith(".scale")
-        }
-        self._layers = sum(name.endswith(".qkv") for name in self._weights)
+            self._labels: list[str] = file["labels"].tolist()
+            self._weights: Any = file["weights"]
+            self._scale = float(file["scale"])
+            self._bias: Any = file["bias"]
 
     def log_odds(self, prompt: str) -> Mapping[str, float]:
         """Return ln(p/p₀) of each intent, p₀ being the likelihood of the last label, `general`."""
-        ids = [self._begin, *self._pieces.encode(prompt), self._end]
-        if len(ids) > 2 * _EDGE_PIECES:
-            ids = ids[:_EDGE_PIECES] + ids[-_EDGE_PIECES:]
-        logits = self._logits(ids)
+        ids = feature_ids(prompt)
+        sums = self._weights[ids].sum(0, dtype=self._np.int32)
+        logits = sums * (self._scale / len(ids) ** 0.5) + self._bias
         odds = (logits[:-1] - logits[-1]).tolist()
         return dict(zip(self._labels[:-1], odds, strict=True))
 
-    def _logits(self, ids: list[int]) -> Any:
-        np, weights = self._np, self._weights
-        x = self._table[ids].astype(np.float32) * self._table_scale[ids]
-        x = self._normalize(x + weights["position"][: len(ids)], "embedding")
-        for layer in range(self._layers):
-            x = self._normalize(x + self._attention(x, f"{layer}"), f"{layer}.attention")
-            hidden = np.maximum(x @ weights[f"{layer}.up"] + weights[f"{layer}.up.bias"], 0)
-            hidden = hidden @ weights[f"{layer}.down"] + weights[f"{layer}.down.bias"]
-            x = self._normalize(x + hidden, f"{layer}.feedforward")
-        return np.add.reduce(x, 0) / len(ids) @ weights["head"] + weights["head.bias"]
 
-    def _attention(self, x: Any, layer: str) -> Any:
-        np, weights = self._np, self._weights
-        length, width = x.shape
-        qkv = (x @ weights[f"{layer}.qkv"] + weights[f"{layer}.qkv.bias"]).reshape(
-            length, 3, self._heads, width // self._heads
-        )
-        query, key, value = qkv.transpose(1, 2, 0, 3)
-        scores = query @ key.transpose(0, 2, 1) * (width // self._heads) ** -0.5
-        scores = np.exp(scores - np.maximum.reduce(scores, -1, keepdims=True))
-        scores /= np.add.reduce(scores, -1, keepdims=True)
-        mixed = (scores @ value).transpose(1, 0, 2).reshape(length, width)
-        return mixed @ weights[f"{layer}.out"] + weights[f"{layer}.out.bias"]
-
-    def _normalize(self, x: Any, name: str) -> Any:
-        """Apply layer normalisation (Ba et al., 2016)."""
-        np, width = self._np, x.shape[-1]
-        # The overhead of `mean` and `max` is larger than the whole computation.
-        x = x - np.add.reduce(x, -1, keepdims=True) / width
-        deviation = np.sqrt(np.add.reduce(x * x, -1, keepdims=True) / width + 1e-5)
-        return x / deviation * self._weights[f"{name}.gain"] + self._weights[f"{name}.bias"]
+def feature_ids(prompt: str) -> Sequence[int]:
+    """Return the sorted ids of a prompt's features, without case and accents; at least one id."""
+    words = _WORDS.findall(_normalize(prompt))
+    if len(words) > 2 * _EDGE_WORDS:
+        words = words[:_EDGE_WORDS] + words[-_EDGE_WORDS:]
+    features = {f"{left} {right}" for left, right in zip(["<", *words], [*words, ">"], strict=True)}
+    for word in set(words):
+        marked = f"<{word}>"
+        features.add(marked)
+        for length in _NGRAM_LENGTHS:
+            features.update(
+                marked[start : start + length] for start in range(len(marked) - length + 1)
+            )
+    return sorted({crc32(each.encode("utf-8", "replace")) % FEATURES for each in features})
 
 
-def _decode_lines(arrays: Any) -> list[str]:
-    text: str = arrays.tobytes().decode()
-    return text.split("\n")
+def _normalize(text: str) -> str:
+    text = text.lower()
+    if text.isascii():
+        return text
+    parts = unicodedata.normalize("NFD", text)
+    return "".join(char for char in parts if unicodedata.category(char) != "Mn")

@@ -130,7 +130,7 @@ def _load_classifier() -> IntentClassifier | None:
         return IntentClassifier()
     except MissingNumpy:
         logger.warning(
-            "intents are told by cues alone, and less well: the classifier needs the package "
-            "numpy, which is not installed (`pip install numpy` adds it)"
+            "intents are detected by cues alone, with more mistakes: the classifier needs the "
+            "package numpy, which is not installed (`pip install numpy` adds it)"
         )
         return None
