@@ -1,6 +1,6 @@
 """The cost of a token on the wire: 1, 32 and 256 streams, completions and chats.
 
-Both routes are measured on one server in turns, so the difference is the JSON around a text (R57).
+Both routes are measured on one server in turns, so the difference is the JSON around a text.
 Bursts of the scripted engine show the throughput, coalesced and with an event per token. Tokens at
 a model's pace, each of which wakes the server, show the cost of a single one. The client is the one
 in C (`reader`). The cost is the processor time of our server's process by the kernel's clock, so

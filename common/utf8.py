@@ -8,7 +8,7 @@ _incremental = codecs.getincrementaldecoder("utf-8")
 
 
 class Utf8Decoder:
-    """Decodes one stream of UTF-8 that arrives cut at arbitrary bytes (R27).
+    """Decodes one stream of UTF-8 that arrives cut at arbitrary bytes.
 
     Tokenisers with a byte fallback spread one emoji over several tokens, so a piece may end inside
     a character: its bytes wait for the next piece. A character that is incomplete at the end of the

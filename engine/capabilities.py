@@ -84,7 +84,7 @@ class Capabilities:
         return asdict(self)
 
     def check(self, prompt: Prompt, sampling: SamplingParams) -> tuple[str, ...]:
-        """Return one warning for each parameter that will be ignored (R16).
+        """Return one warning for each parameter that will be ignored.
 
         This is the only place that compares parameters with the engine's capabilities. A parameter
         without which the answer would be meaningless (token ids, a grammar) is refused instead.

@@ -99,7 +99,7 @@ class Generation:
         """Return the finish of the answer, after `Backend.run` has returned.
 
         If `on_piece` stopped the run, its own token count is used: the backend may have produced a
-        token or two more before it stopped. Otherwise the backend's count is used (R4), because it
+        token or two more before it stopped. Otherwise the backend's count is used, because it
         includes an end-of-sequence token that has no piece.
         """
         if self.reason is None:

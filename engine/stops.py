@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Finds the first of several stop strings in text that arrives in pieces (R11, R26).
+    """Finds the first of several stop strings in text that arrives in pieces.
 
     It is an Aho-Corasick automaton that keeps its state between pieces, so the result does not
     depend on how the text was cut: the match that completes first wins, and the longest one if

@@ -28,7 +28,7 @@ from engine import errors as engine
 
 logger = logging.getLogger(__name__)
 
-# R54's wording; the reason goes into `details`, since clients match on the message.
+# Clients match on this message, so it is the same for every cause; `details` has the reason.
 UNAVAILABLE = "Completion service temporarily unavailable"
 
 
@@ -76,8 +76,8 @@ class ResultNotKept(HandlerError):
 class ErrorMapping:
     """How one class of error is reported: HTTP status, OpenAI's error type, and whether to retry.
 
-    `name` is the code in dialects whose codes are names (R53). None: the type without `_error`.
-    `code` is the code in the other dialects if OpenAI's clients compare it (R64). None: the status.
+    `name` is the code in dialects whose codes are names. None: the type without `_error`.
+    `code` is the code in the other dialects if OpenAI's clients compare it. None: the status.
     """
 
     status: int
@@ -87,7 +87,7 @@ class ErrorMapping:
     code: str | None = None
 
 
-# OpenAI's codes that clients compare, with their statuses (R64).
+# OpenAI's codes that clients compare, with their statuses.
 OPENAI_CODES: Mapping[str, int] = {
     "context_length_exceeded": 400,
     "invalid_api_key": 401,
@@ -155,7 +155,7 @@ class ErrorInfo:
         return self.message
 
     def openai_error(self) -> dict[str, Any]:
-        """Return OpenAI's error object, whose code is a known one or the HTTP status (R53, R64)."""
+        """Return OpenAI's error object, whose code is a known one or the HTTP status."""
         error: dict[str, Any] = {
             "message": self.openai_message or self.message,
             "type": self.mapping.type,
@@ -167,7 +167,7 @@ class ErrorInfo:
         return {"error": error}
 
     def named_error(self) -> dict[str, Any]:
-        """Return the `oracle` dialect's error object, whose code is a name (R53)."""
+        """Return the `oracle` dialect's error object, whose code is a name."""
         error: dict[str, Any] = {
             "code": self.mapping.name or self.mapping.type.removesuffix("_error"),
             "message": self.message,
@@ -176,7 +176,7 @@ class ErrorInfo:
             error["param"] = self.param
         details = dict(self.details)
         if self.mapping.status == 429:
-            # Clients of the `oracle` dialect wait for this many seconds (S1).
+            # Clients of the `oracle` dialect wait for this many seconds.
             details.setdefault("retry_after", self.retry_after_s or 1)
         if details:
             error["details"] = details

@@ -96,7 +96,7 @@ class Pipeline:
         return BudgetedStream(self.engine, stream, budget)
 
     async def _check_blocked(self, request: TextRequest) -> Verdict | None:
-        """Return the verdict of a blocked request, or None. Runs before the generation (R56)."""
+        """Return the verdict of a blocked request, or None. Runs before the generation."""
         options, validator = request.options, self._validator
         if validator is None:
             return None

@@ -15,7 +15,7 @@ _TIMINGS_DIGITS = 3
 
 
 def encode_answer(answer: CompletedAnswer) -> dict[str, Any]:
-    """Return a job's output (R45-R47); plain JSON values, every number finite.
+    """Return a job's output; plain JSON values, every number finite.
 
     `reasoning` is present only if the model reasoned. `deltas` is present only if the job asked to
     stream, and `tokens` is the same list; otherwise `tokens` has the complete text. `validation` is

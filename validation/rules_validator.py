@@ -73,7 +73,7 @@ class RulesValidator:
         return self._intents.detect(prompt)
 
     def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
-        """Return the verdict on a blocked request, or None for other requests (R56)."""
+        """Return the verdict on a blocked request, or None for other requests."""
         if not options.blockers:
             return None
         intent = self.detect_intent(prompt)

@@ -73,7 +73,7 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Return whether there are no issues (R47); notices do not count (R60)."""
+        """Return whether there are no issues; notices do not count."""
         return not self.issues
 
 

@@ -1,4 +1,4 @@
-"""Describe how a worker's process ended, for the log, `/health` and the errors of jobs (R74)."""
+"""Describe how a worker's process ended, for the log, `/health` and the errors of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host names that a request may be sent to: protection from DNS rebinding (R71).
+"""The host names that a request may be sent to: protection from DNS rebinding.
 
 A page of `http://evil.example` can make its own name resolve to 127.0.0.1 after it was loaded. For
 the browser, page and server are then one origin. The `Host` header still has the page's name, and a

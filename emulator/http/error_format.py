@@ -25,9 +25,9 @@ class ErrorFormat(Enum):
 
     # OpenAI's error object, whose code is the HTTP status.
     OPENAI = "openai"
-    # The same with a name for the code: the `oracle` dialect, whose routes have no prefix (R53).
+    # The same with a name for the code: the `oracle` dialect, whose routes have no prefix.
     NAMED = "named"
-    # RunPod's job API: `{"error": "sentence"}` (R68).
+    # RunPod's job API: `{"error": "sentence"}`.
     RUNPOD = "runpod"
     # RunPod's REST API v2.
     PROBLEM = "application/problem+json"

@@ -34,7 +34,7 @@ def require_json_content_type(request: Request) -> None:
     """Check that a browser has sent its body with a JSON content type.
 
     Browsers send bodies with some other content types to a foreign server without a preflight
-    request. Other clients may send any content type (R70): `curl -d` sends
+    request. Other clients may send any content type: `curl -d` sends
     application/x-www-form-urlencoded.
 
     Raises:

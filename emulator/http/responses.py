@@ -39,7 +39,7 @@ def error_response(failure: ErrorInfo, scope: Scope) -> JSON:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Return the response to an exception of a route; tracebacks never reach a client (R53)."""
+    """Return the response to an exception of a route; tracebacks never reach a client."""
     return error_response(error_info(error), request.scope)
 
 

@@ -1,4 +1,4 @@
-"""Check the API key of each request, if the server requires keys (R52)."""
+"""Check the API key of each request, if the server requires keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNAUTHORIZED = ErrorMapping(
 
 
 class ApiKeyMiddleware:
-    """Passes a request on if it has one of the keys (R52, R67).
+    """Passes a request on if it has one of the keys.
 
     The key is sent as `Authorization: Bearer KEY`, as a bare `Authorization: KEY` (SDK workers), or
     as `x-api-key: KEY`, except on workers' routes. If both headers are sent, `Authorization`

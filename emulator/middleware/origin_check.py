@@ -1,4 +1,4 @@
-"""Check which web pages may call the server: its own, and those of CORS_ORIGINS (R71)."""
+"""Check which web pages may call the server: its own, and those of CORS_ORIGINS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give each request an id, log it when it has ended, and answer unexpected errors (R55)."""
+"""Give each request an id, log it when it has ended, and answer unexpected errors."""
 
 from __future__ import annotations
 

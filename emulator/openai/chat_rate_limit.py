@@ -1,4 +1,4 @@
-"""Rate limit of the chat route without a prefix (R41)."""
+"""Rate limit of the chat route without a prefix."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class QueuedOpenAIRoutes:
     async def _stream_call(self, request: Request, job_input: dict[str, Any]) -> SSEResponse:
         call = await self._submit(request, job_input)
         try:
-            # An error before the first event is sent as an HTTP error (R30).
+            # An error before the first event is sent as an HTTP error.
             first_events = await while_connected(request.receive, call.next_events())
         except BaseException:
             call.detach()

@@ -1,4 +1,4 @@
-"""Serve `/system/status`: the state of the models and the statistics of the last minute (R42)."""
+"""Serve `/system/status`: the state of the models and the statistics of the last minute."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RequestStatistics:
             self._requests.append((self._now(), event.duration_s, tokens))
 
     def describe(self) -> dict[str, float]:
-        """Return the statistics with S1's names."""
+        """Return the statistics by the names that clients of the `oracle` dialect read."""
         window_start = self._now() - _WINDOW_S
         while self._requests and self._requests[0][0] < window_start:
             self._requests.popleft()

@@ -131,7 +131,7 @@ def describe_job_failure(job: Job) -> ErrorInfo:
     text = job.error or "the worker failed without a message"
     value = _parse_error_text(text)
     if not isinstance(value, Mapping):
-        # The SDK appends the traceback of a generator's error, which clients must not get (R53).
+        # The SDK appends the traceback of a generator's error, which clients must not get.
         message = text.partition("\ntraceback:")[0].strip()
         return ErrorInfo(message, ErrorMapping(_DEFAULT_STATUS, "worker_error"))
     # The SDK reports other exceptions of a handler as an object with `error_message`.
@@ -182,7 +182,7 @@ def _read_error(value: Mapping[str, Any], text: str) -> ErrorInfo:
     message = error.get("message")
     details = error.get("details")
     if status == 503 and isinstance(details, Mapping):
-        # This project's worker sends R54's fixed message; `reason` is the specific one.
+        # This project's worker sends the same message for every cause; `reason` is specific.
         message = details.get("reason", message)
     kind, param = error.get("type"), error.get("param")
     return ErrorInfo(

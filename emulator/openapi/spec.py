@@ -153,7 +153,7 @@ def _describe_operation(
     if operation.body is not None:
         body = ref(operation.body)
         if path.startswith("/v3/"):
-            # The only prefix under which the model is required (R7).
+            # The only prefix under which the model is required.
             body = {
                 "allOf": [
                     body,

@@ -213,7 +213,7 @@ class ClientRoutes:
 
 
 def _log_warnings(body: dict[str, Any]) -> dict[str, Any]:
-    """Log and return warnings about top-level keys that workers do not receive (R61)."""
+    """Log and return warnings about top-level keys that workers do not receive."""
     warnings = find_job_warnings(body)
     for warning in warnings:
         logger.warning("%s", warning)

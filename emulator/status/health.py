@@ -1,4 +1,4 @@
-"""`/health`: the state of the server, for process supervisors and load balancers (R42)."""
+"""`/health`: the state of the server, for process supervisors and load balancers."""
 
 from __future__ import annotations
 

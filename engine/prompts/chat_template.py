@@ -81,7 +81,7 @@ def merge_system_messages(
 def apply_chat_template(
     request: GenerationRequest, capabilities: Capabilities
 ) -> tuple[GenerationRequest, tuple[str, ...]]:
-    """Return the request, with its prompt as a user turn if that applies, and warnings (R58).
+    """Return the request, with its prompt as a user turn if that applies, and warnings.
 
     This is decided only here, because only a loaded model shows whether it has a chat template.
     `request.chat_template` is "off" for requests that are raw by definition. "auto" applies only a

@@ -28,7 +28,7 @@ class ActiveGeneration(Abortable):
     """One running answer: iterate `batches`, then call `build_answer`; or call `collect_answer`.
 
     Its first batch has arrived before it is created, so an error before any text is raised while an
-    HTTP status can still be chosen (R30). Leaving the `async with` block stops the generation.
+    HTTP status can still be chosen. Leaving the `async with` block stops the generation.
     Owned by the task that created it.
 
     `block_verdict` is the verdict of a blocked request, whose stream is a `BlockedStream`.
@@ -236,6 +236,6 @@ class BlockedStream:
 
 
 def log_warnings(request: TextRequest, warnings: Sequence[str]) -> None:
-    """Log each warning about what a request asked for and did not get (R16, R55)."""
+    """Log each warning about what a request asked for and did not get."""
     for warning in warnings:
         logger.warning("request %s: %s", request.generation.request_id, warning)

@@ -14,9 +14,9 @@ from validation import Verdict
 class CompletedAnswer:
     """One completed answer.
 
-    `reply` is the model's output taken apart (R72); `text` is its text for the client, sanitized.
+    `reply` is the model's output taken apart; `text` is its text for the client, sanitized.
     `deltas` are the model's output in order: joined they are its reasoning with the marks, and its
-    raw text (R46), after redaction. `redacted` counts the removed personal data by kind.
+    raw text, after redaction. `redacted` counts the removed personal data by kind.
     `hidden_logprobs` belong to tokens that would spell out redacted text: they rank the
     answer but are never returned. `created` is in seconds since the epoch. `discarded` is the
     answer that this one replaces after a regeneration.
@@ -44,10 +44,10 @@ class CompletedAnswer:
 
     @property
     def sanitized(self) -> bool:
-        """Whether validation changed the text (R47)."""
+        """Whether validation changed the text."""
         return self.text != self.reply.text
 
     @property
     def blocked(self) -> bool:
-        """Whether the request was blocked, so nothing was generated (R56)."""
+        """Whether the request was blocked, so nothing was generated."""
         return self.finish.reason is FinishReason.CONTENT_FILTER

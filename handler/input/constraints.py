@@ -1,4 +1,4 @@
-"""Read what an answer is held to, by the names that clients use (R39, R61).
+"""Read what an answer is held to, by the names that clients use.
 
 OpenAI has `response_format`, vLLM `structured_outputs` and before that `guided_…`, SGLang `regex`
 and `ebnf`, llama.cpp `grammar` and `json_schema`. A request may have one of them.

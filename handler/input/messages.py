@@ -1,4 +1,4 @@
-"""Parse chat messages into the flat form that chat templates need (R34)."""
+"""Parse chat messages into the flat form that chat templates need."""
 
 from __future__ import annotations
 

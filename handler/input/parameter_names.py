@@ -35,7 +35,7 @@ _LLAMACPP_NAMES = """
     tfs_z thinking_forced_open timings_per_token top_n_sigma typical_p xtc_probability
     xtc_threshold
 """
-# Known parameters that no dialect supports (R16); a request with one gets a warning.
+# Known parameters that no dialect supports; a request with one gets a warning.
 IGNORED = frozenset(f"{_OPENAI_NAMES} {_VLLM_NAMES} {_LLAMACPP_NAMES}".split())
 
 # Values without an effect: clients such as llama.cpp's web page send all of their defaults.

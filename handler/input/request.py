@@ -120,7 +120,7 @@ def parse_job(
     chat_template: TemplateMode = "auto",
     chooses_model: bool = False,
 ) -> JobRequest:
-    """Return the request in a job (R44).
+    """Return the request in a job.
 
     `validation` is the default of `enable_validation`, and `chat_template` that of
     `apply_chat_template`. The job's `model` is read only if `chooses_model` is set.
@@ -205,7 +205,7 @@ def _parse_prompt(job_input: Mapping[str, Any]) -> Prompt:
 
 
 def _parse_template_mode(job_input: Mapping[str, Any], default: TemplateMode) -> TemplateMode:
-    """Return whether the prompt becomes a user turn (R58); the engine decides for `auto`."""
+    """Return whether the prompt becomes a user turn; the engine decides for `auto`."""
     if job_input.get("apply_chat_template") is None:
         return default
     return (

@@ -36,7 +36,7 @@ _Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def as_integer(value: Any) -> Any:
-    """Convert a float without a fraction, such as 16.0, to an integer (R66).
+    """Convert a float without a fraction, such as 16.0, to an integer.
 
     Applies to the elements of an array as well; other values are returned unchanged.
 
@@ -82,7 +82,7 @@ def check_token_count(prompts: Any, name: str) -> None:
 
 
 class SamplingInput(BaseModel):
-    """The parameters that all dialects share (R8-R12); null means unset.
+    """The parameters that all dialects share; null means unset.
 
     Strict: "0.5" and true are not numbers. Each description completes the sentence "… must be …"
     of the error that names the field.
@@ -133,7 +133,7 @@ class SamplingInput(BaseModel):
     allowed_token_ids: (
         Annotated[list[_TokenId], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None
     ) = Field(None, description=f"an array of 1 to {MAX_ALLOWED_TOKENS} token ids")
-    # For speculative decoding with a draft model (R17).
+    # For speculative decoding with a draft model.
     num_assistant_tokens: int | None = Field(
         None, ge=1, le=MAX_DRAFTED, description=f"a whole number from 1 to {MAX_DRAFTED}"
     )
@@ -159,7 +159,7 @@ class SamplingDefaults:
     top_k: int = -1
 
 
-# R49.
+# The defaults of RunPod jobs.
 JOB_DEFAULTS = SamplingDefaults(max_tokens=150, temperature=0.7, top_p=0.9, top_k=50)
 
 

@@ -1,4 +1,4 @@
-"""Warnings about keys of a request that are misspelled or in the wrong object (R61)."""
+"""Warnings about keys of a request that are misspelled or in the wrong object."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KnownKeys:
     With `warns_about_all` every unknown key causes a warning; otherwise only keys that resemble a
     known key do.
 
-    Unknown keys never fail a request (R16). Immutable, for use by any thread.
+    Unknown keys never fail a request. Immutable, for use by any thread.
     """
 
     def __init__(

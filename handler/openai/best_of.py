@@ -1,4 +1,4 @@
-"""Build a request for each candidate answer, and select the best answers (R5, R10, R15)."""
+"""Build a request for each candidate answer, and select the best answers."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class OpenAICall:
             self.parameters = replace(self.parameters, sampling=sampling)
         self.streaming = self.parameters.streaming
         if self.streaming and len(self.prompts) > 1 and not stream_multi_prompt:
-            raise InvalidRequest("Streaming is only supported for single prompts", "prompt")  # R28
+            raise InvalidRequest("Streaming is only supported for single prompts", "prompt")
         self.id = f"{spec.id_prefix}-{os.urandom(16).hex()}"
         self._options = options
         self._validation = body.get("validation")
@@ -155,7 +155,7 @@ class OpenAICall:
                 and the dialect refuses such calls.
         """
         if (name := self._unavailable_draft_parameter) is not None and not capabilities.draft:
-            raise InvalidRequest(f"{name} needs a draft model, and none is loaded", name)  # R17
+            raise InvalidRequest(f"{name} needs a draft model, and none is loaded", name)
         if self.parameters.suffix and not capabilities.infill:
             self._update_requests(
                 _keep_sampling, f"suffix is not supported by {capabilities.model} and was ignored"
@@ -205,7 +205,7 @@ class OpenAICall:
         )
 
     def _check_afterwards(self, constraint: Constraint, what: str) -> None:
-        """Check answers against a constraint that the engine cannot hold them to (R39, R61).
+        """Check answers against a constraint that the engine cannot hold them to.
 
         An answer that does not match is generated once more, unless it was streamed.
 

@@ -1,4 +1,4 @@
-"""The `/v1/chat/completions` endpoint (R33-R36)."""
+"""The `/v1/chat/completions` endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode one choice of a response that is not streamed, and the finish reason (R3, R35)."""
+"""Encode one choice of a response that is not streamed, and the finish reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode a call's answers as server-sent events (R19-R22, R36)."""
+"""Encode a call's answers as server-sent events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ChunkEncoder:
 
     The parts that all chunks of a choice share are encoded once, so an event costs only the
     encoding of its text. Each method returns complete events, because some clients decode every
-    network read by itself (R29). `echoes` has one item per prompt; `include_usage` is the result of
+    network read by itself. `echoes` has one item per prompt; `include_usage` is the result of
     `read_include_usage`.
     """
 
@@ -104,10 +104,10 @@ class ChunkEncoder:
         return self._encode_text(index, text, tokens) if text or tokens else b""
 
     def encode_closing(self, answer: CompletedAnswer, index: int) -> bytes:
-        """Return a choice's finish reason, without text (R21); after the last choice, the usage.
+        """Return a choice's finish reason, without text; after the last choice, the usage.
 
-        Without stream_options the usage is on the last such chunk (S0). With include_usage it has a
-        chunk of its own. With include_usage false it is not sent (R22).
+        Without stream_options the usage is on the last such chunk. With include_usage it has a
+        chunk of its own. With include_usage false it is not sent.
         """
         self._answers[index] = answer
         choice = self._choices[index]

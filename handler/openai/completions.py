@@ -1,4 +1,4 @@
-"""The `/v1/completions` endpoint (R1-R6, R13, R14, R19-R22)."""
+"""The `/v1/completions` endpoint."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _PLAIN_TEXT = ResponseMode()
 
 
 def _read_prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
-    """Return the prompts of a body, which may have any of R5's four forms.
+    """Return the prompts of a body, in any of the API's four forms.
 
     Raises:
-        InvalidRequest: the form is wrong, with R6's exact message, or there are too many prompts.
+        InvalidRequest: the form is wrong, with the message that clients match on, or there are too
+            many prompts.
     """
     prompts = body.get("prompt")
     check_token_count(prompts, "prompt")

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """The behaviour of one route prefix where the source documents disagree.
+    """The behaviour of one route prefix where the APIs it imitates disagree.
 
     Everything else is shared by all prefixes.
 
-    - `usage_by_default`: a stream's last chunk has the usage if `stream_options` is unset (R22).
-    - `role_in_every_delta`: every delta has a role, as S1 requires (R36).
+    - `usage_by_default`: a stream's last chunk has the usage if `stream_options` is unset.
+    - `role_in_every_delta`: every delta has a role, because clients of the `oracle` dialect
+      read it from each of them.
     - `stop_in_stream`: streamed text includes the stop string, and a request that asks for the
-      opposite is refused (R25).
-    - `best_of_is_one`: `best_of` defaults to 1 instead of `n` (R15).
-    - `one_logprob`: `logprobs` must be 1, and cannot be streamed (R13).
-    - `named_errors`: the `code` of an error is a name instead of the HTTP status (R53).
+      opposite is refused.
+    - `best_of_is_one`: `best_of` defaults to 1 instead of `n`.
+    - `one_logprob`: `logprobs` must be 1, and cannot be streamed.
+    - `named_errors`: the `code` of an error is a name instead of the HTTP status.
     - `rejects_unavailable_draft`: parameters of a draft model are refused if no draft model is
-      loaded or if two of them are set (R17). Other dialects warn.
+      loaded or if two of them are set. Other dialects warn.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Dialect:
     best_of_is_one: bool = False
     one_logprob: bool = False
     top_p_above_zero: bool = False
-    # Maximum and default of `max_tokens` for requests with `ignore_eos` (R10).
+    # Maximum and default of `max_tokens` for requests with `ignore_eos`.
     max_tokens_ignoring_eos: int | None = None
     named_errors: bool = False
     rejects_unavailable_draft: bool = False

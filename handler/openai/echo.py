@@ -1,4 +1,4 @@
-"""The prompt that is repeated before its answer with `echo: true` (R14)."""
+"""The prompt that is repeated before its answer with `echo: true`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream a call as blocks of server-sent events, including its errors and `[DONE]` (R19, R30)."""
+"""Stream a call as blocks of server-sent events, including its errors and `[DONE]`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def stream_events(
     """Yield a streamed answer as blocks of complete server-sent events, `[DONE]` last.
 
     Text that arrives while the reader is busy becomes one event, or several of at most `part_chars`
-    characters. An error after the first text is sent as an event and ends the stream (R30).
+    characters. An error after the first text is sent as an event and ends the stream.
     """
     events = b""
     try:

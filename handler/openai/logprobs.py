@@ -1,4 +1,4 @@
-"""Encode log-probabilities in the formats of OpenAI's completions and chats (R13)."""
+"""Encode log-probabilities in the formats of OpenAI's completions and chats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode an assistant's message: whole, or part by part for a stream (R35, R39)."""
+"""Encode an assistant's message: whole, or part by part for a stream."""
 
 from __future__ import annotations
 

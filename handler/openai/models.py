@@ -1,4 +1,4 @@
-"""The names of a model, its aliases and its adapters, and their `/models` objects (R7, R63)."""
+"""The names of a model, its aliases and its adapters, and their `/models` objects."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ParallelGenerations(Abortable):
     """Merges the streams of a call with several choices into one stream of parts.
 
     `open` waits for the first part, so an error before any text is raised while an HTTP status can
-    still be sent (R30). `abort` stops all generations. A task per generation reads its stream, and
+    still be sent. `abort` stops all generations. A task per generation reads its stream, and
     waits while the reader is slow. Not thread-safe; used by the task that opened it.
     """
 

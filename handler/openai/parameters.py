@@ -39,7 +39,7 @@ _DRAFT_PARAMETERS = ("num_assistant_tokens", "assistant_confidence_threshold")
 
 
 class CompletionInput(SamplingInput):
-    """Parameters of `/completions` (R8, R13-R15)."""
+    """Parameters of `/completions`."""
 
     max_tokens: int | None = Field(
         None, ge=0, le=MAX_INT32, description=f"a whole number from 0 to {MAX_INT32}"
@@ -55,7 +55,7 @@ class CompletionInput(SamplingInput):
 
 
 class ChatInput(SamplingInput):
-    """Parameters of `/chat/completions` (R8, R13, R15)."""
+    """Parameters of `/chat/completions`."""
 
     n: int | None = Field(None, ge=1, le=MAX_N, description=f"a whole number from 1 to {MAX_N}")
     logprobs: bool | None = Field(None, description="true or false")
@@ -110,7 +110,7 @@ def read_parameters(
     candidates, length_penalty = n, 1.0
     if isinstance(fields, CompletionInput):
         if streaming and fields.best_of is not None:
-            # R65: the best candidate is known only when all are complete.
+            # The best candidate is known only when all are complete.
             warnings += ("best_of was ignored, because the answer is streamed",)
         else:
             candidates = _read_candidates(fields, n, dialect)
@@ -186,7 +186,7 @@ def _read_suffix(fields: OpenAIInput) -> str:
 
 
 def _check_draft(body: Mapping[str, Any]) -> None:
-    """Check that at most one parameter of a draft model is set (R17). Raises InvalidRequest."""
+    """Check that at most one parameter of a draft model is set. Raises InvalidRequest."""
     names = [name for name in _DRAFT_PARAMETERS if body.get(name) is not None]
     if len(names) > 1:
         raise InvalidRequest(f"{names[0]} must not come with {names[1]}", names[0])

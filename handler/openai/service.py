@@ -229,7 +229,7 @@ class OpenAIService:
             ]
 
     async def _create_empty_answers(self, call: OpenAICall) -> list[CompletedAnswer]:
-        """Return the answers of a call with `max_tokens: 0`, which only count the prompts (R8)."""
+        """Return the answers of a call with `max_tokens: 0`, which only count the prompts."""
         log_warnings(call.request, call.request.warnings)
         answers = []
         for prompt in call.prompts:
@@ -257,7 +257,7 @@ class OpenAIService:
 def _naming_parameters(call: OpenAICall) -> Iterator[None]:
     """Name the parameters of the call in errors of the engine.
 
-    The engine names `prompt` where a chat has `messages` (R73). It names `grammar` or `json_schema`
+    The engine names `prompt` where a chat has `messages`. It names `grammar` or `json_schema`
     where the client may have set another parameter, such as `regex`.
     """
     constraint = call.response_mode.constraint

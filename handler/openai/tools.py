@@ -1,4 +1,4 @@
-"""Read `tools` and `tool_choice`: the functions that a model may or must call (R39)."""
+"""Read `tools` and `tool_choice`: the functions that a model may or must call."""
 
 from __future__ import annotations
 

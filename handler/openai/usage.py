@@ -1,4 +1,4 @@
-"""Count the tokens of a call, and read whether a stream reports them (R4, R5, R22, R23)."""
+"""Count the tokens of a call, and read whether a stream reports them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_include_usage(
     """Return whether a stream ends with a usage chunk; None puts the usage on the last choice.
 
     `stream_options` may have any other member, such as OpenAI's `include_obfuscation`. A null
-    counts as unset (R66).
+    counts as unset.
 
     Raises:
         InvalidRequest: `stream_options` is not an object, its `include_usage` is not a boolean, or
@@ -40,7 +40,7 @@ def read_include_usage(
 
 
 def total_usage(answers: Sequence[CompletedAnswer], prompt_count: int) -> dict[str, Any]:
-    """Return the OpenAI usage object: each prompt counts once, each candidate's tokens count (R5).
+    """Return the OpenAI usage object: each prompt counts once, each candidate's tokens count.
 
     The cached tokens of a prompt are the tokens that its first candidate reused.
     """

@@ -1,4 +1,4 @@
-"""Take a model's output apart while it arrives (R39, R72)."""
+"""Take a model's output apart while it arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find environment variables that look like settings and have no effect, to warn at start (R61)."""
+"""Find environment variables that look like settings and have no effect, to warn at start."""
 
 from __future__ import annotations
 

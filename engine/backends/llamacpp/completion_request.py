@@ -55,7 +55,7 @@ def build_completion_request(
         "presence_penalty": sampling.presence_penalty,
         "ignore_eos": sampling.ignore_eos,
         "preserved_tokens": list(preserved_tokens),
-        # The whole prompt and answer (R62); llama.cpp's own window is 64 tokens.
+        # The whole prompt and answer; llama.cpp's own window is 64 tokens.
         "repeat_last_n": context_length,
         "logit_bias": [
             [token, bias] for token, bias in _build_bias(sampling, prompt_tokens).items()
@@ -93,7 +93,7 @@ def _build_length_grammar(min_tokens: int) -> str:
 def _build_bias(sampling: SamplingParams, prompt_tokens: RenderedPrompt) -> Mapping[int, float]:
     """Return the bias of tokens, which also makes up for what llama.cpp does differently.
 
-    llama.cpp counts the prompt's tokens for `frequency_penalty` and `presence_penalty` too (R62).
+    llama.cpp counts the prompt's tokens for `frequency_penalty` and `presence_penalty` too.
     The bias takes that away again: exactly for the former, unless there is a `repetition_penalty`
     as well. The latter then never affects a token that the prompt has too.
     """

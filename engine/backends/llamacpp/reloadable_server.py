@@ -16,7 +16,7 @@ from engine.errors import BackendFailed, ModelLoadFailed
 class ReloadableServer:
     """One server that any number of requests with the same draft settings use at a time.
 
-    llama.cpp reads the draft settings only when it is loaded (R17). A request with other settings
+    llama.cpp reads the draft settings only when it is loaded. A request with other settings
     waits until the server is idle and then reloads it; a request without settings uses the server
     as it is. Requests are served in order of arrival; otherwise requests that need no reload could
     delay a reload forever. Thread-safe.

@@ -381,7 +381,7 @@ class RkllmBackend:
         model, runtime = self.loaded_model, self.loaded_model.runtime
         context = self._config.context_length
         reload_ms = model.load_for_sampling(sampling)
-        # At the end of the context the runtime would shift its window and continue (R8). Only the
+        # At the end of the context the runtime would shift its window and continue. Only the
         # runtime knows the length of a text prompt.
         free_tokens = context - (len(runtime_input) if isinstance(runtime_input, list) else 0)
         limit = min(sampling.max_tokens or free_tokens, free_tokens)

@@ -10,7 +10,7 @@ from engine.prompts.chat_template import KNOWN_MARKERS
 from engine.request import SamplingParams
 
 _MAX_LOGPROBS = 20
-# The sampling of the first load. These are R49's defaults, so requests without parameters match.
+# The sampling of the first load: the defaults of jobs, so a job without parameters needs no reload.
 DEFAULT_SAMPLING = SamplingParams(temperature=0.7, top_p=0.9, top_k=50)
 SAMPLING_PARAMETERS = (
     "temperature",
