@@ -1,4 +1,4 @@
-"""Requests that a web page makes its visitor's browser send to a server on the same machine.
+"""Requests that a web page makes its visitor's browser send to a server on the same machine (R71).
 
 Every route of the application is tried, as read from its route table, so a new route is tried too.
 """

@@ -102,6 +102,25 @@ async def test_chats_and_vectors(serve: Serve, clients: Clients) -> None:
         assert done.error_file_id is None
 
 
+async def test_prompt_of_a_line_that_is_too_long_has_the_code_of_openai(
+    serve: Serve, clients: Clients, script: ScriptFactory
+) -> None:
+    # R64, R73
+    client = clients(await serve(script({}, context_length=64)))
+    long = " ".join(["word"] * 200)
+    completion = await client.ended(await client.create([call("a", long)]))
+    (failed,) = await client.lines(completion.error_file_id)
+    error = failed["response"]["body"]["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+
+    turns = [{"role": "user", "content": long}]
+    line = chat("c") | {"body": chat("c")["body"] | {"messages": turns}}
+    answered = await client.ended(await client.create([line], "/v1/chat/completions"))
+    (failed,) = await client.lines(answered.error_file_id)
+    error = failed["response"]["body"]["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+
+
 async def test_lines_for_another_endpoint_fail_the_batch_by_their_numbers(
     serve: Serve, clients: Clients
 ) -> None:
