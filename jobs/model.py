@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field, fields
+import dataclasses
+import uuid
+from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 # A JSON value as UTF-8 text. Inputs and outputs are passed on without being parsed.
@@ -117,22 +117,8 @@ class Job:
         return size if self.error is None else size + len(self.error)
 
     def replace(self, **changes: Any) -> Job:
-        """Return a copy of this job with some fields changed.
-
-        Takes a third of the time of `dataclasses.replace`, which inspects each field. Every job is
-        copied at least twice.
-        """
-        job: Job = object.__new__(Job)
-        for set_field, value in zip(_FIELD_SETTERS, _field_values(self), strict=True):
-            set_field(job, value)
-        for name, value in changes.items():
-            object.__setattr__(job, name, value)
-        return job
-
-
-_FIELD_NAMES = [each.name for each in fields(Job)]
-_field_values = attrgetter(*_FIELD_NAMES)
-_FIELD_SETTERS = [getattr(Job, name).__set__ for name in _FIELD_NAMES]
+        """Return a copy of this job with some fields changed."""
+        return dataclasses.replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,16 +138,8 @@ class Limits:
 
 
 def new_id(*, sync: bool) -> str:
-    """Return a job id in RunPod's format: a random UUID with a prefix for sync jobs and a suffix.
-
-    Takes a quarter of the time of `uuid.uuid4`.
-    """
-    digits = os.urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return (
-        f"{'sync-' if sync else ''}{digits[:8]}-{digits[8:12]}-4{digits[13:16]}"
-        f"-{variant}{digits[17:20]}-{digits[20:]}-u1"
-    )
+    """Return a job id in RunPod's format: a random UUID, a prefix for sync jobs, and a suffix."""
+    return f"{'sync-' if sync else ''}{uuid.uuid4()}-u1"
 
 
 def _milliseconds(seconds: float) -> int:

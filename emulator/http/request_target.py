@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 
 from starlette.types import Scope
 
@@ -52,12 +51,7 @@ class RequestTarget:
 
 def classify(scope: Scope) -> RequestTarget:
     """Return the target of a request; an unknown path belongs to the client API."""
-    return _classify_path(scope["path"])
-
-
-# Several middlewares classify each request.
-@lru_cache(maxsize=64)
-def _classify_path(path: str) -> RequestTarget:
+    path: str = scope["path"]
     if path in OPEN_PATHS or path == METRICS_PATH:
         return RequestTarget(RouteGroup.PUBLIC, path[1:])
     parts = path.split("/")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobs import StoreUnavailable, StoreUnusable
@@ -23,12 +21,12 @@ class StartupErrorFilter:
         # The start failed for a reason that a restart does not remove.
         self.is_unusable = False
 
-    # Not a coroutine function: every request passes here, and a coroutine costs time.
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; filter the errors of the lifespan's start."""
         if scope["type"] == "lifespan":
-            return self._run_lifespan(scope, receive, send)
-        return self._app(scope, receive, send)
+            await self._run_lifespan(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         failure: Message | None = None

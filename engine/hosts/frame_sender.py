@@ -8,9 +8,6 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-import orjson
-
-from common.frames import add_header
 from common.process_utils import exit_now
 from engine.channel import DeltaChannel
 from engine.errors import EngineError
@@ -47,8 +44,6 @@ BUFFERED_DELAY_S = 0.2
 # Delayed deltas are sent earlier when there are this many.
 MAX_DELAYED_DELTAS = 1_000
 _NEVER_S = threading.TIMEOUT_MAX
-# The JSON that `_build_frame` makes of one token of one run without log-probability.
-_SINGLE_DELTA_FRAME = b'{"deltas":[[%d,[%b],null]]}'
 
 
 class FrameSender:
@@ -178,17 +173,13 @@ class FrameSender:
             self._enqueue(last)
             return
         try:
-            urgent, pending = self._urgent.pending, self._channel.pending
-            if self._unsent or self._is_closed or len(pending) > MAX_FRAME_DELTAS:
+            has_many = len(self._channel.pending) > MAX_FRAME_DELTAS
+            if self._unsent or self._is_closed or has_many:
                 self._enqueue(last)
                 return
-            if last is None or urgent or pending or type(last[1]) is not Delta:
-                last_items = [] if last is None else [last]
-                batch = [*self._urgent.drain(), *self._drain(), *last_items]
-                frame = encode(_build_frame(batch))
-            else:
-                # For a lone token all caches are cold, and each step takes ten times as long.
-                frame = add_header(_SINGLE_DELTA_FRAME % (last[0], orjson.dumps(last[1].text)))
+            last_items = [] if last is None else [last]
+            batch = [*self._urgent.drain(), *self._drain(), *last_items]
+            frame = encode(_build_frame(batch))
             self._unsent = frame
             sent_bytes = self._sock.send(frame, socket.MSG_DONTWAIT)
             self._unsent = frame[sent_bytes:]

@@ -226,23 +226,8 @@ class SqliteJournal:
         if self.write_error is not None:
             logger.info("the job database is written again")
         self.write_error = None
-        self._resolve_written(changes.waiters)
+        _resolve(changes.waiters)
         self._update_capacity()
-
-    def _resolve_written(self, waiters: Sequence[asyncio.Future[None]]) -> None:
-        """Resolve the waiters of a written batch.
-
-        If all clients waited for the same batch and were resumed together, the disk would be idle
-        while they submit their next jobs, and the event loop during each commit. So with many
-        waiters half of them are resumed two iterations of the loop later: by then the next batch,
-        with the jobs of the first half, is being written.
-        """
-        is_overlapping = bool(self._pending) or len(waiters) < _MIN_SPLIT_WAITERS
-        count = len(waiters) if is_overlapping else len(waiters) // 2
-        _resolve(waiters[:count])
-        if later := waiters[count:]:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(lambda: loop.call_soon(_resolve, later))
 
     async def _handle_failure(
         self, batches: Sequence[WriteBatch], new_ids: Sequence[str], answer: Any

@@ -60,7 +60,7 @@ def test_replace_changes_only_the_named_fields() -> None:
     assert job.status is JobStatus.IN_QUEUE
     with pytest.raises(FrozenInstanceError):
         copy.attempt = 4  # type: ignore[misc]
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError, match="state"):
         job.replace(state=JobStatus.FAILED)
 
 
