@@ -22,7 +22,7 @@ from engine.errors import (
 )
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
 from engine.hosts.base import Host
-from engine.hosts.pool import PoolHost
+from engine.hosts.copies import CopiesHost
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
@@ -55,7 +55,7 @@ class Engine:
         self._hosts: tuple[Host, ...] = tuple(
             host(each, config.timeouts, self._hooks) for each in (config.backend, *config.copies)
         )
-        self._host = self._hosts[0] if len(self._hosts) == 1 else PoolHost(self._hosts)
+        self._host = self._hosts[0] if len(self._hosts) == 1 else CopiesHost(self._hosts)
         self._host.on_change(self._on_host_change)
         self._admission = Admission(config.slots, config.max_queue)
         self._run_ids = itertools.count(1)

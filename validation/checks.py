@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from validation.findings import Issue, Removal, Subject
 from validation.intents import excerpt
+from validation.issues import Issue, Removal, Subject
 from validation.money import MoneyFinder
 from validation.overlap import find_shared_passages
 from validation.phrases import Phrases

@@ -8,8 +8,8 @@ from typing import Self
 
 from validation.checks import AnswerCase, Checks
 from validation.classifier import IntentClassifier, MissingNumpy
-from validation.findings import Issue, Subject
 from validation.intents import IntentDetector
+from validation.issues import Issue, Subject
 from validation.rules import DEFAULT_RULES, Rules, RulesError, add_location, load_rules
 from validation.sanitizer import Sanitizer
 from validation.verdict import AnswerCheck, Options, Repairer, Verdict

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from validation.findings import Issue, Removal, Subject
+from validation.issues import Issue, Removal, Subject
 
 
 class AnswerCheck(Protocol):

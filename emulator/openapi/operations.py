@@ -81,12 +81,12 @@ TAGS = {
 }
 # Documented on the page about OpenAI's API, docs/openai.md.
 OPENAI_TAGS = frozenset({_OPENAI, _BATCHES, _ALIASES})
-_NOT_THERE = (404,)
-_SENT = (400, 413, 415)
-_NEW = (*_SENT, 429, 503)
+_NOT_FOUND = (404,)
+_BODY_ERRORS = (400, 413, 415)
+_CREATION_ERRORS = (*_BODY_ERRORS, 429, 503)
 # The request's job was cancelled; its worker was lost or returned no valid answer.
 _JOB = (499, 502)
-_ORDERED = (
+_PAGE_QUERY = (
     _query("after", "The id after which the page begins.", type="string"),
     _query("order", "The order of the creation times.", enum=["asc", "desc"], default="desc"),
 )
@@ -110,7 +110,7 @@ def _openai(
     tag: str = _OPENAI,
     **rest: Any,
 ) -> Operation:
-    errors = (*_NEW, 404, 500, 504, *errors)
+    errors = (*_CREATION_ERRORS, 404, 500, 504, *errors)
     return Operation(summary=summary, tag=tag, response=response, body=body, errors=errors, **rest)
 
 
@@ -179,7 +179,7 @@ OPERATIONS = {
         "Queue a job",
         "Accepted",
         body="NewJob",
-        errors=_NEW,
+        errors=_CREATION_ERRORS,
         description="Returns the job's id as soon as the job is stored. Read the result with "
         "`/status/{job_id}`, or stream the output with `/stream/{job_id}`.",
     ),
@@ -188,9 +188,9 @@ OPERATIONS = {
         "Job",
         body="NewJob",
         query=(_WAIT,),
-        errors=(*_NEW, 404),
+        errors=(*_CREATION_ERRORS, 404),
     ),
-    "/status/{job_id}": _client("Get a job's status and result", "Job", errors=_NOT_THERE),
+    "/status/{job_id}": _client("Get a job's status and result", "Job", errors=_NOT_FOUND),
     "/status-sync/{job_id}": _client(
         "Wait for a job's result", "Job", query=(_WAIT,), errors=(400, 404)
     ),
@@ -213,7 +213,7 @@ OPERATIONS = {
         errors=(503,),
     ),
     "/requests": _client("List the newest jobs", "Jobs"),
-    "/requests/{job_id}": _client("Get a job with its input", "JobAndInput", errors=_NOT_THERE),
+    "/requests/{job_id}": _client("Get a job with its input", "JobAndInput", errors=_NOT_FOUND),
     f"{ENDPOINT}/health": _client("Count the jobs and workers of an endpoint", "EndpointHealth"),
     "/job-take/{worker}": _worker("Take a job", "TakenJob", errors=(429,), may_be_empty=True),
     "/job-take-batch/{worker}": _worker(
@@ -278,30 +278,30 @@ OPERATIONS = {
         "File",
         body="NewFile",
         content_types=(FORM,),
-        errors=(*_SENT, 503, 507),
+        errors=(*_BODY_ERRORS, 503, 507),
     ),
     "GET /v1/files": _batches(
         "List files",
         "Files",
         query=(
             _limit(10_000, 10_000),
-            *_ORDERED,
+            *_PAGE_QUERY,
             _query("purpose", "Only files with this purpose.", type="string"),
         ),
         errors=(400,),
     ),
-    "GET /v1/files/{file_id}": _batches("Get a file's description", "File", errors=_NOT_THERE),
+    "GET /v1/files/{file_id}": _batches("Get a file's description", "File", errors=_NOT_FOUND),
     "DELETE /v1/files/{file_id}": _batches("Delete a file", "DeletedFile", errors=(400, 404, 507)),
     "/v1/files/{file_id}/content": _batches(
-        "Download a file", "FileContent", response_type=BYTES, errors=_NOT_THERE
+        "Download a file", "FileContent", response_type=BYTES, errors=_NOT_FOUND
     ),
     "POST /v1/batches": _batches(
-        "Create a batch", "Batch", body="NewBatch", errors=(*_NEW, 404, 507)
+        "Create a batch", "Batch", body="NewBatch", errors=(*_CREATION_ERRORS, 404, 507)
     ),
     "GET /v1/batches": _batches(
-        "List batches", "Batches", query=(_limit(100, 20), *_ORDERED), errors=(400,)
+        "List batches", "Batches", query=(_limit(100, 20), *_PAGE_QUERY), errors=(400,)
     ),
-    "/v1/batches/{batch_id}": _batches("Get a batch", "Batch", errors=_NOT_THERE),
+    "/v1/batches/{batch_id}": _batches("Get a batch", "Batch", errors=_NOT_FOUND),
     "/v1/batches/{batch_id}/cancel": _batches("Cancel a batch", "Batch", errors=(400, 404, 507)),
     "/tokenize": _openai("Tokenize a text", "Tokens", "Tokenize"),
     "/detokenize": _openai("Turn token ids into text", "Detokenized", "Detokenize"),
@@ -338,7 +338,7 @@ OPERATIONS = {
         summary="Get a job of any endpoint, or follow it as server-sent events",
         tag=_CONSOLE,
         response="ConsoleJob",
-        errors=_NOT_THERE,
+        errors=_NOT_FOUND,
         can_stream=True,
     ),
     "/v2/serverless/{endpoint}/workers": Operation(
@@ -373,11 +373,11 @@ OPERATIONS = {
         "Add a rule that makes requests fail",
         "FaultRule",
         body="NewFaultRule",
-        errors=_SENT,
+        errors=_BODY_ERRORS,
     ),
     "GET /faults": _faults("List the rules and the faults", "FaultRules"),
     "DELETE /faults": _faults("Delete all rules", "DeletedFaultRules"),
-    "DELETE /faults/{rule_id}": _faults("Delete a rule", "FaultRule", errors=_NOT_THERE),
+    "DELETE /faults/{rule_id}": _faults("Delete a rule", "FaultRule", errors=_NOT_FOUND),
     "/health": Operation(summary="Get the state of the server", tag=_SERVER, response="Health"),
 }
 

@@ -13,7 +13,7 @@ from textwrap import shorten
 
 from engine.errors import RequestRejected
 from engine.prompts.reasoning import THINK_CLOSE
-from engine.schema.cost import MAX_REPETITIONS, count_repetitions
+from engine.schema.grammar_cost import MAX_REPETITIONS, count_repetitions
 
 MAX_GRAMMAR_CHARS = 100_000
 # Levels of groups, or of a schema and of references that follow each other. llguidance recurses,
@@ -21,7 +21,7 @@ MAX_GRAMMAR_CHARS = 100_000
 MAX_LEVELS = 400
 # Some 3,000 fields of a schema. A larger grammar takes seconds to compile, during which no abort is
 # possible.
-MAX_SYMBOLS = 20_000
+MAX_GRAMMAR_SYMBOLS = 20_000
 LARK_HEADER = "%llguidance {}\n"
 _LARK_START = re.compile(r"^start\s*:", re.MULTILINE)
 _MAX_REASON_CHARS = 300
@@ -144,7 +144,7 @@ def _find_violation(grammar: str) -> str | None:
     from llguidance import LLMatcher, LLParserLimits
 
     rules = grammar.removeprefix(LARK_HEADER)
-    limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_SYMBOLS)
+    limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_GRAMMAR_SYMBOLS)
     has_failed, messages = LLMatcher.validate_grammar_with_warnings(
         LLMatcher.grammar_from_lark(rules), limits=limits
     )

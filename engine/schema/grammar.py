@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import RequestRejected
-from engine.schema.client_grammar import MAX_LEVELS, MAX_SYMBOLS, format_start
-from engine.schema.cost import find_cost_violation, resolve_ref
+from engine.schema.client_grammar import MAX_GRAMMAR_SYMBOLS, MAX_LEVELS, format_start
+from engine.schema.grammar_cost import find_cost_violation, resolve_ref
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -79,7 +79,7 @@ def _find_library_violation(schema: str) -> str | None:
     except ValueError as error:
         # It also refuses JSON with more than 128 levels.
         return _shorten(str(error), _MAX_REASON_CHARS)
-    limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_SYMBOLS)
+    limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_GRAMMAR_SYMBOLS)
     has_failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
     return _shorten(messages[0], _MAX_REASON_CHARS) if has_failed else None
 

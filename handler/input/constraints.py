@@ -21,7 +21,7 @@ from engine.schema.client_grammar import (
     build_choice_grammar,
     build_regex_grammar,
 )
-from engine.schema.cost import MAX_REPETITIONS, count_repetitions, find_cost_violation
+from engine.schema.grammar_cost import MAX_REPETITIONS, count_repetitions, find_cost_violation
 from handler.errors import InvalidRequest
 from handler.input.unknown_keys import KnownKeys
 from validation.options.form import BadWordsCheck, ChoiceCheck, RegexCheck

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.json_size import exceeds
 from common.value_description import describe_value
-from engine.schema.cost import count_repetitions
+from engine.schema.grammar_cost import count_repetitions
 from handler.errors import InvalidRequest
 from handler.input.unknown_keys import KnownKeys
 from validation import Options

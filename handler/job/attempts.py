@@ -32,8 +32,8 @@ class Attempts:
             await self._engine.ready()
         return None
 
-    def should_rerun(self, kind: Interruption) -> bool:
-        """Record an interruption and return whether the job runs again."""
+    def record_interruption(self, kind: Interruption) -> bool:
+        """Count an interruption; return whether the job runs again."""
         self._crashes += kind is Interruption.CRASH
         return self._crashes < MAX_CRASHES
 

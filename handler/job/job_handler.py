@@ -135,7 +135,7 @@ class JobHandler:
         slot: Slot | None = None,
         *,
         include_in_result: Callable[[bool], object] = lambda is_included: None,
-        should_rerun: Callable[[Interruption, str], bool] = lambda kind, reason: False,
+        on_interruption: Callable[[Interruption, str], bool] = lambda kind, reason: False,
     ) -> AsyncGenerator[Any, None]:
         """Yield a job's outputs for the SDK as they are generated (STREAM_MODE=generator).
 
@@ -147,8 +147,8 @@ class JobHandler:
         part of the list that becomes the job's result: outputs that go to a bucket are not, and the
         pointer to them is the last output.
 
-        `should_rerun` is called with the reason if the engine fails before the first output. If it
-        returns True, the stream ends without an output, and the caller runs the job again.
+        `on_interruption` is called with the reason if the engine fails before the first output. If
+        it returns True, the stream ends without an output, and the caller runs the job again.
         """
         request: JobRequest | None = None
         has_output = False
@@ -165,7 +165,7 @@ class JobHandler:
         except Exception as error:
             failure = error_info(error)
             kind = find_interruption(error, is_dead=self.is_dead)
-            if kind is not None and not has_output and should_rerun(kind, failure.message):
+            if kind is not None and not has_output and on_interruption(kind, failure.message):
                 return
             include_in_result(True)
             yield self._sdk_error(_format_error(failure, request))

@@ -39,6 +39,7 @@ class Dialect:
 
 
 OPENAI = Dialect(name="openai", usage_by_default=True)
+# The chat API that was published as "Shard Oracle"; its routes have no prefix.
 ORACLE = Dialect(name="oracle", role_in_every_delta=True, named_errors=True)
 OVMS = Dialect(
     name="ovms",

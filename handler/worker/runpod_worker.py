@@ -109,7 +109,7 @@ def make_handler(
                     return jobs.sdk_output(result)
                 await dead_engine_exit.hold()
             reason = result.reason or ""
-            if not attempts.should_rerun(result.interruption):
+            if not attempts.record_interruption(result.interruption):
                 return jobs.sdk_output(attempts.build_failure(reason))
             logger.warning("the job runs again: %s", reason)
             slot = await attempts.next_slot()
@@ -145,7 +145,7 @@ def make_generator_handler(
                 return True
 
             outputs = jobs.stream(
-                job, slot, include_in_result=include_in_result, should_rerun=record_interruption
+                job, slot, include_in_result=include_in_result, on_interruption=record_interruption
             )
             try:
                 async for output in outputs:
@@ -162,7 +162,7 @@ def make_generator_handler(
             kind, reason = interruption
             if jobs.is_dead and dead_engine_exit is not None:
                 await dead_engine_exit.hold()
-            if jobs.is_dead or not attempts.should_rerun(kind):
+            if jobs.is_dead or not attempts.record_interruption(kind):
                 include_in_result(True)
                 yield {"error": reason if jobs.is_dead else attempts.build_failure(reason).error}
                 return

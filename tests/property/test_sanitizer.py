@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validation.findings import Removal
+from validation.issues import Removal
 from validation.rules import load_rules
 from validation.sanitizer import Sanitizer
 from validation.sanitizer.edits import Edit, apply_edits, compose_edits

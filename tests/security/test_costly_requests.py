@@ -16,7 +16,12 @@ import pytest
 from engine import BackendConfig, Engine
 from engine.errors import EngineCrashed, RequestRejected
 from engine.request import GenerationRequest, SamplingParams
-from engine.schema.cost import MAX_ITEMS, MAX_LENGTH, MAX_OPTIONAL_PARTS, find_cost_violation
+from engine.schema.grammar_cost import (
+    MAX_ITEMS,
+    MAX_LENGTH,
+    MAX_OPTIONAL_PARTS,
+    find_cost_violation,
+)
 from tests.conftest import EngineFactory
 from tests.integration.emulator.conftest import Serve
 from tests.llama_grammar import allows

@@ -9,7 +9,7 @@ from typing import Any
 
 import re2
 
-from validation.findings import Issue
+from validation.issues import Issue
 from validation.linear_pattern import OTHER_SPACE, LinearPattern, literal
 from validation.options.folded_text import INVISIBLE
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import re2
 
-from validation.findings import Issue
+from validation.issues import Issue
 
 _MAX_NAMED_CHOICES = 5
 # Memory of a compiled expression.

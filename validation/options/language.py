@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from validation.arrays import import_numpy
-from validation.findings import Issue
+from validation.issues import Issue
 from validation.options import MissingPart
 
 # How much prose is read, and how many letters are needed for a reliable result.

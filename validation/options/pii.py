@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator
 
-from validation.findings import Removal
+from validation.issues import Removal
 from validation.options.folded_text import fold_text
 from validation.options.payment import find_cards, find_ibans
 from validation.options.phones import find_phone_numbers

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from validation.findings import Issue
+from validation.issues import Issue
 from validation.options import MissingPart
 from validation.options.schema_cost import SchemaCost
 

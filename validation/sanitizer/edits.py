@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from validation.findings import Removal
+from validation.issues import Removal
 
 
 class Edit(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from validation.findings import Removal
+from validation.issues import Removal
 from validation.rules import SanitizerRule
 from validation.sanitizer.budget import Budget, BudgetExceeded
 from validation.sanitizer.edits import Edit, apply_edits, compose_edits, select_edits, to_removals

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from validation.checks import AnswerCase, Checks, check_names
-from validation.findings import Removal, Subject
+from validation.issues import Removal, Subject
 from validation.rules import CheckRule, Example, Intent, Place, Rules
 
 EXAMPLES = [Example(catches="-", leaves="-")]

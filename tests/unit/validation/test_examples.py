@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from validation.checks import AnswerCase, Checks, check_names
-from validation.findings import Subject
+from validation.issues import Subject
 from validation.rules import CheckRule, Example, SanitizerRule, load_rules
 from validation.sanitizer import Sanitizer
 from validation.sanitizer.sanitizer import RULE_IDS

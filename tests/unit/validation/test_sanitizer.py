@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from validation.findings import Removal
+from validation.issues import Removal
 from validation.rules import Example, SanitizerRule, load_rules
 from validation.sanitizer import Sanitizer
 from validation.sanitizer.edits import Edit, to_removals

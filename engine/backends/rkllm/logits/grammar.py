@@ -14,7 +14,7 @@ from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
-from engine.schema.client_grammar import MAX_SYMBOLS, prepare_grammar
+from engine.schema.client_grammar import MAX_GRAMMAR_SYMBOLS, prepare_grammar
 from engine.schema.grammar import build_grammar
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -82,7 +82,7 @@ class Constraint:
         self._size = size
         self._excluded_tokens = np.array(excluded_tokens, np.intp)
         # Verbose errors would contain parts of the answer.
-        limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_SYMBOLS)
+        limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_GRAMMAR_SYMBOLS)
         self._matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
         self._raise_on_error("cannot be followed")
         self._mask_words = np.zeros(-(-size // _MASK_WORD_BITS), np.uint32)

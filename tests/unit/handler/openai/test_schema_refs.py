@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.schema.cost import resolve_ref
+from engine.schema.grammar_cost import resolve_ref
 from handler.openai.schema_refs import move_refs
 from handler.openai.tools import read_tools
 

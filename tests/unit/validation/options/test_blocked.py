@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validation.findings import Issue
+from validation.issues import Issue
 from validation.options.blocked import Blocklist
 
 TERM = Issue("blocked_term", "The request contains a word or phrase that is not allowed here.")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from validation.findings import Issue
+from validation.issues import Issue
 from validation.options import MissingPart, language
 from validation.options.language import MAX_CHARS, NAMES, LanguageCheck, extract_prose
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from validation.findings import Removal
+from validation.issues import Removal
 from validation.options.payment import has_iban_checksum, is_card_number
 from validation.options.pii import KINDS, PiiRedactor
 

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from validation.findings import Issue
+from validation.issues import Issue
 from validation.options import MissingPart
 from validation.options.schema import MAX_ISSUES, SchemaCheck
 

@@ -18,8 +18,8 @@ from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
-from engine.schema.client_grammar import MAX_GRAMMAR_CHARS, MAX_SYMBOLS
-from engine.schema.cost import MAX_SYMBOLS as MAX_ESTIMATED_SYMBOLS
+from engine.schema.client_grammar import MAX_GRAMMAR_CHARS, MAX_GRAMMAR_SYMBOLS
+from engine.schema.grammar_cost import MAX_SCHEMA_SYMBOLS
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
 
 END = "</s>"
@@ -249,7 +249,7 @@ def test_schema_that_is_too_large_is_refused(tester: ConstraintTester) -> None:
     with pytest.raises(
         RequestRejected,
         match="^json_schema: answers cannot be held to it: it would become a grammar of about "
-        f"[0-9]+ symbols, and at most {MAX_ESTIMATED_SYMBOLS} are allowed$",
+        f"[0-9]+ symbols, and at most {MAX_SCHEMA_SYMBOLS} are allowed$",
     ):
         tester.constraint(json_schema={"type": "object", "properties": fields})
 
@@ -286,13 +286,13 @@ def test_exceeded_parser_limits_raise_an_error(
 
 
 def test_grammar_that_is_too_large_is_refused(tester: ConstraintTester) -> None:
-    text = "root ::= " + " ".join(f"r{number}" for number in range(MAX_SYMBOLS))
-    text += "".join(f'\nr{n} ::= "a" | "b"' for n in range(MAX_SYMBOLS))
+    text = "root ::= " + " ".join(f"r{number}" for number in range(MAX_GRAMMAR_SYMBOLS))
+    text += "".join(f'\nr{n} ::= "a" | "b"' for n in range(MAX_GRAMMAR_SYMBOLS))
     message = f"^grammar: it must have at most {MAX_GRAMMAR_CHARS} characters, got {len(text)}$"
     with pytest.raises(RequestRejected, match=message):
         tester.constraint(grammar=text)
     # The text itself is short enough.
-    text = "root ::= " + "x* " * MAX_SYMBOLS + '\nx ::= "a"'
+    text = "root ::= " + "x* " * MAX_GRAMMAR_SYMBOLS + '\nx ::= "a"'
     assert len(text) < MAX_GRAMMAR_CHARS
     with pytest.raises(RequestRejected, match=r"grammar: it cannot be followed: .*grammar size"):
         tester.constraint(grammar=text)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from engine.schema.cost import MAX_SYMBOLS, estimate_symbols, find_cost_violation
 from engine.schema.grammar import find_number_violation
+from engine.schema.grammar_cost import MAX_SCHEMA_SYMBOLS, estimate_symbols, find_cost_violation
 from tests.llama_grammar import MIN_SYMBOLS, GrammarProcess
 
 _NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -116,7 +116,7 @@ def test_estimate_is_at_least_the_size_of_the_real_grammar(
     # Schemas that the library cannot hold to, or that allow nothing, have no size.
     assume(not grammar_process.why_not_made(schema))
     estimate = estimate_symbols(schema)
-    assert estimate <= MAX_SYMBOLS
+    assert estimate <= MAX_SCHEMA_SYMBOLS
     # The measure begins at the size of any JSON value.
     assert grammar_process.symbols_of(schema) <= max(estimate + MIN_SYMBOLS, MIN_SYMBOLS)
 

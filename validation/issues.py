@@ -1,4 +1,4 @@
-"""The data types of validation: removals, issues and the answer to validate."""
+"""Issues of an answer, passages removed from it, and the answer to validate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Removal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One finding of a check: the stable id of its rule and a sentence for users.
+    """What a check objects to: the stable id of its rule and a sentence for users.
 
     A `Verdict` has two lists of these: issues and notices.
     """

@@ -3,7 +3,7 @@
 llguidance expands each item that `minItems` and `maxItems` allow into symbols of a grammar. So a
 schema of 40 bytes could take gigabytes, in a thread of llama.cpp that serves no other request
 meanwhile; above 500,000 symbols llama.cpp drops the grammar without an error. The limits are
-measured: `tests/property/test_schema_cost.py` compares the estimate with llama.cpp's own library.
+measured: `tests/property/test_grammar_cost.py` compares the estimate with llama.cpp's own library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 # Some 1,600 properties, compiled in about 0.2 s.
-MAX_SYMBOLS = 40_000
+MAX_SCHEMA_SYMBOLS = 40_000
 # Optional items and properties of all values that are allowed at one position of an answer.
 # llguidance's parser keeps two entries per part in one row, and drops the grammar above 2,000.
 MAX_OPTIONAL_PARTS = 1_000
@@ -72,10 +72,10 @@ def find_cost_violation(schema: Mapping[str, Any]) -> str | None:
         symbols = estimate_symbols(schema)
     except _NotEstimatedError as error:
         return str(error)
-    if symbols > MAX_SYMBOLS:
+    if symbols > MAX_SCHEMA_SYMBOLS:
         return (
-            f"it would become a grammar of about {symbols} symbols, and at most {MAX_SYMBOLS} are "
-            "allowed"
+            f"it would become a grammar of about {symbols} symbols, and at most "
+            f"{MAX_SCHEMA_SYMBOLS} are allowed"
         )
     optional = _OptionalParts(schema).count(schema)
     if optional > MAX_OPTIONAL_PARTS:
@@ -413,7 +413,7 @@ def _find_part_violation(path: tuple[str, ...], part: Mapping[str, Any]) -> str 
     for name in _LENGTHS:
         if (count := _as_count(part.get(name))) > MAX_LENGTH:
             return f"{_format_path(path, name)} must be at most {MAX_LENGTH}, got {count}"
-    max_remainders = MAX_SYMBOLS // _SYMBOLS_PER_REMAINDER
+    max_remainders = MAX_SCHEMA_SYMBOLS // _SYMBOLS_PER_REMAINDER
     if "multipleOf" in part and _count_remainders(part["multipleOf"]) > max_remainders:
         return (
             f"{_format_path(path, 'multipleOf')} must have digits that make a number of at most "

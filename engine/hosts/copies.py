@@ -19,7 +19,7 @@ from engine.stream import TokenStream
 logger = logging.getLogger(__name__)
 
 
-class PoolHost:
+class CopiesHost:
     """Gives each run to the loaded copy with the fewest runs in flight.
 
     `capabilities.slots` is the sum over the loaded copies. It is updated when a copy dies, before

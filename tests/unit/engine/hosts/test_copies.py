@@ -11,8 +11,8 @@ import pytest
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineClosed, EngineDead, EngineError
+from engine.hosts.copies import CopiesHost
 from engine.hosts.downtime import Downtime
-from engine.hosts.pool import PoolHost
 from engine.stream import TokenStream
 from tests.waiting import WAIT_S, wait_until
 
@@ -95,77 +95,81 @@ def copies() -> list[FakeHost]:
 
 
 @pytest.fixture
-def pool(copies: list[FakeHost]) -> PoolHost:
-    return PoolHost(copies)
+def host(copies: list[FakeHost]) -> CopiesHost:
+    return CopiesHost(copies)
 
 
-def run(pool: PoolHost) -> None:
-    pool.start_run(cast("TokenStream", object()))
+def run(host: CopiesHost) -> None:
+    host.start_run(cast("TokenStream", object()))
 
 
-async def test_pool_is_ready_as_soon_as_one_copy_is(pool: PoolHost, copies: list[FakeHost]) -> None:
-    waiting = asyncio.create_task(pool.ready())
+async def test_pool_is_ready_as_soon_as_one_copy_is(
+    host: CopiesHost, copies: list[FakeHost]
+) -> None:
+    waiting = asyncio.create_task(host.ready())
     await asyncio.sleep(0)
     assert not waiting.done()
     copies[1].change(loaded=True)
     assert (await waiting).slots == 1
     copies[0].change(loaded=True)
-    assert (await pool.ready()).slots == 2
-    await pool.close()
+    assert (await host.ready()).slots == 2
+    await host.close()
 
 
-def test_run_goes_to_the_copy_with_the_fewest_runs(pool: PoolHost, copies: list[FakeHost]) -> None:
+def test_run_goes_to_the_copy_with_the_fewest_runs(
+    host: CopiesHost, copies: list[FakeHost]
+) -> None:
     for copy in copies:
         copy.change(loaded=True)
-    run(pool)
-    run(pool)
+    run(host)
+    run(host)
     assert [copy.running for copy in copies] == [1, 1]
     copies[0].runs.clear()
-    run(pool)
+    run(host)
     assert [copy.running for copy in copies] == [1, 1]
-    assert pool.running == 2
+    assert host.running == 2
 
 
-def test_copy_that_is_not_loaded_gets_no_runs(pool: PoolHost, copies: list[FakeHost]) -> None:
+def test_copy_that_is_not_loaded_gets_no_runs(host: CopiesHost, copies: list[FakeHost]) -> None:
     copies[0].change(loaded=True)
-    run(pool)
-    run(pool)
+    run(host)
+    run(host)
     assert [copy.running for copy in copies] == [2, 0]
 
 
-def test_slots_are_the_sum_over_loaded_copies(pool: PoolHost, copies: list[FakeHost]) -> None:
+def test_slots_are_the_sum_over_loaded_copies(host: CopiesHost, copies: list[FakeHost]) -> None:
     slots: list[int | None] = []
-    pool.on_change(lambda: slots.append(pool.capabilities.slots if pool.capabilities else None))
+    host.on_change(lambda: slots.append(host.capabilities.slots if host.capabilities else None))
     copies[0].change(loaded=True)
     copies[1].change(loaded=True)
     copies[0].change()
     copies[1].change()
     assert slots == [1, 2, 1, 1]
-    assert not pool.loaded
+    assert not host.loaded
 
 
-def test_pool_fails_with_its_last_copy(pool: PoolHost, copies: list[FakeHost]) -> None:
+def test_pool_fails_with_its_last_copy(host: CopiesHost, copies: list[FakeHost]) -> None:
     first, second = EngineDead("first"), EngineDead("second")
     copies[0].change(failure=first)
-    assert pool.failure is None
+    assert host.failure is None
     copies[1].change(failure=second)
-    assert pool.failure is first
+    assert host.failure is first
 
 
 async def test_ready_raises_when_the_last_copy_fails(
-    pool: PoolHost, copies: list[FakeHost]
+    host: CopiesHost, copies: list[FakeHost]
 ) -> None:
-    waiting = asyncio.create_task(pool.ready())
+    waiting = asyncio.create_task(host.ready())
     await asyncio.sleep(0)
     for copy, message in zip(copies, ("first", "second"), strict=True):
         copy.change(failure=EngineDead(message))
     with pytest.raises(EngineDead, match="first"):
         await asyncio.wait_for(waiting, WAIT_S)
-    await pool.close()
+    await host.close()
 
 
-def test_abandon_kills_every_copy(pool: PoolHost, copies: list[FakeHost]) -> None:
-    pool.abandon()
+def test_abandon_kills_every_copy(host: CopiesHost, copies: list[FakeHost]) -> None:
+    host.abandon()
     assert [copy.calls for copy in copies] == [["abandon"], ["abandon"]]
 
 
@@ -175,53 +179,53 @@ async def test_close_ends_waiting_ready_calls() -> None:
             return await asyncio.Future()
 
     loaded = FakeHost()
-    pool = PoolHost([loaded, Stuck()])
+    host = CopiesHost([loaded, Stuck()])
     loaded.change(loaded=True)
-    await pool.ready()
-    await pool.close()
+    await host.ready()
+    await host.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_copy_that_fails_to_load_is_logged_and_ignored(
-    pool: PoolHost, copies: list[FakeHost], caplog: pytest.LogCaptureFixture
+    host: CopiesHost, copies: list[FakeHost], caplog: pytest.LogCaptureFixture
 ) -> None:
-    waiting = asyncio.create_task(pool.ready())
+    waiting = asyncio.create_task(host.ready())
     await asyncio.sleep(0)
     copies[0].change(failure=EngineDead("no memory"))
     copies[1].change(loaded=True)
     await waiting
     await wait_until(lambda: "copy 0 of a model is not there: no memory" in caplog.text)
-    await pool.close()
+    await host.close()
 
 
 async def test_embedding_counts_as_load_and_other_calls_do_not(
-    pool: PoolHost, copies: list[FakeHost]
+    host: CopiesHost, copies: list[FakeHost]
 ) -> None:
     for copy in copies:
         copy.change(loaded=True)
     calls = [
-        asyncio.create_task(pool.call("embed", 1)),
-        asyncio.create_task(pool.call("render", 2)),
+        asyncio.create_task(host.call("embed", 1)),
+        asyncio.create_task(host.call("render", 2)),
     ]
     await wait_until(lambda: [copy.calls for copy in copies] == [["embed"], ["render"]])
-    run(pool)
+    run(host)
     assert [copy.running for copy in copies] == [0, 1]
     for copy in copies:
         copy.answers.set()
     assert await asyncio.gather(*calls) == [1, 2]
-    run(pool)
+    run(host)
     assert [copy.running for copy in copies] == [1, 1]
     # The finished embedding does not count any more.
-    run(pool)
+    run(host)
     assert [copy.running for copy in copies] == [2, 1]
 
 
-async def test_pool_forwards_calls_to_all_copies(pool: PoolHost, copies: list[FakeHost]) -> None:
-    pool.spawn()
-    pool.abort(7)
-    pool.kill_stuck_run(8, EngineDead("deaf"))
+async def test_pool_forwards_calls_to_all_copies(host: CopiesHost, copies: list[FakeHost]) -> None:
+    host.spawn()
+    host.abort(7)
+    host.kill_stuck_run(8, EngineDead("deaf"))
     copies[0].restarts = 2
-    assert pool.restarts == 2
-    await pool.close()
+    assert host.restarts == 2
+    await host.close()
     for copy in copies:
         assert copy.calls == ["spawn", "abort 7", "kill_stuck_run 8", "close"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.schema.cost import (
+from engine.schema.grammar_cost import (
     MAX_ITEMS,
     MAX_LENGTH,
     MAX_OPTIONAL_PARTS,
