@@ -1,4 +1,4 @@
-"""kill -9 at each place where a crash could cost something, one by one."""
+"""Kill the server at each failpoint, and check that no acknowledged job is lost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import pytest
 import pytest_asyncio
 
 from common.failpoints import MARKER_VARIABLE, NAME_VARIABLE
-from tests.crashes.hook import Hook
+from tests.crashes import database
+from tests.crashes.hook import WebhookReceiver
 from tests.crashes.parts import AT_START, LOCKED, PARTS, STORE_KILLED, in_store
-from tests.crashes.scene import FAR, Gone, Scene
+from tests.crashes.recording_client import FAR, RecordingClient, ServerDisconnected
 from tests.crashes.server import Server
 from tests.crashes.template import ROOT, Template
 from tests.waiting import wait_until
@@ -40,47 +41,47 @@ SETTINGS = {
 
 
 @dataclass
-class Yesterday:
-    """A database with a job that has ended, one that waits, one that somebody has."""
+class PreparedServer:
+    """The database of a killed server, with a completed job, a waiting one and a leased one."""
 
     folder: Path
-    scene: Scene
+    recorder: RecordingClient
     template: Template
-    hook: Hook
+    webhooks: WebhookReceiver
 
-    def begin(self, folder: Path) -> tuple[Server, Scene]:
-        """Return a server on a copy of it that is not started yet, and what was heard so far."""
+    def copy_to(self, folder: Path) -> tuple[Server, RecordingClient]:
+        """Return a server on a copy of the database, not started yet, and a copy of the client."""
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        return Server(folder, SETTINGS, self.template), copy.deepcopy(self.scene)
+        return Server(folder, SETTINGS, self.template), copy.deepcopy(self.recorder)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def yesterday(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Yesterday]:
+async def prepared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PreparedServer]:
     folder = tmp_path_factory.mktemp("yesterday")
     template = await Template.open()
-    async with Hook.open() as hook:
-        scene = Scene(hook.url)
+    async with WebhookReceiver.open() as webhooks:
+        recorder = RecordingClient(webhooks.url)
         server = Server(folder, SETTINGS, template)
         try:
             await server.start()
-            async with server.client() as scene.http:
-                await scene.ends(await scene.run("default"))
-                await scene.run(FAR)
-                await scene.run(FAR)
-                await scene.keep()
-            # The lease is written a moment later.
-            await asyncio.sleep(0.2)
+            async with server.client() as recorder.http:
+                await recorder.wait_for_end(await recorder.run("default"))
+                await recorder.run(FAR)
+                await recorder.run(FAR)
+                await recorder.hold_job()
+            # The server writes the lease after its response.
+            await wait_until(lambda: database.read(server.database).statuses["IN_PROGRESS"] == 1)
             await server.kill()
             assert await server.orphans() == []
-            del scene.http
-            yield Yesterday(folder, scene, template, hook)
+            del recorder.http
+            yield PreparedServer(folder, recorder, template, webhooks)
         finally:
             await server.close()
             await template.close()
 
 
-async def test_every_failpoint_of_the_source_has_its_kill() -> None:
-    found = {
+async def test_every_failpoint_of_the_source_has_a_scenario() -> None:
+    names = {
         name
         for folder in ("jobs", "emulator")
         for path in (ROOT / folder).rglob("*.py")
@@ -88,8 +89,8 @@ async def test_every_failpoint_of_the_source_has_its_kill() -> None:
         if path.parent.name != "batches"
         for name in _failpoints(path.read_text())
     }
-    assert sorted(found) == sorted(PARTS)
-    assert len(found) >= 25
+    assert sorted(names) == sorted(PARTS)
+    assert len(names) >= 25
 
 
 def _failpoints(source: str) -> Iterator[str]:
@@ -107,17 +108,17 @@ def _failpoints(source: str) -> Iterator[str]:
             yield str(name.value)
 
 
-async def test_server_whose_store_never_lives_to_read_says_so_and_ends(
-    yesterday: Yesterday, tmp_path: Path
+async def test_server_exits_with_a_message_when_each_store_process_dies_at_its_start(
+    prepared: PreparedServer, tmp_path: Path
 ) -> None:
-    server, _ = yesterday.begin(tmp_path)
+    server, _ = prepared.copy_to(tmp_path)
     try:
-        # Without a mark each store process dies there.
+        # Without a marker file each store process dies at this failpoint.
         await server.spawn(**{NAME_VARIABLE: "store-loading"})
-        assert await server.ended() == 3
-        said = server.last_words()
-        assert "the server does not start: the job database jobs.sqlite3 was not read" in said
-        assert "Traceback" not in said, said
+        assert await server.wait_for_exit() == 3
+        log = server.log_end()
+        assert "the server does not start: the job database jobs.sqlite3 was not read" in log
+        assert "Traceback" not in log, log
     finally:
         await server.close()
 
@@ -132,44 +133,46 @@ async def test_server_whose_store_never_lives_to_read_says_so_and_ends(
     "store-answered",
 )
 @pytest.mark.parametrize("name", sorted(PARTS))
-async def test_killed_at(name: str, yesterday: Yesterday, tmp_path: Path) -> None:
-    server, scene = yesterday.begin(tmp_path)
+async def test_jobs_survive_a_kill_at(name: str, prepared: PreparedServer, tmp_path: Path) -> None:
+    server, recorder = prepared.copy_to(tmp_path)
     mark = tmp_path / "mark"
     try:
-        await _day(name, mark, server, scene)
+        await _run_until_killed(name, mark, server, recorder)
         assert mark.exists(), "nothing was killed"
         await server.close()
         await server.start()
-        async with server.client() as scene.http:
-            await scene.check()
+        async with server.client() as recorder.http:
+            await recorder.check()
         assert await server.orphans() == []
     finally:
         await server.close()
-    assert "Traceback" not in server.last_words(), server.last_words()
-    for job_id in scene.hooked:
-        # At least once, and each time the same.
-        told = yesterday.hook.told[job_id]
-        assert all(each == told[0] for each in told)
+    assert "Traceback" not in server.log_end(), server.log_end()
+    for job_id in recorder.with_webhook:
+        # A webhook is delivered at least once, and each time with the same payload.
+        payloads = prepared.webhooks.received[job_id]
+        assert all(payload == payloads[0] for payload in payloads)
 
 
-async def _day(name: str, mark: Path, server: Server, scene: Scene) -> None:
-    """Live until the kill, or through it where only the store process dies."""
+async def _run_until_killed(
+    name: str, mark: Path, server: Server, recorder: RecordingClient
+) -> None:
+    """Run the scenario of a failpoint until the server, or only its store process, is killed."""
     environment = {NAME_VARIABLE: name, MARKER_VARIABLE: str(mark)}
     if name in AT_START:
         await server.spawn(**environment)
         await wait_until(mark.exists)
         if in_store(name):
-            # Another one reads the database.
-            await server.settle()
-            assert server.lives, server.last_words()
+            # Another store process reads the database.
+            await server.wait_until_settled()
+            assert server.is_running, server.log_end()
         else:
-            assert await server.ended() == -signal.SIGKILL
+            assert await server.wait_for_exit() == -signal.SIGKILL
         return
     await server.spawn(**environment)
-    await server.settle()
-    if not server.lives:
-        # A lease of yesterday is over before the server answers, where the machine is busy.
-        assert await server.ended() == -signal.SIGKILL
+    await server.wait_until_settled()
+    if not server.is_running:
+        # On a busy machine the copied lease may expire before the server is healthy.
+        assert await server.wait_for_exit() == -signal.SIGKILL
         return
     if name in STORE_KILLED:
         pid = server.store_pid
@@ -177,20 +180,20 @@ async def _day(name: str, mark: Path, server: Server, scene: Scene) -> None:
         os.kill(pid, signal.SIGKILL)
     lock = _locked(server.database) if name in LOCKED else None
     try:
-        async with server.client() as scene.http:
-            doing = asyncio.ensure_future(PARTS[name](scene))
+        async with server.client() as recorder.http:
+            running = asyncio.ensure_future(PARTS[name](recorder))
             if lock is not None:
                 await wait_until(mark.exists)
                 lock.close()
-            await doing
+            await running
             await wait_until(mark.exists)
-    except Gone:
+    except ServerDisconnected:
         assert not in_store(name), "the server has to live on"
     finally:
         if lock is not None:
             lock.close()
     if not in_store(name):
-        assert await server.ended() == -signal.SIGKILL
+        assert await server.wait_for_exit() == -signal.SIGKILL
 
 
 def _locked(database: Path) -> sqlite3.Connection:

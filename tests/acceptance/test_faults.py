@@ -1,4 +1,4 @@
-"""Faults on purpose at a real server, met by an SDK worker and a client that tries again."""
+"""Injected faults on a real server, with an SDK worker and a client that retries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(150)
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[Platform]:
-    found = Platform(
+    platform = Platform(
         tmp_path,
         LOCAL_WORKER="off",
         LOG_LEVEL="INFO",
@@ -29,50 +29,50 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
         FAULT_LOSE_LEASE="0.4",
         FAULT_SEED="7",
     )
-    yield found
-    found.close()
+    yield platform
+    platform.close()
 
 
 @pytest.fixture
 def worker(platform: Platform, tmp_path: Path) -> Iterator[SDKWorker]:
     folder = tmp_path / "worker"
     folder.mkdir()
-    # Its pings tell of a result that it has given up to send.
-    found = SDKWorker(
+    # The worker's pings show the server that it has dropped a result.
+    worker = SDKWorker(
         platform,
         ENDPOINT,
         folder,
         [str(HANDLERS)],
         {"KIND": ENDPOINT, "RUNPOD_PING_INTERVAL": "1000"},
     )
-    yield found
-    found.close()
+    yield worker
+    worker.close()
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("worker")
-def test_every_job_is_answered_once_whatever_fails(platform: Platform) -> None:
+def test_every_job_is_answered_once_despite_faults(platform: Platform) -> None:
     refused: list[int] = []
 
-    def asked(method: str, path: str, body: object = None) -> dict[str, object] | None:
-        answer = platform.client.request(method, f"/v2/{ENDPOINT}/{path}", json=body)
-        if answer.status_code != 200:
-            refused.append(answer.status_code)
+    def request_or_none(method: str, path: str, body: object = None) -> dict[str, object] | None:
+        response = platform.client.request(method, f"/v2/{ENDPOINT}/{path}", json=body)
+        if response.status_code != 200:
+            refused.append(response.status_code)
             return None
-        found: dict[str, object] = answer.json()
-        return found
+        payload: dict[str, object] = response.json()
+        return payload
 
-    def sent(number: int) -> Job:
+    def submit(number: int) -> Job:
         body = {"input": {"say": f"job {number}"}}
-        accepted = becomes(lambda: asked("POST", "run", body))
+        accepted = becomes(lambda: request_or_none("POST", "run", body))
         return Job(platform, ENDPOINT, str(accepted["id"]))
 
-    def ended(job: Job) -> dict[str, object] | None:
-        found = asked("GET", f"status/{job.id}")
-        return found if found and found["status"] not in ("IN_QUEUE", "IN_PROGRESS") else None
+    def read_final(job: Job) -> dict[str, object] | None:
+        payload = request_or_none("GET", f"status/{job.id}")
+        return payload if payload and payload["status"] not in ("IN_QUEUE", "IN_PROGRESS") else None
 
-    for number, job in enumerate([sent(number) for number in range(JOBS)]):
-        status = becomes(partial(ended, job), 2 * WAIT_S)
+    for number, job in enumerate([submit(number) for number in range(JOBS)]):
+        status = becomes(partial(read_final, job), 2 * WAIT_S)
         assert status["status"] == "COMPLETED", status
         assert status["output"] == {"said": f"job {number}", "job": ["id", "input"]}
     assert set(refused) == {429, 500}

@@ -1,1 +1,1 @@
-"""The server under kills: what it acknowledged must be there, and be there once."""
+"""Tests that kill the server: each acknowledged job must exist, with one result."""

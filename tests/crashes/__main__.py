@@ -1,4 +1,4 @@
-"""`python -m tests.crashes JOBS KILLS [SEED]`: the crash test as long as you like, in rounds."""
+"""`python -m tests.crashes JOBS KILLS [SEED]`: run the crash test for any length, in rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.crashes.run import crash
 
-# A round has a database and a seed of its own, so that what it finds can be had again.
+# Each round has its own database and seed, so that a failure can be reproduced.
 ROUND = 2_000
 
 
@@ -29,15 +29,15 @@ def main() -> int:
             )
         broken += [f"seed {report.seed}: {each}" for each in report.broken]
         total += report.numbers()
-        _say(f"round {number + 1} of {rounds}, {report}")
+        _print_line(f"round {number + 1} of {rounds}, {report}")
         for sentence in report.broken:
-            _say(f"  broken: {sentence}")
-    counted = ", ".join(f"{count:,} {what}" for what, count in total.items())
-    _say(f"in all: {counted}; {len(broken)} promises broken")
+            _print_line(f"  broken: {sentence}")
+    totals = ", ".join(f"{count:,} {what}" for what, count in total.items())
+    _print_line(f"in all: {totals}; {len(broken)} promises broken")
     return 1 if broken else 0
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

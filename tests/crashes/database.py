@@ -1,4 +1,4 @@
-"""The second witness: what is on the disk."""
+"""Read the job database from the disk, to compare it with the responses."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class OnDisk:
 
     healthy: bool
     statuses: Counter[str]
-    # How often each job was handed out.
+    # How often each job was leased.
     attempts: dict[str, int]
     outputs: dict[str, bytes | None]
 
 
 def read(path: Path) -> OnDisk:
-    """Read it all."""
+    """Read the whole database."""
     database = sqlite3.connect(path)
     try:
-        (said,) = database.execute("PRAGMA integrity_check").fetchone()
+        (integrity,) = database.execute("PRAGMA integrity_check").fetchone()
         rows = database.execute("SELECT id, status, state, output FROM jobs").fetchall()
     finally:
         database.close()
     return OnDisk(
-        healthy=said == "ok",
+        healthy=integrity == "ok",
         statuses=Counter(status for _, status, _, _ in rows),
         attempts={job_id: orjson.loads(state)["attempt"] for job_id, _, state, _ in rows},
         outputs={job_id: output for job_id, _, _, output in rows},

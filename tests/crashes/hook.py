@@ -1,4 +1,4 @@
-"""The receiver of webhooks: says 200 and keeps what it was told."""
+"""A receiver of webhooks, which responds 200 and keeps the payloads."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any, Self
 import orjson
 
 
-class Hook:
-    """What was told of each job, in order."""
+class WebhookReceiver:
+    """Keeps the payloads of each job, in order of arrival."""
 
     def __init__(self) -> None:
         self.url = ""
-        self.told: dict[str, list[dict[str, Any]]] = {}
+        self.received: dict[str, list[dict[str, Any]]] = {}
 
     @classmethod
     @asynccontextmanager
     async def open(cls) -> AsyncIterator[Self]:
-        hook = cls()
-        server = await asyncio.start_server(hook._serve, "127.0.0.1", 0)
-        hook.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        receiver = cls()
+        server = await asyncio.start_server(receiver._serve, "127.0.0.1", 0)
+        receiver.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         async with server:
-            yield hook
+            yield receiver
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode().lower():
                 length = int(head.partition("content-length:")[2].split("\r\n")[0])
                 job = orjson.loads(await reader.readexactly(length))
-                self.told.setdefault(job["id"], []).append(job)
+                self.received.setdefault(job["id"], []).append(job)
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
-            # Who tells may be killed in the middle.
+            # The sender may be killed in the middle of a request.
             pass
         finally:
             writer.close()

@@ -1,4 +1,4 @@
-"""Who is killed, in which order, and how."""
+"""The order of kills, and how each process is killed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tests.waiting import wait_until
 Target = Literal["server", "store", "engine host", "worker"]
 # Of a hundred kills.
 SHARES: dict[Target, int] = {"server": 20, "store": 30, "engine host": 25, "worker": 25}
-_FOUND_S = 30.0
+_PROCESS_TIMEOUT_S = 30.0
 
 
 def plan(count: int, rng: random.Random) -> list[Target]:
-    """Return the targets of so many kills, in a random order."""
+    """Return the targets of `count` kills, in a random order."""
     targets = [target for target, share in SHARES.items() for _ in range(share)]
-    found = [targets[at % len(targets)] for at in range(0, count)]
+    chosen = [targets[at % len(targets)] for at in range(0, count)]
     if count % len(targets):
-        # Less than a hundred, or what is left of the last: by the shares as well.
-        found = [targets[at * len(targets) // count] for at in range(count)]
-    rng.shuffle(found)
-    return found
+        # The count is no multiple of a hundred: take the targets by their shares.
+        chosen = [targets[at * len(targets) // count] for at in range(count)]
+    rng.shuffle(chosen)
+    return chosen
 
 
 class Killer:
-    """Kills, and starts again what nobody else would."""
+    """Kills processes, and restarts those that have no supervisor."""
 
     def __init__(
         self, server: Server, workers: Workers, ledger: Ledger, rng: random.Random
@@ -46,8 +46,8 @@ class Killer:
         self._generated = -1
         self._rng = rng
 
-    async def kill(self, target: Target, *, over: Callable[[], bool]) -> None:
-        """Kill one of a kind at a moment nobody has chosen; `over` says that no job is left."""
+    async def kill(self, target: Target, *, is_finished: Callable[[], bool]) -> None:
+        """Kill one process after a random delay; `is_finished` returns whether no job is open."""
         await asyncio.sleep(self._rng.random() * 0.02)
         if target == "server":
             await self._server.kill()
@@ -56,8 +56,11 @@ class Killer:
         elif target == "store":
             await self._kill_child(lambda: self._server.store_pid)
         elif target == "engine host":
-            # An engine that dies again and again without an answer in between is given up.
-            await wait_until(lambda: self._ledger.generated > self._generated or over(), _FOUND_S)
+            # The server gives up an engine that dies repeatedly without an answer in between.
+            await wait_until(
+                lambda: self._ledger.generated > self._generated or is_finished(),
+                _PROCESS_TIMEOUT_S,
+            )
             await self._kill_child(lambda: self._server.engine_pid)
             self._generated = self._ledger.generated
         else:
@@ -66,7 +69,7 @@ class Killer:
         self.done[target] += 1
 
     async def _kill_child(self, find: Callable[[], int | None]) -> None:
-        await wait_until(lambda: find() is not None, _FOUND_S)
-        # It may just have been followed by another.
+        await wait_until(lambda: find() is not None, _PROCESS_TIMEOUT_S)
+        # The process may have ended since, and its successor not have started.
         if (pid := find()) is not None:
             os.kill(pid, signal.SIGKILL)

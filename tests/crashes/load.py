@@ -1,4 +1,4 @@
-"""Everything clients do, mixed and without end."""
+"""A random mix of everything that clients do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.integration.emulator.serving import RawConnection
 
 _SSE = {"accept": "text/event-stream"}
 _PROMPT = "what came of the ten thousand jobs that were sent this morning"
-_ENDS_S = 30.0
+_JOB_TIMEOUT_S = 30.0
 
 
 class Load:
-    """Some clients side by side; each picks what it does next."""
+    """Concurrent clients; each picks its next operation at random."""
 
     def __init__(self, http: httpx2.AsyncClient, port: int, hook_url: str, seed: int) -> None:
         self.done: Counter[str] = Counter()
@@ -46,8 +46,8 @@ class Load:
     def jobs(self) -> int:
         return self.done.total()
 
-    async def go_on(self, clients: int, pause_s: float) -> None:
-        """Be so many clients until cancelled."""
+    async def run_clients(self, clients: int, pause_s: float) -> None:
+        """Run this many clients until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(clients):
                 group.create_task(self._client(pause_s))
@@ -55,55 +55,55 @@ class Load:
     async def _client(self, pause_s: float) -> None:
         while True:
             kind = self._rng.choice(self._kinds)
-            async with asyncio.timeout(_ENDS_S):
+            async with asyncio.timeout(_JOB_TIMEOUT_S):
                 await kind()
             self.done[kind.__name__.strip("_")] += 1
             await asyncio.sleep(pause_s)
 
     async def _run(self) -> None:
         fields = {"webhook": self._hook_url} if self._rng.random() < 0.2 else {}
-        await self._ended("default", await self._sent("default", **fields))
+        await self._wait_for_completion("default", await self._submit("default", **fields))
 
     async def _far(self) -> None:
-        await self._ended("far", await self._sent("far"))
+        await self._wait_for_completion("far", await self._submit("far"))
 
     async def _runsync(self) -> None:
-        told = await self._post("/runsync", {"input": {"prompt": _PROMPT}})
-        assert told["status"] == "COMPLETED", told
+        job = await self._post("/runsync", {"input": {"prompt": _PROMPT}})
+        assert job["status"] == "COMPLETED", job
 
     async def _stream(self) -> None:
-        job_id = await self._sent("default")
-        said: list[Any] = []
+        job_id = await self._submit("default")
+        chunks: list[Any] = []
         while True:
-            answer = await self._http.get(f"/v2/default/stream/{job_id}")
-            told = answer.json()
-            said += told["stream"]
-            if told["status"] in FINAL:
+            response = await self._http.get(f"/v2/default/stream/{job_id}")
+            body = response.json()
+            chunks += body["stream"]
+            if body["status"] in FINAL:
                 break
-        assert said, told
+        assert chunks, body
 
     async def _events(self) -> None:
-        job_id = await self._sent("default")
+        job_id = await self._submit("default")
         path = f"/v2/default/stream/{job_id}"
-        async with self._http.stream("GET", path, headers=_SSE) as answer:
-            body = await answer.aread()
+        async with self._http.stream("GET", path, headers=_SSE) as response:
+            body = await response.aread()
         assert b"event: end" in body, body
 
     async def _cancel_waiting(self) -> None:
-        job_id = await self._sent("nobody")
-        told = await self._post(f"/v2/nobody/cancel/{job_id}", {})
-        assert told["status"] == "CANCELLED", told
+        job_id = await self._submit("nobody")
+        job = await self._post(f"/v2/nobody/cancel/{job_id}", {})
+        assert job["status"] == "CANCELLED", job
 
     async def _cancel_running(self) -> None:
-        job_id = await self._sent("default")
+        job_id = await self._submit("default")
         await asyncio.sleep(self._rng.random() * 0.02)
         await self._post(f"/v2/default/cancel/{job_id}", {})
 
     async def _chat(self) -> None:
         messages = [{"role": "user", "content": _PROMPT}]
         body = {"messages": messages, "stream": True}
-        async with self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            assert b"[DONE]" in await answer.aread()
+        async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            assert b"[DONE]" in await response.aread()
 
     async def _leave(self) -> None:
         with await RawConnection.connect(self._port) as wire:
@@ -116,16 +116,16 @@ class Load:
         assert (await self._http.post("/run", json={})).status_code == 400
         assert (await self._http.get("/v2/default/status/nothing")).status_code == 404
 
-    async def _sent(self, endpoint: str, **fields: Any) -> str:
+    async def _submit(self, endpoint: str, **fields: Any) -> str:
         body = {"input": {"prompt": _PROMPT}} | fields
         job_id: str = (await self._post(f"/v2/{endpoint}/run", body))["id"]
         return job_id
 
-    async def _ended(self, endpoint: str, job_id: str) -> None:
-        answer = await self._http.get(f"/v2/{endpoint}/status-sync/{job_id}")
-        assert answer.json()["status"] == "COMPLETED", answer.text
+    async def _wait_for_completion(self, endpoint: str, job_id: str) -> None:
+        response = await self._http.get(f"/v2/{endpoint}/status-sync/{job_id}")
+        assert response.json()["status"] == "COMPLETED", response.text
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
-        answer = await self._http.post(path, json=body)
-        assert answer.status_code == 200, (path, answer.text)
-        return answer.json()
+        response = await self._http.post(path, json=body)
+        assert response.status_code == 200, (path, response.text)
+        return response.json()

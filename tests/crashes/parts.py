@@ -1,4 +1,4 @@
-"""Small pieces of a server's day, each of which passes some failpoints."""
+"""Short scenarios of requests, each of which passes some failpoints."""
 
 from __future__ import annotations
 
@@ -6,109 +6,109 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
-from tests.crashes.scene import FAR, IDLE, LOST, Scene
+from tests.crashes.recording_client import FAR, IDLE, LOST, RecordingClient
 
-Part: TypeAlias = Callable[[Scene], Awaitable[None]]
+Part: TypeAlias = Callable[[RecordingClient], Awaitable[None]]
 
 _SHORT_MS = 50
 
 
-async def run(scene: Scene) -> None:
-    await scene.ends(await scene.run("default"))
+async def run(client: RecordingClient) -> None:
+    await client.wait_for_end(await client.run("default"))
 
 
-async def runsync(scene: Scene) -> None:
-    await scene.runsync("default", 5_000)
+async def runsync(client: RecordingClient) -> None:
+    await client.runsync("default", 5_000)
 
 
-async def runsync_in_vain(scene: Scene) -> None:
-    await scene.runsync(IDLE, 1_000)
+async def runsync_in_vain(client: RecordingClient) -> None:
+    await client.runsync(IDLE, 1_000)
 
 
-async def webhook(scene: Scene) -> None:
-    await scene.ends(await scene.run("default", webhook=scene.hook_url))
+async def webhook(client: RecordingClient) -> None:
+    await client.wait_for_end(await client.run("default", webhook=client.hook_url))
 
 
-async def cancel(scene: Scene) -> None:
-    job_id = await scene.run(IDLE)
-    await scene.cancel(job_id)
-    await scene.look(job_id)
+async def cancel(client: RecordingClient) -> None:
+    job_id = await client.run(IDLE)
+    await client.cancel(job_id)
+    await client.read_status(job_id)
 
 
-async def purge(scene: Scene) -> None:
-    ids = [await scene.run(IDLE) for _ in range(3)]
-    told = await scene.ask("POST", f"/v2/{IDLE}/purge-queue")
-    assert told["removed"] >= len(ids)
-    scene.cancelled.update(ids)
+async def purge(client: RecordingClient) -> None:
+    ids = [await client.run(IDLE) for _ in range(3)]
+    response = await client.request_json("POST", f"/v2/{IDLE}/purge-queue")
+    assert response["removed"] >= len(ids)
+    client.cancelled.update(ids)
     for job_id in ids:
-        await scene.look(job_id)
+        await client.read_status(job_id)
 
 
-async def work(scene: Scene) -> None:
-    job_id = await scene.run(FAR)
-    while (job := await scene.take(FAR, "one")) is not None:
-        said = job["input"]["prompt"]
-        await scene.tell("job-stream", FAR, "one", job["id"], {"output": said})
+async def work(client: RecordingClient) -> None:
+    job_id = await client.run(FAR)
+    while (job := await client.take(FAR, "one")) is not None:
+        text = job["input"]["prompt"]
+        await client.post_update("job-stream", FAR, "one", job["id"], {"output": text})
         progress = {"status": "IN_PROGRESS", "output": "half"}
-        await scene.tell("job-done", FAR, "one", job["id"], progress)
-        await scene.tell("job-done", FAR, "one", job["id"], {"output": said})
-    await scene.look(job_id)
+        await client.post_update("job-done", FAR, "one", job["id"], progress)
+        await client.post_update("job-done", FAR, "one", job["id"], {"output": text})
+    await client.read_status(job_id)
 
 
-async def retry(scene: Scene) -> None:
-    job_id = await scene.run(FAR)
-    while (job := await scene.take(FAR, "one")) is not None:
-        await scene.tell("job-done", FAR, "one", job["id"], {"error": "not today"})
-    await scene.ends(job_id)
-    await scene.retry(job_id)
+async def retry(client: RecordingClient) -> None:
+    job_id = await client.run(FAR)
+    while (job := await client.take(FAR, "one")) is not None:
+        await client.post_update("job-done", FAR, "one", job["id"], {"error": "not today"})
+    await client.wait_for_end(job_id)
+    await client.retry(job_id)
 
 
-async def runsync_again(scene: Scene) -> None:
-    await scene.runsync_again(LOST)
-    # The kill is to come after the retry was acknowledged.
-    await scene.run(IDLE)
+async def retry_runsync(client: RecordingClient) -> None:
+    await client.retry_runsync(LOST)
+    # The kill should come after the retry was acknowledged.
+    await client.run(IDLE)
 
 
-async def lost_worker(scene: Scene) -> None:
-    job_id = await scene.run(LOST)
-    listening = asyncio.create_task(scene.http.get(f"/v2/{LOST}/job-stop/leaver?gpu=none"))
-    # Nothing tells when the server has heard the call.
+async def lost_worker(client: RecordingClient) -> None:
+    job_id = await client.run(LOST)
+    listening = asyncio.create_task(client.http.get(f"/v2/{LOST}/job-stop/leaver?gpu=none"))
+    # No event shows when the server has received the request.
     await asyncio.sleep(0.1)
-    await scene.take(LOST, "leaver")
+    await client.take(LOST, "leaver")
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
-    await scene.taken_again(LOST, "two")
-    await scene.look(job_id)
+    await client.take_when_released(LOST, "two")
+    await client.read_status(job_id)
 
 
-async def silent_worker(scene: Scene) -> None:
-    await scene.run(LOST)
-    await scene.take(LOST, "silent")
-    await scene.taken_again(LOST, "two")
+async def silent_worker(client: RecordingClient) -> None:
+    await client.run(LOST)
+    await client.take(LOST, "silent")
+    await client.take_when_released(LOST, "two")
 
 
-async def time_to_live(scene: Scene) -> None:
-    job_id = await scene.run(IDLE, policy={"ttl": _SHORT_MS})
-    scene.passing.add(job_id)
-    await scene.ends(job_id)
+async def time_to_live(client: RecordingClient) -> None:
+    job_id = await client.run(IDLE, policy={"ttl": _SHORT_MS})
+    client.expiring.add(job_id)
+    await client.wait_for_end(job_id)
 
 
-async def time_limit(scene: Scene) -> None:
-    job_id = await scene.run(LOST, policy={"executionTimeout": _SHORT_MS})
-    await scene.take(LOST, "slow")
-    await scene.ends(job_id)
+async def time_limit(client: RecordingClient) -> None:
+    job_id = await client.run(LOST, policy={"executionTimeout": _SHORT_MS})
+    await client.take(LOST, "slow")
+    await client.wait_for_end(job_id)
 
 
-async def retention(scene: Scene) -> None:
-    await scene.runsync("default", 5_000)
+async def retention(client: RecordingClient) -> None:
+    await client.runsync("default", 5_000)
 
 
-async def start(scene: Scene) -> None:
-    """Passed before anybody can ask for anything."""
-    await scene.ask("GET", "/v2/default/health")
+async def start(client: RecordingClient) -> None:
+    """Read the health; the failpoints of a start are passed before any request."""
+    await client.request_json("GET", "/v2/default/health")
 
 
-# Which piece of the day passes which failpoint.
+# The scenario that passes each failpoint.
 PARTS: Mapping[str, Part] = {
     "cancel": cancel,
     "cancelled": cancel,
@@ -148,7 +148,7 @@ PARTS: Mapping[str, Part] = {
     "result-kept": work,
     "retried": retry,
     "retry": retry,
-    "run-accepted": runsync_again,
+    "run-accepted": retry_runsync,
     "runsync-ended": runsync,
     "store-answered": run,
     "store-appended": work,
@@ -168,12 +168,12 @@ PARTS: Mapping[str, Part] = {
     "webhook-delivered": webhook,
     "webhook-sending": webhook,
 }
-# Passed only when the database is locked by somebody else, or the store process is killed.
+# Passed only when another process locks the database, or the store process is killed.
 LOCKED = frozenset({"journal-refused", "store-refused"})
 STORE_KILLED = frozenset({"journal-again"})
 AT_START = frozenset(name for name, part in PARTS.items() if part is start)
 
 
 def in_store(name: str) -> bool:
-    """Tell whether it is the store process that dies there."""
+    """Return whether the store process, not the server, is killed at this failpoint."""
     return name.startswith("store-")

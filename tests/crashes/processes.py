@@ -1,4 +1,4 @@
-"""Looking at processes through /proc."""
+"""Information on processes from /proc."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ENGINE_HOST = "engine.hosts.child"
 
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started and not yet waited for."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            found += map(int, task.read_text().split())
+            pids += map(int, task.read_text().split())
         except OSError:
             continue
-    return found
+    return pids
 
 
 def child(pid: int, module: str) -> int | None:
@@ -33,7 +33,7 @@ def child(pid: int, module: str) -> int | None:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and is not yet collected does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

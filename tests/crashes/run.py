@@ -1,4 +1,4 @@
-"""One whole crash test: jobs sent while everything is killed, then every promise looked at."""
+"""One crash test: send jobs while processes are killed, then check every promise."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.crashes.server import Server
 from tests.crashes.template import Template
 from tests.crashes.workers import Workers
 
-# `default` has the local worker and one of the SDK's kind, `far` only those.
+# `default` has the local worker and an SDK worker, `far` has SDK workers only.
 _ENDPOINTS = ("default", "far")
 _WORKERS = ("default", "far", "far", "far")
 _SLOTS = 4
-_AT_ONCE = 24
+_CONCURRENCY = 24
 _SETTINGS = {
-    # A kill counts as a lost worker; here none is to fail for having been killed too often.
+    # A kill counts as a lost worker, and no job should fail here for too many of them.
     "MAX_LOSSES": "1000000",
     "MAX_JOBS": "1000000",
     "RESULT_RETENTION_S": "86400",
@@ -36,7 +36,7 @@ _SETTINGS = {
 
 @dataclass
 class Report:
-    """What a crash test found; `broken` is to be empty."""
+    """The result of a crash test; `broken` should be empty."""
 
     seed: int
     jobs: int = 0
@@ -44,7 +44,7 @@ class Report:
     failed: int = 0
     repeated: int = 0
     unacknowledged: int = 0
-    looks: int = 0
+    status_reads: int = 0
     broke_off: int = 0
     refused: Counter[tuple[int, str]] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -53,7 +53,7 @@ class Report:
     broken: list[str] = field(default_factory=list)
 
     def numbers(self) -> Counter[str]:
-        """Return what can be added up over several."""
+        """Return the figures that can be summed over several tests."""
         return Counter(
             {
                 "jobs": self.jobs,
@@ -63,7 +63,7 @@ class Report:
                 "failed with their engine host": self.failed,
                 "run more than once": self.repeated,
                 "accepted without a client knowing": self.unacknowledged,
-                "looks": self.looks,
+                "status reads": self.status_reads,
                 "connections broken off": self.broke_off,
                 "answers of 5xx": self.refused.total(),
                 "seconds": round(self.seconds),
@@ -71,19 +71,19 @@ class Report:
         )
 
     def __str__(self) -> str:
-        said = ", ".join(f"{count:,} {what}" for what, count in self.numbers().items())
+        counts = ", ".join(f"{count:,} {what}" for what, count in self.numbers().items())
         return (
-            f"seed {self.seed}: {said}, slowest start {self.slowest_start_s:.2f} s; "
+            f"seed {self.seed}: {counts}, slowest start {self.slowest_start_s:.2f} s; "
             f"{len(self.broken)} promises broken"
         )
 
 
 async def crash(folder: Path, *, jobs: int, kills: int, seed: int, warm: bool = False) -> Report:
-    """Run it in an empty folder; `warm` forks the servers, to have more kills in less time."""
+    """Run a crash test in an empty folder; `warm` forks the servers, because that starts faster."""
     began = time.monotonic()
     rng = random.Random(seed)
     script = folder / "script.json"
-    # Every prompt said back, slowly enough to be killed in the middle.
+    # Each prompt is returned, slowly enough to be killed in the middle.
     script.write_text(json.dumps({"answers": [{"delay_ms": 2}], "slots": _SLOTS}))
     template = await Template.open() if warm else None
     server = Server(folder, _SETTINGS | {"MODEL_PATH": str(script)}, template)
@@ -94,16 +94,16 @@ async def crash(folder: Path, *, jobs: int, kills: int, seed: int, warm: bool = 
             client = Client(http, _ENDPOINTS, seed)
             killer = Killer(server, workers, client.ledger, rng)
             await _under_kills(client, killer, jobs, plan(kills, rng))
-            await client.look_at_all(_AT_ONCE)
-            # What is true only in the server's memory is not true.
+            await client.read_all_statuses(_CONCURRENCY)
+            # Results must survive a restart, not only be in the server's memory.
             await server.kill()
             await server.start()
-            await client.look_at_all(_AT_ONCE)
+            await client.read_all_statuses(_CONCURRENCY)
         workers.close()
-        ended = await server.stop()
+        exit_code = await server.stop()
         broken = list(client.ledger.broken)
-        if ended != 0:
-            broken.append(f"the server ended with code {ended}: {server.last_words()}")
+        if exit_code != 0:
+            broken.append(f"the server ended with code {exit_code}: {server.log_end()}")
         broken += [f"process {pid} outlived its server" for pid in killer.orphans]
         broken += [f"process {pid} outlived its server" for pid in await server.orphans()]
     finally:
@@ -116,7 +116,7 @@ async def crash(folder: Path, *, jobs: int, kills: int, seed: int, warm: bool = 
         jobs=len(client.ledger.prompts),
         completed=client.ledger.completed,
         failed=client.ledger.failed,
-        looks=client.ledger.looks,
+        status_reads=client.ledger.status_reads,
         broke_off=client.broke_off,
         refused=client.refused,
         slowest_start_s=max(server.start_s),
@@ -129,16 +129,18 @@ async def crash(folder: Path, *, jobs: int, kills: int, seed: int, warm: bool = 
 
 
 async def _under_kills(client: Client, killer: Killer, jobs: int, targets: list[Target]) -> None:
-    sending = asyncio.create_task(client.send(jobs, _AT_ONCE))
+    sending = asyncio.create_task(client.send(jobs, _CONCURRENCY))
     try:
         for number, target in enumerate(targets):
-            # Between two kills some jobs end, or the engine would be given up as hopeless.
-            wanted = asyncio.create_task(client.reached(number * jobs // (len(targets) + 1)))
-            await asyncio.wait({wanted, sending}, return_when=asyncio.FIRST_COMPLETED)
-            if not wanted.done():
-                wanted.cancel()
+            # Let some jobs end between two kills, or the server would give up the engine.
+            progress = asyncio.create_task(
+                client.wait_until_finished(number * jobs // (len(targets) + 1))
+            )
+            await asyncio.wait({progress, sending}, return_when=asyncio.FIRST_COMPLETED)
+            if not progress.done():
+                progress.cancel()
                 sending.result()
-            await killer.kill(target, over=sending.done)
+            await killer.kill(target, is_finished=sending.done)
         await sending
     finally:
         sending.cancel()
@@ -146,7 +148,7 @@ async def _under_kills(client: Client, killer: Killer, jobs: int, targets: list[
 
 
 def _compare(report: Report, client: Client, server: Server, workers: Workers) -> None:
-    """Hold what was seen against the disk and against what workers were told."""
+    """Compare the responses with the database and with the acknowledgements to workers."""
     ledger, broken = client.ledger, report.broken
     disk = database.read(server.database)
     if not disk.healthy:
@@ -158,13 +160,15 @@ def _compare(report: Report, client: Client, server: Server, workers: Workers) -
             broken.append(f"{job_id} is not on the disk")
         elif job_id not in ledger.finals:
             broken.append(f"{job_id} has not ended")
-    most = report.kills["engine host"] * _SLOTS
-    if report.failed > most:
-        broken.append(f"{report.failed} jobs failed with their engine host, {most} were on one")
-    for (status, said), count in client.refused.items():
-        # A store that is killed twice while it writes one batch leaves no way but to say so.
-        if status != 503 or "error" not in orjson.loads(said):
-            broken.append(f"{count} answers were {status} {said}")
+    max_failed = report.kills["engine host"] * _SLOTS
+    if report.failed > max_failed:
+        broken.append(
+            f"{report.failed} jobs failed with their engine host, {max_failed} were on one"
+        )
+    for (status, body), count in client.refused.items():
+        # If the store is killed twice while it writes one batch, the server responds 503.
+        if status != 503 or "error" not in orjson.loads(body):
+            broken.append(f"{count} answers were {status} {body}")
     for job_id, nonces in workers.taken().items():
         kept = orjson.loads(disk.outputs.get(job_id) or b"{}").get("nonce")
         if nonces != [kept]:

@@ -1,4 +1,4 @@
-"""What the server's processes hold, looked at each second."""
+"""Samples of the memory, files and threads of the server's processes, one a second."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ PROCESSES = ("server", "store", "engine host")
 
 
 @dataclass(frozen=True)
-class Held:
-    """What one process holds."""
+class ProcessSample:
+    """Memory, files and threads of one process."""
 
     resident_mb: float
     files: int
     threads: int
 
     @classmethod
-    def of(cls, pid: int) -> Held:
+    def of(cls, pid: int) -> ProcessSample:
         return cls(resident_bytes(pid) / 1e6, open_files(pid), threads(pid))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One second: what was done until then, and what is held."""
+    """The jobs done until one moment, and the resources that the processes hold then."""
 
     seconds: float
     jobs: int
     database_mb: float
-    held: tuple[Held, ...]
+    held: tuple[ProcessSample, ...]
 
     @classmethod
     def take(cls, server: Server, seconds: float, jobs: int) -> Sample:
         store, engine = server.store_pid, server.engine_pid
-        assert store is not None, server.last_words()
-        assert engine is not None, server.last_words()
+        assert store is not None, server.log_end()
+        assert engine is not None, server.log_end()
         database = sum(path.stat().st_size for path in server.database.parent.glob("jobs.sqlite3*"))
-        held = tuple(Held.of(pid) for pid in (server.pid, store, engine))
+        held = tuple(ProcessSample.of(pid) for pid in (server.pid, store, engine))
         return cls(seconds, jobs, database / 1e6, held)
 
 
 def write(samples: Sequence[Sample], path: Path) -> None:
-    """Write them as CSV, a line a second."""
+    """Write samples as CSV, one row each."""
     columns = [
         f"{process} {field.name}".replace(" ", "_")
         for process in PROCESSES
-        for field in fields(Held)
+        for field in fields(ProcessSample)
     ]
     with path.open("w", newline="") as file:
         table = csv.writer(file)

@@ -1,7 +1,7 @@
-"""A worker as the SDK is one, in what it says to the server; without its seconds of imports.
+"""A worker that sends the same requests as the SDK's, without seconds of imports.
 
-Run as `python tests/crashes/sdk_worker.py PORT ENDPOINT NAME LOG`. Each line of LOG is one thing
-that happened, `began|taken|ignored JOB NONCE`: what this worker was told must be true for good.
+Run as `python tests/crashes/sdk_worker.py PORT ENDPOINT NAME LOG`. Each line of LOG is one event,
+`began|taken|ignored JOB NONCE`: an acknowledgement to this worker must stay true.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import time
 import uuid
 from typing import Any
 
-_HELD_S = 30.0
+_POLL_TIMEOUT_S = 30.0
 # After a connection that broke off: the server needs the processor to come back.
 _DOWN_S = 0.1
-# What the SDK does with a result that cannot be delivered; then it forgets it.
-_TRIES_S = (0.0, 0.3, 1.0, 2.0, 3.0, 5.0)
+# The SDK's delays before each attempt to deliver a result; then it drops the result.
+_DELIVERY_DELAYS_S = (0.0, 0.3, 1.0, 2.0, 3.0, 5.0)
 _ERRORS = (OSError, http.client.HTTPException)
 
 
 class Worker:
-    """One job at a time; beside it the SDK's standing question of what to stop."""
+    """Runs one job at a time, and polls for stop requests in a thread, as the SDK does."""
 
     def __init__(self, port: int, endpoint: str, name: str, log: str) -> None:
         self._port = port
@@ -34,11 +34,13 @@ class Worker:
 
     def run(self) -> None:
         """Work until killed."""
-        threading.Thread(target=self._hear_stops, daemon=True).start()
+        threading.Thread(target=self._poll_stops, daemon=True).start()
         connection = self._connection()
         while True:
             try:
-                code, body = _ask(connection, "GET", self._path("job-take", "job_in_progress=0"))
+                code, body = _request(
+                    connection, "GET", self._path("job-take", "job_in_progress=0")
+                )
             except _ERRORS:
                 connection.close()
                 time.sleep(_DOWN_S)
@@ -54,11 +56,11 @@ class Worker:
         prompt, job_id = job["input"]["prompt"], job["id"]
         self._post(connection, "job-stream", job_id, {"output": {"said": prompt}}, (0.0,))
         output = {"output": {"said": prompt, "nonce": nonce}}
-        answer = self._post(connection, "job-done", job_id, output, _TRIES_S)
-        if answer is None:
-            # The server would wait for it as long as it lives.
+        response = self._post(connection, "job-done", job_id, output, _DELIVERY_DELAYS_S)
+        if response is None:
+            # The server would wait for this job for as long as the worker runs.
             os._exit(1)
-        self._note("ignored" if answer.get("ignored") else "taken", job_id, nonce)
+        self._note("ignored" if response.get("ignored") else "taken", job_id, nonce)
 
     def _post(
         self,
@@ -72,35 +74,35 @@ class Worker:
         for pause_s in pauses_s:
             time.sleep(pause_s)
             try:
-                code, body = _ask(connection, "POST", path, json.dumps(value).encode())
+                code, body = _request(connection, "POST", path, json.dumps(value).encode())
             except _ERRORS:
                 connection.close()
                 continue
             if code == 200:
-                answer: dict[str, Any] = json.loads(body)
-                return answer
+                response: dict[str, Any] = json.loads(body)
+                return response
         return None
 
-    def _hear_stops(self) -> None:
+    def _poll_stops(self) -> None:
         connection = self._connection()
         while True:
             try:
-                _ask(connection, "GET", self._path("job-stop"))
+                _request(connection, "GET", self._path("job-stop"))
             except _ERRORS:
                 connection.close()
                 time.sleep(_DOWN_S)
 
     def _connection(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self._port, timeout=_HELD_S)
+        return http.client.HTTPConnection("127.0.0.1", self._port, timeout=_POLL_TIMEOUT_S)
 
     def _path(self, verb: str, query: str = "") -> str:
         return f"{self._base}/{verb}/{self._name}?gpu=none&{query}"
 
-    def _note(self, what: str, job_id: str, nonce: str) -> None:
-        os.write(self._log, f"{what} {job_id} {nonce}\n".encode())
+    def _note(self, event: str, job_id: str, nonce: str) -> None:
+        os.write(self._log, f"{event} {job_id} {nonce}\n".encode())
 
 
-def _ask(
+def _request(
     connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None
 ) -> tuple[int, bytes]:
     connection.request(method, path, body)

@@ -1,4 +1,4 @@
-"""`python -m emulator` on one database and one port, through all its lives."""
+"""`python -m emulator` on one database and one port, across restarts."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from tests.integration.emulator.serving import http_client
 from tests.ports import free_port
 from tests.waiting import poll_until, wait_until
 
-_START_S = 60.0
-_LOOK_S = 0.01
-_GONE_S = 20.0
-_END_S = 60.0
+_START_TIMEOUT_S = 60.0
+_POLL_INTERVAL_S = 0.01
+_ORPHAN_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 60.0
 _KEPT = ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 
 
 class Server:
-    """The process of now, and what it left behind when it was killed before."""
+    """The current process of a server, and the children of its killed processes."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, str], template: Template | None = None
     ) -> None:
-        """Nothing is started yet; with a template, lives are forked from it."""
+        """Prepare a server without starting it; a template forks its processes."""
         self._template = template
         self.port = free_port()
         self.database = folder / "jobs.sqlite3"
         self.log = folder / "server.log"
         self.start_s: list[float] = []
-        # A killed server cannot tidy up after itself: what it leaves goes with the folder.
+        # A killed server cannot remove its temporary files: they are deleted with this folder.
         scratch = folder / "scratch"
         scratch.mkdir(exist_ok=True)
         self.environment = {
@@ -77,22 +77,22 @@ class Server:
         return http_client(self.url, timeout=timeout_s, limits=limits)
 
     async def start(self, **settings: str) -> None:
-        """Start it, some settings changed, and wait until it answers."""
+        """Start the server with changed settings and wait until it is healthy."""
         began = time.monotonic()
         await self.spawn(**settings)
-        await self.settle()
-        assert self.lives, self.last_words()
+        await self.wait_until_settled()
+        assert self.is_running, self.log_end()
         self.start_s.append(time.monotonic() - began)
 
-    async def settle(self) -> None:
-        """Wait until it answers, or has ended instead."""
-        await poll_until(self._settled, _START_S, _LOOK_S)
+    async def wait_until_settled(self) -> None:
+        """Wait until the server is healthy or has ended."""
+        await poll_until(self._settled, _START_TIMEOUT_S, _POLL_INTERVAL_S)
 
     async def _settled(self) -> bool:
-        return not self.lives or await answers(self.port)
+        return not self.is_running or await is_healthy(self.port)
 
     async def spawn(self, **settings: str) -> None:
-        """Start it and wait for nothing."""
+        """Start the server without waiting."""
         environment = self.environment | settings
         if self._template is not None:
             self._process = await self._template.fork(environment, self.log)
@@ -110,44 +110,44 @@ class Server:
             )
 
     async def kill(self) -> None:
-        """Kill it as `kill -9` does; its children are looked for by `orphans`."""
+        """Kill the server with SIGKILL; `orphans` checks its children later."""
         self._orphans += [pid for pid in (self.store_pid, self.engine_pid) if pid is not None]
         os.kill(self.pid, signal.SIGKILL)
-        await self.ended()
+        await self.wait_for_exit()
 
     async def stop(self) -> int:
-        """End it with SIGTERM; return its exit code."""
+        """End the server with SIGTERM; return its exit code."""
         os.kill(self.pid, signal.SIGTERM)
-        return await self.ended()
+        return await self.wait_for_exit()
 
-    async def ended(self) -> int:
-        """Wait for its end; return its exit code."""
+    async def wait_for_exit(self) -> int:
+        """Wait until the server has ended; return its exit code."""
         assert self._process is not None
-        async with asyncio.timeout(_END_S):
+        async with asyncio.timeout(_END_TIMEOUT_S):
             return await self._process.wait()
 
     async def close(self) -> None:
-        """Kill it if it lives."""
-        if self.lives:
+        """Kill the server if it is running."""
+        if self.is_running:
             await self.kill()
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
     async def orphans(self) -> list[int]:
-        """Return which children outlived their killed servers, having given them time to go."""
+        """Return the children that outlived their killed servers, after giving them time to end."""
         with suppress(TimeoutError):
-            await wait_until(lambda: not any(map(alive, self._orphans)), _GONE_S)
+            await wait_until(lambda: not any(map(alive, self._orphans)), _ORPHAN_TIMEOUT_S)
         self._orphans = [pid for pid in self._orphans if alive(pid)]
         return self._orphans
 
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]
 
 
-async def answers(port: int) -> bool:
-    """Ask for /health once, without a client's cost."""
+async def is_healthy(port: int) -> bool:
+    """Request /health once, without the cost of an HTTP client."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:

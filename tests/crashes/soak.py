@@ -1,4 +1,4 @@
-"""`python -m tests.crashes.soak SECONDS`: mixed load for long, and nothing may grow.
+"""`python -m tests.crashes.soak SECONDS`: check under a long mixed load that nothing grows.
 
 Writes `soak.csv` and `soak.png` into the folder that SOAK_OUT names, a temporary one by default.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.crashes import samples as table
-from tests.crashes.growth import grown, slopes
-from tests.crashes.hook import Hook
+from tests.crashes.growth import find_growth, slopes
+from tests.crashes.hook import WebhookReceiver
 from tests.crashes.load import Load
 from tests.crashes.plot import plot
 from tests.crashes.samples import Sample
@@ -26,13 +26,13 @@ from tests.crashes.workers import Workers
 
 _CLIENTS = 8
 _PAUSE_S = 0.005
-_SAY_S = 30
+_REPORT_INTERVAL_S = 30
 _QUIET_S = 60.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a soak found; `grown` is to be empty."""
+    """The result of a soak test; `grown` should be empty."""
 
     samples: list[Sample]
     done: Counter[str]
@@ -40,14 +40,14 @@ class Report:
 
     def __str__(self) -> str:
         last = self.samples[-1]
-        said = f"{last.jobs:,} jobs in {last.seconds:,.0f} s: {slopes(self.samples)}"
-        return "; ".join([said, *self.grown])
+        summary = f"{last.jobs:,} jobs in {last.seconds:,.0f} s: {slopes(self.samples)}"
+        return "; ".join([summary, *self.grown])
 
 
-async def soak(folder: Path, out: Path, *, seconds: float, talk: bool = False) -> Report:
-    """Run it in an empty folder and write what was measured into `out`."""
-    # So short that as many results go as come, long before the end; and longer than a client on a
-    # machine that stands still for a moment takes to come for its own.
+async def soak(folder: Path, out: Path, *, seconds: float, verbose: bool = False) -> Report:
+    """Run a soak test in an empty folder and write the measurements into `out`."""
+    # Short, so that long before the end as many results expire as are added; but longer than a
+    # client takes to read its result on a machine that stalls for a moment.
     retention_s = min(8.0, seconds / 10)
     settings = {
         "STREAM_MODE": "generator",
@@ -60,37 +60,37 @@ async def soak(folder: Path, out: Path, *, seconds: float, talk: bool = False) -
     rng = random.Random(0)
     samples: list[Sample] = []
     try:
-        async with Hook.open() as hook:
+        async with WebhookReceiver.open() as receiver:
             await server.start()
             async with server.client() as http:
-                load = Load(http, server.port, hook.url, seed=0)
-                # What is only there from the first use on is there.
+                load = Load(http, server.port, receiver.url, seed=0)
+                # Objects created on first use are not growth: create them before the first sample.
                 await _under_load(load, server, [], min(5.0, seconds / 3))
                 before = await _idle(server, load)
                 began = time.monotonic()
                 while (left := began + seconds - time.monotonic()) > 0:
-                    await _under_load(load, server, samples, min(left, _SAY_S), began)
+                    await _under_load(load, server, samples, min(left, _REPORT_INTERVAL_S), began)
                     workers.kill_one(rng)
-                    if talk:
+                    if verbose:
                         sys.stdout.write(f"{Report(samples, load.done, [])}\n")
                         sys.stdout.flush()
                 after = await _idle(server, load)
         workers.close()
-        assert await server.stop() == 0, server.last_words()
+        assert await server.stop() == 0, server.log_end()
     finally:
         await server.close()
         workers.close()
         if samples:
             table.write(samples, out / "soak.csv")
     plot(samples, out / "soak.png")
-    return Report(samples, load.done, grown(samples, (before, after)))
+    return Report(samples, load.done, find_growth(samples, (before, after)))
 
 
 async def _under_load(
     load: Load, server: Server, samples: list[Sample], seconds: float, began: float | None = None
 ) -> None:
     start = time.monotonic()
-    loading = asyncio.create_task(load.go_on(_CLIENTS, _PAUSE_S))
+    loading = asyncio.create_task(load.run_clients(_CLIENTS, _PAUSE_S))
     try:
         while time.monotonic() - start < seconds:
             await asyncio.wait({loading}, timeout=1.0)
@@ -103,7 +103,7 @@ async def _under_load(
 
 
 async def _idle(server: Server, load: Load) -> Sample:
-    """Wait until all that was left behind is over; return what is still held."""
+    """Wait until files and threads of finished jobs are released; return the last sample."""
     deadline = time.monotonic() + _QUIET_S
     sample = Sample.take(server, 0.0, load.jobs)
     steady = 0
@@ -122,7 +122,7 @@ def main() -> int:
     out = Path(os.environ.get("SOAK_OUT") or tempfile.mkdtemp(prefix="soak-"))
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        report = asyncio.run(soak(Path(folder), out, seconds=float(sys.argv[1]), talk=True))
+        report = asyncio.run(soak(Path(folder), out, seconds=float(sys.argv[1]), verbose=True))
     sys.stdout.write(f"{report}\n{dict(report.done)}\n{out}\n")
     return 1 if report.grown else 0
 

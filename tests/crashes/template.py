@@ -1,7 +1,7 @@
-"""Servers without their half second of imports: forked from a process that has done them.
+"""Fork servers from a process that has imported the modules, which saves half a second each.
 
-What is forked runs `emulator.__main__.main` in a process of its own, with its own environment, and
-dies like any other. Where a test needs a hundred servers it could not pay for starting them.
+A forked server runs `emulator.__main__.main` in a process and environment of its own, and can be
+killed like any other. Tests that need a hundred servers would take too long otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Forked:
-    """One forked server, as asyncio shows processes."""
+    """One forked server, with the interface of asyncio's `Process`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -40,7 +40,7 @@ class Forked:
 
 
 class Template:
-    """The process that forks; owned by the test, which closes it."""
+    """The process that forks servers; the test that opens it also closes it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -73,15 +73,15 @@ class Template:
     async def _read(self) -> None:
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
-            told = json.loads(line)
-            if "code" in told:
-                self._forked.pop(told["pid"]).end(told["code"])
+            message = json.loads(line)
+            if "code" in message:
+                self._forked.pop(message["pid"]).end(message["code"])
             else:
-                forked = self._forked[told["pid"]] = Forked(told["pid"])
+                forked = self._forked[message["pid"]] = Forked(message["pid"])
                 self._born.put_nowait(forked)
 
     async def close(self) -> None:
-        """End it, and with it what it forked."""
+        """End the process and all servers that it forked."""
         for pid in self._forked:
             os.kill(pid, signal.SIGKILL)
         assert self._process.stdin is not None
@@ -93,8 +93,8 @@ class Template:
 # -- the process itself ---------------------------------------------------------------------------
 
 
-def _serve() -> None:
-    # As many of the modules as it is worth: the server's, and those that uvicorn finds by name.
+def _serve_forks() -> None:
+    # The modules that take long to import: the server's, and the ones that uvicorn loads by name.
     for name in ("emulator.__main__", "httptools", "uvloop", "uvicorn.loops.uvloop"):
         importlib.import_module(name)
     importlib.import_module("uvicorn.protocols.http.httptools_impl")
@@ -107,22 +107,22 @@ def _serve() -> None:
         order = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _become(order)
-        _tell({"pid": pid})
+            _run_server(order)
+        _write_message({"pid": pid})
         threading.Thread(target=_await, args=(pid,), daemon=True).start()
 
 
 def _await(pid: int) -> None:
     _, status = os.waitpid(pid, 0)
-    _tell({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+    _write_message({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _tell(what: dict[str, Any]) -> None:
-    os.write(1, json.dumps(what).encode() + b"\n")
+def _write_message(message: dict[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")
 
 
-def _become(order: dict[str, Any]) -> None:
-    """Be a server; never returns."""
+def _run_server(order: dict[str, Any]) -> None:
+    """Run a server; never returns."""
     code = 1
     try:
         log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -132,18 +132,18 @@ def _become(order: dict[str, Any]) -> None:
         os.dup2(log, 2)
         os.environ.clear()
         os.environ.update(order["environment"])
-        # It has read the environment when it was imported.
+        # This module read the environment when it was imported.
         importlib.reload(importlib.import_module("common.failpoints"))
         sys.argv = ["emulator"]
         code = importlib.import_module("emulator.__main__").main()
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else 1
     except BaseException:
-        # The interpreter, which would say so, does not come to its end.
+        # `os._exit` skips the interpreter's own report of the exception.
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve_forks()

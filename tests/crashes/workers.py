@@ -1,4 +1,4 @@
-"""A small fleet of worker processes, each of which may be killed and followed by another."""
+"""Worker processes that a test kills and replaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROGRAM = Path(__file__).with_name("sdk_worker.py")
 
 
 class Workers:
-    """As many workers on each endpoint as it is listed."""
+    """Workers, one for each entry in a list of endpoints."""
 
     def __init__(self, port: int, endpoints: Iterable[str], log: Path) -> None:
         self._port = port
@@ -33,7 +33,7 @@ class Workers:
         )
 
     def kill_one(self, rng: random.Random) -> None:
-        """Kill one and start another, under a name of its own."""
+        """Kill one worker and start another under a new name."""
         at = rng.randrange(len(self._workers))
         endpoint, process = self._workers[at]
         process.send_signal(signal.SIGKILL)
@@ -41,22 +41,22 @@ class Workers:
         self._workers[at] = (endpoint, self._start(endpoint))
 
     def replace_ended(self) -> None:
-        """Start others for those that gave up by themselves."""
+        """Replace the workers that have exited."""
         for at, (endpoint, process) in enumerate(self._workers):
             if process.poll() is not None:
                 self._workers[at] = (endpoint, self._start(endpoint))
 
     def close(self) -> None:
-        """Kill them all."""
+        """Kill all workers."""
         for _, process in self._workers:
             process.kill()
             process.wait()
 
     def taken(self) -> dict[str, list[str]]:
-        """Return the results that were taken, by job."""
-        found: dict[str, list[str]] = {}
+        """Return the nonces of the results that the server accepted, by job."""
+        results: dict[str, list[str]] = {}
         for line in self.log.read_text().splitlines() if self.log.exists() else ():
-            what, job_id, nonce = line.split()
-            if what == "taken":
-                found.setdefault(job_id, []).append(nonce)
-        return found
+            event, job_id, nonce = line.split()
+            if event == "taken":
+                results.setdefault(job_id, []).append(nonce)
+        return results
