@@ -1,4 +1,4 @@
-"""A queue, a bucket and the commands between them, on real servers."""
+"""The batch commands on real servers of queues and buckets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.waiting import wait_until_blocking
 BUCKET = "batches"
 LIMIT_S = 240
 LEASE_S = 3
-# Kills count as receives, and none of these messages is at fault.
-MANY_RECEIVES = 50
+# Each kill of a worker counts as a receive of its messages, which are not to blame.
+MAX_RECEIVES = 50
 
-# By the names of the commands' modules.
+# The functions that add a command's arguments, by the name of its module.
 ADD_ARGUMENTS = {
     "batch.cli.collect": add_collect_arguments,
     "batch.cli.submit": add_submit_arguments,
@@ -43,12 +43,14 @@ class Command(Protocol):
 
     __name__: str
 
-    def run(self, given: argparse.Namespace, settings: BatchSettings, console: Console) -> int: ...
+    def run(
+        self, arguments: argparse.Namespace, settings: BatchSettings, console: Console
+    ) -> int: ...
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How a command ended, and what it said."""
+class CommandResult:
+    """The exit code and stderr of a command."""
 
     returncode: int
     stderr: str
@@ -56,19 +58,19 @@ class Ran:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A server of queues and one of buckets, and what a command needs to know of them."""
+    """A queue server and a bucket server, with the settings that the commands need for them."""
 
     queues: MiniStack
     buckets: Seaweed
     model: Path
     name: str
-    other: Mapping[str, str] = field(default_factory=dict)
+    other_variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def results(self) -> str:
         return f"s3://{BUCKET}/{self.name}"
 
-    def queue(self, max_receives: int = MANY_RECEIVES, kind: str = "") -> str:
+    def queue(self, max_receives: int = MAX_RECEIVES, kind: str = "") -> str:
         return make_queue(self.queues.client(), f"{self.name}{kind}", max_receives)
 
     def variables(self) -> dict[str, str]:
@@ -80,7 +82,7 @@ class Cloud:
             AWS_DEFAULT_REGION="us-east-1",
             BATCH_LEASE_S=str(LEASE_S),
             BATCH_POLL_S="1",
-        ) | dict(self.other)
+        ) | dict(self.other_variables)
 
     def run(self, *arguments: str | Path, **settings: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -93,29 +95,29 @@ class Cloud:
             check=False,
         )
 
-    def here(self, command: Command, *arguments: str | Path) -> Ran:
-        """Run a command in this process: starting one takes longer than most of them."""
-        parser, said = argparse.ArgumentParser(), StringIO()
+    def run_in_process(self, command: Command, *arguments: str | Path) -> CommandResult:
+        """Run a command in this process, because starting another one takes longer."""
+        parser, output = argparse.ArgumentParser(), StringIO()
         ADD_ARGUMENTS[command.__name__](parser)
-        given = parser.parse_args([*map(str, arguments)])
+        parsed = parser.parse_args([*map(str, arguments)])
         with mock.patch.dict(os.environ, self.variables()):
-            # It would keep the credentials that it was first made with.
+            # The default session would keep the credentials that it was created with.
             with mock.patch("boto3.DEFAULT_SESSION", None):
-                code = command.run(given, BatchSettings(), Console(file=said))
-        return Ran(code, said.getvalue())
+                code = command.run(parsed, BatchSettings(), Console(file=output))
+        return CommandResult(code, output.getvalue())
 
-    def submit(self, given: Path, url: str, *more: str) -> str:
-        """Send a file, and return the batch's name."""
-        words = ["--queue-url", url, "--results", self.results, *more]
-        ran = self.here(submit, "-i", given, *words)
-        assert ran.returncode == 0, ran.stderr
-        return ran.stderr.split()[1].rstrip(":")
+    def submit(self, input_file: Path, url: str, *more: str) -> str:
+        """Submit an input file; return the batch's name."""
+        options = ["--queue-url", url, "--results", self.results, *more]
+        result = self.run_in_process(submit, "-i", input_file, *options)
+        assert result.returncode == 0, result.stderr
+        return result.stderr.split()[1].rstrip(":")
 
     @contextmanager
     def worker(self, url: str, *more: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
-        words = command("worker", "--queue-url", url, "--results", self.results, *more)
+        arguments = command("worker", "--queue-url", url, "--results", self.results, *more)
         with subprocess.Popen(
-            words,
+            arguments,
             env=self.variables() | settings,
             cwd=ROOT,
             stderr=subprocess.PIPE,
@@ -127,18 +129,18 @@ class Cloud:
                 if process.poll() is None:
                     process.kill()
 
-    def work(self, url: str, **settings: str) -> None:
-        """Answer all that is in a queue."""
+    def answer_all(self, url: str, **settings: str) -> None:
+        """Run a worker until the queue is empty."""
         with self.worker(url, "--until-empty", **settings) as process:
-            _, said = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == 0, said
+            _, stderr = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, stderr
 
-    def collect(self, batch: str, out: Path, *more: str) -> Ran:
-        words = ["--results", self.results, "--batch", batch, *more]
-        return self.here(collect, "-o", out, *words)
+    def collect(self, batch: str, out: Path, *more: str) -> CommandResult:
+        options = ["--results", self.results, "--batch", batch, *more]
+        return self.run_in_process(collect, "-o", out, *options)
 
     def keys(self, under: str = "") -> list[str]:
-        """Return the versions of all answers, by their keys."""
+        """Return the keys of all objects below a prefix, once per version."""
         pages = self.buckets.client().get_paginator("list_object_versions")
         prefix = f"{self.name}/{under}"
         return [
@@ -147,38 +149,38 @@ class Cloud:
             for each in page.get("Versions", ())
         ]
 
-    def answered(self, batch: str) -> int:
+    def count_answered(self, batch: str) -> int:
         return len(self.keys(f"{batch}/results/"))
 
     def wait_for(self, batch: str, answered: int) -> None:
-        """Return when so many lines have an answer."""
-        wait_until_blocking(lambda: self.answered(batch) >= answered, LIMIT_S)
+        """Wait until this many lines have an answer."""
+        wait_until_blocking(lambda: self.count_answered(batch) >= answered, LIMIT_S)
 
     def get(self, key: str) -> bytes:
-        found = self.buckets.client().get_object(Bucket=BUCKET, Key=f"{self.name}/{key}")
-        body: bytes = found["Body"].read()
+        response = self.buckets.client().get_object(Bucket=BUCKET, Key=f"{self.name}/{key}")
+        body: bytes = response["Body"].read()
         return body
 
-    def wait_until_dead(self, url: str, messages: int) -> None:
-        """Return when so many messages are in a queue's dead-letter queue."""
+    def wait_for_dead_letters(self, url: str, messages: int) -> None:
+        """Wait until this many messages are in the dead-letter queue."""
         client = self.queues.client()
 
         def dead() -> bool:
-            # SQS moves them when somebody asks for one.
+            # SQS moves messages to it during a receive.
             client.receive_message(QueueUrl=url, VisibilityTimeout=0)
-            return sum(self.left(f"{url}-dead")) >= messages
+            return sum(self.count_messages(f"{url}-dead")) >= messages
 
         wait_until_blocking(dead, LIMIT_S)
 
     def wait_until_empty(self, url: str) -> None:
-        """Return when a queue has no message, leased ones included."""
-        wait_until_blocking(lambda: self.left(url) == (0, 0), LIMIT_S)
+        """Wait until a queue has no messages, including leased ones."""
+        wait_until_blocking(lambda: self.count_messages(url) == (0, 0), LIMIT_S)
 
-    def left(self, url: str) -> tuple[int, int]:
-        """Return how many messages wait and how many are leased."""
+    def count_messages(self, url: str) -> tuple[int, int]:
+        """Return the numbers of waiting and of leased messages."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        said = self.queues.client().get_queue_attributes(QueueUrl=url, AttributeNames=names)
-        waiting, leased = (int(said["Attributes"][name]) for name in names)
+        response = self.queues.client().get_queue_attributes(QueueUrl=url, AttributeNames=names)
+        waiting, leased = (int(response["Attributes"][name]) for name in names)
         return waiting, leased
 
 

@@ -211,7 +211,7 @@ async def test_batches_survive_a_kill_at(
     assert "Traceback" not in server.log_end(), server.log_end()
 
 
-async def test_each_line_is_answered_once_when_the_server_is_killed_at_random_times(
+async def test_lines_have_one_answer_each_when_the_server_is_killed_at_random_times(
     template: Template, script: ScriptFactory, tmp_path: Path, scale: int
 ) -> None:
     count, kills = (200, 3) if scale == 1 else (2_000, 20)

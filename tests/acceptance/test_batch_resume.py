@@ -1,7 +1,7 @@
-"""A killed batch is resumed by the same command, and each line is answered once.
+"""The same command resumes a killed batch, and answers each line once.
 
-Promises: output lines = input lines, each custom_id once, work redone <= lines under way, memory
-that does not grow with the input.
+Promises: the output has the lines of the input, each custom_id once; a resumed run repeats only the
+lines that were running; memory does not grow with the input.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from tests.prompt_counter import PromptCounter
 
 PEAK = Path(__file__).with_name("peak")
 JUMPS = Path(__file__).with_name("jumps")
-KILLS, MANY_KILLS = 3, 10
-AT_ONCE = 8
+KILLS, LONG_KILLS = 3, 10
+CONCURRENCY = 8
 LIMIT_S = 120
 
 
 @pytest.fixture
 def counter(tmp_path: Path) -> Iterator[PromptCounter]:
-    started = PromptCounter(tmp_path / "prompts")
-    yield started
-    started.close()
+    counter = PromptCounter(tmp_path / "prompts")
+    yield counter
+    counter.close()
 
 
 @contextmanager
-def begun(
-    model: Path, counter: PromptCounter, *arguments: str | Path, at_once: int = AT_ONCE
+def running_batch(
+    model: Path, counter: PromptCounter, *arguments: str | Path, concurrency: int = CONCURRENCY
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start the command, its engine reports to the counter; kill it if it is left behind."""
+    """Run the command with a counter of its prompts; kill it at the end if it still runs."""
     variables = environment(
         model,
-        BATCH_AT_ONCE=str(at_once),
+        BATCH_AT_ONCE=str(concurrency),
         **counter.variables,
     )
     with subprocess.Popen(
@@ -55,125 +55,128 @@ def begun(
 
 
 @pytest.mark.timeout(600)
-def test_killed_at_random_points_and_answered_once(
+def test_lines_have_one_answer_each_when_the_command_is_killed_at_random_points(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter, scale: int
 ) -> None:
-    lines, kills = (1_000, KILLS) if scale == 1 else (50_000, MANY_KILLS)
+    lines, kills = (1_000, KILLS) if scale == 1 else (50_000, LONG_KILLS)
     model = script({"delay_ms": 0.2}, slots=4)
-    given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(lines)))
+    input_file = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(lines)))
     out = tmp_path / "out.jsonl"
-    chance = random.Random(lines)
-    left = lines
+    rng = random.Random(lines)
+    remaining = lines
     for _ in range(kills):
-        with begun(model, counter, "-i", given, "-o", out) as process:
-            wait_for = chance.randrange(1, left // kills)
+        with running_batch(model, counter, "-i", input_file, "-o", out) as process:
+            wait_for = rng.randrange(1, remaining // kills)
             counter.wait_for(wait_for)
             process.send_signal(signal.SIGKILL)
             process.wait(LIMIT_S)
         counter.drain()
-        left -= wait_for
+        remaining -= wait_for
         assert not out.exists()
-    with begun(model, counter, "-i", given, "-o", out) as process:
-        # Read while it runs: a pipe that nobody reads would hold the engine up.
+    with running_batch(model, counter, "-i", input_file, "-o", out) as process:
+        # Read while it runs: the engine blocks when the counter's pipe is full.
         counter.wait_for(lines - len(counter.counts))
-        _, said = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, said
+        _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, stderr
     counter.drain()
-    found = read(out)
-    assert [line["custom_id"] for line in found] == [f"id {n}" for n in range(lines)]
-    assert [text(line) for line in found] == [f"p {n}" for n in range(lines)]
+    output = read(out)
+    assert [line["custom_id"] for line in output] == [f"id {n}" for n in range(lines)]
+    assert [text(line) for line in output] == [f"p {n}" for n in range(lines)]
     assert counter.counts.keys() == {f"p {n}" for n in range(lines)}
-    # Before the process, its engine: each may have begun what was under way, and no more.
+    # Each killed run may have generated only the lines that were running.
     redone = counter.counts.total() - lines
-    assert 0 <= redone <= kills * AT_ONCE
+    assert 0 <= redone <= kills * CONCURRENCY
     assert not out.with_name("out.jsonl.partial").exists()
 
 
 @pytest.mark.long_except("15")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_what_is_under_way_finish(
+def test_signal_lets_running_lines_finish(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter, number: signal.Signals
 ) -> None:
     model = script({"delay_ms": 5}, slots=4)
-    given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(200)))
+    input_file = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(200)))
     out = tmp_path / "out.jsonl"
-    with begun(model, counter, "-i", given, "-o", out) as process:
+    with running_batch(model, counter, "-i", input_file, "-o", out) as process:
         counter.wait_for(30)
         process.send_signal(number)
-        _, said = process.communicate(timeout=LIMIT_S)
+        _, stderr = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 3
     counter.drain()
     done = counter.counts.total()
     assert (
-        f"stopped by {number.name}; {done} of 200 lines are answered; run the same command" in said
+        f"stopped by {number.name}; {done} of 200 lines are answered; run the same command"
+        in stderr
     )
     assert not out.exists()
-    ran = run(model, "-i", given, "-o", out)
-    assert ran.returncode == 0, ran.stderr
-    assert f"resuming: {done} of 200 lines are answered".encode() in ran.stderr
+    result = run(model, "-i", input_file, "-o", out)
+    assert result.returncode == 0, result.stderr
+    assert f"resuming: {done} of 200 lines are answered".encode() in result.stderr
     assert [line["custom_id"] for line in read(out)] == [f"id {n}" for n in range(200)]
 
 
 @pytest.mark.long_except("0-2")
-@pytest.mark.parametrize(("at_once", "under_way"), [(0, 2), (5, 5)])
-def test_as_many_lines_are_under_way_as_are_to_be(
-    script: ScriptFactory, tmp_path: Path, counter: PromptCounter, at_once: int, under_way: int
+@pytest.mark.parametrize(("concurrency", "expected"), [(0, 2), (5, 5)])
+def test_concurrency_is_the_setting_or_the_number_of_slots(
+    script: ScriptFactory, tmp_path: Path, counter: PromptCounter, concurrency: int, expected: int
 ) -> None:
-    """As many as the engine has slots, where nobody says how many: more would wait for nothing."""
+    """The default of 0 is one line per slot of the engine."""
     model = script({"delay_ms": 1_000}, slots=2)
-    given = write(tmp_path / "in.jsonl", (call(f"id {n}", "word") for n in range(20)))
+    input_file = write(tmp_path / "in.jsonl", (call(f"id {n}", "word") for n in range(20)))
     out = tmp_path / "out.jsonl"
-    with begun(model, counter, "-i", given, "-o", out, at_once=at_once) as process:
+    with running_batch(
+        model, counter, "-i", input_file, "-o", out, concurrency=concurrency
+    ) as process:
         counter.wait_for(1)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=LIMIT_S)
-    waits = f"stopping: waiting for {under_way} lines under way, up to 600 s (REQUEST_TIMEOUT_S)"
-    assert f"{waits}; Ctrl-C again ends at once\n" in said
-    assert f"stopped by SIGTERM; {under_way} of 20 lines are answered" in said
+        _, stderr = process.communicate(timeout=LIMIT_S)
+    waits = f"stopping: waiting for {expected} lines under way, up to 600 s (REQUEST_TIMEOUT_S)"
+    assert f"{waits}; Ctrl-C again ends at once\n" in stderr
+    assert f"stopped by SIGTERM; {expected} of 20 lines are answered" in stderr
 
 
-def test_a_journal_of_another_input_is_not_gone_on_with(
+def test_journal_of_another_input_is_refused(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter
 ) -> None:
     model = script({"delay_ms": 5}, slots=4)
-    given = write(tmp_path / "in.jsonl", (call(f"id {n}") for n in range(200)))
+    input_file = write(tmp_path / "in.jsonl", (call(f"id {n}") for n in range(200)))
     out = tmp_path / "out.jsonl"
-    with begun(model, counter, "-i", given, "-o", out) as process:
+    with running_batch(model, counter, "-i", input_file, "-o", out) as process:
         counter.wait_for(20)
         process.kill()
-    write(given, [call("another")])
-    ran = run(model, "-i", given, "-o", out)
-    assert ran.returncode == 2
+    write(input_file, [call("another")])
+    result = run(model, "-i", input_file, "-o", out)
+    assert result.returncode == 2
     journal = out.with_name("out.jsonl.partial")
-    assert ran.stderr.decode() == (
+    assert result.stderr.decode() == (
         f"{journal} belongs to a run with another input; --force discards it\n"
     )
     assert journal.exists()
-    assert run(model, "-i", given, "-o", out, "--force").returncode == 0
+    assert run(model, "-i", input_file, "-o", out, "--force").returncode == 0
     assert [line["custom_id"] for line in read(out)] == ["another"]
 
 
-def test_two_commands_do_not_share_an_output(
+def test_second_command_for_the_same_output_is_refused(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter
 ) -> None:
     model = script({"delay_ms": 5}, slots=4)
-    given = write(tmp_path / "in.jsonl", (call(f"id {n}") for n in range(2_000)))
+    input_file = write(tmp_path / "in.jsonl", (call(f"id {n}") for n in range(2_000)))
     out = tmp_path / "out.jsonl"
-    with begun(model, counter, "-i", given, "-o", out) as process:
+    with running_batch(model, counter, "-i", input_file, "-o", out) as process:
         counter.wait_for(20)
-        ran = run(model, "-i", given, "-o", out)
-        assert ran.returncode == 2
-        assert b"another run is using" in ran.stderr
+        result = run(model, "-i", input_file, "-o", out)
+        assert result.returncode == 2
+        assert b"another run is using" in result.stderr
         assert process.poll() is None
 
 
-def test_a_disk_that_fills_up_costs_nothing(script: ScriptFactory, tmp_path: Path) -> None:
-    """The journal may grow to a limit and no further, as on a disk that is full."""
+def test_batch_resumes_after_a_full_disk(script: ScriptFactory, tmp_path: Path) -> None:
+    """A file size limit for the journal has the effect of a full disk."""
     model = script({"delay_ms": 0}, slots=4)
-    given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(300)))
+    input_file = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(300)))
     out = tmp_path / "out.jsonl"
-    words = " ".join(f"'{word}'" for word in command("-i", given, "-o", out))
-    ran = subprocess.run(
+    words = " ".join(f"'{word}'" for word in command("-i", input_file, "-o", out))
+    full_disk = subprocess.run(
         ["bash", "-c", f"ulimit -f 40; trap '' XFSZ; exec {words}"],
         env=environment(model),
         cwd=ROOT,
@@ -182,12 +185,15 @@ def test_a_disk_that_fills_up_costs_nothing(script: ScriptFactory, tmp_path: Pat
         timeout=LIMIT_S,
         check=False,
     )
-    assert ran.returncode == 3
-    assert "out.jsonl.partial: File too large; run the same command again to resume" in ran.stderr
-    assert "Traceback" not in ran.stderr
+    assert full_disk.returncode == 3
+    assert (
+        "out.jsonl.partial: File too large; run the same command again to resume"
+        in full_disk.stderr
+    )
+    assert "Traceback" not in full_disk.stderr
     assert not out.exists()
-    again = run(model, "-i", given, "-o", out)
-    assert again.returncode == 0, again.stderr
+    resumed = run(model, "-i", input_file, "-o", out)
+    assert resumed.returncode == 0, resumed.stderr
     assert [text(line) for line in read(out)] == [f"p {n}" for n in range(300)]
 
 
@@ -196,28 +202,32 @@ def test_a_disk_that_fills_up_costs_nothing(script: ScriptFactory, tmp_path: Pat
 def test_memory_does_not_grow_with_the_input(
     script: ScriptFactory, tmp_path: Path, scale: int
 ) -> None:
-    most = 2_000 if scale == 1 else 50_000
+    max_lines = 2_000 if scale == 1 else 50_000
     model = script({}, slots=8)
 
     def peak_mb(lines: int) -> float:
-        given = write(tmp_path / "in.jsonl", (call(f"id {n}", "word " * 50) for n in range(lines)))
-        told = {
+        input_file = write(
+            tmp_path / "in.jsonl", (call(f"id {n}", "word " * 50) for n in range(lines))
+        )
+        variables = {
             "PEAK": str(tmp_path / "peak"),
             "PYTHONPATH": os.pathsep.join((str(PEAK), str(ROOT))),
         }
-        ran = run(model, "-i", given, "-o", tmp_path / "out.jsonl", "--force", variables=told)
-        assert ran.returncode == 0, ran.stderr
+        result = run(
+            model, "-i", input_file, "-o", tmp_path / "out.jsonl", "--force", variables=variables
+        )
+        assert result.returncode == 0, result.stderr
         return float((tmp_path / "peak").read_text())
 
-    few, many = peak_mb(most // 10), peak_mb(most)
-    # What is kept of a line is a hash, a place and a length.
-    assert many < few * 1.05 + 2, (few, many)
+    small_mb, large_mb = peak_mb(max_lines // 10), peak_mb(max_lines)
+    # For each line the command keeps a hash, an offset and a length.
+    assert large_mb < small_mb * 1.05 + 2, (small_mb, large_mb)
 
 
-def test_a_clock_that_jumps_costs_nothing(script: ScriptFactory, tmp_path: Path) -> None:
-    given = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(200)))
+def test_batch_completes_despite_clock_jumps(script: ScriptFactory, tmp_path: Path) -> None:
+    input_file = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(200)))
     out = tmp_path / "out.jsonl"
-    told = {"PYTHONPATH": os.pathsep.join((str(JUMPS), str(ROOT)))}
-    ran = run(script({}, slots=4), "-i", given, "-o", out, variables=told)
-    assert (ran.returncode, b"Traceback" in ran.stderr) == (0, False), ran.stderr
+    variables = {"PYTHONPATH": os.pathsep.join((str(JUMPS), str(ROOT)))}
+    result = run(script({}, slots=4), "-i", input_file, "-o", out, variables=variables)
+    assert (result.returncode, b"Traceback" in result.stderr) == (0, False), result.stderr
     assert [text(line) for line in read(out)] == [f"p {n}" for n in range(200)]

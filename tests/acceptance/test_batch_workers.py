@@ -1,7 +1,7 @@
-"""A batch that workers answer through SQS and S3, and that loses nothing when they are killed.
+"""Workers answer a batch through SQS and S3, and kills of workers lose no line.
 
-The servers are real ones, and the bucket keeps every version of an object: whatever was written
-twice has two.
+The servers are real, and the bucket keeps every version of an object: a result that was written
+twice has two versions.
 """
 
 from __future__ import annotations
@@ -56,99 +56,97 @@ def lines(count: int) -> Iterator[dict[str, Any]]:
     return (call(f"id {n}", f"p {n}") for n in range(count))
 
 
-def test_a_batch_goes_through_a_queue(cloud: Cloud, tmp_path: Path) -> None:
-    given = write(tmp_path / "in.jsonl", [*lines(25), call("bad", "it fails")])
+def test_batch_is_submitted_answered_and_collected(cloud: Cloud, tmp_path: Path) -> None:
+    input_file = write(tmp_path / "in.jsonl", [*lines(25), call("bad", "it fails")])
     url, out = cloud.queue(max_receives=3), tmp_path / "out.jsonl"
-    place = ["--results", cloud.results]
-    sent = cloud.run("submit", "-i", given, "--queue-url", url, *place, "--batch", "b")
+    options = ["--results", cloud.results]
+    sent = cloud.run("submit", "-i", input_file, "--queue-url", url, *options, "--batch", "b")
     assert (sent.returncode, sent.stderr.splitlines()[-1]) == (0, "26 of 26 lines sent")
-    early = cloud.collect("b", out)
-    assert early.returncode == 3
-    assert early.stderr.startswith("26 of 26 lines have no answer yet: id 0, id 1, id 2, ")
+    unfinished = cloud.collect("b", out)
+    assert unfinished.returncode == 3
+    assert unfinished.stderr.startswith("26 of 26 lines have no answer yet: id 0, id 1, id 2, ")
     assert not out.exists()
-    cloud.work(url)
-    ran = cloud.run("collect", *place, "--batch", "b", "-o", out, "--wait")
-    assert ran.returncode == 1, ran.stderr
+    cloud.answer_all(url)
+    result = cloud.run("collect", *options, "--batch", "b", "-o", out, "--wait")
+    assert result.returncode == 1, result.stderr
     assert [line["custom_id"] for line in read(out)] == [f"id {n}" for n in range(25)]
     assert [text(line) for line in read(out)] == [f"p {n}" for n in range(25)]
     (failed,) = read(tmp_path / "out.errors.jsonl")
     assert failed["custom_id"] == "bad"
-    assert cloud.left(url) == (0, 0)
-    again = cloud.collect("b", out)
-    assert again.returncode == 2
-    assert again.stderr == f"{out} exists already; --force replaces it\n"
+    assert cloud.count_messages(url) == (0, 0)
+    repeated = cloud.collect("b", out)
+    assert repeated.returncode == 2
+    assert repeated.stderr == f"{out} exists already; --force replaces it\n"
 
 
 @pytest.mark.timeout(900)
-def test_workers_are_killed_and_nothing_is_lost_or_written_twice(
+def test_lines_have_one_answer_each_when_workers_are_killed(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path, scale: int
 ) -> None:
     count, kills = (100, 3) if scale == 1 else (2_000, 60)
     slow = replace(cloud, model=script({"delay_ms": 30}, slots=4))
-    given = write(tmp_path / "in.jsonl", lines(count))
+    input_file = write(tmp_path / "in.jsonl", lines(count))
     url = slow.queue()
-    batch = slow.submit(given, url)
-    chance = random.Random(count)
+    batch = slow.submit(input_file, url)
+    rng = random.Random(count)
     killed = 0
     with ExitStack() as stack:
         workers = [stack.enter_context(slow.worker(url)) for _ in range(WORKERS)]
         while killed < kills:
-            answered = slow.answered(batch)
+            answered = slow.count_answered(batch)
             slow.wait_for(batch, answered + (count - answered) // (2 * (kills - killed) + 1))
-            place = chance.randrange(WORKERS)
-            workers[place].send_signal(signal.SIGKILL)
-            workers[place].wait(LIMIT_S)
+            position = rng.randrange(WORKERS)
+            workers[position].send_signal(signal.SIGKILL)
+            workers[position].wait(LIMIT_S)
             killed += 1
-            workers[place] = stack.enter_context(slow.worker(url))
-        ran = slow.collect(batch, tmp_path / "out.jsonl", "--wait")
-        # What was answered and not deleted comes again when the lease of the dead is over.
+            workers[position] = stack.enter_context(slow.worker(url))
+        result = slow.collect(batch, tmp_path / "out.jsonl", "--wait")
+        # Answered messages of killed workers that were not deleted return when their lease expires.
         slow.wait_until_empty(url)
-        for each in workers:
-            each.send_signal(signal.SIGTERM)
-        said = [each.communicate(timeout=LIMIT_S)[1] for each in workers]
-    assert ran.returncode == 0, ran.stderr
-    # The last of them may not have come so far as to hear it.
-    assert {each.returncode for each in workers} <= {0, -signal.SIGTERM}, said
-    found = read(tmp_path / "out.jsonl")
-    assert [line["custom_id"] for line in found] == [f"id {n}" for n in range(count)]
-    assert [text(line) for line in found] == [f"p {n}" for n in range(count)]
+        for process in workers:
+            process.send_signal(signal.SIGTERM)
+        stderrs = [process.communicate(timeout=LIMIT_S)[1] for process in workers]
+    assert result.returncode == 0, result.stderr
+    # The last worker may still be starting, and then has no handler for the signal.
+    assert {process.returncode for process in workers} <= {0, -signal.SIGTERM}, stderrs
+    output = read(tmp_path / "out.jsonl")
+    assert [line["custom_id"] for line in output] == [f"id {n}" for n in range(count)]
+    assert [text(line) for line in output] == [f"p {n}" for n in range(count)]
     versions = slow.keys(f"{batch}/results/")
     assert len(versions) == len(set(versions)) == count
 
 
-def test_a_signal_lets_what_is_generated_finish_and_gives_back_the_rest(
+def test_signal_lets_running_messages_finish_and_releases_the_rest(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path
 ) -> None:
     slow = replace(cloud, model=script({"delay_ms": 100}, slots=2))
     url = slow.queue()
     batch = slow.submit(write(tmp_path / "in.jsonl", lines(60)), url)
-    # A lease that would be seen to be held.
+    # A lease so long that a message which is not released would stay leased.
     with slow.worker(url, BATCH_LEASE_S="600", BATCH_AT_ONCE="10") as process:
         slow.wait_for(batch, 6)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, said
-    answered = slow.answered(batch)
-    assert re.search(r"stopping: waiting for \d+ messages under way, up to 600 s; Ctrl-C", said)
-    assert f"stopped by SIGTERM\n{answered} messages answered" in said
+        _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, stderr
+    answered = slow.count_answered(batch)
+    assert re.search(r"stopping: waiting for \d+ messages under way, up to 600 s; Ctrl-C", stderr)
+    assert f"stopped by SIGTERM\n{answered} messages answered" in stderr
     assert 6 <= answered < 60
-    # All that was not answered waits for the next worker, at once.
-    assert slow.left(url) == (60 - answered, 0)
+    # All other messages are visible to the next worker immediately.
+    assert slow.count_messages(url) == (60 - answered, 0)
 
 
-def test_a_signal_during_the_load_is_a_stop_like_any_other(
-    script: ScriptFactory, cloud: Cloud
-) -> None:
+def test_signal_while_the_model_loads_stops_the_worker(script: ScriptFactory, cloud: Cloud) -> None:
     loading = replace(cloud, model=script({"text": "no"}, load_ms=60_000))
     with loading.worker(loading.queue()) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("loading ")
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=LIMIT_S)
-    assert (process.returncode, said.splitlines()[0]) == (0, "stopped by SIGTERM")
+        _, stderr = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, stderr.splitlines()[0]) == (0, "stopped by SIGTERM")
 
 
-def test_a_message_that_kills_the_engine_ends_as_an_error_and_in_the_dead_letter_queue(
+def test_message_that_kills_the_engine_gets_an_error_and_goes_to_the_dead_letter_queue(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path
 ) -> None:
     poison = {"when": "poison", "pieces": [{"signal": "SIGSEGV"}]}
@@ -156,20 +154,20 @@ def test_a_message_that_kills_the_engine_ends_as_an_error_and_in_the_dead_letter
     url, out = deadly.queue(max_receives=3), tmp_path / "out.jsonl"
     batch = deadly.submit(write(tmp_path / "in.jsonl", [call("a", "poison")]), url)
     with deadly.worker(url) as process:
-        ran = deadly.collect(batch, out, "--wait")
-        deadly.wait_until_dead(url, 1)
+        result = deadly.collect(batch, out, "--wait")
+        deadly.wait_for_dead_letters(url, 1)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=LIMIT_S)
-    assert ran.returncode == 1, ran.stderr
+    assert result.returncode == 1, result.stderr
     (failed,) = read(tmp_path / "out.errors.jsonl")
     assert failed["custom_id"] == "a"
     assert failed["response"]["status_code"] == 500
-    assert deadly.left(url) == (0, 0)
+    assert deadly.count_messages(url) == (0, 0)
 
 
 @pytest.mark.long
-def test_messages_beside_one_that_kills_the_engine_are_answered(
+def test_other_messages_are_answered_when_one_kills_the_engine(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path
 ) -> None:
     poison = {"when": "poison", "pieces": [{"signal": "SIGSEGV"}]}
@@ -179,7 +177,7 @@ def test_messages_beside_one_that_kills_the_engine_are_answered(
     batch = deadly.submit(write(tmp_path / "in.jsonl", [call("a", "poison"), *lines(7)]), url)
     with deadly.worker(url) as process:
         collected = deadly.collect(batch, out, "--wait")
-        deadly.wait_until_dead(url, 1)
+        deadly.wait_for_dead_letters(url, 1)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=LIMIT_S)
     assert collected.returncode == 1, collected.stderr
@@ -188,86 +186,84 @@ def test_messages_beside_one_that_kills_the_engine_are_answered(
     assert failed["custom_id"] == "a"
 
 
-def test_a_message_that_killed_all_its_workers_still_gets_its_error(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_message_that_killed_all_its_workers_gets_an_error(cloud: Cloud, tmp_path: Path) -> None:
     url, out = cloud.queue(max_receives=3), tmp_path / "out.jsonl"
     batch = cloud.submit(write(tmp_path / "in.jsonl", [call("a")]), url)
     client = cloud.queues.client()
     for _ in range(2):
         client.receive_message(QueueUrl=url, VisibilityTimeout=0)
-    cloud.work(url)
-    cloud.wait_until_dead(url, 1)
+    cloud.answer_all(url)
+    cloud.wait_for_dead_letters(url, 1)
     assert cloud.collect(batch, out).returncode == 1
     (failed,) = read(tmp_path / "out.errors.jsonl")
     problem = "the message was received 2 times and never answered"
     assert failed["error"] == {"code": "not_answered", "message": problem}
 
 
-def test_what_is_sent_twice_is_answered_once(cloud: Cloud, tmp_path: Path) -> None:
-    given, out = write(tmp_path / "in.jsonl", lines(12)), tmp_path / "out.jsonl"
+def test_lines_sent_in_two_runs_have_one_answer_each(cloud: Cloud, tmp_path: Path) -> None:
+    input_file, out = write(tmp_path / "in.jsonl", lines(12)), tmp_path / "out.jsonl"
     url = cloud.queue()
-    batch = cloud.submit(given, url)
-    # All is known to be sent.
-    assert cloud.submit(given, url) == batch
-    assert cloud.left(url) == (12, 0)
-    assert cloud.submit(given, url, "--again") == batch
-    assert cloud.left(url) == (24, 0)
-    cloud.work(url)
+    batch = cloud.submit(input_file, url)
+    # The second submit finds that all lines were sent.
+    assert cloud.submit(input_file, url) == batch
+    assert cloud.count_messages(url) == (12, 0)
+    assert cloud.submit(input_file, url, "--again") == batch
+    assert cloud.count_messages(url) == (24, 0)
+    cloud.answer_all(url)
     versions = cloud.keys(f"{batch}/results/")
     assert len(versions) == len(set(versions)) == 12
-    assert cloud.left(url) == (0, 0)
-    # What has its answer is not sent again.
-    cloud.submit(given, url, "--again")
-    assert cloud.left(url) == (0, 0)
+    assert cloud.count_messages(url) == (0, 0)
+    # Lines with an answer are not sent again.
+    cloud.submit(input_file, url, "--again")
+    assert cloud.count_messages(url) == (0, 0)
     assert cloud.collect(batch, out).returncode == 0
     other = write(tmp_path / "other.jsonl", lines(3))
     words = ["--queue-url", url, "--results", cloud.results, "--batch", batch]
-    ran = cloud.here(submit, "-i", other, *words)
-    assert ran.returncode == 2
-    assert ran.stderr.endswith("belongs to another input; choose another --batch\n")
+    result = cloud.run_in_process(submit, "-i", other, *words)
+    assert result.returncode == 2
+    assert result.stderr.endswith("belongs to another input; choose another --batch\n")
 
 
-def test_a_submit_that_is_killed_goes_on_where_it_was(cloud: Cloud, tmp_path: Path) -> None:
-    given, url = write(tmp_path / "in.jsonl", lines(1_200)), cloud.queue()
+def test_killed_submit_resumes(cloud: Cloud, tmp_path: Path) -> None:
+    input_file, url = write(tmp_path / "in.jsonl", lines(1_200)), cloud.queue()
     words = ["--queue-url", url, "--results", cloud.results]
-    killed = cloud.run("submit", "-i", given, *words, FAILPOINT="sent-noted:2")
+    killed = cloud.run("submit", "-i", input_file, *words, FAILPOINT="sent-noted:2")
     assert killed.returncode == -signal.SIGKILL
-    assert cloud.left(url) == (1_000, 0)
-    again = cloud.here(submit, "-i", given, *words)
-    assert again.returncode == 0
-    assert "1,200 lines, 1,000 sent already" in again.stderr
-    assert cloud.left(url) == (1_200, 0)
+    assert cloud.count_messages(url) == (1_000, 0)
+    resumed = cloud.run_in_process(submit, "-i", input_file, *words)
+    assert resumed.returncode == 0
+    assert "1,200 lines, 1,000 sent already" in resumed.stderr
+    assert cloud.count_messages(url) == (1_200, 0)
 
 
 @pytest.mark.long
 def test_a_fifo_queue_and_long_lines(cloud: Cloud, tmp_path: Path) -> None:
     """A body above the limit travels through the bucket, as Amazon's extended clients do it."""
-    given = write(tmp_path / "in.jsonl", [call("long", "w" * 300_000), call("b", "two")])
+    input_file = write(tmp_path / "in.jsonl", [call("long", "w" * 300_000), call("b", "two")])
     url, out = cloud.queue(kind=".fifo"), tmp_path / "out.jsonl"
-    batch = cloud.submit(given, url)
-    # In five minutes SQS takes no message twice.
-    cloud.submit(given, url, "--again")
-    assert cloud.left(url) == (2, 0)
+    batch = cloud.submit(input_file, url)
+    # A FIFO queue drops duplicates for five minutes.
+    cloud.submit(input_file, url, "--again")
+    assert cloud.count_messages(url) == (2, 0)
     (body,) = cloud.keys("bodies/")
-    cloud.work(url)
+    cloud.answer_all(url)
     assert cloud.collect(batch, out).returncode == 0
     assert [line["custom_id"] for line in read(out)] == ["long", "b"]
     assert cloud.keys("bodies/") == [body]
 
 
 @pytest.mark.long
-def test_lines_of_others_are_answered_by_their_content(cloud: Cloud) -> None:
-    """Whoever sends a line without a batch; one that is no request has an error for an answer."""
+def test_messages_without_a_batch_are_answered(cloud: Cloud) -> None:
+    """A message of another sender has no batch; one that is no request gets an error."""
     url = cloud.queue()
     client = cloud.queues.client()
     for body in ({"input": {"prompt": "one"}}, {"input": {"prompt": "one"}}, {"url": "no"}):
         client.send_message(QueueUrl=url, MessageBody=json.dumps(body))
-    cloud.work(url)
-    assert cloud.left(url) == (0, 0)
-    found = [json.loads(cloud.get(key)) for key in cloud.keys("loose/")]
-    assert sorted(line.get("status", "bad") for line in found) == ["COMPLETED", "bad"]
-    assert [line["error"] for line in found if "status" not in line] == [
+    cloud.answer_all(url)
+    assert cloud.count_messages(url) == (0, 0)
+    results = [json.loads(cloud.get(key)) for key in cloud.keys("loose/")]
+    assert sorted(line.get("status", "bad") for line in results) == ["COMPLETED", "bad"]
+    assert [line["error"] for line in results if "status" not in line] == [
         {"code": "bad_line", "message": "custom_id is missing"}
     ]
 
@@ -285,42 +281,44 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_is_one_message_before_anything_is_loaded(
+def test_wrong_setting_is_one_message_before_the_model_loads(
     cloud: Cloud, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words, variables, message = WRONG[wrong]
-    places = {"queue": cloud.queue(), "once": ""}
+    urls = {"queue": cloud.queue(), "once": ""}
     if wrong == "once":
-        places["once"] = make_queue(cloud.queues.client(), f"{cloud.name}-once", 1)
-    url = words.get("queue", "{queue}").format(**places)
+        urls["once"] = make_queue(cloud.queues.client(), f"{cloud.name}-once", 1)
+    url = words.get("queue", "{queue}").format(**urls)
     results = words.get("results", cloud.results)
     # Loading this model would fail, with another message.
     (tmp_path / "none.json").write_text("no script")
-    none = replace(cloud, model=tmp_path / "none.json", other=variables)
+    unloadable = replace(cloud, model=tmp_path / "none.json", other_variables=variables)
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _s: None)
-    ran = none.here(worker, "--queue-url", url, "--results", results)
-    assert ran.returncode == 2
-    assert message in ran.stderr
-    assert len(ran.stderr.splitlines()) == 1
+    result = unloadable.run_in_process(worker, "--queue-url", url, "--results", results)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_bad_file_is_told_of_before_anything_is_sent(cloud: Cloud, tmp_path: Path) -> None:
-    url, given = cloud.queue(), write(tmp_path / "in.jsonl", [call("a"), call("a")])
+def test_invalid_input_file_is_refused_before_anything_is_sent(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    url, input_file = cloud.queue(), write(tmp_path / "in.jsonl", [call("a"), call("a")])
     words = ["--queue-url", url, "--results", cloud.results]
-    ran = cloud.here(submit, "-i", given, *words)
-    assert (ran.returncode, ran.stderr) == (2, "line 2: custom_id is the same as on line 1\n")
-    assert cloud.left(url) == (0, 0)
+    result = cloud.run_in_process(submit, "-i", input_file, *words)
+    assert (result.returncode, result.stderr) == (2, "line 2: custom_id is the same as on line 1\n")
+    assert cloud.count_messages(url) == (0, 0)
     assert cloud.keys() == []
-    for name, said in (
+    for name, message in (
         ("none", "no batch of this name was submitted"),
         ("../x", "batch must be a name"),
     ):
-        ran = cloud.collect(name, tmp_path / "out.jsonl")
-        assert ran.returncode == 2
-        assert said in ran.stderr
+        result = cloud.collect(name, tmp_path / "out.jsonl")
+        assert result.returncode == 2
+        assert message in result.stderr
 
 
-def test_the_server_of_queues_listens_to_this_machine_alone(cloud: Cloud) -> None:
+def test_queue_server_accepts_local_connections_only(cloud: Cloud) -> None:
     pids = [cloud.queues.pid]
     sockets = {
         str(link.readlink()).removeprefix("socket:[").rstrip("]")
