@@ -1,4 +1,4 @@
-"""Results in a bucket by way of the SDK: `python -m handler`, streaming, and a real S3."""
+"""Results of `python -m handler` in a bucket, with the SDK, streaming and a real S3 server."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    with seaweed(tmp_path_factory.mktemp("seaweed")) as found:
+    with seaweed(tmp_path_factory.mktemp("seaweed")) as store:
         for bucket in ("ours", "theirs"):
-            found.client().create_bucket(Bucket=bucket)
-        yield found
+            store.client().create_bucket(Bucket=bucket)
+        yield store
 
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    found = Platform(tmp_path_factory.mktemp("platform"), LOCAL_WORKER="off", LOG_LEVEL="DEBUG")
-    yield found
-    found.close()
+    platform = Platform(tmp_path_factory.mktemp("platform"), LOCAL_WORKER="off", LOG_LEVEL="DEBUG")
+    yield platform
+    platform.close()
 
 
 def variables(server: Seaweed, folder: Path) -> dict[str, str]:
@@ -62,9 +62,9 @@ def worker(
     platform: Platform, server: Seaweed, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SDKWorker]:
     folder = tmp_path_factory.mktemp("worker")
-    found = SDKWorker(platform, "mine", folder, ["-m", "handler"], variables(server, folder))
-    yield found
-    found.close()
+    worker = SDKWorker(platform, "mine", folder, ["-m", "handler"], variables(server, folder))
+    yield worker
+    worker.close()
 
 
 def body(server: Seaweed, prompt: str = "x", **changes: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def body(server: Seaweed, prompt: str = "x", **changes: Any) -> dict[str, Any]:
     }
 
 
-def stored(pointer: dict[str, Any]) -> Any:
+def read_result(pointer: dict[str, Any]) -> Any:
     return httpx2.get(pointer["result"]["url"]).raise_for_status().json()
 
 
@@ -84,11 +84,11 @@ def test_job_with_a_bucket(platform: Platform, worker: SDKWorker, server: Seawee
     (pointer,) = job.output()
     assert pointer["result"]["bucket"] == "theirs"
     assert pointer["result"]["key"] == f"in/here/{job.id}.json"
-    found = stored(pointer)
-    assert len(found) > 2
-    assert job.streamed() == [*found, pointer]
-    assert found[-1]["choices"][0]["text"] == TEXT
-    assert found[-1]["usage"] == pointer["usage"]
+    outputs = read_result(pointer)
+    assert len(outputs) > 2
+    assert job.read_stream() == [*outputs, pointer]
+    assert outputs[-1]["choices"][0]["text"] == TEXT
+    assert outputs[-1]["usage"] == pointer["usage"]
     assert pointer["choices"] == [{"index": 0, "finish_reason": "stop"}]
     for log in (platform.log, worker.log, json.dumps(job.call("requests"))):
         assert SECRET not in log
@@ -96,29 +96,29 @@ def test_job_with_a_bucket(platform: Platform, worker: SDKWorker, server: Seawee
 
 @pytest.mark.usefixtures("worker")
 def test_large_result(platform: Platform) -> None:
-    *kept, pointer = platform.run("mine", {"prompt": "long", "stream": True}).output()
+    *fitting, pointer = platform.run("mine", {"prompt": "long", "stream": True}).output()
     assert pointer["result"]["bucket"] == "ours"
-    found = stored(pointer)
-    # What fitted before is there beside it.
-    assert kept == found[: len(kept)]
-    assert len(kept) < len(found)
-    assert found[-1]["choices"][0]["text"] == "x" * 20_000
+    outputs = read_result(pointer)
+    # The outputs that fit are also in the job's output.
+    assert fitting == outputs[: len(fitting)]
+    assert len(fitting) < len(outputs)
+    assert outputs[-1]["choices"][0]["text"] == "x" * 20_000
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("worker")
-def test_jobs_side_by_side_keep_each_what_is_theirs(platform: Platform, server: Seaweed) -> None:
-    """The SDK asks one and the same key of all its jobs whether an output is kept."""
-    whole = body(server)
+def test_concurrent_jobs_with_and_without_a_bucket(platform: Platform, server: Seaweed) -> None:
+    """The SDK uses one key for all jobs to decide whether to keep an output."""
+    job_body = body(server)
     jobs = [
-        platform.send("mine", whole if number % 2 else {"input": whole["input"]})
+        platform.send("mine", job_body if number % 2 else {"input": job_body["input"]})
         for number in range(8)
     ]
     for number, job in enumerate(jobs):
         output = job.output()
         if number % 2:
             (pointer,) = output
-            output = stored(pointer)
+            output = read_result(pointer)
         texts = [each["choices"][0]["text"] for each in output]
         assert "".join(texts[:-1]) == texts[-1] == TEXT
 
@@ -148,8 +148,8 @@ def test_program_of_the_docs(platform: Platform, server: Seaweed, tmp_path: Path
     ):
         assert old in program
         program = program.replace(old, new)
-    given = {"url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 5}}
-    lines = [{"custom_id": f"l{number}", **given} for number in "123"]
+    request = {"url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 5}}
+    lines = [{"custom_id": f"l{number}", **request} for number in "123"]
     (tmp_path / "requests.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "sent.jsonl").write_text('{"custom_id": "l2", "job": "before"}\n')
     base = {"RUNPOD_ENDPOINT_BASE_URL": platform.url("x").removesuffix("/x")}
@@ -166,5 +166,5 @@ def test_program_of_the_docs(platform: Platform, server: Seaweed, tmp_path: Path
         key = f"batch-1/{each['job']}.json"
         (pointer,) = Job(platform, "mine", each["job"]).output()
         assert pointer["result"]["key"] == key
-        (found,) = stored(pointer)
-        assert found["choices"][0]["finish_reason"] == pointer["choices"][0]["finish_reason"]
+        (output,) = read_result(pointer)
+        assert output["choices"][0]["finish_reason"] == pointer["choices"][0]["finish_reason"]

@@ -1,11 +1,11 @@
 """One job, two ways: the worker in the local server, and the same worker under RunPod's SDK.
 
 For each STREAM_MODE a server with its local worker, and `python -m handler` joined to another
-endpoint of it, run the same jobs on the same script. A client must be shown the same, but for ids,
-times and the worker's name, and for how many pieces a stream comes in, which is a matter of time.
+endpoint of it, run the same jobs on the same script. A client must get the same responses, but for
+ids, times, the worker's name, and the number of chunks of a stream, which depends on time.
 
-What is not the same, because the SDK is in between, is none of it in what a client is shown of one
-job: docs/runpod.md has the table.
+The differences that the SDK causes are not visible in the responses about one job: docs/runpod.md
+has the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.workers.processes import Job, Platform, SDKWorker, becomes
+from tests.acceptance.workers.processes import Job, Platform, SDKWorker, wait_until_true
 
 MODES = ("aggregate", "generator")
 # The local worker's endpoint, and the SDK worker's.
@@ -29,7 +29,7 @@ ANSWERS: list[dict[str, Any]] = [
     {"when": "hang", "pieces": ["again", {"hang_s": 600}]},
     {"when": "crash", "pieces": ["He", {"signal": "SIGKILL", "delay_ms": 300}]},
     {"when": "fail", "pieces": ["He", {"error": "out of luck", "delay_ms": 300}]},
-    # Half a megabyte thrice: text, deltas and tokens.
+    # Three times half a megabyte: text, deltas and tokens.
     {"when": "large", "pieces": ["so " * 1000], "repeat": 170},
     {},
 ]
@@ -64,29 +64,29 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 _VARYING = {"id", "created", "timings", "delayTime", "executionTime", "workerId"}
-# A job is tried again after a crash. Behind the SDK, a server counts its attempts; the local worker
-# counts the crashes that it ran at.
+# A job is retried after a crash. With the SDK, the server counts the attempts of a job; the local
+# worker counts the crashes during it.
 _ATTEMPTS = re.compile("^the job was .* the last time: ")
 
 
-def normal(value: Any) -> Any:
-    """Return what a client is shown without ids, times, workers and the cuts between pieces."""
+def normalize(value: Any) -> Any:
+    """Return a response without ids, times and workers, and with the chunks of a stream joined."""
     if isinstance(value, dict):
-        return {key: normal(each) for key, each in value.items() if key not in _VARYING}
+        return {key: normalize(each) for key, each in value.items() if key not in _VARYING}
     if isinstance(value, list):
         pieces = [event for each in value for event in (_events(each) or [each])]
-        return _merged([normal(piece) for piece in pieces])
+        return _merge_chunks([normalize(piece) for piece in pieces])
     if (events := _events(value)) is not None:
-        return normal(events)
+        return normalize(events)
     if isinstance(value, str) and value.startswith("{"):
-        return normal(json.loads(value))
+        return normalize(json.loads(value))
     if isinstance(value, str):
         return _ATTEMPTS.sub("", value)
     return value
 
 
 def _events(value: Any) -> list[Any] | None:
-    """Return the events of a text that consists of some."""
+    """Return the JSON of a text of server-sent events; None for another value."""
     if not isinstance(value, str) or not value.startswith("data: "):
         return None
     assert value.endswith("\n\n")
@@ -94,35 +94,35 @@ def _events(value: Any) -> list[Any] | None:
     return [event if event == "[DONE]" else json.loads(event) for event in events]
 
 
-def _merged(pieces: list[Any]) -> list[Any]:
-    """Join what neighbours say that are otherwise the same."""
+def _merge_chunks(pieces: list[Any]) -> list[Any]:
+    """Join the texts of adjacent chunks that are otherwise the same."""
     merged: list[Any] = []
-    said = ""
+    text = ""
     for piece in pieces:
-        new, piece = _taken_out(piece)
+        new, piece = _split_text(piece)
         if new is None or not merged or merged[-1] != piece:
-            merged += [said, piece] if new is None else [piece]
-        said += new or ""
-    return [*merged, said] if said else merged
+            merged += [text, piece] if new is None else [piece]
+        text += new or ""
+    return [*merged, text] if text else merged
 
 
-def _taken_out(piece: Any) -> tuple[str | None, Any]:
-    """Return a partial output's text, and the rest of it; None where it is none."""
+def _split_text(piece: Any) -> tuple[str | None, Any]:
+    """Return the text and the rest of a partial output; None as the text of another output."""
     if not isinstance(piece, dict) or "usage" in piece or not piece.get("choices"):
         return None, piece
     choice = dict(piece["choices"][0])
     if "delta" in choice:
         delta = dict(choice["delta"])
-        said = delta.pop("content", None)
+        text = delta.pop("content", None)
         choice["delta"] = delta
     else:
-        said = choice.pop("text", None)
+        text = choice.pop("text", None)
     choice.pop("tokens", None)
-    return said or "", {**piece, "choices": [choice]}
+    return text or "", {**piece, "choices": [choice]}
 
 
 class Pair:
-    """A server with its local worker, and the SDK worker that has joined it."""
+    """A server with its local worker, and an SDK worker of another endpoint."""
 
     def __init__(self, mode: str, platform: Platform, worker: SDKWorker) -> None:
         self.mode = mode
@@ -149,7 +149,7 @@ def _pair(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]:
-    # Both at once, for each worker takes seconds to import the SDK.
+    # Start both together, because each worker takes seconds to import the SDK.
     makers = {mode: _pair(mode, tmp_path_factory) for mode in MODES}
     yield {mode: next(maker) for mode, maker in makers.items()}
     for maker in makers.values():
@@ -162,10 +162,10 @@ def pair(request: pytest.FixtureRequest, pairs: dict[str, Pair]) -> Pair:
     return pairs[request.param]
 
 
-def shown(job: Job) -> dict[str, Any]:
-    """Return all that a client is shown of a job to its end."""
-    streamed = job.streamed()
-    return {"stream": normal(streamed), "status": normal(job.ended())}
+def client_view(job: Job) -> dict[str, Any]:
+    """Return all responses that a client gets about a job."""
+    streamed = job.read_stream()
+    return {"stream": normalize(streamed), "status": normalize(job.wait_for_end())}
 
 
 def _streams(job: Job) -> bool:
@@ -191,22 +191,22 @@ def test_same_answer(pair: Pair, case: str) -> None:
     sdk, local = pair.send(SDK, case), pair.send(LOCAL, case)
     if case == "cancel":
         for job in (sdk, local):
-            job.started()
+            job.wait_until_started()
         if pair.mode == "generator":
             for job in (sdk, local):
-                becomes(partial(_streams, job))
-        answers = [normal(job.call("cancel", "POST")) for job in (sdk, local)]
+                wait_until_true(partial(_streams, job))
+        answers = [normalize(job.call("cancel", "POST")) for job in (sdk, local)]
         assert answers == [{"status": "CANCELLED"}] * 2
-    seen, seen_of_sdk = shown(local), shown(sdk)
+    local_view, sdk_view = client_view(local), client_view(sdk)
     if pair.mode == "aggregate":
         # The SDK streams generators only; the test below has what the local worker streams.
-        seen["stream"] = []
-    assert seen_of_sdk == seen
-    # The cases are what they are called.
+        local_view["stream"] = []
+    assert sdk_view == local_view
+    # Each case has the outcome of its name.
     failing = {"bad prompt", "no object", "openai error", "engine failure", "engine death"}
     ends = {"cancel": "CANCELLED", "time limit": "TIMED_OUT"}
     ends |= dict.fromkeys(failing, "FAILED")
-    assert seen["status"]["status"] == ends.get(case, "COMPLETED")
+    assert local_view["status"]["status"] == ends.get(case, "COMPLETED")
     if case == "1.5 MB":
         assert len(json.dumps(local.output())) > 1_500_000
 
@@ -222,13 +222,13 @@ def test_stream_in_aggregate_mode_is_that_of_an_sdk_worker_in_generator_mode(
 ) -> None:  # R59
     sdk = pairs["generator"].send(SDK, case)
     local = pairs["aggregate"].send(LOCAL, case)
-    streamed = normal(local.streamed())
+    streamed = normalize(local.read_stream())
     assert streamed
-    assert streamed == normal(sdk.streamed())
+    assert streamed == normalize(sdk.read_stream())
 
 
 @pytest.mark.long_except("aggregate-openai stream", "generator-prompt")
 @pytest.mark.parametrize("case", ["prompt", "openai stream", "openai error"])
 def test_same_answer_of_runsync(pair: Pair, case: str) -> None:
-    sdk, local = (normal(pair.platform.call_sync(name, CASES[case])) for name in (SDK, LOCAL))
+    sdk, local = (normalize(pair.platform.call_sync(name, CASES[case])) for name in (SDK, LOCAL))
     assert sdk == local

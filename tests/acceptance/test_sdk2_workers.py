@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.test_user_handler import HandlerServer
-from tests.acceptance.workers.processes import WAIT_S, Platform, SDKWorker, becomes
+from tests.acceptance.workers.processes import WAIT_S, Platform, SDKWorker, wait_until_true
 
 ENVIRONMENT = Path(__file__).parents[1] / "sdk2" / ".venv"
 PYTHON = str(ENVIRONMENT / "bin" / "python")
@@ -101,12 +101,12 @@ def text_of(output: Any) -> str:
 def test_own_worker_answers_and_streams(platform: Platform, worker: SDKWorker) -> None:
     job = platform.run(worker.endpoint, {"prompt": "hello"})
     assert text_of(job.output()) == "Hello world"
-    given = {"prompt": "hello", "sampling_params": {"stream": True}}
-    job = platform.run(worker.endpoint, given)
+    job_input = {"prompt": "hello", "sampling_params": {"stream": True}}
+    job = platform.run(worker.endpoint, job_input)
     output = job.output()
     assert text_of(output) == "Hello world"
     if worker.endpoint == "generator":
-        assert job.streamed() == output
+        assert job.read_stream() == output
         assert len(output) > 2
     else:
         assert output["choices"][0]["deltas"] == ["He", "llo", " wor", "ld"]
@@ -114,10 +114,10 @@ def test_own_worker_answers_and_streams(platform: Platform, worker: SDKWorker) -
 
 
 def test_cancel_frees_the_slot_of_an_own_worker(platform: Platform, worker: SDKWorker) -> None:
-    given = {"prompt": "hang", "sampling_params": {"stream": True}}
-    job = platform.run(worker.endpoint, given).started()
+    job_input = {"prompt": "hang", "sampling_params": {"stream": True}}
+    job = platform.run(worker.endpoint, job_input).wait_until_started()
     if worker.endpoint == "generator":
-        becomes(lambda: job.call("stream")["stream"])
+        wait_until_true(lambda: job.call("stream")["stream"])
     assert job.call("cancel", "POST")["status"] == "CANCELLED"
     # The worker has one slot, which the cancelled job would hold for ten minutes.
     assert text_of(platform.run(worker.endpoint, {"prompt": "hello"}).output()) == "Hello world"
@@ -165,7 +165,7 @@ def test_own_worker_whose_model_cannot_be_loaded_exits_and_takes_no_job(
     ],
     ids=["no key", "key"],
 )
-def test_own_worker_that_the_server_starts_is_shown_with_its_exit_code_and_reason(
+def test_health_has_exit_code_and_reason_of_an_own_worker_that_ended(
     tmp_path: Path, key: str, explanation: str
 ) -> None:  # R69
     script = tmp_path / "script.json"
@@ -189,7 +189,7 @@ def test_own_worker_that_the_server_starts_is_shown_with_its_exit_code_and_reaso
             return next((each for each in reasons if "exited" in each), "")
 
         expected = f"it exited with code 1{explanation}RuntimeError: the file is broken"
-        assert becomes(reason) == expected
+        assert wait_until_true(reason) == expected
         assert job.status() == "IN_QUEUE"
     finally:
         platform.close()
@@ -218,7 +218,7 @@ def test_generator_of_a_user_streams_its_outputs(server: HandlerServer) -> None:
 
 
 @pytest.mark.long
-def test_handler_of_a_user_returns_and_fails_with_what_it_printed(server: HandlerServer) -> None:
+def test_handler_of_a_user_returns_and_its_failure_has_its_output(server: HandlerServer) -> None:
     server.edit(HANDLER)
     assert server.run()["output"].startswith("2.")
     failed = json.loads(server.run(error="the input is wrong")["error"])

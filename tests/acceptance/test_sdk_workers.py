@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.workers.processes import HANDLERS, Platform, SDKWorker, becomes
+from tests.acceptance.workers.processes import HANDLERS, Platform, SDKWorker, wait_until_true
 
 KINDS = ("plain", "async", "generator", "async_generator")
 STREAMING = ("generator", "async_generator")
-# Of the async generator's worker; the others have one job at a time, the SDK's default.
+# Of the async generator's worker; the others run one job at a time, the SDK's default.
 CONCURRENCY = 3
 GRACE_S = 0.5
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    found = Platform(
+    platform = Platform(
         tmp_path_factory.mktemp("platform"),
         LOCAL_WORKER="off",
         LOG_LEVEL="DEBUG",
@@ -37,15 +37,15 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         MAX_RUNSYNC_MB="1.5",
         WORKER_GRACE_S=str(GRACE_S),
     )
-    yield found
-    found.close()
+    yield platform
+    platform.close()
 
 
 @pytest.fixture(scope="module")
 def workers(
     platform: Platform, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, SDKWorker]]:
-    found = {
+    workers = {
         kind: SDKWorker(
             platform,
             kind,
@@ -54,46 +54,46 @@ def workers(
             {
                 "KIND": kind,
                 "CONCURRENCY": str(CONCURRENCY) if kind == "async_generator" else "1",
-                # A ping that lists a cancelled job is answered by another stop.
+                # The server responds to a ping that lists a cancelled job with another stop.
                 "RUNPOD_PING_INTERVAL": "1000",
-                # Else it would say all that it does.
+                # The SDK's default level is DEBUG.
                 "RUNPOD_LOG_LEVEL": "INFO",
             },
         )
         for kind in KINDS
     }
-    yield found
-    for worker in found.values():
+    yield workers
+    for worker in workers.values():
         worker.close()
 
 
 @pytest.fixture(params=KINDS)
 def worker(request: pytest.FixtureRequest, workers: dict[str, SDKWorker]) -> SDKWorker:
-    """Each of the workers."""
+    """Each kind of worker."""
     return workers[request.param]
 
 
 @pytest.fixture(params=STREAMING)
 def streaming(request: pytest.FixtureRequest, workers: dict[str, SDKWorker]) -> SDKWorker:
-    """Each of those that stream."""
+    """Each kind of worker that streams."""
     return workers[request.param]
 
 
 def check_works(platform: Platform, worker: SDKWorker) -> None:
-    said = platform.run(worker.endpoint, {"say": "fine"}).output()
-    assert said in (["fine"], {"said": "fine", "job": ["id", "input"]})
+    output = platform.run(worker.endpoint, {"say": "fine"}).output()
+    assert output in (["fine"], {"said": "fine", "job": ["id", "input"]})
 
 
-# -- what comes back ------------------------------------------------------------------------------
+# -- outputs and errors ---------------------------------------------------------------------------
 
 
 def test_output(platform: Platform, worker: SDKWorker) -> None:
     job = platform.run(worker.endpoint, {"say": "one twö three"})
     if worker.endpoint in STREAMING:
-        assert job.output() == job.streamed() == ["one", "twö", "three"]
+        assert job.output() == job.read_stream() == ["one", "twö", "three"]
     else:
         assert job.output() == {"said": "one twö three", "job": ["id", "input"]}
-        assert job.streamed() == []
+        assert job.read_stream() == []
         message = job.call("stream")["message"]
         assert message.startswith(f"worker {worker.endpoint} returned its output without streaming")
     ended = job.call("status")
@@ -112,44 +112,44 @@ def test_error(platform: Platform, worker: SDKWorker) -> None:
     job = platform.run(worker.endpoint, {"say": "one two", "error": "oh nö"})
     error = job.error()
     if worker.endpoint in STREAMING:
-        # The SDK's own words; what was said before stays in the stream.
+        # The SDK writes this text; chunks from before the error stay in the stream.
         assert error.startswith("handler: oh nö \ntraceback: ")
-        assert job.streamed() == ["one", "two"]
+        assert job.read_stream() == ["one", "two"]
     else:
-        told = json.loads(error)
-        assert told["error_type"] == "<class 'ValueError'>"
-        assert told["error_message"] == "oh nö"
-        assert told["worker_id"] == worker.endpoint
+        details = json.loads(error)
+        assert details["error_type"] == "<class 'ValueError'>"
+        assert details["error_message"] == "oh nö"
+        assert details["worker_id"] == worker.endpoint
     assert "output" not in job.call("status")
     check_works(platform, worker)
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize(
-    ("whole", "output"), [(None, None), ({}, None), ("text", "text"), ([1], [1]), (False, False)]
+    ("returned", "output"), [(None, None), ({}, None), ("text", "text"), ([1], [1]), (False, False)]
 )
 def test_outputs_of_other_kinds(
-    platform: Platform, workers: dict[str, SDKWorker], kind: str, whole: Any, output: Any
+    platform: Platform, workers: dict[str, SDKWorker], kind: str, returned: Any, output: Any
 ) -> None:
-    assert platform.run(workers[kind].endpoint, {"whole": whole}).output() == output
+    assert platform.run(workers[kind].endpoint, {"whole": returned}).output() == output
 
 
 def test_returned_error_and_refresh(platform: Platform, workers: dict[str, SDKWorker]) -> None:
-    given = {"whole": {"error": "soft", "refresh_worker": True, "rest": 1}}
-    ended = platform.run("async", given).ended()
+    job_input = {"whole": {"error": "soft", "refresh_worker": True, "rest": 1}}
+    ended = platform.run("async", job_input).wait_for_end()
     assert (ended["status"], ended["error"], ended["output"]) == ("FAILED", "soft", {"rest": 1})
 
 
 @pytest.mark.long_except("async")
-def test_result_that_cannot_be_taken_fails_the_job(platform: Platform, worker: SDKWorker) -> None:
-    for odd, said in (
+def test_result_that_is_refused_fails_the_job(platform: Platform, worker: SDKWorker) -> None:
+    for odd, message in (
         ("nan", "NaN and Infinity are no JSON"),
         ("large", "the body is larger than 1"),
     ):
         error = platform.run(worker.endpoint, {"odd": odd}).error()
         what = "stream" if worker.endpoint in STREAMING else "result"
         assert error.startswith(f"the job's {what} could not be taken: ")
-        assert said in error
+        assert message in error
     check_works(platform, worker)
 
 
@@ -162,7 +162,7 @@ def test_result_that_the_sdk_cannot_write_fails_the_job(
         "the job was started and lost 2 times; the last time: its worker has stopped running it "
         "and sent no result"
     )
-    assert workers["async"].noted("began", "bytes") == 2
+    assert workers["async"].count_notes("began", "bytes") == 2
     check_works(platform, workers["async"])
 
 
@@ -176,16 +176,16 @@ def test_stream_arrives_while_the_job_runs(platform: Platform, streaming: SDKWor
     while not first.get("stream"):
         first = job.call("stream")
     assert first == {"status": "IN_PROGRESS", "stream": [{"output": "a"}]}
-    assert job.streamed() == ["b", "c"]
+    assert job.read_stream() == ["b", "c"]
     assert job.output() == ["a", "b", "c"]
 
 
-def test_progress_is_shown_and_does_not_outlast_the_result(
+def test_progress_is_the_output_until_the_result_replaces_it(
     platform: Platform, workers: dict[str, SDKWorker], tmp_path: Path
 ) -> None:
     until = tmp_path / "until"
     job = platform.run("plain", {"say": "whole", "progress": True, "until": str(until)})
-    becomes(lambda: job.call("status").get("output") == "half of it")
+    wait_until_true(lambda: job.call("status").get("output") == "half of it")
     assert job.status() == "IN_PROGRESS"
     until.touch()
     assert job.output()["said"] == "whole"
@@ -196,9 +196,9 @@ def test_cancel_reaches_the_handler(
     platform: Platform, workers: dict[str, SDKWorker], kind: str
 ) -> None:
     job = platform.run(kind, {"say": "x y", "sleep_s": 60, "name": "long"})
-    becomes(lambda: workers[kind].noted("began", "long") == 1)
+    wait_until_true(lambda: workers[kind].count_notes("began", "long") == 1)
     assert job.call("cancel", "POST") == {"id": job.id, "status": "CANCELLED"}
-    becomes(lambda: workers[kind].noted("cancelled", "long") == 1, 5)
+    wait_until_true(lambda: workers[kind].count_notes("cancelled", "long") == 1, 5)
     check_works(platform, workers[kind])
     assert job.status() == "CANCELLED"
     workers[kind].notes.unlink()
@@ -209,7 +209,7 @@ def test_cancel_ends_a_generator_between_two_parts(
 ) -> None:
     worker = workers["generator"]
     job = platform.run("generator", {"say": "x " * 100, "sleep_s": 0.3, "name": "parts"})
-    becomes(lambda: worker.noted("began", "parts") == 1)
+    wait_until_true(lambda: worker.count_notes("began", "parts") == 1)
     assert job.call("cancel", "POST")["status"] == "CANCELLED"
     began = time.monotonic()
     check_works(platform, worker)
@@ -220,22 +220,22 @@ def test_cancel_ends_a_generator_between_two_parts(
 
 @pytest.mark.long_except("async")
 @pytest.mark.parametrize("kind", ["async", "async_generator"])
-def test_cancel_reaches_a_handler_that_has_not_begun(
+def test_cancel_before_the_handler_starts_frees_the_worker(
     platform: Platform, workers: dict[str, SDKWorker], kind: str
 ) -> None:
     # The SDK begins what it has taken up to a tenth of a second later, or more on a busy machine,
     # and drops a stop before.
     check_works(platform, workers[kind])
-    places = CONCURRENCY if kind == "async_generator" else 1
-    jobs = [platform.run(kind, {"say": "x y", "sleep_s": 60}) for _ in range(places)]
+    concurrency = CONCURRENCY if kind == "async_generator" else 1
+    jobs = [platform.run(kind, {"say": "x y", "sleep_s": 60}) for _ in range(concurrency)]
     for job in jobs:
-        assert job.started().call("cancel", "POST")["status"] == "CANCELLED"
-    # Each of its places is free again. The handler's own notes do not tell: the SDK drops a
-    # generator that is stopped while it sends a part, and does not say so to the generator.
-    after = [platform.run(kind, {"say": "x y", "sleep_s": 2}) for _ in range(places)]
-    becomes(lambda: {job.status() for job in after} == {"IN_PROGRESS"}, 20)
+        assert job.wait_until_started().call("cancel", "POST")["status"] == "CANCELLED"
+    # Each of the worker's slots is free again. The handler's notes cannot show it: the SDK drops a
+    # generator that is stopped while it sends a chunk, without notifying it.
+    after = [platform.run(kind, {"say": "x y", "sleep_s": 2}) for _ in range(concurrency)]
+    wait_until_true(lambda: {job.status() for job in after} == {"IN_PROGRESS"}, 20)
     for job in after:
-        assert job.ended()["status"] == "COMPLETED"
+        assert job.wait_for_end()["status"] == "COMPLETED"
     workers[kind].notes.unlink(missing_ok=True)
 
 
@@ -247,7 +247,7 @@ def test_several_at_a_time_are_taken_as_a_batch(
         platform.run("async_generator", {"say": f"{number} x", "sleep_s": 1.5})
         for number in range(CONCURRENCY)
     ]
-    becomes(lambda: {job.status() for job in jobs} == {"IN_PROGRESS"})
+    wait_until_true(lambda: {job.status() for job in jobs} == {"IN_PROGRESS"})
     assert [job.output() for job in jobs] == [[str(n), "x"] for n in range(CONCURRENCY)]
     assert "/v2/async_generator/job-take-batch/async_generator" in platform.log
     assert "/v2/async/job-take-batch/" not in platform.log
@@ -259,27 +259,27 @@ def test_several_at_a_time_are_taken_as_a_batch(
 @pytest.mark.long_except("plain")
 def test_sigterm_drains_a_worker(platform: Platform, worker: SDKWorker) -> None:
     job = platform.run(worker.endpoint, {"say": "last", "sleep_s": 1.5, "name": "drained"})
-    becomes(lambda: worker.noted("began", "drained"))
+    wait_until_true(lambda: worker.count_notes("began", "drained"))
     worker.terminate()
-    said = job.output()
-    assert (said if worker.endpoint in STREAMING else [said["said"]]) == ["last"]
+    output = job.output()
+    assert (output if worker.endpoint in STREAMING else [output["said"]]) == ["last"]
     assert worker.process.wait(10) == 0
-    assert worker.noted("began", "drained") == 1
+    assert worker.count_notes("began", "drained") == 1
     worker.restart()
 
 
-def test_worker_that_was_told_to_end_is_given_nothing(
+def test_worker_that_is_shutting_down_gets_no_jobs(
     platform: Platform, workers: dict[str, SDKWorker]
 ) -> None:
     worker = workers["async_generator"]
     check_works(platform, worker)
-    # It has its calls for jobs open by now, and lets them stay so.
+    # By now the worker has open polls for jobs, and keeps them open.
     time.sleep(0.5)
     worker.terminate()
     time.sleep(0.3)
     job = platform.run("async_generator", {"say": "later", "name": "later"})
     assert worker.process.wait(10) == 0
-    assert worker.noted("began", "later") == 0
+    assert worker.count_notes("began", "later") == 0
     assert job.status() == "IN_QUEUE"
     worker.restart()
     assert job.output() == ["later"]
@@ -288,24 +288,24 @@ def test_worker_that_was_told_to_end_is_given_nothing(
 def test_killed_worker_is_noticed_and_its_job_redone(
     platform: Platform, workers: dict[str, SDKWorker], tmp_path: Path
 ) -> None:
-    # Its handler blocks its event loop, so nothing of it can be heard, and its heartbeat lives on.
+    # The handler blocks the event loop, so the worker sends nothing but heartbeats.
     worker = workers["plain"]
     check_works(platform, worker)
     until = tmp_path / "until"
     job = platform.run("plain", {"say": "again", "until": str(until), "name": "redone"})
-    becomes(lambda: worker.noted("began", "redone"))
-    # For longer than any call of a worker without jobs is held.
+    wait_until_true(lambda: worker.count_notes("began", "redone"))
+    # Longer than the server holds a poll of an idle worker.
     time.sleep(2.5)
     assert job.status() == "IN_PROGRESS"
     worker.kill()
     killed_at = time.monotonic()
-    becomes(lambda: job.status() == "IN_QUEUE")
+    wait_until_true(lambda: job.status() == "IN_QUEUE")
     assert time.monotonic() - killed_at < 20 * GRACE_S
     worker.restart()
-    becomes(lambda: worker.noted("began", "redone") == 2)
+    wait_until_true(lambda: worker.count_notes("began", "redone") == 2)
     until.touch()
     assert job.output()["said"] == "again"
-    assert worker.noted("began", "redone") == 2
+    assert worker.count_notes("began", "redone") == 2
 
 
 def test_job_that_kills_its_workers_fails(
@@ -313,36 +313,36 @@ def test_job_that_kills_its_workers_fails(
 ) -> None:
     worker = workers["generator"]
     job = platform.run("generator", {"say": "a b", "sleep_s": 30, "name": "killer"})
-    becomes(lambda: worker.noted("began", "killer") == 1)
+    wait_until_true(lambda: worker.count_notes("began", "killer") == 1)
     worker.kill()
     worker.restart()
-    becomes(lambda: worker.noted("began", "killer") == 2)
+    wait_until_true(lambda: worker.count_notes("began", "killer") == 2)
     worker.kill()
     assert job.error() == (
         "the job was started and lost 2 times; the last time: its worker went away"
     )
     worker.restart()
     check_works(platform, worker)
-    assert worker.noted("began", "killer") == 2
+    assert worker.count_notes("began", "killer") == 2
 
 
 def test_jobs_outlive_the_server(
     platform: Platform, workers: dict[str, SDKWorker], tmp_path: Path
 ) -> None:
     until = tmp_path / "until"
-    given = {"say": "still here", "until": str(until), "name": "outlives"}
-    jobs = {kind: platform.run(kind, given) for kind in ("plain", "async")}
+    job_input = {"say": "still here", "until": str(until), "name": "outlives"}
+    jobs = {kind: platform.run(kind, job_input) for kind in ("plain", "async")}
     for kind in jobs:
-        becomes(partial(workers[kind].noted, "began", "outlives"))
-    becomes(lambda: platform.on_disk("IN_PROGRESS") >= len(jobs))
+        wait_until_true(partial(workers[kind].count_notes, "began", "outlives"))
+    wait_until_true(lambda: platform.count_stored_jobs("IN_PROGRESS") >= len(jobs))
     platform.kill()
     platform.start()
     assert {job.status() for job in jobs.values()} == {"IN_PROGRESS"}
-    # The SDK tries for three seconds to deliver a result, and then it is gone.
+    # The SDK retries the delivery of a result for three seconds, and then drops it.
     until.touch()
     for job in jobs.values():
         assert job.output()["said"] == "still here"
-    assert workers["async"].noted("began", "outlives") == 1
+    assert workers["async"].count_notes("began", "outlives") == 1
     # A blocked event loop does not see that its connections are dead: the SDK may try the old ones,
     # give the result up and ask for the next job.
-    assert workers["plain"].noted("began", "outlives") <= 2
+    assert workers["plain"].count_notes("began", "outlives") <= 2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.mcp_client import RunPodMCP
-from tests.acceptance.workers.processes import Platform, becomes
+from tests.acceptance.workers.processes import Platform, wait_until_true
 from tests.waiting import PATIENCE
 
 ENDPOINT = "logs"
@@ -63,19 +63,19 @@ def platform(folder: Path) -> Iterator[Platform]:
 
 
 def workers(platform: Platform) -> dict[str, str]:
-    """The status of each worker."""
-    answer = platform.client.get(f"/v2/serverless/{ENDPOINT}/workers").json()
-    return {worker["id"]: worker["status"] for worker in answer["workers"]}
+    """Return the status of each worker, by its id."""
+    response = platform.client.get(f"/v2/serverless/{ENDPOINT}/workers").json()
+    return {worker["id"]: worker["status"] for worker in response["workers"]}
 
 
 def ready_worker(platform: Platform) -> str:
     """Wait for the one worker that takes jobs; return its name."""
 
     def find() -> str | None:
-        found = workers(platform)
-        return next(iter(found)) if list(found.values()) == ["IDLE"] else None
+        statuses = workers(platform)
+        return next(iter(statuses)) if list(statuses.values()) == ["IDLE"] else None
 
-    return becomes(find)
+    return wait_until_true(find)
 
 
 def log_path(worker: str) -> str:
@@ -85,7 +85,7 @@ def log_path(worker: str) -> str:
 def read_events(
     platform: Platform, worker: str, *, until: str, limit: int = 10_000, **request: Any
 ) -> list[tuple[str, str]]:
-    """Follow a log up to a line that ends like this, or `limit` events; ids and lines."""
+    """Follow a log until a line ends with `until`, or `limit` events; return ids and lines."""
     events: list[tuple[str, str]] = []
     with platform.client.stream("GET", log_path(worker), **request) as response:
         assert response.status_code == 200
@@ -106,8 +106,8 @@ def test_log_of_a_flood_resumes_without_loss_or_repetition(platform: Platform) -
     assert job.output() == "printed"
     # The server's own lines may come between those of the worker.
     params: dict[str, Any] = {"tail": 5_000, "source": "container"}
-    whole = read_events(platform, worker, until="last words", params=params)
-    lines = [line for _, line in whole]
+    events = read_events(platform, worker, until="last words", params=params)
+    lines = [line for _, line in events]
     start = len(lines) - 1 - lines[::-1].index("line 0")
     assert lines[start : start + 3_000] == [f"line {number}" for number in range(3_000)]
     megabyte, *binary, last = lines[start + 3_000 :]
@@ -116,18 +116,20 @@ def test_log_of_a_flood_resumes_without_loss_or_repetition(platform: Platform) -
     assert [line[:2] for line in binary] == ["\x00\x01", "\x0e\x0f"]
     assert last == "last words"
     # New lines may have dropped the oldest ones, so it starts from an event and not from a count.
-    parts = whole[1_000:1_001]
-    while parts[-1] != whole[-1]:
+    parts = events[1_000:1_001]
+    while parts[-1] != events[-1]:
         headers = {"Last-Event-ID": parts[-1][0]}
         parts += read_events(
             platform, worker, until="last words", limit=700, headers=headers, params=params
         )
-    assert parts == whole[1_000:]
+    assert parts == events[1_000:]
 
 
 def test_server_answers_while_a_worker_floods_its_output(platform: Platform) -> None:
     ready_worker(platform)
-    job = platform.run(ENDPOINT, {"lines": 200_000, "last": "end of the flood"}).started()
+    job = platform.run(
+        ENDPOINT, {"lines": 200_000, "last": "end of the flood"}
+    ).wait_until_started()
     slowest_s = 0.0
     while job.status() == "IN_PROGRESS":
         began_at = time.monotonic()
@@ -148,11 +150,11 @@ def test_runpods_mcp_server_finds_out_why_a_worker_does_not_start(
         with RunPodMCP(url, str(folder / "home")) as mcp:
             # The running worker ends, and the next ones do not start.
             job = platform.run(ENDPOINT, {"crashes": True})
-            assert "exited with code 3" in job.ended()["error"]
+            assert "exited with code 3" in job.wait_for_end()["error"]
             job_id = mcp.call("run-endpoint", endpointId=ENDPOINT, input={"lines": 1, "last": ""})[
                 "id"
             ]
-            becomes(lambda: crashing not in workers(platform))
+            wait_until_true(lambda: crashing not in workers(platform))
             status = mcp.call("get-job-status", endpointId=ENDPOINT, jobId=job_id)
             assert status["status"] == "IN_QUEUE"
             assert "crash-looping" in status["hint"]
@@ -161,10 +163,10 @@ def test_runpods_mcp_server_finds_out_why_a_worker_does_not_start(
             assert unhealthy in status["hint"]
             log = mcp.call("stream-worker-logs", endpointId=ENDPOINT, workerId=unhealthy)
         printed = [item["line"] for item in log["items"] if item["source"] == "container"]
-        said = [item["line"] for item in log["items"] if item["source"] == "system"]
+        system_lines = [item["line"] for item in log["items"] if item["source"] == "system"]
         assert printed[0] == "Traceback (most recent call last):"
         assert printed[-1] == "ModuleNotFoundError: No module named 'a_missing_package'"
-        assert said[-1] == f"{unhealthy} exited with code 1"
+        assert system_lines[-1] == f"{unhealthy} exited with code 1"
     finally:
         (folder / "broken").unlink()
 
@@ -182,7 +184,7 @@ def test_reader_of_a_log_does_not_delay_the_end_of_the_server(folder: Path) -> N
         WORKER_COMMAND=f"{sys.executable} worker.py",
     )
     try:
-        worker = becomes(lambda: next(iter(workers(platform)), None))
+        worker = wait_until_true(lambda: next(iter(workers(platform)), None))
         with platform.client.stream("GET", log_path(worker)) as response:
             lines = response.iter_lines()
             assert next(lines).startswith("id: ")

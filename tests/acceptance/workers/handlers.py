@@ -1,7 +1,8 @@
-"""A worker as somebody writes one with RunPod's SDK; KIND says which of the four handlers it has.
+"""A worker with RunPod's SDK; the variable KIND selects one of four handlers.
 
-It does what its job's input says, and notes in the file LOG what nobody else would see. `sleep_s`
-is how long its work takes; with `until` it goes on until a test makes the file of that name.
+The job's input determines its output. The handler notes in the file LOG when a job begins or is
+cancelled. `sleep_s` is the duration of a step of its work; with `until` the work lasts until a test
+creates the file of that name.
 """
 
 from __future__ import annotations
@@ -16,40 +17,40 @@ import runpod
 
 Job = dict[str, Any]
 
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 ODD = {"nan": float("nan"), "bytes": b"no JSON", "large": "x" * 2_000_000}
 
 
-def note(job: Job, what: str) -> None:
+def note(job: Job, event: str) -> None:
     with open(os.environ["LOG"], "a") as log:
-        log.write(f"{what} {job['input'].get('name')} {os.getpid()}\n")
+        log.write(f"{event} {job['input'].get('name')} {os.getpid()}\n")
 
 
-def answer(job: Job) -> Any:
-    given = job["input"]
-    if "error" in given:
-        raise ValueError(given["error"])
-    if "odd" in given:
-        return {"said": ODD[given["odd"]]}
-    if "whole" in given:
-        return given["whole"]
-    return {"said": given.get("say"), "job": sorted(job)}
+def make_output(job: Job) -> Any:
+    job_input = job["input"]
+    if "error" in job_input:
+        raise ValueError(job_input["error"])
+    if "odd" in job_input:
+        return {"said": ODD[job_input["odd"]]}
+    if "whole" in job_input:
+        return job_input["whole"]
+    return {"said": job_input.get("say"), "job": sorted(job)}
 
 
-def parts(job: Job) -> Iterator[Any]:
-    """Yield what is to be said word by word; the error, if there is to be one, at the end."""
+def make_chunks(job: Job) -> Iterator[Any]:
+    """Yield the words of the text; at the end raise the error or yield the odd value, if any."""
     yield from str(job["input"].get("say", "")).split()
     if job["input"].keys() & {"error", "odd"}:
-        yield answer(job)
+        yield make_output(job)
 
 
-def work_s(job: Job) -> float:
-    """How long a step of the job's work takes."""
+def step_s(job: Job) -> float:
+    """Return the duration of a step of the job's work."""
     return float(job["input"].get("sleep_s", 0))
 
 
-def waits(job: Job) -> bool:
-    """Whether the file that the job waits for is still to come."""
+def is_waiting(job: Job) -> bool:
+    """Return whether the job waits for a file that does not exist yet."""
     until = job["input"].get("until")
     return until is not None and not os.path.exists(until)
 
@@ -58,37 +59,37 @@ def plain(job: Job) -> Any:
     note(job, "began")
     if job["input"].get("progress"):
         runpod.serverless.progress_update(job, "half of it")
-    time.sleep(work_s(job))
-    while waits(job):
-        time.sleep(LOOK_S)
-    return answer(job)
+    time.sleep(step_s(job))
+    while is_waiting(job):
+        time.sleep(POLL_INTERVAL_S)
+    return make_output(job)
 
 
 async def coroutine(job: Job) -> Any:
     note(job, "began")
     try:
-        await asyncio.sleep(work_s(job))
-        while waits(job):  # noqa: ASYNC110 - a file tells nobody that it is there
-            await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(step_s(job))
+        while is_waiting(job):  # noqa: ASYNC110 - there is no event for a new file
+            await asyncio.sleep(POLL_INTERVAL_S)
     except asyncio.CancelledError:
         note(job, "cancelled")
         raise
-    return answer(job)
+    return make_output(job)
 
 
 def generator(job: Job) -> Iterator[Any]:
     note(job, "began")
-    for part in parts(job):
-        yield part
-        time.sleep(work_s(job))
+    for chunk in make_chunks(job):
+        yield chunk
+        time.sleep(step_s(job))
 
 
 async def async_generator(job: Job) -> AsyncIterator[Any]:
     note(job, "began")
     try:
-        for part in parts(job):
-            yield part
-            await asyncio.sleep(work_s(job))
+        for chunk in make_chunks(job):
+            yield chunk
+            await asyncio.sleep(step_s(job))
     except asyncio.CancelledError:
         note(job, "cancelled")
         raise

@@ -1,4 +1,4 @@
-"""The local RunPod and SDK workers as processes, and a client that speaks as RunPod's own do."""
+"""The server and SDK workers as processes, and a client with the requests of RunPod's clients."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _RUNNING = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 
 
-def becomes(true: Callable[[], T | None], wait_s: float = WAIT_S) -> T:
-    """Wait for what another process does; return what it became."""
-    return wait_until_blocking(true, wait_s)
+def wait_until_true(check: Callable[[], T | None], wait_s: float = WAIT_S) -> T:
+    """Return the first true value of a check."""
+    return wait_until_blocking(check, wait_s)
 
 
 class Platform:
-    """`python -m emulator`; it keeps its port and its jobs when it is started again."""
+    """`python -m emulator`; a restart keeps its port and its jobs."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self._folder = folder
@@ -61,7 +61,7 @@ class Platform:
                 stderr=log,
             )
         try:
-            self.port = int(becomes(lambda: _RUNNING.search(self.log))[1])
+            self.port = int(wait_until_true(lambda: _RUNNING.search(self.log))[1])
         except BaseException:
             self.process.kill()
             self.process.wait()
@@ -74,23 +74,23 @@ class Platform:
 
     @property
     def log(self) -> str:
-        """What the server has logged since it was started."""
+        """The log of the server since its last start."""
         return self._log.read_text()
 
-    def on_disk(self, status: str) -> int:
-        """Return how many jobs its database has in this state; leases are there a moment later."""
+    def count_stored_jobs(self, status: str) -> int:
+        """Return how many jobs the database has in this state; leases are stored with a delay."""
         with closing(sqlite3.connect(self._settings["JOB_DB"])) as database:
             query = "SELECT count(*) FROM jobs WHERE status = ?"
             return int(database.execute(query, (status,)).fetchone()[0])
 
     def kill(self) -> None:
-        """Let it end as the power does."""
+        """Kill the server, as a power failure would."""
         self.client.close()
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """End it, and see that it ends well."""
+        """End the server, and check its exit code."""
         self.client.close()
         self.process.terminate()
         try:
@@ -103,74 +103,76 @@ class Platform:
 
     # -- the client's side ----------------------------------------------------------------------
 
-    def run(self, endpoint: str, given: Any) -> Job:
-        """Send a job of this input."""
-        return self.send(endpoint, {"input": given})
+    def run(self, endpoint: str, job_input: Any) -> Job:
+        """Send a job with this input."""
+        return self.send(endpoint, {"input": job_input})
 
     def send(self, endpoint: str, body: dict[str, Any]) -> Job:
         """Send a job."""
-        answer = self.client.post(f"/v2/{endpoint}/run", json=body)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["status"] == "IN_QUEUE"
-        return Job(self, endpoint, answer.json()["id"])
+        response = self.client.post(f"/v2/{endpoint}/run", json=body)
+        assert response.status_code == 200, response.text
+        assert response.json()["status"] == "IN_QUEUE"
+        return Job(self, endpoint, response.json()["id"])
 
     def call_sync(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a job and wait for its end in one call."""
-        answer = self.client.post(f"/v2/{endpoint}/runsync", json=body)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        response = self.client.post(f"/v2/{endpoint}/runsync", json=body)
+        assert response.status_code == 200, response.text
+        payload: dict[str, Any] = response.json()
+        return payload
 
 
 class Job:
-    """A job as its client knows it."""
+    """A job, by the requests of its client."""
 
     def __init__(self, platform: Platform, endpoint: str, job_id: str) -> None:
         self._platform = platform
         self.endpoint = endpoint
         self.id = job_id
 
-    def call(self, what: str, method: str = "GET") -> dict[str, Any]:
-        answer = self._platform.client.request(method, f"/v2/{self.endpoint}/{what}/{self.id}")
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+    def call(self, operation: str, method: str = "GET") -> dict[str, Any]:
+        response = self._platform.client.request(
+            method, f"/v2/{self.endpoint}/{operation}/{self.id}"
+        )
+        assert response.status_code == 200, response.text
+        payload: dict[str, Any] = response.json()
+        return payload
 
     def status(self) -> str:
         return str(self.call("status")["status"])
 
-    def started(self) -> Job:
-        """Wait until a worker has it."""
-        becomes(lambda: self.status() == "IN_PROGRESS")
+    def wait_until_started(self) -> Job:
+        """Wait until a worker has taken the job."""
+        wait_until_true(lambda: self.status() == "IN_PROGRESS")
         return self
 
-    def ended(self) -> dict[str, Any]:
-        """Wait for its end; return it as `/status` shows it."""
-        becomes(lambda: self.status() in _FINAL)
+    def wait_for_end(self) -> dict[str, Any]:
+        """Wait until the job has ended; return the response of `/status`."""
+        wait_until_true(lambda: self.status() in _FINAL)
         return self.call("status")
 
     def output(self) -> Any:
-        """Wait for its end, which is a good one."""
-        ended = self.ended()
+        """Wait until the job has completed; return its output."""
+        ended = self.wait_for_end()
         assert ended["status"] == "COMPLETED", ended
         return ended["output"]
 
     def error(self) -> str:
-        """Wait for its end, which is none; return why."""
-        ended = self.ended()
+        """Wait until the job has failed; return its error."""
+        ended = self.wait_for_end()
         assert ended["status"] == "FAILED", ended
         error = ended["error"]
         assert type(error) is str
         return error
 
-    def streamed(self) -> list[Any]:
-        """Return all that its stream brings, as RunPod's clients read it, to its end."""
-        found: list[Any] = []
+    def read_stream(self) -> list[Any]:
+        """Poll the stream until the job has ended, as RunPod's clients do; return its outputs."""
+        outputs: list[Any] = []
         while True:
-            answer = self.call("stream")
-            found += [each["output"] for each in answer["stream"]]
-            if answer["status"] in _FINAL:
-                return found
+            response = self.call("stream")
+            outputs += [each["output"] for each in response["stream"]]
+            if response["status"] in _FINAL:
+                return outputs
 
 
 class SDKWorker:
@@ -197,14 +199,19 @@ class SDKWorker:
 
     @outlives_test()
     def start(self) -> None:
-        """Start it, or another one under its name when it is dead."""
-        known = variables(self._platform.url(self.endpoint)) | {"RUNPOD_POD_ID": self.endpoint}
+        """Start the worker, or another one under the same name after its end."""
+        pod_variables = variables(self._platform.url(self.endpoint))
         with (self._folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [self._python, *self._command],
                 env=clean_environment(
                     self._folder / "home",
-                    {**known, "LOG": str(self.notes), **self._environment},
+                    {
+                        **pod_variables,
+                        "RUNPOD_POD_ID": self.endpoint,
+                        "LOG": str(self.notes),
+                        **self._environment,
+                    },
                 ),
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
@@ -216,24 +223,24 @@ class SDKWorker:
 
     @property
     def log(self) -> str:
-        """What it has written."""
+        """The output of the worker."""
         return (self._folder / "log").read_text()
 
-    def noted(self, what: str, name: str) -> int:
-        """How often something has happened in its handler to the job of a name."""
+    def count_notes(self, event: str, name: str) -> int:
+        """Return how often the handler noted an event for the job with this name."""
         lines = self.notes.read_text().splitlines() if self.notes.exists() else []
-        return sum(line.split()[:2] == [what, name] for line in lines)
+        return sum(line.split()[:2] == [event, name] for line in lines)
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the worker alone: its heartbeat lives on."""
+        """Kill the worker only: its heartbeat process runs on."""
         self.process.kill()
         self.process.wait()
 
     def restart(self) -> None:
-        """Make sure that there is a worker again."""
+        """End the worker and start another one."""
         self._end_groups()
         self.start()
 
@@ -245,5 +252,5 @@ class SDKWorker:
         self._groups = []
 
     def close(self) -> None:
-        """End it and all that it has started."""
+        """End the worker and its child processes."""
         self._end_groups()
