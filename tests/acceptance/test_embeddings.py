@@ -1,4 +1,4 @@
-"""Vectors of the embedded model, by the openai package (R32)."""
+"""Embeddings of the embedded model, with the openai package (R32)."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ async def test_same_text_same_vector_and_like_texts_are_near(model_path: Path) -
         url = f"http://127.0.0.1:{server.port}"
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
             texts = [text for pair in NEAR for text in pair]
-            # The package asks for base64 and takes it apart.
-            found = await client.embeddings.create(model="tiny", input=texts)
-            vectors = [each.embedding for each in found.data]
+            # The package requests base64 and decodes it.
+            response = await client.embeddings.create(model="tiny", input=texts)
+            vectors = [each.embedding for each in response.data]
             assert {len(vector) for vector in vectors} == {576}
-            assert found.usage.prompt_tokens == found.usage.total_tokens > 30
+            assert response.usage.prompt_tokens == response.usage.total_tokens > 30
 
-            def nearness(one: int, other: int) -> float:
+            def similarity(one: int, other: int) -> float:
                 return sum(a * b for a, b in zip(vectors[one], vectors[other], strict=True))
 
             for one in range(0, len(texts), 2):
-                assert nearness(one, one) == pytest.approx(1, abs=1e-4)
+                assert similarity(one, one) == pytest.approx(1, abs=1e-4)
                 others = [at for at in range(len(texts)) if at not in (one, one + 1)]
-                assert nearness(one, one + 1) > max(nearness(one, at) for at in others) + 0.02
+                assert similarity(one, one + 1) > max(similarity(one, at) for at in others) + 0.02
 
-            again = await client.embeddings.create(
+            repeated = await client.embeddings.create(
                 model="tiny", input=texts[0], encoding_format="float", dimensions=576
             )
-            assert again.data[0].embedding == pytest.approx(vectors[0], abs=1e-6)
+            assert repeated.data[0].embedding == pytest.approx(vectors[0], abs=1e-6)
             async with server.client() as http:
                 tokens = (await http.post("/tokenize", json={"prompt": texts[0]})).json()["tokens"]
             by_ids = await client.embeddings.create(model="tiny", input=[tokens, tokens])
@@ -54,10 +54,10 @@ async def test_same_text_same_vector_and_like_texts_are_near(model_path: Path) -
             with pytest.raises(BadRequestError, match="maximum context length is 2048 tokens"):
                 await client.embeddings.create(model="tiny", input="word " * 3000)
             # Answers are generated as before.
-            said = await client.completions.create(model="tiny", prompt="Once", max_tokens=2)
-            assert said.usage is not None
-            assert said.usage.completion_tokens == 2
+            completion = await client.completions.create(model="tiny", prompt="Once", max_tokens=2)
+            assert completion.usage is not None
+            assert completion.usage.completion_tokens == 2
         for prefix in ("/v3", ""):
             async with AsyncOpenAI(base_url=url + prefix, api_key="any", max_retries=0) as client:
-                found = await client.embeddings.create(model="tiny", input=texts[0])
-                assert found.data[0].embedding == vectors[0]
+                response = await client.embeddings.create(model="tiny", input=texts[0])
+                assert response.data[0].embedding == vectors[0]

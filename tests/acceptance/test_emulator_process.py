@@ -35,7 +35,7 @@ async def test_any_free_port_and_an_answer(script: ScriptFactory) -> None:
 
 @pytest.mark.long_except("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signal_ends_an_idle_server_at_once_and_cleanly(
+async def test_signal_ends_an_idle_server_immediately(
     hosts_of: Hosts, number: signal.Signals
 ) -> None:
     async with run_emulator(SCRIPTED, *ANY_PORT) as server:
@@ -65,7 +65,7 @@ async def test_sigterm_lets_a_stream_end(script: ScriptFactory, hosts_of: Hosts)
         assert hosts_of(server.pid) == []
 
 
-async def test_sigterm_ends_what_does_not_end_and_says_so(
+async def test_sigterm_ends_unfinished_requests_with_an_error(
     script: ScriptFactory, hosts_of: Hosts
 ) -> None:
     forever = {"when": "talk", "pieces": ["bla "], "repeat": -1, "delay_ms": 5}
@@ -74,24 +74,24 @@ async def test_sigterm_ends_what_does_not_end_and_says_so(
     async with run_emulator({"MODEL_PATH": path}, *ANY_PORT, grace_s=0.5) as server:
         await server.wait_until_listening()
         wires = [await RawConnection.connect(server.port) for _ in range(4)]
-        talking, hanging, whole, job = wires
+        talking, hanging, waiting, job = wires
         await talking.post(ROUTE, {"prompt": "talk", "stream": True})
         await hanging.post(ROUTE, {"prompt": "hang", "stream": True})
-        await whole.post(ROUTE, {"prompt": "hang"})
+        await waiting.post(ROUTE, {"prompt": "hang"})
         await job.post("/runsync", {"input": {"prompt": "hang"}})
         for wire in (talking, hanging):
             assert (await wire.read_head())[0] == 200
             await wire.read_chunk()
         server.process.send_signal(signal.SIGTERM)
-        # Nobody was told that half an answer was a whole one.
+        # No client gets a partial answer with a finish reason.
         for wire in (talking, hanging):
             body = await wire.read_all()
             assert b'"error":' in body
             assert b"shutting down" in body
             assert b'finish_reason":"' not in body
-        assert (await whole.read_response())[0] == 503
-        status, _, told = await job.read_response()
-        assert (status, json.loads(told)["status"] in ("IN_PROGRESS", "IN_QUEUE")) == (200, True)
+        assert (await waiting.read_response())[0] == 503
+        status, _, payload = await job.read_response()
+        assert (status, json.loads(payload)["status"] in ("IN_PROGRESS", "IN_QUEUE")) == (200, True)
         assert await server.wait_for_exit() == 0
         assert hosts_of(server.pid) == []
         assert "Traceback" not in server.stderr
@@ -118,7 +118,7 @@ async def test_second_signal_ends_it_quickly(script: ScriptFactory, hosts_of: Ho
         assert hosts_of(server.pid) == []
 
 
-async def test_job_that_was_cut_short_runs_after_the_next_start(
+async def test_interrupted_job_runs_after_the_next_start(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
     database = ("--db", str(tmp_path / "jobs.sqlite3"))
@@ -127,20 +127,20 @@ async def test_job_that_was_cut_short_runs_after_the_next_start(
     async with run_emulator({"MODEL_PATH": str(path)}, *ANY_PORT, *database, grace_s=0.2) as server:
         await server.wait_until_listening()
         async with server.client() as client:
-            sent = (await client.post("/run", json=body)).json()["id"]
+            job_id = (await client.post("/run", json=body)).json()["id"]
 
-            async def begun() -> bool:
-                return bool((await client.get(f"/status/{sent}")).json()["status"] != "IN_QUEUE")
+            async def has_started() -> bool:
+                return bool((await client.get(f"/status/{job_id}")).json()["status"] != "IN_QUEUE")
 
-            await poll_until(begun)
+            await poll_until(has_started)
         server.process.send_signal(signal.SIGTERM)
         assert await server.wait_for_exit() == 0
     path.write_text(json.dumps({"answers": [{"pieces": ["all of it"]}]}))
     async with run_emulator({"MODEL_PATH": str(path)}, *ANY_PORT, *database) as server:
         await server.wait_until_listening()
         async with server.client() as client:
-            found = (await client.get(f"/status-sync/{sent}")).json()
-    assert found["output"]["choices"][0]["text"] == "all of it"
+            job = (await client.get(f"/status-sync/{job_id}")).json()
+    assert job["output"]["choices"][0]["text"] == "all of it"
 
 
 async def test_requests_are_logged_with_their_names_and_no_keys() -> None:
@@ -154,16 +154,16 @@ async def test_requests_are_logged_with_their_names_and_no_keys() -> None:
         server.process.send_signal(signal.SIGTERM)
         assert await server.wait_for_exit() == 0
     lines = [json.loads(line) for line in server.lines]
-    told = [line for line in lines if line["logger"] == "emulator.middleware.request_id"]
-    assert [(line["status"], line["request_id"]) for line in told] == [
+    request_lines = [line for line in lines if line["logger"] == "emulator.middleware.request_id"]
+    assert [(line["status"], line["request_id"]) for line in request_lines] == [
         (200, "for-10"),
         (401, "for-18"),
     ]
-    assert all(line["path"] == ROUTE and line["duration_ms"] > 0 for line in told)
+    assert all(line["path"] == ROUTE and line["duration_ms"] > 0 for line in request_lines)
     assert "secret-key" not in server.stderr
 
 
-async def test_faults_are_said_loudly_at_the_start() -> None:
+async def test_fault_injection_is_a_warning_at_the_start() -> None:
     async with run_emulator(SCRIPTED | {"FAULT_429": "1"}, *ANY_PORT) as server:
         await server.wait_until_listening()
         async with server.client() as client:
@@ -225,7 +225,7 @@ async def test_server_whose_model_cannot_be_loaded_exits_and_names_it(tmp_path: 
     assert "no.json" in server.stderr
 
 
-async def test_server_stays_without_its_engine_if_it_is_to(tmp_path: Path) -> None:
+async def test_server_runs_on_without_its_engine_if_it_is_configured_to(tmp_path: Path) -> None:
     (tmp_path / "no.json").write_text("no script")
     settings = {"MODEL_PATH": str(tmp_path / "no.json"), "ENGINE_DEAD_EXIT": "off"}
     async with run_emulator(settings, *ANY_PORT) as server:
@@ -255,7 +255,7 @@ async def test_disconnects_leave_no_memory_files_or_threads(
                     await asyncio.sleep(rng.random() * 0.02)
                 wire.close(reset=rng.random() < 0.3)
 
-        async def many(count: int) -> None:
+        async def leave_and_check(count: int) -> None:
             for _ in range(count // 5):
                 await asyncio.gather(*(leave() for _ in range(5)))
             async with server.client() as client:
@@ -268,7 +268,7 @@ async def test_disconnects_leave_no_memory_files_or_threads(
                     assert join_text(parse_chunks(response.content)) == "all is well"
             await wait_until(lambda: server.state == before)
 
-        await many(50)
+        await leave_and_check(50)
         memory = server.resident_bytes
-        await many(50 * (4 if scale > 1 else 1))
+        await leave_and_check(50 * (4 if scale > 1 else 1))
         assert server.resident_bytes - memory < 8_000_000

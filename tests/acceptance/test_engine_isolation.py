@@ -1,4 +1,4 @@
-"""Nothing of one answer ever appears in another, and nothing is used up by being used."""
+"""Answers are never mixed up, and requests leak no slots or memory."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ KILLS = 5
 def engine(
     request: pytest.FixtureRequest, engine_factory: EngineFactory, script: ScriptFactory
 ) -> Engine:
-    """Four slots that say every prompt back, some of it slowly."""
+    """An engine with four slots that returns each prompt as its answer."""
     path = script({"when": "slow", "delay_ms": 1}, {}, slots=4, context_length=100_000)
     return engine_factory(scripted(path), isolation=request.param, max_queue=10_000)
 
 
-def own_words(number: int, dice: random.Random) -> str:
-    pace = dice.choice(["slow", "quick"])
-    return " ".join([f"{pace}{number}"] * dice.randint(1, 60))
+def unique_prompt(number: int, rng: random.Random) -> str:
+    pace = rng.choice(["slow", "quick"])
+    return " ".join([f"{pace}{number}"] * rng.randint(1, 60))
 
 
-async def read_some(stream: TokenStream, dice: random.Random) -> str:
-    """Read until done, or until the dice say to leave."""
+async def read_some(stream: TokenStream, rng: random.Random) -> str:
+    """Read a stream to its end, or leave it at a random token."""
     text = ""
-    leave = dice.random() < 0.5
+    leave = rng.random() < 0.5
     try:
         async for batch in stream:
             text += "".join(delta.text for delta in batch)
-            if leave and dice.random() < 0.2:
+            if leave and rng.random() < 0.2:
                 stream.abort()
     except GenerationCancelled:
         assert leave
@@ -54,11 +54,11 @@ async def read_some(stream: TokenStream, dice: random.Random) -> str:
 @pytest.mark.long_except("process")
 async def test_streams_with_aborts_at_random_keep_every_slot(engine: Engine, scale: int) -> None:
     # R31
-    dice = random.Random(7)
+    rng = random.Random(7)
     for number in range(STREAMS * scale):
-        prompt = own_words(number, dice)
+        prompt = unique_prompt(number, rng)
         async with await engine.generate(request(prompt)) as stream:
-            text = await read_some(stream, dice) if dice.random() < 0.9 else ""
+            text = await read_some(stream, rng) if rng.random() < 0.9 else ""
         assert prompt.startswith(text)
         if stream.result is not None:
             assert text == prompt
@@ -69,20 +69,20 @@ async def test_streams_with_aborts_at_random_keep_every_slot(engine: Engine, sca
 @pytest.mark.long_except("thread")
 async def test_crowd_with_cancels_at_random_keeps_every_slot(engine: Engine, scale: int) -> None:
     # R31
-    dice = random.Random(11)
+    rng = random.Random(11)
 
     async def visit(number: int) -> None:
-        prompt = own_words(number, dice)
+        prompt = unique_prompt(number, rng)
         async with await engine.generate(request(prompt)) as stream:
-            text = await read_some(stream, dice)
+            text = await read_some(stream, rng)
         assert prompt.startswith(text)
 
     await engine.ready()
     for _ in range(3 * scale):
         tasks = [asyncio.create_task(visit(number)) for number in range(80)]
-        while dice.random() < 0.9:
-            await asyncio.sleep(dice.random() * 0.01)
-            dice.choice(tasks).cancel()
+        while rng.random() < 0.9:
+            await asyncio.sleep(rng.random() * 0.01)
+            rng.choice(tasks).cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert result is None or isinstance(result, asyncio.CancelledError), result
     await wait_until(lambda: not engine.running)
@@ -92,13 +92,13 @@ async def test_crowd_with_cancels_at_random_keeps_every_slot(engine: Engine, sca
 
 
 @pytest.mark.long_except("process")
-async def test_use_leaves_nothing_behind(engine: Engine, scale: int) -> None:
-    dice = random.Random(13)
+async def test_requests_leave_no_resources_behind(engine: Engine, scale: int) -> None:
+    rng = random.Random(13)
 
     async def use() -> None:
         for number in range(40 * scale):
-            async with await engine.generate(request(own_words(number, dice))) as stream:
-                await read_some(stream, dice)
+            async with await engine.generate(request(unique_prompt(number, rng))) as stream:
+                await read_some(stream, rng)
             await stream.wait_ended()
             await engine.tokenize("some words")
 
@@ -112,7 +112,7 @@ async def test_use_leaves_nothing_behind(engine: Engine, scale: int) -> None:
         }
 
     await use()
-    # All four threads of the slots have been used at once, and so are there.
+    # Use all four slots at once, so that their threads exist.
     await asyncio.gather(*(ask(engine, "slow " * 30) for _ in range(8)))
     before = counts()
     await use()
@@ -123,28 +123,28 @@ async def test_use_leaves_nothing_behind(engine: Engine, scale: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ["process"], indirect=True)
-async def test_host_killed_again_and_again_loses_only_what_ran_on_it(
+async def test_repeated_kills_of_the_host_fail_only_its_running_requests(
     engine: Engine,
     scale: int,
     monkeypatch: pytest.MonkeyPatch,
     hosts_of: Callable[[int], list[int]],
 ) -> None:
     monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
-    dice = random.Random(17)
-    whole = crashed = 0
+    rng = random.Random(17)
+    completed = crashed = 0
     stop = False
     reasons: set[str] = set()
 
     def has_answered(count: int) -> bool:
-        return whole >= count
+        return completed >= count
 
     def has_restarted(count: int) -> bool:
         return engine.restarts >= count
 
     async def client(number: int) -> None:
-        nonlocal whole, crashed
+        nonlocal completed, crashed
         while not stop:
-            prompt = own_words(number, dice)
+            prompt = unique_prompt(number, rng)
             text = ""
             try:
                 async with await engine.generate(request(prompt)) as stream:
@@ -156,12 +156,12 @@ async def test_host_killed_again_and_again_loses_only_what_ran_on_it(
                 crashed += 1
             else:
                 assert text == prompt
-                whole += 1
+                completed += 1
 
     await engine.ready()
     clients = [asyncio.create_task(client(number)) for number in range(6)]
     for kill in range(KILLS * scale):
-        answered = whole
+        answered = completed
         await wait_until(partial(has_answered, answered + 6))
         os.kill(child_pid(engine), signal.SIGKILL)
         await wait_until(partial(has_restarted, kill + 1))

@@ -38,7 +38,7 @@ runpod.serverless.start({"handler": handler})
 
 
 def write_project(folder: Path, tests: Any, handler: str = MOCK_WORKER) -> Path:
-    """Write a handler and its tests to a folder, which is returned."""
+    """Write a handler and its tests to a new project folder; return it."""
     (folder / "home").mkdir()
     project = folder / "my project"
     project.mkdir()
@@ -52,7 +52,7 @@ def environment_of(project: Path, settings: Mapping[str, str]) -> dict[str, str]
 
 
 def command(project: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the emulator in a project's folder; no process of its handler is left."""
+    """Run a command of the emulator in a project's folder; check that its handler has ended."""
     done = subprocess.run(
         [sys.executable, "-m", "emulator", *arguments],
         env=environment_of(project, settings),
@@ -145,7 +145,7 @@ def test_failures_have_their_reasons_and_the_next_tests_run(tmp_path: Path) -> N
     assert "Mock error" in done.stderr
 
 
-def test_handler_that_does_not_start_fails_all_tests_with_its_reason_once(tmp_path: Path) -> None:
+def test_handler_that_does_not_start_fails_all_tests_with_one_reason(tmp_path: Path) -> None:
     tests = {"tests": [{"name": name, "input": {}} for name in "abc"]}
     project = write_project(tmp_path, tests, "import a_missing_package\n")
     done = command(project, "test")
@@ -205,7 +205,7 @@ def test_job_of_a_server_is_replayed_saved_and_removed(tmp_path: Path) -> None:
             RUNPOD_API_KEY="the-key",
         )
         assert (saved.returncode, saved.stderr) == (0, "")
-        again = command(
+        repeated = command(
             project,
             "test",
             "--job",
@@ -216,8 +216,8 @@ def test_job_of_a_server_is_replayed_saved_and_removed(tmp_path: Path) -> None:
             "--api-key",
             "the-key",
         )
-        assert again.returncode == 2
-        assert "has a test named kept already; choose another" in again.stderr
+        assert repeated.returncode == 2
+        assert "has a test named kept already; choose another" in repeated.stderr
         refused = command(project, "reset", *at_server)
         assert refused.returncode == 2
         assert "was refused with status 401" in refused.stderr
@@ -226,9 +226,9 @@ def test_job_of_a_server_is_replayed_saved_and_removed(tmp_path: Path) -> None:
         assert (reset.returncode, reset.stdout) == (0, "removed 2 jobs\n")
         for job_id in (kept["id"], running):
             assert server.client.get(f"/v2/{ENDPOINT}/status/{job_id}").status_code == 404
-        again = command(project, "test", "--job", kept["id"], *at_server, "--api-key", "the-key")
-        assert again.returncode == 2
-        assert f"there is no job {kept['id']}" in again.stderr
+        repeated = command(project, "test", "--job", kept["id"], *at_server, "--api-key", "the-key")
+        assert repeated.returncode == 2
+        assert f"there is no job {kept['id']}" in repeated.stderr
         # The worker still runs the job that was removed: the SDK cannot stop a blocking handler.
         server.edit(MOCK_WORKER + "\n")
         failed = server.run(mock_error=True)

@@ -83,7 +83,7 @@ def run(command: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(("command", "words"), HELPS)
-def test_help_is_printed_at_once(command: str, words: list[str]) -> None:
+def test_help_is_printed_without_heavy_imports(command: str, words: list[str]) -> None:
     code, out, err = run(f"{command} --help")
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: python -m {command}")
@@ -92,7 +92,7 @@ def test_help_is_printed_at_once(command: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("command", "sentence"), WRONG)
-def test_wrong_arguments_exit_with_2_and_say_what_was_meant(command: str, sentence: str) -> None:
+def test_wrong_arguments_exit_with_code_2_and_a_hint(command: str, sentence: str) -> None:
     code, out, err = run(command)
     assert (code, out) == (2, "")
     assert err.startswith("usage: python -m ")

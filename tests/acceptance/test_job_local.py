@@ -69,19 +69,19 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Runner]:
-    """Gives what became of a case, by its name."""
+    """A function that returns the result of a case, by its name."""
     runner = Runner(tmp_path_factory.mktemp("local"), model_path)
     yield runner
     runner.kill()
 
 
 def truncated(target: Path, model: Path) -> None:
-    with model.open("rb") as whole:
-        target.write_bytes(whole.read(20_000_000))
+    with model.open("rb") as file:
+        target.write_bytes(file.read(20_000_000))
 
 
-def job(given: Any) -> str:
-    return json.dumps({"input": given})
+def job(job_input: Any) -> str:
+    return json.dumps({"input": job_input})
 
 
 @dataclass(frozen=True)

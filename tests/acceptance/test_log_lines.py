@@ -1,4 +1,4 @@
-"""Nothing of a prompt, an answer or a key is in the log of any process; ids are in every line."""
+"""No log of any process contains prompts, answers or keys; every line has its ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.emulator.serving import RawConnection
 from tests.unit.emulator.receiver import receiving
 from tests.waiting import poll_until, wait_until
 
-# Neither may be seen by whoever reads the log.
+# Neither may appear in the log.
 MARK, KEY = "xyzzy-prompt", "plugh-key"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 ROUTE = "/v1/completions"
@@ -31,13 +31,13 @@ def lines(server: EmulatorProcess) -> list[dict[str, Any]]:
     return [json.loads(line) for line in server.lines]
 
 
-async def job(client: httpx2.AsyncClient, **given: Any) -> dict[str, Any]:
-    response = await client.post("/runsync", json={"input": PLAIN | given})
+async def job(client: httpx2.AsyncClient, **job_input: Any) -> dict[str, Any]:
+    response = await client.post("/runsync", json={"input": PLAIN | job_input})
     return dict(response.json())
 
 
-async def jobs(client: httpx2.AsyncClient, told: str) -> None:
-    """Run jobs that end well, badly, wrongly and not at all, and ask wrong things."""
+async def jobs(client: httpx2.AsyncClient, webhook_url: str) -> None:
+    """Run jobs that complete, fail or are cancelled, and send invalid requests."""
     assert (await job(client))["status"] == "COMPLETED"
     assert (await job(client, prompt=f"broken {MARK}"))["status"] == "FAILED"
     assert (await job(client, sampling_params={"logit_bias": {"1": 5}, MARK: MARK}))["output"]
@@ -51,7 +51,7 @@ async def jobs(client: httpx2.AsyncClient, told: str) -> None:
         "endpointUrl": "http://127.0.0.1:9",
     }
     await client.post("/runsync", json={"input": PLAIN, "s3Config": hidden})
-    job_id = await submit_job(client, "", input=PLAIN, webhook=f"{told}?token={KEY}")
+    job_id = await submit_job(client, "", input=PLAIN, webhook=f"{webhook_url}?token={KEY}")
     await wait_for_status(client, job_id, "COMPLETED", "")
     taken_back = await submit_job(client, "", input={"prompt": f"hang {MARK}"})
     await wait_for_status(client, taken_back, "IN_PROGRESS", "")
@@ -63,7 +63,7 @@ async def jobs(client: httpx2.AsyncClient, told: str) -> None:
 
 
 async def chats(client: httpx2.AsyncClient, port: int) -> None:
-    """Call OpenAI's routes: whole, streamed, through the queue, wrongly, and left halfway."""
+    """Call OpenAI's routes: unstreamed, streamed, through the queue, invalid, and disconnected."""
     turns = [{"role": "user", "content": MARK}]
     for path in ("/v1/chat/completions", "/v2/default/openai/v1/chat/completions"):
         for stream in (False, True):
@@ -72,7 +72,7 @@ async def chats(client: httpx2.AsyncClient, port: int) -> None:
         wrong = {"messages": turns, "temperature": MARK, "stop": [MARK] * 99}
         assert (await client.post(path, json=wrong)).status_code == 400
     assert (await client.post(ROUTE, json={"prompt": f"broken {MARK}"})).status_code == 500
-    # A warning, which the log has as well.
+    # The response has a warning, which is also logged.
     assert (await client.post(ROUTE, json=PLAIN | {"logit_bias": {"1": 5}})).status_code == 200
     await client.post("/tokenize", json={"prompt": MARK})
     wrong_key = {"authorization": f"Bearer {KEY}x"}
@@ -84,7 +84,7 @@ async def chats(client: httpx2.AsyncClient, port: int) -> None:
 
 
 async def batch(client: httpx2.AsyncClient) -> str:
-    """Have a file answered, one line of which fails."""
+    """Run a batch of three lines, one of which fails."""
     data = [call("a", MARK), call("b", f"broken {MARK}"), call("c", MARK, logit_bias={"1": 5})]
     files = {"file": ("in.jsonl", "\n".join(map(json.dumps, data)).encode())}
     upload = await client.post("/v1/files", files=files, data={"purpose": "batch"})
@@ -98,7 +98,7 @@ async def batch(client: httpx2.AsyncClient) -> str:
     return batch_id
 
 
-async def test_no_line_has_a_text_or_a_key_and_each_has_its_ids(
+async def test_log_lines_have_ids_and_neither_texts_nor_keys(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
     # R52, R55: server, engine host and store, at the most talkative level.
@@ -130,24 +130,24 @@ async def test_no_line_has_a_text_or_a_key_and_each_has_its_ids(
         assert await server.wait_for_exit() == 0
     assert MARK not in server.stderr
     assert KEY not in server.stderr
-    found = lines(server)
-    assert all(line.keys() >= {"event", "level", "logger", "timestamp"} for line in found)
-    for line in found:
+    log_lines = lines(server)
+    assert all(line.keys() >= {"event", "level", "logger", "timestamp"} for line in log_lines)
+    for line in log_lines:
         if line["logger"] == "emulator.middleware.request_id":
             assert line.keys() >= {"request_id", "method", "path", "status", "duration_ms"}
         about_a_request = line["logger"].startswith(("handler.", "emulator.runpod.local_worker"))
-        # A model that is loaded is no request's.
+        # The load of the model belongs to no request.
         if about_a_request and line["logger"] != "handler.settings.engine_configs":
             assert line.keys() & {"request_id", "job_id", "batch_id"}, line
         # The server's end counts jobs; each has a line of its own.
         if "job " in line["event"] and line["logger"] != "emulator.server.graceful_shutdown":
             assert "job_id" in line, line
-    posted = [line for line in found if line.get("path") in ("/run", "/runsync")]
+    posted = [line for line in log_lines if line.get("path") in ("/run", "/runsync")]
     accepted = [line for line in posted if line["status"] == 200]
     assert len(accepted) == 10
     assert all("job_id" in line for line in accepted)
-    assert [line["event"] for line in found if line.get("request_id") == "of-the-crash"]
-    warned = [line for line in found if "logit_bias" in line["event"]]
+    assert [line["event"] for line in log_lines if line.get("request_id") == "of-the-crash"]
+    warned = [line for line in log_lines if "logit_bias" in line["event"]]
     assert {"batch_id": batch_id}.items() <= warned[-1].items()
     assert [line.keys() & {"job_id", "request_id", "batch_id"} for line in warned] == [
         {"job_id"},

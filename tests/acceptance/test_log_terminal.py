@@ -1,4 +1,4 @@
-"""The log of a real server as a person sees it on a terminal, and as a program reads it."""
+"""The log of a real server on a terminal, and as JSON in a pipe."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ ID = r"[0-9a-f-]{36}-u1"
 
 
 class Terminal:
-    """A pseudo terminal on which a server writes its log, and what is on it so far."""
+    """A pseudo-terminal for a server's log, and the text on it."""
 
     def __init__(self) -> None:
-        self._ours, self.theirs = pty.openpty()
-        os.set_blocking(self._ours, False)
+        self._controller, self.terminal = pty.openpty()
+        os.set_blocking(self._controller, False)
         self.text = ""
-        asyncio.get_running_loop().add_reader(self._ours, self._read)
+        asyncio.get_running_loop().add_reader(self._controller, self._read)
 
     def _read(self) -> None:
         try:
-            data = os.read(self._ours, 65_536)
+            data = os.read(self._controller, 65_536)
         except OSError:
-            # Linux reports the end of a terminal's other side so.
+            # Linux raises this error at the end of a terminal.
             data = b""
         if not data:
-            asyncio.get_running_loop().remove_reader(self._ours)
+            asyncio.get_running_loop().remove_reader(self._controller)
         self.text += data.decode().replace("\r\n", "\n")
 
     @property
@@ -54,11 +54,11 @@ class Terminal:
         return ANSI.sub("", self.text).splitlines()
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._ours)
-        os.close(self._ours)
+        asyncio.get_running_loop().remove_reader(self._controller)
+        os.close(self._controller)
 
 
-class OnTerminal:
+class TerminalServer:
     """`python -m emulator` with its standard error on a terminal."""
 
     def __init__(self, script: Path, **settings: str) -> None:
@@ -66,25 +66,25 @@ class OnTerminal:
             {"MODEL_PATH": str(script), "LOG_FORMAT": "auto", "TERM": "xterm", **settings}
         )
 
-    async def __aenter__(self) -> OnTerminal:
+    async def __aenter__(self) -> TerminalServer:
         self.screen = Terminal()
         self.process = await asyncio.create_subprocess_exec(
             *server_command("--port", "0"),
             env=self.variables,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            stderr=self.screen.theirs,
+            stderr=self.screen.terminal,
         )
-        os.close(self.screen.theirs)
-        found = await wait_until(lambda: ADDRESS.search(self.screen.text))
-        self.url = found[1]
+        os.close(self.screen.terminal)
+        address = await wait_until(lambda: ADDRESS.search(self.screen.text))
+        self.url = address[1]
         await wait_until(lambda: "model loaded" in self.screen.text)
         return self
 
     def client(self) -> httpx2.AsyncClient:
         return http_client(self.url)
 
-    async def ended(self) -> int:
+    async def wait_for_exit(self) -> int:
         async with asyncio.timeout(WAIT_S):
             return await self.process.wait()
 
@@ -95,7 +95,7 @@ class OnTerminal:
         self.screen.close()
 
 
-async def good_failed_and_refused(client: httpx2.AsyncClient) -> None:
+async def send_three_kinds_of_requests(client: httpx2.AsyncClient) -> None:
     """Run a job that succeeds, one that fails, and a request that is answered 400."""
     for prompt, status in (("Hello", "COMPLETED"), ("broken", "FAILED")):
         answer = await client.post("/runsync", json={"input": {"prompt": prompt}})
@@ -112,16 +112,16 @@ def matching(lines: list[str], pattern: str) -> str:
     return line
 
 
-async def test_terminal_has_short_aligned_lines_that_say_what_happened(
+async def test_terminal_log_has_short_aligned_lines(
     script: ScriptFactory,
 ) -> None:
     path = script(BROKEN, PLAIN, slots=4)
-    async with OnTerminal(path, API_KEYS="secret-key") as server:
+    async with TerminalServer(path, API_KEYS="secret-key") as server:
         async with server.client() as client:
             client.headers["authorization"] = "Bearer secret-key"
-            await good_failed_and_refused(client)
+            await send_three_kinds_of_requests(client)
         server.process.send_signal(signal.SIGINT)
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
         await wait_until(lambda: "stopped" in server.screen.text)
         lines = server.screen.lines
     matching(lines, rf"{TIME}worker-rkllm \S+ running on {server.url}")
@@ -171,16 +171,16 @@ async def test_terminal_has_short_aligned_lines_that_say_what_happened(
 
 
 async def test_no_color_on_a_terminal(script: ScriptFactory) -> None:
-    async with OnTerminal(script(BROKEN, PLAIN), NO_COLOR="1") as server:
+    async with TerminalServer(script(BROKEN, PLAIN), NO_COLOR="1") as server:
         async with server.client() as client:
-            await good_failed_and_refused(client)
+            await send_three_kinds_of_requests(client)
         await wait_until(lambda: " 400 " in server.screen.text)
         assert "\x1b" not in server.screen.text
 
 
-async def test_terminal_obeys_nothing_that_a_client_sends(script: ScriptFactory) -> None:
+async def test_control_sequences_of_clients_are_escaped(script: ScriptFactory) -> None:
     hostile = "evil\x1b[2J\x1b]0;title\x07"
-    async with OnTerminal(script(PLAIN), NO_COLOR="1") as server:
+    async with TerminalServer(script(PLAIN), NO_COLOR="1") as server:
         async with server.client() as client:
             body = {"prompt": "x", "model": hostile}
             assert (await client.post("/v1/completions", json=body)).status_code == 404
@@ -190,13 +190,13 @@ async def test_terminal_obeys_nothing_that_a_client_sends(script: ScriptFactory)
         assert "\x07" not in server.screen.text
 
 
-async def test_ctrl_c_says_what_it_waits_for_and_when_that_is_done(script: ScriptFactory) -> None:
-    async with OnTerminal(script(SLOW, PLAIN), DRAIN_S="20", NO_COLOR="1") as server:
+async def test_ctrl_c_logs_the_jobs_it_waits_for_and_their_end(script: ScriptFactory) -> None:
+    async with TerminalServer(script(SLOW, PLAIN), DRAIN_S="20", NO_COLOR="1") as server:
         async with server.client() as client:
             job = await submit_job(client, "", input={"prompt": "slow"})
             await wait_for_status(client, job, "IN_PROGRESS", "")
         server.process.send_signal(signal.SIGINT)
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
         lines = server.screen.lines
     tail = [line[10:] for line in lines[-4:]]
     assert tail[0] == (
@@ -208,10 +208,10 @@ async def test_ctrl_c_says_what_it_waits_for_and_when_that_is_done(script: Scrip
 
 @pytest.mark.long_except("15")
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-async def test_second_signal_ends_it_at_once_and_says_so(
+async def test_second_signal_ends_the_server_immediately(
     script: ScriptFactory, second: signal.Signals
 ) -> None:
-    async with OnTerminal(script(HANG), DRAIN_S="600", NO_COLOR="1") as server:
+    async with TerminalServer(script(HANG), DRAIN_S="600", NO_COLOR="1") as server:
         async with server.client() as client:
             job = await submit_job(client, "", input={"prompt": "hang"})
             await wait_for_status(client, job, "IN_PROGRESS", "")
@@ -243,9 +243,9 @@ async def test_piped_log_is_one_json_object_a_line_with_stable_names(
             stderr=file,
         )
     try:
-        found = await wait_until(lambda: ADDRESS.search(log.read_text()))
-        async with http_client(found[1]) as client:
-            await good_failed_and_refused(client)
+        address = await wait_until(lambda: ADDRESS.search(log.read_text()))
+        async with http_client(address[1]) as client:
+            await send_three_kinds_of_requests(client)
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(WAIT_S):
             assert await process.wait() == 0

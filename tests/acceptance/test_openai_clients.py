@@ -1,6 +1,6 @@
-"""What people build on, unmodified, against `python -m emulator`: four OpenAI clients, five ways.
+"""Four unmodified OpenAI clients, one of them in two forms, against `python -m emulator`.
 
-Each is a program in tests/clients that tells what it saw; all have to see the same.
+Each is a program in tests/clients that prints its observations, which have to be the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from tests.integration.emulator.processes import ROOT, run_emulator
 
-# Two of the clients take seconds to be imported alone, and more on a machine that is busy.
+# Importing two of the clients takes seconds, and more on a busy machine.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 MODEL = "little"
@@ -43,7 +43,7 @@ CALL = [
 ]
 SCRIPT: dict[str, Any] = {
     "answers": [
-        # The engine's process dies in the middle of it.
+        # The engine's process dies during this answer.
         {"when": "user: die", "pieces": ["so", " far", {"signal": "SIGKILL", "delay_ms": 300}]},
         {"when": "(tool: |<tool_response>\n)sunny", "pieces": ["It", " is", " sunny."]},
         {"when": "the weather in", "pieces": CALL},
@@ -53,11 +53,11 @@ SCRIPT: dict[str, Any] = {
     "slots": 4,
 }
 
-Told = dict[str, list[dict[str, Any]]]
+Observations = dict[str, list[dict[str, Any]]]
 
 
 class Clients:
-    """Runs each program once, when it is first asked for what that saw."""
+    """Runs each program once, on the first request for its observations."""
 
     def __init__(self, base_url: str, down_url: str) -> None:
         refused = {
@@ -68,26 +68,26 @@ class Clients:
             "429": {"key": LIMITED, "base_url": base_url},
             "503": {"base_url": f"{down_url}/v1"},
         }
-        asked = {"base_url": f"{base_url}/v1", "key": KEY, "model": MODEL, "refused": refused}
-        self._asked = json.dumps(asked)
-        self._told: dict[str, Told] = {}
+        arguments = {"base_url": f"{base_url}/v1", "key": KEY, "model": MODEL, "refused": refused}
+        self._arguments = json.dumps(arguments)
+        self._observations: dict[str, Observations] = {}
 
-    async def saw(self, client: str) -> Told:
-        """Return what a client's program told, by scenario."""
-        if client not in self._told:
-            self._told[client] = await self._run(client)
-        return self._told[client]
+    async def observations_of(self, client: str) -> Observations:
+        """Return the observations of a client's program, by scenario."""
+        if client not in self._observations:
+            self._observations[client] = await self._run(client)
+        return self._observations[client]
 
-    async def _run(self, client: str) -> Told:
+    async def _run(self, client: str) -> Observations:
         assert (CLIENTS / "node_modules").is_dir(), "`make test` installs what tests/clients needs"
         process = await asyncio.create_subprocess_exec(
             *PROGRAMS[client],
-            self._asked,
+            self._arguments,
             cwd=ROOT,
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONUTF8": "1",
-                # It would fetch the prices of models.
+                # Without it, LiteLLM would fetch the prices of models.
                 "LITELLM_LOCAL_MODEL_COST_MAP": "True",
                 "LANGSMITH_TRACING": "false",
             },
@@ -103,12 +103,12 @@ class Clients:
                 process.kill()
                 await process.wait()
         assert process.returncode == 0, out.decode() + err.decode()
-        told: Told = {}
+        observations: Observations = {}
         for line in out.decode().split("\n"):
             if line.startswith("{"):
-                seen = json.loads(line)
-                told.setdefault(seen.pop("scenario"), []).append(seen)
-        return told
+                observation = json.loads(line)
+                observations.setdefault(observation.pop("scenario"), []).append(observation)
+        return observations
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -154,34 +154,34 @@ def client(request: pytest.FixtureRequest) -> str:
     return name
 
 
-async def test_whole_answer(client: str, clients: Clients) -> None:  # R32, R35
-    (seen,) = (await clients.saw(client))["whole"]
-    assert seen == {"text": TEXT, "finish": "stop", "usage": [3, len(PIECES)]}
+async def test_answer_that_is_not_streamed(client: str, clients: Clients) -> None:  # R32, R35
+    (observation,) = (await clients.observations_of(client))["whole"]
+    assert observation == {"text": TEXT, "finish": "stop", "usage": [3, len(PIECES)]}
 
 
 async def test_streamed_answer_with_its_usage(client: str, clients: Clients) -> None:  # R22, R36
-    (seen,) = (await clients.saw(client))["stream"]
-    assert seen.pop("parts") > 3
-    assert seen == {"text": TEXT, "finish": "stop", "usage": [3, len(PIECES)]}
+    (observation,) = (await clients.observations_of(client))["stream"]
+    assert observation.pop("parts") > 3
+    assert observation == {"text": TEXT, "finish": "stop", "usage": [3, len(PIECES)]}
 
 
 async def test_streamed_text_completion(client: str, clients: Clients) -> None:  # R20, R32
-    assert (await clients.saw(client))["completion"] == [{"text": TEXT}]
+    assert (await clients.observations_of(client))["completion"] == [{"text": TEXT}]
 
 
-async def test_tools_are_called_whole_and_streamed(client: str, clients: Clients) -> None:  # R39
-    (seen,) = (await clients.saw(client))["tools"]
-    assert seen["called"] == [["get_weather", {"city": "Zürich"}]] * 2
-    assert seen["text"] == "It is sunny."
+async def test_tools_are_called_in_both_forms(client: str, clients: Clients) -> None:  # R39
+    (observation,) = (await clients.observations_of(client))["tools"]
+    assert observation["called"] == [["get_weather", {"city": "Zürich"}]] * 2
+    assert observation["text"] == "It is sunny."
 
 
 @pytest.mark.long_except("openai-python", "openai-node")
 async def test_structured_answer(client: str, clients: Clients) -> None:  # R39
-    (seen,) = (await clients.saw(client))["structured"]
-    assert seen["value"] == {"name": "Zürich", "people": 443_000}
+    (observation,) = (await clients.observations_of(client))["structured"]
+    assert observation["value"] == {"name": "Zürich", "people": 443_000}
 
 
-# What a program has to catch, by the status (R53); LiteLLM has a class of its own for 503.
+# The exception class and message for each status (R53); LiteLLM has its own class for 503.
 CLASSES = {
     "400": ("BadRequestError", "temperature must be"),
     "401": ("AuthenticationError", "an API key is needed"),
@@ -199,19 +199,19 @@ CLASSES = {
     "openai-python-404",
 )
 @pytest.mark.parametrize("status", CLASSES)
-async def test_refusal_is_the_clients_own_class(
+async def test_refusal_raises_the_clients_own_class(
     status: str, client: str, clients: Clients
 ) -> None:  # R7, R9, R40, R41, R54
-    expected, said = CLASSES[status]
+    expected, message = CLASSES[status]
     if (client, status) == ("litellm", "503"):
         expected = "ServiceUnavailableError"
-    seen = (await clients.saw(client))[status]
+    attempts = (await clients.observations_of(client))[status]
     # R30: before the first text a stream is refused as anything else is.
-    assert [each["stream"] for each in seen] == [False, True]
-    for each in seen:
-        assert expected in each["raised"]
-        assert each["status"] == int(status)
-        assert said in each["said"]
+    assert [attempt["stream"] for attempt in attempts] == [False, True]
+    for attempt in attempts:
+        assert expected in attempt["raised"]
+        assert attempt["status"] == int(status)
+        assert message in attempt["said"]
 
 
 @pytest.mark.parametrize(
@@ -221,19 +221,19 @@ async def test_refusal_is_the_clients_own_class(
         pytest.param("litellm", "ContextWindowExceededError", marks=pytest.mark.long),
     ],
 )
-async def test_prompt_that_is_too_long_is_the_clients_own_class(
+async def test_prompt_that_is_too_long_raises_the_clients_own_class(
     program: str, expected: str, clients: Clients
 ) -> None:  # R64: agents shorten the conversation or go to another model then.
-    (seen,) = (await clients.saw(program))["overflow"]
-    assert expected in seen["raised"], seen["said"]
-    assert "This model's maximum context length is 4096 tokens" in seen["said"]
+    (observation,) = (await clients.observations_of(program))["overflow"]
+    assert expected in observation["raised"], observation["said"]
+    assert "This model's maximum context length is 4096 tokens" in observation["said"]
 
 
-async def test_fault_in_mid_stream_is_raised(client: str, clients: Clients) -> None:  # R30
-    told = await clients.saw(client)
-    (seen,) = told["cut"]
-    assert seen["text"] == "so far"
-    assert "APIError" in seen["raised"]
-    assert "the engine process was killed by SIGKILL" in seen["said"]
-    # The server and its next answer are none the worse.
-    assert told["after"] == [{"text": TEXT}]
+async def test_fault_during_a_stream_is_raised(client: str, clients: Clients) -> None:  # R30
+    observations = await clients.observations_of(client)
+    (observation,) = observations["cut"]
+    assert observation["text"] == "so far"
+    assert "APIError" in observation["raised"]
+    assert "the engine process was killed by SIGKILL" in observation["said"]
+    # The server still gives the full answer to the next request.
+    assert observations["after"] == [{"text": TEXT}]

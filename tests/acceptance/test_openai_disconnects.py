@@ -1,4 +1,4 @@
-"""Two hundred clients that leave at a random event: nothing runs on, is mixed up or kept (R31)."""
+"""Clients that disconnect at a random event leave no running request and no memory (R31)."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from tests.integration.emulator.serving import RawConnection, join_text, parse_s
 from tests.waiting import poll_until
 
 COUNT = 80
-# Of the long form.
-MANY = 1_000
+# In the long form.
+LONG_COUNT = 1_000
 TOKEN_MS = 10
-MOST_EVENTS = 5
+MAX_EVENTS = 5
 WORDS = 500
-# What two hundred requests leave behind that are not let go of is 20 MB and more; an allocator that
-# serves four at a time has kept 1 to 3 MB.
+# Leaked requests of this size would be 20 MB or more; an allocator that serves four at a time keeps
+# 1 to 3 MB.
 PROMPT_BYTES = 100_000
 GROWTH_BYTES = 8_000_000
 
 
 def count(scale: int) -> int:
-    return COUNT if scale == 1 else MANY
+    return COUNT if scale == 1 else LONG_COUNT
 
 
 def prompt_of(number: int, size: int = 0) -> str:
-    """Return a prompt of words of its own, which the engine says back."""
+    """Return a unique prompt, which the engine returns as its answer."""
     padding = "x" * (size // WORDS)
     return " ".join(f"{number}.{index}{padding}" for index in range(WORDS))
 
 
 def call_of(number: int, prompt: str) -> tuple[str, dict[str, Any], str]:
-    """Return a route, what to send there, and what the engine makes of it."""
+    """Return a route, a request body and the expected text."""
     if number % 2:
         turns = [{"role": "user", "content": prompt}]
         body = {"messages": turns, "stream": True}
@@ -51,75 +51,74 @@ def call_of(number: int, prompt: str) -> tuple[str, dict[str, Any], str]:
     return "/v1/completions", {"prompt": prompt, "stream": True}, prompt
 
 
-async def read_events(wire: RawConnection, most: int, gaps: list[float]) -> str:
+async def read_events(wire: RawConnection, count: int, gaps: list[float]) -> str:
     """Read so many events, perhaps a few more that came with them; return their text.
 
     The time between two reads goes to `gaps`.
     """
     status, _ = await wire.read_head()
     assert status == 200
-    found: list[Any] = []
+    events: list[Any] = []
     loop, last = asyncio.get_running_loop(), 0.0
-    while len(found) < most:
-        found += parse_sse(await wire.read_chunk())
+    while len(events) < count:
+        events += parse_sse(await wire.read_chunk())
         if last:
             gaps.append(loop.time() - last)
         last = loop.time()
-    # On a machine that is busy with others it may be at its end by now.
-    return join_text([event for event in found if event != "[DONE]"])
+    # On a busy machine the stream may have ended by now.
+    return join_text([event for event in events if event != "[DONE]"])
 
 
 async def test_slot_is_free_within_a_tokens_time(script: ScriptFactory, scale: int) -> None:
-    # The one slot is given to the next request, which is there in the moment the last one leaves.
+    # The one slot goes to the next request, which waits when the client of the last one leaves.
     path = script({"delay_ms": TOKEN_MS}, slots=1, context_length=10**6)
     settings = EmulatorSettings(model_path=path, job_db=":memory:", drain_s=0)
     rng = random.Random(1)
-    seen: list[tuple[float, EngineEvent]] = []
-    left: list[float] = []
+    events: list[tuple[float, EngineEvent]] = []
+    left_at: list[float] = []
     gaps: list[float] = []
     async with run_server(settings) as server:
         loop = asyncio.get_running_loop()
-        server.engine.subscribe(lambda event: seen.append((loop.time(), event)))
+        server.engine.subscribe(lambda event: events.append((loop.time(), event)))
         await server.engine.ready()
         for number in range(count(scale)):
-            route, body, whole = call_of(number, prompt_of(number))
+            route, body, expected = call_of(number, prompt_of(number))
             with await RawConnection.connect(server.port) as wire:
                 await wire.post(route, body)
                 await server.events.wait(RequestStarted, number + 1)
-                if events := rng.randrange(MOST_EVENTS + 1):
-                    text = await read_events(wire, events, gaps)
+                if event_count := rng.randrange(MAX_EVENTS + 1):
+                    text = await read_events(wire, event_count, gaps)
                     # A stream's first event may be the role alone.
-                    assert text or events == 1
-                    assert whole.startswith(text)
-                left.append(loop.time())
+                    assert text or event_count == 1
+                    assert expected.startswith(text)
+                left_at.append(loop.time())
                 wire.close(reset=rng.random() < 0.3)
         await server.events.wait(RequestEnded, count(scale))
         await server.wait_until_idle()
         async with server.client() as client:
             await assert_idle(client)
 
-    starts = [(at, event) for at, event in seen if isinstance(event, RequestStarted)]
-    ends = [(at, event) for at, event in seen if isinstance(event, RequestEnded)]
-    # The last two are those that were asked afterwards.
+    starts = [(at, event) for at, event in events if isinstance(event, RequestStarted)]
+    ends = [(at, event) for at, event in events if isinstance(event, RequestEnded)]
+    # The last two are the requests after the loop.
     assert [each.request_id for _, each in starts] == [each.request_id for _, each in ends]
     assert all(event.aborted for _, event in ends[: count(scale)])
     for (ended, _), (started, _) in zip(ends, starts[1:], strict=False):
         assert ended <= started
-    took = [ended - at for at, (ended, _) in zip(left, ends, strict=False)]
-    # What a token takes on this machine in this moment, where others may be at work; most of the
-    # times it is less than one.
+    took = [ended - at for at, (ended, _) in zip(left_at, ends, strict=False)]
+    # The time of a token under the machine's current load; most slots are free in less than one.
     token_s = statistics.median(gaps)
     assert statistics.median(took) < 5 * token_s, (token_s, sorted(took))
 
 
 async def assert_idle(client: httpx2.AsyncClient) -> None:
-    """Check that nothing runs or waits, and that the next answers have their own text alone."""
+    """Check that no request is open, and that the next answers contain their own text only."""
     health = (await client.get("/health")).json()["engine"]
     assert (health["running"], health["waiting"]) == (0, 0)
     jobs = (await client.get("/v2/default/health")).json()["jobs"]
     assert (jobs["inQueue"], jobs["inProgress"]) == (0, 0)
-    whole = await client.post("/v1/completions", json={"prompt": "all is well"})
-    assert whole.json()["choices"][0]["text"] == "all is well"
+    response = await client.post("/v1/completions", json={"prompt": "all is well"})
+    assert response.json()["choices"][0]["text"] == "all is well"
     streamed = await client.post("/v1/completions", json={"prompt": "still so", "stream": True})
     assert join_text(parse_sse(streamed.content)[:-1]) == "still so"
 
@@ -135,15 +134,15 @@ async def test_memory_files_and_threads_stay_as_they_were(
         await server.wait_until_listening()
 
         async def leave(number: int) -> None:
-            route, body, whole = call_of(number, prompt_of(number, PROMPT_BYTES))
+            route, body, expected = call_of(number, prompt_of(number, PROMPT_BYTES))
             with await RawConnection.connect(server.port) as wire:
                 await wire.post(route, body)
                 text = await read_events(wire, rng.randrange(1, 20), [])
-                assert whole.startswith(text)
+                assert expected.startswith(text)
                 wire.close(reset=rng.random() < 0.3)
 
-        async def leave_all(first: int, most: int) -> None:
-            for start in range(first, first + most, 4):
+        async def leave_all(first: int, count: int) -> None:
+            for start in range(first, first + count, 4):
                 await asyncio.gather(*(leave(start + each) for each in range(4)))
 
         async with server.client() as client:

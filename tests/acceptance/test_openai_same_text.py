@@ -1,7 +1,7 @@
-"""One request, one text: whole, streamed and as a RunPod job, on both engines (R24, R45, R46).
+"""A request has the same text unstreamed, streamed and as a RunPod job (R24, R45, R46).
 
-Over HTTP, and through the job queue for the jobs; `DETERMINISTIC=on`, for a text depends on what
-runs beside it.
+Over HTTP, and through the job queue for the jobs; with `DETERMINISTIC=on`, because concurrent
+requests may change a text.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from tests.unit.handler.openai.reading import ReadResponse
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-# As short as they can be: each call reads all of its prompt again.
+# As short as possible, because each call evaluates its whole prompt.
 TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi!"}]
-# By the route that a call of ours goes to; the same is a job's input.
-ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+# The route and the body of OpenAI's call; a job has the same body as its input.
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "prompt": (COMPLETIONS, {"prompt": "The capital of France is"}),
     "messages": (CHAT, {"messages": TURNS}),
-    # Whose answer begins with a character of three tokens.
+    # The answer begins with a character of three tokens.
     "smileys": (COMPLETIONS, {"prompt": "a=😀, b=😀, c="}),
 }
 GREEDY: dict[str, Any] = {"temperature": 0}
-# What a job would do otherwise.
+# OpenAI's defaults, which differ from a job's.
 JOB: dict[str, Any] = {"top_p": 1, "top_k": -1}
-# Tokens of the embedded model's answers; each of their characters is a place to stop at.
-TOKENS, MOST_TOKENS = 4, 8
-# What begins like something before it, and characters over two tokens and three.
+# The length of the embedded model's answers; the test stops at each of their characters.
+TOKENS, LONG_TOKENS = 4, 8
+# Repeated prefixes, and characters of two and of three tokens.
 SCRIPT = r"""
 context 8192
 answer
@@ -49,8 +49,8 @@ answer
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One choice as a client gets it, however it asked."""
+class Choice:
+    """One choice of an answer, in a form that all routes share."""
 
     text: str
     finish_reason: str | None
@@ -58,47 +58,49 @@ class Said:
     tokens: int | None
 
 
-class Asking:
-    """Asks a server for the same in all ways there are."""
+class Requester:
+    """Sends one request to a server by each route."""
 
     def __init__(self, client: httpx2.AsyncClient, max_tokens: int) -> None:
         self._client = client
         self.max_tokens = max_tokens
 
-    async def whole(self, route: str, body: dict[str, Any]) -> list[Said]:
-        return _said(reading.read_response(await self._post(route, body)))
+    async def complete(self, route: str, body: dict[str, Any]) -> list[Choice]:
+        return _choices(reading.read_response(await self._post(route, body)))
 
-    async def streamed(self, route: str, body: dict[str, Any]) -> list[Said]:
+    async def stream(self, route: str, body: dict[str, Any]) -> list[Choice]:
         response = await self._client.post(route, json={**body, "stream": True})
         assert response.status_code == 200
-        return _said(reading.read_stream([response.content]))
+        return _choices(reading.read_stream([response.content]))
 
-    async def bridged(self, route: str, body: dict[str, Any]) -> list[Said]:
-        """As RunPod's own OpenAI routes hand a call to a worker."""
-        return _said(reading.read_response(await self._job(openai_route=route, openai_input=body)))
+    async def complete_as_job(self, route: str, body: dict[str, Any]) -> list[Choice]:
+        """Send a job with the fields of RunPod's own OpenAI routes."""
+        return _choices(
+            reading.read_response(await self._job(openai_route=route, openai_input=body))
+        )
 
-    async def bridged_stream(self, route: str, body: dict[str, Any]) -> list[Said]:
+    async def stream_as_job(self, route: str, body: dict[str, Any]) -> list[Choice]:
         events = await self._job(openai_route=route, openai_input={**body, "stream": True})
-        return _said(reading.read_stream([events.encode()]))
+        return _choices(reading.read_stream([events.encode()]))
 
-    async def job(self, body: dict[str, Any], *, stream: bool = True, **params: Any) -> Said:
-        """As RunPod's clients ask for text."""
+    async def job(self, body: dict[str, Any], *, stream: bool = True, **params: Any) -> Choice:
+        """Send a job as RunPod's clients do."""
         sampling = {**JOB, "max_tokens": self.max_tokens, **params, "stream": stream}
-        given = {**body, "sampling_params": sampling, "enable_validation": False}
-        given["apply_chat_template"] = False
-        output = await self._job(**given)
+        job_input = {**body, "sampling_params": sampling, "enable_validation": False}
+        job_input["apply_chat_template"] = False
+        output = await self._job(**job_input)
         (choice,) = output["choices"]
         if stream:
             assert "".join(choice["deltas"]) == choice["text"]
         else:
             assert choice["tokens"] == [choice["text"]]
         tokens = output["usage"]["output"]
-        return Said(choice["text"], choice["finish_reason"], choice.get("stop_reason"), tokens)
+        return Choice(choice["text"], choice["finish_reason"], choice.get("stop_reason"), tokens)
 
-    async def _job(self, **given: Any) -> Any:
-        shown = await self._post("/runsync", {"input": given})
-        assert shown["status"] == "COMPLETED", shown
-        return shown["output"]
+    async def _job(self, **job_input: Any) -> Any:
+        response = await self._post("/runsync", {"input": job_input})
+        assert response["status"] == "COMPLETED", response
+        return response["output"]
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
         response = await self._client.post(path, json=body)
@@ -106,29 +108,29 @@ class Asking:
         return response.json()
 
 
-def _said(told: ReadResponse) -> list[Said]:
-    assert told.usage is not None
-    # Of one choice alone it is known how many of the tokens are its own.
-    tokens = told.usage["completion_tokens"] if len(told.choices) == 1 else None
+def _choices(response: ReadResponse) -> list[Choice]:
+    assert response.usage is not None
+    # The usage counts the tokens of all choices together.
+    tokens = response.usage["completion_tokens"] if len(response.choices) == 1 else None
     return [
-        Said(each.text, each.finish_reason, each.stop_reason, tokens)
-        for _, each in sorted(told.choices.items())
+        Choice(choice.text, choice.finish_reason, choice.stop_reason, tokens)
+        for _, choice in sorted(response.choices.items())
     ]
 
 
 @pytest_asyncio.fixture(
     scope="module", loop_scope="module", params=["llamacpp", "rkllm-1.2", "rkllm-1.3"]
 )
-async def asking(
+async def requester(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     model_path: Path,
     scale: int,
-) -> AsyncIterator[Asking]:
+) -> AsyncIterator[Requester]:
     """A server on one of the engines."""
     engine, _, abi = request.param.partition("-")
     settings: dict[str, Any] = {"engine": engine, "model_path": model_path, "deterministic": True}
-    max_tokens = TOKENS if scale == 1 else MOST_TOKENS
+    max_tokens = TOKENS if scale == 1 else LONG_TOKENS
     if abi:
         folder = tmp_path_factory.mktemp("rkllm")
         write_tokenizer(folder)
@@ -138,61 +140,63 @@ async def asking(
     settings |= {"context_length": 512, "job_db": ":memory:", "drain_s": 0}
     async with run_server(EmulatorSettings(**settings)) as server:
         async with server.client(timeout=60) as client:
-            yield Asking(client, max_tokens)
+            yield Requester(client, max_tokens)
 
 
-@pytest.fixture(params=ASKED)
-def asked(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """A route, and what it is asked."""
-    return ASKED[request.param]
+@pytest.fixture(params=REQUESTS)
+def case(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A route and the body of a request to it."""
+    return REQUESTS[request.param]
 
 
 @pytest.mark.long_except("llamacpp-smileys", "rkllm-1.3-messages")
-async def test_every_way_gives_one_text(asking: Asking, asked: tuple[str, dict[str, Any]]) -> None:
+async def test_all_routes_return_the_same_text(
+    requester: Requester, case: tuple[str, dict[str, Any]]
+) -> None:
     # R24, R45, R46
-    route, body = asked
-    call = {**body, **GREEDY, "max_tokens": asking.max_tokens}
-    (said,) = await asking.whole(route, call)
-    assert said.text
-    assert await asking.streamed(route, call) == [said]
-    assert await asking.bridged(route, call) == [said]
-    assert await asking.bridged_stream(route, call) == [said]
+    route, body = case
+    call = {**body, **GREEDY, "max_tokens": requester.max_tokens}
+    (choice,) = await requester.complete(route, call)
+    assert choice.text
+    assert await requester.stream(route, call) == [choice]
+    assert await requester.complete_as_job(route, call) == [choice]
+    assert await requester.stream_as_job(route, call) == [choice]
     for stream in (False, True):
-        assert await asking.job(body, stream=stream, **GREEDY) == said
+        assert await requester.job(body, stream=stream, **GREEDY) == choice
 
 
 @pytest.mark.long_except("rkllm-1.3-prompt")
 @pytest.mark.timeout(600)
-async def test_every_way_ends_at_the_same_stop_wherever_it_is(
-    asking: Asking, asked: tuple[str, dict[str, Any]]
+async def test_all_routes_end_at_the_same_stop_sequence(
+    requester: Requester, case: tuple[str, dict[str, Any]]
 ) -> None:
     # R11, R24, R26: one, two and three characters long, and the first place that has them counts.
-    route, body = asked
-    call = {**body, **GREEDY, "max_tokens": asking.max_tokens}
-    (whole,) = await asking.whole(route, call)
-    text = whole.text
+    route, body = case
+    call = {**body, **GREEDY, "max_tokens": requester.max_tokens}
+    (unstopped,) = await requester.complete(route, call)
+    text = unstopped.text
     for place in range(len(text)):
         stop = text[place : place + 1 + place % 3]
         stops: dict[str, Any] = {"stop": ["never said", stop]}
-        (said,) = await asking.whole(route, call | stops)
+        (choice,) = await requester.complete(route, call | stops)
         before, _, _ = text.partition(stop)
-        assert (said.text, said.finish_reason, said.stop_reason) == (before, "stop", stop)
-        assert await asking.streamed(route, call | stops) == [said]
-        assert await asking.job(body, **GREEDY, **stops) == said
+        assert (choice.text, choice.finish_reason, choice.stop_reason) == (before, "stop", stop)
+        assert await requester.stream(route, call | stops) == [choice]
+        assert await requester.job(body, **GREEDY, **stops) == choice
 
 
 @pytest.mark.long_except("rkllm-1.3-messages")
-async def test_every_way_gives_the_same_two_choices_of_a_seed(
-    asking: Asking, asked: tuple[str, dict[str, Any]]
+async def test_all_routes_return_the_same_two_choices_for_a_seed(
+    requester: Requester, case: tuple[str, dict[str, Any]]
 ) -> None:
     # R10, R15, R24: each choice has a seed of its own, counted up from the one that is given.
-    route, body = asked
+    route, body = case
     sampling: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
-    call = {**body, **sampling, "max_tokens": asking.max_tokens, "seed": 11, "n": 2}
-    choices = await asking.whole(route, call)
+    call = {**body, **sampling, "max_tokens": requester.max_tokens, "seed": 11, "n": 2}
+    choices = await requester.complete(route, call)
     assert len(choices) == 2
-    assert await asking.streamed(route, call) == choices
-    assert await asking.bridged(route, call) == choices
-    assert await asking.bridged_stream(route, call) == choices
-    jobs = [await asking.job(body, **sampling, seed=seed) for seed in (11, 12)]
+    assert await requester.stream(route, call) == choices
+    assert await requester.complete_as_job(route, call) == choices
+    assert await requester.stream_as_job(route, call) == choices
+    jobs = [await requester.job(body, **sampling, seed=seed) for seed in (11, 12)]
     assert [each.text for each in jobs] == [each.text for each in choices]

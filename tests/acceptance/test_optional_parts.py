@@ -1,4 +1,4 @@
-"""Jobs go on without the packages that only parts of validation need, and say what they lack."""
+"""Jobs run without the optional packages of validation, with warnings that name them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# As if none of them were installed: Python finds None where their modules would be.
+# Python raises ImportError for modules that are None in `sys.modules`.
 WITHOUT = """
 import sys
 for name in ("numpy", "py3langid", "jsonschema_rs"):
@@ -17,7 +17,7 @@ for name in ("numpy", "py3langid", "jsonschema_rs"):
 from handler.__main__ import main
 sys.exit(main())
 """
-ASKED = {
+JOB_INPUT = {
     "prompt": "How do I become a paramedic?",
     "validation": {"json_schema": {"type": "object"}, "language": "en", "redact_pii": True},
 }
@@ -27,7 +27,7 @@ ASKED = {
 def done() -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "ENGINE": "scripted", "ENGINE_ISOLATION": "thread"}
     environment.pop("MODEL_PATH", None)
-    job = json.dumps({"input": ASKED})
+    job = json.dumps({"input": JOB_INPUT})
     return subprocess.run(
         [sys.executable, "-c", WITHOUT, "--test_input", job],
         capture_output=True,
@@ -38,14 +38,18 @@ def done() -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_job_is_answered(done: subprocess.CompletedProcess[str]) -> None:
+def test_job_completes_without_optional_packages(
+    done: subprocess.CompletedProcess[str],
+) -> None:
     assert done.returncode == 0, done.stderr
     output = json.loads(done.stdout.splitlines()[-1])
-    assert output["choices"][0]["text"] == ASKED["prompt"]
+    assert output["choices"][0]["text"] == JOB_INPUT["prompt"]
     assert output["validation"]["intent"] == "career_guidance"
 
 
-def test_it_says_what_was_not_looked_at(done: subprocess.CompletedProcess[str]) -> None:
+def test_warnings_name_the_missing_packages(
+    done: subprocess.CompletedProcess[str],
+) -> None:
     warnings = json.loads(done.stdout.splitlines()[-1])["warnings"]
     assert [warning.split(" ")[0] for warning in warnings] == [
         "input.validation.json_schema",

@@ -36,7 +36,7 @@ CHAT = {
 
 @dataclass(frozen=True)
 class Case:
-    """One command line: the library it is given, its job, and what else is set or lies there."""
+    """One command line: its library, job, settings and the preparation of its folder."""
 
     library: str = "1.3"
     job: dict[str, Any] = field(default_factory=lambda: PROMPT)
@@ -75,19 +75,19 @@ CASES = {
 
 
 @dataclass
-class Called(Done):
-    """One ended process, and what it called of the library."""
+class CaseResult(Done):
+    """The result of a case, with the library functions that it called."""
 
     calls: list[str]
 
     def error(self) -> str:
-        """The one error that a failed run tells; a wrong guess would have made a crash."""
+        """Return the error of a failed run; the library must not have crashed or refused a call."""
         assert not {"crash", "refused"} & set(self.calls)
         return super().error()
 
 
 class Runner:
-    """Runs CASES when they are asked for, and one that will be meanwhile: each takes seconds."""
+    """Runs CASES on demand, and starts the next one in advance, because each takes seconds."""
 
     def __init__(self, folder: Path, libraries: Path, hosts_of: Callable[[int], list[int]]) -> None:
         self._folder = folder
@@ -131,8 +131,8 @@ class Runner:
                 stderr=err,
             )
 
-    def __call__(self, name: str) -> Called:
-        """Wait for the end of a case, which leaves nothing behind."""
+    def __call__(self, name: str) -> CaseResult:
+        """Wait for the end of a case, and check that no process is left."""
         if name not in self._processes:
             self._start(name)
         if rest := CASES.keys() - self._processes.keys():
@@ -142,7 +142,9 @@ class Runner:
         assert self._hosts_of(process.pid) == []
         log = folder / "calls.log"
         calls = [call.name for call in read_log(log)] if log.exists() else []
-        return Called(code, (folder / "stdout").read_text(), (folder / "stderr").read_text(), calls)
+        return CaseResult(
+            code, (folder / "stdout").read_text(), (folder / "stderr").read_text(), calls
+        )
 
     def kill(self) -> None:
         for process in self._processes.values():
@@ -156,7 +158,7 @@ def run(
     fake_rkllm_folder: Path,
     hosts_of: Callable[[int], list[int]],
 ) -> Iterator[Runner]:
-    """Gives what became of a case, by its name."""
+    """A function that returns the result of a case, by its name."""
     runner = Runner(tmp_path_factory.mktemp("rkllm"), fake_rkllm_folder, hosts_of)
     yield runner
     runner.kill()
@@ -175,7 +177,7 @@ def test_job_is_answered_up_to_its_stop(run: Runner, name: str) -> None:
     assert choice["tokens"] == choice["deltas"]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "four")
     assert (output["usage"]["output"], output["streaming"]) == (5, True)
-    # R49, R58: a job's defaults are those that 1.2 is loaded with, and the prompt is a user turn.
+    # R49, R58: a job has the defaults that 1.2 is loaded with, and the prompt is a user turn.
     assert "warnings" not in output
     assert done.calls.count("rkllm_init") == done.calls.count("rkllm_destroy") == 1
 
@@ -183,13 +185,16 @@ def test_job_is_answered_up_to_its_stop(run: Runner, name: str) -> None:
 def test_chat_goes_through_the_models_own_template(run: Runner) -> None:
     # R38
     output = run("rendered").result
-    given = json.loads(output["choices"][0]["text"])
+    model_input = json.loads(output["choices"][0]["text"])
     text = (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHé?<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-    assert text_of([int(word) for word in given["prompt"].split()]) == text
-    assert (given["input_type"], given["prompt_tokens"]) == ("token", output["usage"]["input"])
+    assert text_of([int(word) for word in model_input["prompt"].split()]) == text
+    assert (model_input["input_type"], model_input["prompt_tokens"]) == (
+        "token",
+        output["usage"]["input"],
+    )
     assert output.get("warnings", []) == []
 
 
@@ -206,8 +211,8 @@ def test_prompt_is_a_user_turn_unless_it_is_rendered_or_raw(
 ) -> None:
     # R58
     output = run(name).result
-    given = json.loads(output["choices"][0]["text"])
-    sent = text_of([int(word) for word in given["prompt"].split()])
+    model_input = json.loads(output["choices"][0]["text"])
+    sent = text_of([int(word) for word in model_input["prompt"].split()])
     # A plain prompt begins as the tokenizer begins one.
     assert sent.endswith(text)
     assert sent.count("<|im_start|>") == text.count("<|im_start|>")
@@ -222,16 +227,16 @@ def test_raw_prompt_without_tokenizer_files_is_a_turn_with_a_warning(run: Runner
     assert warning.startswith("prompt was rendered with the model's chat template")
 
 
-def test_chat_without_tokenizer_files_drops_nothing_and_says_so(run: Runner) -> None:
+def test_chat_without_tokenizer_files_is_one_turn_with_a_warning(run: Runner) -> None:
     # R38
     output = run("one-turn").result
-    given = json.loads(output["choices"][0]["text"])
-    assert given["prompt"] == "System: Be brief.\n\nUser: Hé?\n\nAssistant:"
+    model_input = json.loads(output["choices"][0]["text"])
+    assert model_input["prompt"] == "System: Be brief.\n\nUser: Hé?\n\nAssistant:"
     (warning,) = output["warnings"]
     assert warning.startswith("messages were given to the rkllm engine as the text of one turn")
 
 
-def test_sampling_that_differs_is_loaded_anew(run: Runner) -> None:
+def test_different_sampling_reloads_the_model(run: Runner) -> None:
     # R9: and the timings say so.
     done = run("reload")
     output = done.result
@@ -247,7 +252,7 @@ def test_sampling_that_differs_is_loaded_anew(run: Runner) -> None:
     "no-library-RKLLM_LIB_PATH: there is no file -github.com/airockchip/rknn-llm",
 )
 @pytest.mark.parametrize(
-    ("name", "begins", "says"),
+    ("name", "start", "part"),
     [
         ("wrong-abi", "RKLLM_ABI is 1.3, and the library is 1.2: ", "Set RKLLM_ABI=auto or 1.2"),
         ("wrong-abi-too", "RKLLM_ABI is 1.2, and the library is 1.3: ", "Set RKLLM_ABI=auto or"),
@@ -262,11 +267,11 @@ def test_sampling_that_differs_is_loaded_anew(run: Runner) -> None:
         ("empty-model", "MODEL_PATH: ", "model.rkllm is empty"),
     ],
 )
-def test_refusal_is_one_clear_sentence(run: Runner, name: str, begins: str, says: str) -> None:
+def test_refusal_is_one_clear_sentence(run: Runner, name: str, start: str, part: str) -> None:
     # R50, R54
     error = run(name).error()
-    assert error.startswith(begins)
-    assert says in error
+    assert error.startswith(start)
+    assert part in error
 
 
 def test_abi_that_is_no_setting(run: Runner) -> None:

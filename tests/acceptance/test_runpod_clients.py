@@ -58,7 +58,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emul
 @pytest.fixture
 def base_url(server: EmulatorProcess, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"http://127.0.0.1:{server.port}/v2"
-    # What RUNPOD_ENDPOINT_BASE_URL sets when the SDK is imported.
+    # The SDK reads RUNPOD_ENDPOINT_BASE_URL only when it is imported.
     monkeypatch.setattr(runpod, "endpoint_url_base", url)
     return url
 
@@ -68,7 +68,7 @@ def prompt(text: str) -> dict[str, Any]:
 
 
 def text_of(outputs: list[Any]) -> str:
-    """Return the whole text that a generator's last output holds."""
+    """Return the full text in a generator's last output."""
     text: str = outputs[-1]["choices"][0]["text"]
     return text
 
@@ -78,19 +78,19 @@ def text_of(outputs: list[Any]) -> str:
 
 @contextmanager
 def endpoint(endpoint_id: str = "default") -> Iterator[Any]:
-    found = runpod.Endpoint(endpoint_id, api_key="any")
+    client = runpod.Endpoint(endpoint_id, api_key="any")
     try:
-        yield found
+        yield client
     finally:
-        found.rp_client.rp_session.close()
+        client.rp_client.rp_session.close()
 
 
 async def with_endpoint(use: Callable[[Any], T], endpoint_id: str = "default") -> T:
     """Use the client in a thread, since it blocks."""
 
     def run() -> T:
-        with endpoint(endpoint_id) as found:
-            return use(found)
+        with endpoint(endpoint_id) as client:
+            return use(client)
 
     return await asyncio.to_thread(run)
 
@@ -110,11 +110,11 @@ async def test_python_run_and_status(base_url: str) -> None:
 
 async def test_python_run_sync(base_url: str) -> None:
     assert text_of(await with_endpoint(lambda client: client.run_sync(prompt("slow")))) == "late"
-    # What this client makes of a failure.
+    # This client returns None for a failed job.
     assert await with_endpoint(lambda client: client.run_sync(prompt("bad"))) is None
 
 
-async def test_python_stream_has_every_chunk_once(base_url: str) -> None:
+async def test_python_stream_has_every_chunk(base_url: str) -> None:
     def use(client: Any) -> None:
         job = client.run(prompt("steps"))
         chunks = list(job.stream())
@@ -130,7 +130,7 @@ async def test_python_stream_while_the_job_runs_and_cancel(base_url: str) -> Non
         job = client.run(prompt("hang"))
         chunks = job.stream()
         assert "one " in json.dumps(next(chunks))
-        # The answer that brought it was no final one, and no other comes before the cancel.
+        # The response with the chunk was not final; the client reads no other before the cancel.
         assert job.job_status is None
         assert job.status() == "IN_PROGRESS"
         chunks.close()
@@ -157,8 +157,8 @@ async def test_python_health_and_purge_queue(base_url: str) -> None:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as found:
-        yield found
+    async with aiohttp.ClientSession() as session:
+        yield session
 
 
 @pytest.mark.long
@@ -172,7 +172,7 @@ async def test_asyncio_run_and_status(base_url: str, session: aiohttp.ClientSess
     assert await failed.status() == "FAILED"
 
 
-async def test_asyncio_stream_has_every_chunk_once(
+async def test_asyncio_stream_has_every_chunk(
     base_url: str, session: aiohttp.ClientSession
 ) -> None:
     job: Any = await runpod.AsyncioEndpoint("default", session, api_key="any").run(prompt("steps"))
@@ -224,7 +224,7 @@ async def test_npm_run_sync(base_url: str) -> None:
     assert failed["failed"]["error"] == "out of memory"
 
 
-async def test_npm_stream_has_every_chunk_once(base_url: str) -> None:
+async def test_npm_stream_has_every_chunk(base_url: str) -> None:
     *chunks, status = await run_npm_client(base_url, "stream")
     outputs = [event["chunk"]["output"] for event in chunks]
     assert len(outputs) > 1
@@ -235,7 +235,7 @@ async def test_npm_stream_has_every_chunk_once(base_url: str) -> None:
 async def test_npm_stream_while_the_job_runs_and_cancel(base_url: str) -> None:
     chunk, running, cancelled, status = await run_npm_client(base_url, "cancel")
     assert "one " in json.dumps(chunk["chunk"])
-    # Told before the job was taken back: the chunk came while it ran, and the stream then ended.
+    # From before the cancel: the chunk arrived while the job ran, and then the stream ended.
     assert running["status"]["status"] == "IN_PROGRESS"
     assert cancelled["cancelled"]["status"] == "CANCELLED"
     assert status["status"]["status"] == "CANCELLED"

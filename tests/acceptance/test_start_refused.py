@@ -18,23 +18,23 @@ from tests.integration.emulator.processes import build_environment, run_emulator
 LIMIT_S = 60
 # From the end of the program's imports to its exit.
 ALLOWED_S = 1.0
-# Other programs may take the processor in between: the quickest of these has to do.
-TRIES = 4
+# Other programs may use the processor, so the fastest attempt counts.
+ATTEMPTS = 4
 # The address that documentation uses: no machine has it.
-FOREIGN_HOST = "192.0.2.1"
+UNKNOWN_HOST = "192.0.2.1"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a start ended."""
+    """The exit code, stderr and duration of a refused start."""
 
     code: int
-    said: str
+    stderr: str
     seconds: float
 
 
 def start(settings: dict[str, str], *arguments: str, folder: Path) -> Refusal:
-    """Start the server in a folder and wait for its end."""
+    """Start the server in a folder and wait until it exits."""
     began = time.monotonic()
     ran = subprocess.run(
         server_command(*arguments),
@@ -72,17 +72,17 @@ def import_s(folder: Path) -> float:
 
 def refused_in_time(folder: Path, attempt: Callable[[], Refusal]) -> str:
     """Return the one sentence of a start that is refused within its time."""
-    over_s = []
-    for _ in range(TRIES):
+    excess_s = []
+    for _ in range(ATTEMPTS):
         imported_s = import_s(folder)
         refusal = attempt()
-        assert refusal.code == 2, refusal.said
-        assert "Traceback" not in refusal.said
-        (sentence,) = refusal.said.splitlines()
-        over_s.append(refusal.seconds - imported_s)
-        if over_s[-1] < ALLOWED_S:
+        assert refusal.code == 2, refusal.stderr
+        assert "Traceback" not in refusal.stderr
+        (sentence,) = refusal.stderr.splitlines()
+        excess_s.append(refusal.seconds - imported_s)
+        if excess_s[-1] < ALLOWED_S:
             return sentence
-    raise AssertionError(f"it took {over_s} s beyond its imports: {sentence}")
+    raise AssertionError(f"it took {excess_s} s beyond its imports: {sentence}")
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_port_in_use_is_one_sentence_with_the_remedy(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         settings |= {"JOB_DB": "jobs.sqlite3"}
-        said = refused_in_time(folder, lambda: start(settings, "--port", port, folder=folder))
-    assert said == (
+        stderr = refused_in_time(folder, lambda: start(settings, "--port", port, folder=folder))
+    assert stderr == (
         f"port {port} on 127.0.0.1 is in use by another program; "
         "stop it or choose another port with --port or PORT"
     )
@@ -109,10 +109,10 @@ def test_port_in_use_is_one_sentence_with_the_remedy(
 def test_host_that_cannot_be_bound_is_one_sentence(
     settings: dict[str, str], tmp_path: Path
 ) -> None:
-    said = refused_in_time(
-        tmp_path, lambda: start(settings, "--host", FOREIGN_HOST, "--port", "0", folder=tmp_path)
+    stderr = refused_in_time(
+        tmp_path, lambda: start(settings, "--host", UNKNOWN_HOST, "--port", "0", folder=tmp_path)
     )
-    assert said.startswith(f"{FOREIGN_HOST} is not an address of this machine; choose one")
+    assert stderr.startswith(f"{UNKNOWN_HOST} is not an address of this machine; choose one")
 
 
 async def test_database_in_use_is_one_sentence_and_the_other_server_goes_on(
@@ -123,8 +123,8 @@ async def test_database_in_use_is_one_sentence_and_the_other_server_goes_on(
     async with run_emulator(settings, "--port", "0") as server:
         await server.wait_until_listening()
         before = files_in(tmp_path)
-        said = refused_in_time(tmp_path, lambda: start(settings, "--port", "0", folder=tmp_path))
-        assert said == (
+        stderr = refused_in_time(tmp_path, lambda: start(settings, "--port", "0", folder=tmp_path))
+        assert stderr == (
             f"the job database {path} is in use by another server (process {server.pid}); "
             "stop it or choose another one with --db or JOB_DB"
         )
@@ -139,11 +139,11 @@ def test_database_that_is_a_folder_is_one_sentence(
 ) -> None:
     database = tmp_path / "jobs.sqlite3"
     database.mkdir()
-    said = refused_in_time(
+    stderr = refused_in_time(
         tmp_path,
         lambda: start(settings, "--port", "0", "--db", str(database), folder=tmp_path),
     )
-    assert said == (
+    assert stderr == (
         f"the job database {database} is a folder; choose another one with --db or JOB_DB"
     )
 
@@ -152,8 +152,8 @@ def test_missing_folder_of_the_database_is_one_sentence(
     settings: dict[str, str], tmp_path: Path
 ) -> None:
     settings |= {"JOB_DB": str(tmp_path / "no" / "jobs.sqlite3")}
-    said = refused_in_time(tmp_path, lambda: start(settings, "--port", "0", folder=tmp_path))
-    assert f"there is no folder {tmp_path / 'no'}; choose another one" in said
+    stderr = refused_in_time(tmp_path, lambda: start(settings, "--port", "0", folder=tmp_path))
+    assert f"there is no folder {tmp_path / 'no'}; choose another one" in stderr
     assert not (tmp_path / "no").exists()
 
 
@@ -173,8 +173,8 @@ def test_open_address_without_keys_is_one_sentence_with_the_remedy(
     for address in ("0.0.0.0", "::"):  # noqa: S104 - which is what is refused
         arguments = ("--host", address, "--port", "0")
         refusal = start(settings, *arguments, folder=tmp_path)
-        assert refusal.code == 2, refusal.said
-        assert refusal.said == (
+        assert refusal.code == 2, refusal.stderr
+        assert refusal.stderr == (
             f"HOST: other machines can reach {address}, and without API_KEYS they could use the "
             "server; set API_KEYS, or set ALLOW_NO_API_KEY=on if that is meant\n"
         )
@@ -183,7 +183,7 @@ def test_open_address_without_keys_is_one_sentence_with_the_remedy(
 
 @pytest.mark.long_except("more0")
 @pytest.mark.parametrize("more", [{"API_KEYS": "k"}, {"ALLOW_NO_API_KEY": "on"}])
-async def test_open_address_is_served_with_keys_or_if_it_is_meant(
+async def test_open_address_is_served_with_keys_or_with_the_setting(
     settings: dict[str, str], more: dict[str, str]
 ) -> None:
     async with run_emulator(settings | more, "--host", "0.0.0.0", "--port", "0") as server:  # noqa: S104
