@@ -68,8 +68,8 @@ def chat(**fields: Any) -> bytes:
 
 def with_schema(schema: dict[str, Any]) -> bytes:
     """Return the body of a chat call whose answer is to fit a schema."""
-    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
-    return chat(response_format=wanted)
+    response_format = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    return chat(response_format=response_format)
 
 
 def with_tool(schema: dict[str, Any]) -> bytes:
@@ -78,20 +78,20 @@ def with_tool(schema: dict[str, Any]) -> bytes:
     return chat(tools=[tool], tool_choice="required")
 
 
-def random_attack(chance: random.Random) -> bytes:
+def random_attack(rng: random.Random) -> bytes:
     """Return the body of one costly chat call, different from all others."""
-    schema = chance.choice([*COSTLY_SCHEMAS.values(), *LARGEST_SCHEMAS.values()])
-    for _ in range(chance.randrange(4)):
-        count = chance.choice([1, 10, 1_000, 100_000, BILLION])
-        schema = chance.choice(
+    schema = rng.choice([*COSTLY_SCHEMAS.values(), *LARGEST_SCHEMAS.values()])
+    for _ in range(rng.randrange(4)):
+        count = rng.choice([1, 10, 1_000, 100_000, BILLION])
+        schema = rng.choice(
             [
                 {"type": "array", "items": schema, "maxItems": count},
-                {"type": "array", "prefixItems": [schema] * chance.randrange(1, 4)},
+                {"type": "array", "prefixItems": [schema] * rng.randrange(1, 4)},
                 {"type": "object", "properties": {"a": schema}, "minProperties": count},
                 {"anyOf": [schema, {"type": "string", "maxLength": count}]},
                 {"allOf": [schema, {"minItems": count}]},
             ]
         )
     # A description that differs: no schema is known from an earlier request.
-    schema = {**schema, "description": str(chance.random())}
-    return chance.choice([with_schema, with_tool])(schema)
+    schema = {**schema, "description": str(rng.random())}
+    return rng.choice([with_schema, with_tool])(schema)

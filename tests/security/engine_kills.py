@@ -1,4 +1,4 @@
-"""Kills the engine's process again and again while jobs wait, and tells what became of them."""
+"""Kill the engine's process repeatedly while jobs wait, and count how the jobs end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import httpx2
 
 from tests.integration.emulator.serving import Server
+from tests.waiting import wait_until
 
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 _LOSSES_TO_FAIL = 3
@@ -18,17 +19,17 @@ _LOSSES_TO_FAIL = 3
 
 @dataclass
 class Kills:
-    """What happened: jobs by status, kills that met a process, and crashes by job."""
+    """The outcome: jobs by status, the number of kills, and crashes by job."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     kills: int = 0
-    # How many kills each job was running at.
+    # During how many kills each job was running.
     hits: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
 
     @property
     def failed_too_early(self) -> list[str]:
-        """The jobs that failed though they were not running at three kills."""
+        """The jobs that failed although they were not running during three kills."""
         return [job_id for job_id in self.failed if self.hits[job_id] < _LOSSES_TO_FAIL]
 
 
@@ -43,29 +44,28 @@ async def kill_while_jobs_wait(
 ) -> Kills:
     """Submit jobs, kill the engine at an interval, and wait until all jobs have ended.
 
-    A kill whose time comes while the engine waits for its restart follows that at once.
+    A kill that is due while the engine waits for its restart follows the restart immediately.
     """
-    found = Kills()
+    outcome = Kills()
     async with server.client() as client:
         ids = [await _submit(client, prompt) for _ in range(jobs)]
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        began = loop.time()
         for number in range(1, kills + 1):
-            await asyncio.sleep(max(0.0, begun + number * interval_s - loop.time()))
-            # There is none during the pause before a restart.
-            while (pid := engine_pid(server)) is None:  # noqa: ASYNC110 - a process, not an event
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(max(0.0, began + number * interval_s - loop.time()))
+            # During the pause before a restart, the engine has no process.
+            pid = await wait_until(lambda: engine_pid(server), within_s)
             running = [stream.request.request_id for stream in server.engine._streams]
             os.kill(pid, signal.SIGKILL)
-            found.kills += 1
-            found.hits.update(running)
+            outcome.kills += 1
+            outcome.hits.update(running)
         async with asyncio.timeout(within_s):
             for job_id in ids:
-                status = await _end_of(client, job_id)
-                found.statuses[status] += 1
+                status = await _wait_for_end(client, job_id)
+                outcome.statuses[status] += 1
                 if status == "FAILED":
-                    found.failed.append(job_id)
-    return found
+                    outcome.failed.append(job_id)
+    return outcome
 
 
 async def _submit(client: httpx2.AsyncClient, prompt: str) -> str:
@@ -73,7 +73,7 @@ async def _submit(client: httpx2.AsyncClient, prompt: str) -> str:
     return str(answer.json()["id"])
 
 
-async def _end_of(client: httpx2.AsyncClient, job_id: str) -> str:
+async def _wait_for_end(client: httpx2.AsyncClient, job_id: str) -> str:
     while True:
         answer = await client.get(f"/status/{job_id}", params={"wait": 10_000})
         if (status := str(answer.json()["status"])) in _ENDED:

@@ -1,4 +1,4 @@
-"""A server that only the server under test can reach; it records what it was sent."""
+"""A server that only the server under test can reach, and which records the requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InternalServer:
                 await writer.drain()
                 self.sent_bytes += len(_BLOCK)
             writer.write_eof()
-            # What is left of the request; closing at once would reset the connection.
+            # Read the rest of the request, because closing now would reset the connection.
             while await reader.read(65_536):
                 pass
         writer.close()

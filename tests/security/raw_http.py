@@ -1,4 +1,4 @@
-"""An attacker's HTTP client: it sends the bytes it is given and parses what comes back."""
+"""An attacker's HTTP client, which sends arbitrary bytes and parses the responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READ_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """A response with its body whole; header names are in lower case."""
+    """A response with its full body; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -26,8 +26,8 @@ class RawResponse:
 class RawConnection:
     """One TCP connection to the server under test.
 
-    The test owns what is sent. Responses are parsed by h11, one after another, so that pipelined
-    requests can be answered too.
+    The test writes the bytes of requests. h11 parses the responses one after another, also those of
+    pipelined requests.
     """
 
     reader: asyncio.StreamReader
@@ -47,7 +47,7 @@ class RawConnection:
             TimeoutError: the response was not complete within `deadline_s`.
         """
         parser = h11.Connection(h11.CLIENT)
-        # h11 takes a response only after a request; what the test sent need not be one.
+        # h11 parses a response only after a request, and the test may not have sent a valid one.
         parser.send(h11.Request(method=method, target="/", headers=[("host", "parser")]))
         parser.send(h11.EndOfMessage())
         if self._unparsed:  # b"" would mean the end of the connection

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +23,7 @@ from jobs.sqs.message import to_job
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call, command, environment, read, run, write
 from tests.security.collecting import collected
+from tests.waiting import wait_until_blocking
 
 LINES = 6
 MB = 1_000_000
@@ -80,7 +80,7 @@ def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
 ) -> None:
     input_path, output = write(tmp_path / "in.jsonl", lines_of_input()), tmp_path / "out.jsonl"
     original = input_path.read_bytes()
-    # Larger than what is read ahead: the lines to come are read from the changed file.
+    # Larger than the read-ahead buffer, so that the next lines come from the changed file.
     padding = json.dumps(call("padding", "x" * 1_500_000)).encode() + b"\n"
     input_path.write_bytes(
         original[: original.index(b'{"custom_id": "line-4"')]
@@ -95,11 +95,11 @@ def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
         text=True,
     )
     journal = output.with_name("out.jsonl.partial")
-    deadline = time.monotonic() + 40
-    while process.poll() is None and time.monotonic() < deadline:
-        if journal.exists() and journal.read_bytes().count(b"\n") >= 4:
-            break
-        time.sleep(0.01)
+
+    def has_three_answers() -> bool:
+        return journal.exists() and journal.read_bytes().count(b"\n") >= 4
+
+    wait_until_blocking(lambda: process.poll() is not None or has_three_answers(), 40)
     change(input_path)
     _, output_text = process.communicate(timeout=40)
     assert process.returncode == 3, output_text
@@ -109,10 +109,10 @@ def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
     assert not output.exists()
     answered = journal.read_bytes().count(b"\n") - 1
     assert answered >= 3
-    # Restored, the run goes on, and answers the rest.
+    # With the restored input, the run resumes and answers the other lines.
     input_path.write_bytes(original)
-    again = run(slow, "-i", input_path, "-o", output)
-    assert again.returncode == 0, again.stderr
+    resumed = run(slow, "-i", input_path, "-o", output)
+    assert resumed.returncode == 0, resumed.stderr
     ids = [each["custom_id"] for each in read(output)]
     assert [each for each in ids if each != "padding"] == [f"line-{n}" for n in range(LINES)]
 
@@ -142,7 +142,7 @@ def test_second_reading_of_a_changed_file_is_refused(
 def test_line_of_a_gigabyte_is_not_read_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     with path.open("wb") as file:
-        # Sparse: it takes no room on the disk.
+        # A sparse file takes no space on the disk.
         file.truncate(1_000 * MB)
     (line,) = LineSource(path, MB).lines()
     assert len(line) == MB + 1
@@ -198,7 +198,7 @@ def test_gzip_of_the_right_size_is_unpacked(bombs: Callable[[bytes], str], tmp_p
 
 @pytest.mark.long_except("gzip, gzip", "br")
 @pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip"])
-def test_encoding_that_was_not_asked_for_is_refused(
+def test_encoding_that_was_not_requested_is_refused(
     bombs: Callable[[bytes], str], tmp_path: Path, encoding: str
 ) -> None:
     url = bombs(b"anything")
@@ -313,7 +313,7 @@ def test_copy_of_an_answer_does_not_count_as_another_lines(
     assert (code, output_text) == (3, ["1 of 2 lines have no answer yet: b"])
 
 
-def test_answers_whose_names_begin_alike_count_once(place: ResultBucket, tmp_path: Path) -> None:
+def test_answers_with_a_common_prefix_count_as_one(place: ResultBucket, tmp_path: Path) -> None:
     submitted(place, "a", "b")
     answered(place, "a")
     key = result_key("evening", "a")
@@ -323,7 +323,7 @@ def test_answers_whose_names_begin_alike_count_once(place: ResultBucket, tmp_pat
 
 
 @pytest.mark.parametrize("wait", [False, True])
-def test_collect_with_surplus_answers_writes_its_own_lines_alone(
+def test_collect_with_surplus_answers_writes_its_own_lines_only(
     place: ResultBucket, tmp_path: Path, wait: bool
 ) -> None:
     submitted(place, "a", "b")

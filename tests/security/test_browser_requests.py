@@ -72,11 +72,11 @@ class Target:
             "batch_id": "batch-1",
             "route": "chat/completions",
         }
-        return _PARAMETER.sub(lambda found: values[found[1]], path)
+        return _PARAMETER.sub(lambda match: values[match[1]], path)
 
     async def state(self) -> Any:
         """Return everything that a page could have changed."""
-        shown = {}
+        responses = {}
         for path in (
             f"/v2/{ENDPOINT}/requests",
             f"/v2/{ENDPOINT}/health",
@@ -86,10 +86,10 @@ class Target:
         ):
             response = await exchange(self.port, "GET", path, self.own())
             assert response.status == 200, path
-            shown[path] = json.loads(response.body)
-        for job in shown[f"/v2/{ENDPOINT}/requests"]["requests"]:
+            responses[path] = json.loads(response.body)
+        for job in responses[f"/v2/{ENDPOINT}/requests"]["requests"]:
             job.pop("delayTime", None)
-        return shown
+        return responses
 
 
 async def prepare(serve: Serve, **settings: Any) -> Target:
@@ -125,9 +125,9 @@ async def refused_everywhere(target: Target, headers: Headers) -> None:
     """
     before = await target.state()
     paths = sorted(set(target.paths()))
-    tries = [(method, path) for path in paths if path not in OPEN_PATHS for method in METHODS]
-    tries += [("GET", path) for path in paths if path in OPEN_PATHS]
-    assert len(tries) > 300
+    requests = [(method, path) for path in paths if path not in OPEN_PATHS for method in METHODS]
+    requests += [("GET", path) for path in paths if path in OPEN_PATHS]
+    assert len(requests) > 300
     let_through: list[str] = []
 
     async def attempt_all(queue: Iterator[tuple[str, str]]) -> None:
@@ -143,11 +143,11 @@ async def refused_everywhere(target: Target, headers: Headers) -> None:
                 elif method != "HEAD":
                     assert read_reason(json.loads(response.body)), path
 
-    queue = iter(tries)
+    queue = iter(requests)
     async with asyncio.TaskGroup() as group:
         for _ in range(CONNECTIONS):
             group.create_task(attempt_all(queue))
-    assert let_through == [], f"{len(let_through)} of {len(tries)} requests"
+    assert let_through == [], f"{len(let_through)} of {len(requests)} requests"
     assert await target.state() == before
 
 
@@ -409,7 +409,7 @@ async def test_image_of_a_page_leases_no_job(
     assert await target.state() == before
 
 
-async def test_allowed_hosts_opens_the_named_hosts_alone(serve: Serve) -> None:
+async def test_allowed_hosts_opens_the_named_hosts_only(serve: Serve) -> None:
     target = await prepare(serve, allowed_hosts="llm.example.com,*.friends.example")
     for name in ("llm.example.com", "LLM.example.com:443", "a.friends.example", target.host):
         response = await exchange(target.port, "GET", "/v1/models", [("Host", name)])
@@ -456,7 +456,7 @@ async def test_websocket_handshake_is_refused(target: Target, path: str, page: s
     assert await target.state() == before
 
 
-async def test_cors_origins_opens_every_route_to_the_named_page_alone(serve: Serve) -> None:
+async def test_cors_origins_opens_every_route_to_the_named_page_only(serve: Serve) -> None:
     target = await prepare(serve, cors_origins=f"{FRIEND}, http://localhost:3000")
     for site in ("cross-site", "same-site"):
         friend = target.own(Origin=FRIEND, Sec_Fetch_Site=site)
@@ -478,9 +478,9 @@ async def test_cors_origins_star_opens_all_but_host_names_and_worker_routes(serv
 
 
 async def test_preflight_of_a_foreign_page_is_refused_and_names_no_origin(target: Target) -> None:
-    asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "x-a"}
+    preflight = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "x-a"}
     for private in ({}, {"Access_Control_Request_Private_Network": "true"}):
-        headers = target.own(Origin=EVIL, **asked, **private)
+        headers = target.own(Origin=EVIL, **preflight, **private)
         response = await exchange(target.port, "OPTIONS", "/run", headers)
         assert response.status == 403
         assert not any(name.startswith("access-control") for name in response.headers)

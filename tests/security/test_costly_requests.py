@@ -1,4 +1,4 @@
-"""Requests that cost too much are refused before they do; what is accepted is held."""
+"""Requests that would cost too much are refused, and the accepted ones do no harm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.security.loop_stalls import watched_loop
 from tests.security.raw_http import RawResponse, exchange
 from validation.options.schema import SchemaCheck
 
-# Ten times what the largest of the bodies takes on a quiet machine.
+# Ten times the stall of the largest body on a quiet machine.
 STALL_LIMIT_S = 0.35
 COMPLETIONS = "/v1/completions"
 
@@ -161,7 +161,7 @@ async def test_costly_grammar_is_refused_by_a_real_engine(
 
 
 @pytest.mark.long
-async def test_engine_that_reaches_its_memory_limit_ends_with_its_name_and_starts_again(
+async def test_engine_that_reaches_its_memory_limit_names_the_setting_and_restarts(
     engine_factory: EngineFactory, model_path: Path, hosts_of: Callable[[int], list[int]]
 ) -> None:
     options = {"model_path": str(model_path), "model_name": "tiny", "context_length": 512}
@@ -345,7 +345,7 @@ async def test_large_body_does_not_stall_the_event_loop(serve: Serve, name: str)
     path, fields = LARGE_BODIES[name]
     body = json.dumps(fields).encode()
     server = await serve(rate_limit_chat="off")
-    # What is imported and compiled at the first request is no cost of this one.
+    # Small requests first, so that imports and compilations are not part of the measured time.
     for small_path, small in (
         (CHAT, chat()),
         (CHAT, with_schema(ARRAY)),

@@ -1,7 +1,7 @@
 """Folders, files and disks that are not as the server expects them, with real servers."""
 
 # Nothing else runs in the event loops of these tests, so they may block.
-# ruff: noqa: ASYNC110, ASYNC220, ASYNC240
+# ruff: noqa: ASYNC220, ASYNC240
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from tests.security.data_servers import (
     tree,
     upload,
 )
-from tests.waiting import wait_until
+from tests.waiting import poll_until, wait_until, wait_until_blocking
 
 # From the end of the program's imports to its exit, as for other refusals.
 REFUSED_S = 1.0
-TRIES = 4
+ATTEMPTS = 4
 DIGITS = "0123456789abcdef0123456789ab"
 
 
-# -- folders of somebody else
+# -- folders of other programs
 
 
 @pytest.mark.parametrize("kind", ["files", "documents"])
@@ -109,7 +109,7 @@ def test_database_of_another_program_is_refused_and_untouched(
 async def test_files_with_content_are_private_whatever_the_umask(
     settings: dict[str, str], tmp_path: Path, umask: int
 ) -> None:
-    before = os.umask(umask)
+    old_umask = os.umask(umask)
     try:
         async with running(settings) as server:
             await submit(server)
@@ -123,22 +123,25 @@ async def test_files_with_content_are_private_whatever_the_umask(
                 batch = (await client.post("/v1/batches", json=body)).json()
                 folder = Path(f"{settings['JOB_DB']}.batches")
 
-                async def ended() -> bool:
+                async def is_completed() -> bool:
                     answer = await client.get(f"/v1/batches/{batch['id']}")
                     return bool(answer.json()["status"] == "completed")
 
-                async with asyncio.timeout(LIMIT_S):
-                    while not await ended():
-                        await asyncio.sleep(0.05)
-            found = modes(tmp_path / "data")
+                await poll_until(is_completed, LIMIT_S)
+            mode_of = modes(tmp_path / "data")
     finally:
-        os.umask(before)
-    found.pop(str(tmp_path / "data"))
-    assert {name.rpartition("jobs.sqlite3")[2] for name in found} >= {"", "-wal", "-shm", ".lock"}
+        os.umask(old_umask)
+    mode_of.pop(str(tmp_path / "data"))
+    assert {name.rpartition("jobs.sqlite3")[2] for name in mode_of} >= {
+        "",
+        "-wal",
+        "-shm",
+        ".lock",
+    }
     assert len(list((folder / "files").iterdir())) == 4
     wrong = {
         name: oct(mode)
-        for name, mode in found.items()
+        for name, mode in mode_of.items()
         if mode != (0o700 if Path(name).is_dir() else 0o600)
     }
     assert wrong == {}
@@ -156,9 +159,9 @@ async def test_files_that_others_could_read_are_corrected_at_the_start(
         path.chmod(0o777 if path.is_dir() else 0o666)
     async with running(settings) as server:
         await submit(server)
-        found = modes(tmp_path / "data")
-    found.pop(str(tmp_path / "data"))
-    assert set(found.values()) == {0o600, 0o700}
+        mode_of = modes(tmp_path / "data")
+    mode_of.pop(str(tmp_path / "data"))
+    assert set(mode_of.values()) == {0o600, 0o700}
 
 
 def test_batch_run_leaves_a_private_journal_and_an_output_by_the_umask(
@@ -171,19 +174,18 @@ def test_batch_run_leaves_a_private_journal_and_an_output_by_the_umask(
     journal, output = tmp_path / "out.jsonl.partial", tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "batch", "run", "-i", "in.jsonl", "-o", "out.jsonl"]
     environment = build_environment({"MODEL_PATH": str(model), "ENGINE_ISOLATION": "thread"})
-    before = os.umask(0o022)
+    old_umask = os.umask(0o022)
     try:
         with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
-            deadline = time.monotonic() + LIMIT_S
-            while not (journal.exists() and b"one" in journal.read_bytes()):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until_blocking(
+                lambda: journal.exists() and b"one" in journal.read_bytes(), LIMIT_S
+            )
             process.kill()
         assert stat.S_IMODE(journal.stat().st_mode) == 0o600
         model.write_text("{}")
         subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=LIMIT_S)
     finally:
-        os.umask(before)
+        os.umask(old_umask)
     assert stat.S_IMODE(output.stat().st_mode) == 0o644
     assert not journal.exists()
 
@@ -261,18 +263,18 @@ async def test_second_server_by_another_path_of_the_database_is_refused_in_a_sec
         async with running(settings) as server:
             acknowledged = await submit(server, 5)
             path = another_path(kind, database, stack)
-            over_s = []
-            for _ in range(TRIES):
+            excess_s = []
+            for _ in range(ATTEMPTS):
                 imports_s = import_s()
                 began = time.monotonic()
                 sentence = refusal(settings | {"JOB_DB": path}, close_fds=False)
                 assert "in use by another server" in sentence
                 assert "stop it or choose another one with --db or JOB_DB" in sentence
-                over_s.append(time.monotonic() - began - imports_s)
-                if over_s[-1] < REFUSED_S:
+                excess_s.append(time.monotonic() - began - imports_s)
+                if excess_s[-1] < REFUSED_S:
                     break
             else:
-                raise AssertionError(f"it took {over_s} s beyond its imports")
+                raise AssertionError(f"it took {excess_s} s beyond its imports")
             acknowledged += await submit(server)
             server.process.kill()
     async with running(settings) as server:
@@ -290,7 +292,7 @@ async def test_hard_link_of_a_killed_servers_database_is_refused_because_its_log
     sentence = refusal(settings | {"JOB_DB": str(link)})
     assert "it is a hard link, and its log of recent jobs is beside another of its 2" in sentence
     assert not link.with_name("link.sqlite3.lock").exists()
-    # By its own name it is used in spite of the link.
+    # The database can be used by its own name in spite of the link.
     async with running(settings) as server:
         assert [await status(server, job_id) for job_id in acknowledged] == [200] * 3
 
@@ -354,7 +356,7 @@ async def test_temporary_folders_of_killed_commands_are_removed_at_the_next_star
         await wait_until(lambda: any(temporary.glob("*/input")))
         process.kill()
     abandoned = list(temporary.glob("worker-rkllm-tmp-*"))
-    # A server that needs no temporary folder of its own removes them as well.
+    # A server that needs no temporary folder itself also removes them.
     async with running(settings | {"TMPDIR": str(temporary)}):
         assert not any(folder.exists() for folder in abandoned)
     memory = settings | {"JOB_DB": ":memory:", "TMPDIR": str(temporary)}
@@ -380,7 +382,7 @@ async def test_server_starts_on_a_full_disk_and_takes_jobs_when_there_is_space(
         async with running(settings) as server:
             acknowledged = await submit(server, 3)
             server.process.kill()
-    # No file may grow beyond nothing, and a child has the limits of its parent.
+    # The limit of a file's size is 0, and children inherit it.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -398,14 +400,17 @@ async def test_server_starts_on_a_full_disk_and_takes_jobs_when_there_is_space(
             assert (health.status_code, health.json()["status"]) == (200, "degraded")
             assert (await client.post("/v2/far/run", json={"input": 1})).status_code == 503
             assert (await upload(client)).status_code == 507
-            # What needs no disk goes on.
+            # Requests that need no disk are still served.
             answer = await client.post("/v1/completions", json={"prompt": "x"})
             assert answer.status_code == 200
             for pid in [server.pid, *children(server.pid)]:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
-            async with asyncio.timeout(LIMIT_S):
-                while (await client.post("/v2/far/run", json={"input": 1})).status_code == 503:
-                    await asyncio.sleep(0.1)
+
+            async def is_accepted() -> bool:
+                response = await client.post("/v2/far/run", json={"input": 1})
+                return response.status_code != 503
+
+            await poll_until(is_accepted, LIMIT_S)
             assert (await upload(client)).status_code == 200
             assert (await client.get("/health")).json()["status"] == "ok"
         acknowledged += await submit(server)
@@ -502,16 +507,18 @@ async def test_database_that_goes_away_in_mid_run_is_noticed_before_a_job_is_ack
             assert await status(server, running_job) == 200
             health = await client.get("/health")
             assert health.json()["status"] == "degraded"
-            # What needs no disk goes on.
+            # Requests that need no disk are still served.
             assert (await client.post("/runsync", json={"input": {"prompt": "x"}})).json()[
                 "status"
             ] == "COMPLETED"
             assert "was removed or replaced" in server.stderr
             if how == "moved":
                 aside.rename(path)
-                async with asyncio.timeout(LIMIT_S):
-                    while (await client.post("/v2/far/run", json={"input": 1})).is_error:
-                        await asyncio.sleep(0.1)
+
+                async def is_accepted() -> bool:
+                    return not (await client.post("/v2/far/run", json={"input": 1})).is_error
+
+                await poll_until(is_accepted, LIMIT_S)
         server.process.kill()
     if how in ("moved", "without its log"):
         async with running(settings) as server:
@@ -551,21 +558,20 @@ def test_damaged_record_of_a_batch_journal_costs_that_line_alone(
     command = [sys.executable, "-m", "batch", "run", "-i", "in.jsonl", "-o", "out.jsonl"]
     environment = build_environment({"MODEL_PATH": str(model), "ENGINE_ISOLATION": "thread"})
     with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
-        deadline = time.monotonic() + LIMIT_S
-        while not (journal.exists() and journal.read_bytes().count(b"\n") == lines):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until_blocking(
+            lambda: journal.exists() and journal.read_bytes().count(b"\n") == lines, LIMIT_S
+        )
         process.kill()
-    whole = journal.read_bytes().replace(b'"id 7"', b'"id \xff"')
-    journal.write_bytes(whole)
+    damaged = journal.read_bytes().replace(b'"id 7"', b'"id \xff"')
+    journal.write_bytes(damaged)
     model.write_text("{}")
-    ran = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S
     )
-    assert ran.returncode == 0, ran.stderr
-    assert f"resuming: {lines - 2} of {lines} lines are answered" in ran.stderr
-    assert "1 line will be answered again" in ran.stderr
-    assert "1 line answered again: the records were damaged" in ran.stderr
+    assert result.returncode == 0, result.stderr
+    assert f"resuming: {lines - 2} of {lines} lines are answered" in result.stderr
+    assert "1 line will be answered again" in result.stderr
+    assert "1 line answered again: the records were damaged" in result.stderr
     answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [each["custom_id"] for each in answers] == [each["custom_id"] for each in requests]
 
@@ -573,7 +579,7 @@ def test_damaged_record_of_a_batch_journal_costs_that_line_alone(
 async def test_uploads_at_the_same_time_cannot_exceed_the_store_together(
     settings: dict[str, str],
 ) -> None:
-    """Each would fit alone; none may be on disk beyond the limit, not even for a moment."""
+    """Each upload would fit; together they may never exceed the limit on disk, even briefly."""
     settings |= {"BATCH_STORE_MB": "4", "BATCH_MAX_MB": "3"}
     folder = Path(f"{settings['JOB_DB']}.batches") / "files"
     line = (json.dumps(call("x", "y" * 1000)) + "\n").encode()
@@ -582,20 +588,20 @@ async def test_uploads_at_the_same_time_cannot_exceed_the_store_together(
         b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
     )
     arrived = asyncio.Event()
-    most = 0
+    max_bytes = 0
 
-    def on_disk() -> int:
+    def stored_bytes() -> int:
         return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
     async with running(settings) as server, server.client() as client:
 
         async def body() -> AsyncIterator[bytes]:
-            nonlocal most
+            nonlocal max_bytes
             yield head
             for _ in range(6):
                 yield piece
                 await asyncio.sleep(0.05)
-                most = max(most, on_disk())
+                max_bytes = max(max_bytes, stored_bytes())
             arrived.set()
             yield b"\r\n--b--\r\n"
 
@@ -615,6 +621,6 @@ async def test_uploads_at_the_same_time_cannot_exceed_the_store_together(
             answers = await asyncio.gather(*(send(is_declared=is_declared) for _ in range(4)))
             assert set(answers) <= {400, 507}, answers
             assert answers.count(507) >= 3
-            assert most <= 4_000_000
-        # The rooms of the refused ones were given back.
+            assert max_bytes <= 4_000_000
+        # The space of the refused uploads was released.
         assert (await upload(client, 10)).status_code == 200

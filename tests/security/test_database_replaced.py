@@ -17,7 +17,7 @@ from tests.integration.emulator.processes import EmulatorProcess
 from tests.security.data_servers import children, running, status, submit
 from tests.waiting import poll_until, wait_until
 
-MOST_FILES = 200
+MAX_FILES = 200
 
 
 def store_process(server: EmulatorProcess) -> int:
@@ -37,7 +37,7 @@ def has_ended(pid: int) -> bool:
 def replace(path: Path, copy: Path, inode: int) -> None:
     """Put a copy in the place of a removed file, with the same inode number if that is free."""
     others = []
-    for number in range(MOST_FILES):
+    for number in range(MAX_FILES):
         new = path.with_name(f"new-{number}")
         new.touch()
         if new.stat().st_ino == inode:
@@ -95,12 +95,12 @@ async def test_result_of_a_running_job_is_not_acknowledged_until_the_database_is
             return answer.status_code
 
         async def job() -> dict[str, Any]:
-            found: dict[str, Any] = (await client.get(f"/v2/far/status/{job_id}")).json()
-            return found
+            payload: dict[str, Any] = (await client.get(f"/v2/far/status/{job_id}")).json()
+            return payload
 
         for _ in range(3):
             assert await done() == 503
-        # The worker still has it and may send the result again.
+        # The worker still has the job and may send the result again.
         assert (await job())["status"] == "IN_PROGRESS"
         if comes_back:
             aside.rename(path)
@@ -112,12 +112,12 @@ async def test_result_of_a_running_job_is_not_acknowledged_until_the_database_is
             assert (await job())["output"] == "yes"
         server.process.kill()
     if not comes_back:
-        # As a person would do after the server has ended.
+        # As an operator would do after the end of the server.
         aside.rename(path)
     async with running(settings) as server, server.client() as client:
-        found = (await client.get(f"/v2/far/status/{job_id}")).json()
+        final_job = (await client.get(f"/v2/far/status/{job_id}")).json()
         if comes_back:
-            assert (found["status"], found["output"]) == ("COMPLETED", "yes")
+            assert (final_job["status"], final_job["output"]) == ("COMPLETED", "yes")
         else:
             # No result was acknowledged, so the job runs again.
-            assert found["status"] in ("IN_QUEUE", "IN_PROGRESS")
+            assert final_job["status"] in ("IN_QUEUE", "IN_PROGRESS")

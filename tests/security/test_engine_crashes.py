@@ -1,4 +1,4 @@
-"""Attacks that crash, wedge or starve the engine: the queue behind it must not pay for them."""
+"""Attacks that crash, hang or starve the engine must not harm the queued jobs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.integration.emulator.serving import RawConnection, Server, join_text, parse_chunks
 from tests.security.engine_kills import engine_pid, kill_while_jobs_wait
 from tests.unit.emulator.events import DEADLINE_S
-from tests.waiting import wait_until
+from tests.waiting import poll_until, wait_until
 
 COMPLETIONS = "/v1/completions"
 CRASH = {"when": "crash", "pieces": ["so ", {"signal": "SIGSEGV", "delay_ms": 20}]}
-# From the start: what has said a word may still notice the abort.
+# Deaf from the first token: between tokens, the engine could still notice the abort.
 DEAF = {"when": "deaf", "pieces": [{"hang_s": 3600, "deaf": True}]}
 HANG = {"when": "hang", "pieces": ["so far", {"hang_s": 3600}]}
 STEADY = {"when": "steady", "pieces": ["on "], "repeat": 40, "delay_ms": 25}
@@ -53,12 +53,14 @@ async def job_of(client: httpx2.AsyncClient, job_id: str) -> dict[str, Any]:
     return job
 
 
-async def becomes(client: httpx2.AsyncClient, job_id: str, *statuses: str) -> dict[str, Any]:
+async def wait_for(client: httpx2.AsyncClient, job_id: str, *statuses: str) -> dict[str, Any]:
     """Wait until a job has one of the statuses."""
-    async with asyncio.timeout(DEADLINE_S):
-        while (job := await job_of(client, job_id))["status"] not in statuses:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return job
+
+    async def job_with_status() -> dict[str, Any] | None:
+        job = await job_of(client, job_id)
+        return job if job["status"] in statuses else None
+
+    return await poll_until(job_with_status, DEADLINE_S)
 
 
 @pytest.fixture
@@ -72,15 +74,15 @@ def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_kills_of_the_engine_fail_no_waiting_job(serve: Serve, script: ScriptFactory) -> None:
     """The short form of the test in tests/long/security: 3 kills in 3 s, 30 jobs waiting."""
     server = await serve(script(SHORT, slots=4), engine_isolation="process")
-    found = await kill_while_jobs_wait(
+    outcome = await kill_while_jobs_wait(
         server, "short", jobs=30, kills=3, interval_s=1.0, within_s=DEADLINE_S
     )
-    assert found.kills == 3
-    assert found.failed_too_early == []
-    assert found.statuses["COMPLETED"] == 30 - len(found.failed)
+    assert outcome.kills == 3
+    assert outcome.failed_too_early == []
+    assert outcome.statuses["COMPLETED"] == 30 - len(outcome.failed)
 
 
-async def test_crashing_request_sent_again_and_again_fails_only_itself(
+async def test_repeated_crashing_request_fails_only_itself(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.05)
@@ -89,7 +91,7 @@ async def test_crashing_request_sent_again_and_again_fails_only_itself(
         # An engine that has finished one request is known to work (R75).
         answer = await client.post(COMPLETIONS, json={"prompt": "all is well"})
         assert answer.status_code == 200
-        # More than the five that end an engine that has not.
+        # More than the five crashes that end an engine which has finished no request.
         for _ in range(7):
             answer = await client.post(COMPLETIONS, json={"prompt": "crash"})
             assert answer.status_code == 500
@@ -117,7 +119,7 @@ async def test_jobs_wait_and_requests_get_503_while_the_engine_is_down(
         assert "restarting in" in answer.json()["error"]["details"]["reason"]
         assert {(await job_of(client, each))["status"] for each in jobs} == {"IN_QUEUE"}
         for each in jobs:
-            assert (await becomes(client, each, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+            assert (await wait_for(client, each, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
 
 
 async def test_requests_wait_for_a_short_restart(serve: Serve, script: ScriptFactory) -> None:
@@ -160,12 +162,12 @@ async def test_job_that_crashes_the_engine_fails_at_the_third_and_is_named(
         neighbours = [await submit(client, "steady") for _ in range(2)]
         poison = await submit(client, "crash")
         neighbours += [await submit(client, "steady") for _ in range(9)]
-        failed = await becomes(client, poison, "FAILED", "COMPLETED")
+        failed = await wait_for(client, poison, "FAILED", "COMPLETED")
         assert failed["status"] == "FAILED"
         assert failed["error"].startswith("the job was started and lost 3 times; the last time: ")
         assert "SIGSEGV" in failed["error"]
         for each in neighbours:
-            job = await becomes(client, each, "COMPLETED", "FAILED")
+            job = await wait_for(client, each, "COMPLETED", "FAILED")
             assert job["status"] == "COMPLETED", job
     assert len(server.events.of(HostLost)) == 3
 
@@ -176,9 +178,9 @@ def test_line_that_crashes_the_engine_fails_alone_in_its_batch(
     model = script(CRASH, STEADY, {}, slots=4)
     lines = [call("poison", "crash"), *(call(f"{number}", "steady") for number in range(7))]
     out = tmp_path / "out.jsonl"
-    # All tries at the same moments, which is the worst for those beside it.
-    ran = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
-    assert ran.returncode == 1, ran.stderr
+    # The retries crash at the same tokens, which is the worst case for the other lines.
+    result = run(model, "-i", write(tmp_path / "in.jsonl", lines), "-o", out)
+    assert result.returncode == 1, result.stderr
     assert [line["custom_id"] for line in read(out)] == [f"{number}" for number in range(7)]
     [failed] = read(tmp_path / "out.errors.jsonl")
     assert failed["custom_id"] == "poison"
@@ -201,11 +203,11 @@ async def test_suspect_job_is_not_kept_waiting_by_requests_that_overlap(
             while True:
                 await client.post(COMPLETIONS, json={"prompt": "long"})
 
-        # At every moment one of them runs, and there are slots for more.
+        # At every moment at least one of them runs, and slots are free.
         clients = [asyncio.create_task(chat(0.2 * number)) for number in range(3)]
-        failed = await becomes(client, poison, "FAILED", "COMPLETED")
+        failed = await wait_for(client, poison, "FAILED", "COMPLETED")
         assert failed["status"] == "FAILED"
-        assert (await becomes(client, behind, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+        assert (await wait_for(client, behind, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
         for each in clients:
             each.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
@@ -228,10 +230,10 @@ async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
         await server.wait_until_listening()
         async with server.client() as client:
             job_id = await submit(client, "hang")
-            await becomes(client, job_id, "IN_PROGRESS")
+            await wait_for(client, job_id, "IN_PROGRESS")
             await kill_engine(server)
-            await becomes(client, job_id, "IN_QUEUE")
-            await becomes(client, job_id, "IN_PROGRESS")
+            await wait_for(client, job_id, "IN_QUEUE")
+            await wait_for(client, job_id, "IN_PROGRESS")
             # An acknowledged job is on disk, and all that was written before it.
             await submit(client, "later")
         server.process.kill()
@@ -239,9 +241,9 @@ async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
     async with run_emulator(settings) as server:
         await server.wait_until_listening()
         async with server.client() as client:
-            await becomes(client, job_id, "IN_PROGRESS")
+            await wait_for(client, job_id, "IN_PROGRESS")
             await kill_engine(server)
-            failed = await becomes(client, job_id, "FAILED")
+            failed = await wait_for(client, job_id, "FAILED")
     assert failed["error"].startswith("the job was started and lost 3 times; the last time: ")
     assert "SIGKILL" in failed["error"]
 
@@ -310,19 +312,19 @@ async def test_neighbours_of_a_deaf_request_finish_before_the_process_is_killed(
         await server.events.wait(RequestStarted, 2)
         await abort_a_deaf_request(server, 3)
         await server.wait_until(lambda: server.engine.state is EngineState.RESTARTING)
-        # Nothing new is taken meanwhile, though there is a slot.
+        # The engine starts no new request meanwhile, though a slot is free.
         later = await submit(client, "later")
         assert join_text(parse_chunks((await stream).content)) == "on " * 40
-        assert (await becomes(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+        assert (await wait_for(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
         await server.events.wait(HostLost)
         ends = [
             type(each) for each in server.events.seen if isinstance(each, RequestEnded | HostLost)
         ]
         assert ends.index(HostLost) >= 2
-        assert (await becomes(client, later, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+        assert (await wait_for(client, later, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
 
 
-async def test_neighbours_that_do_not_finish_in_their_time_are_requeued_or_told(
+async def test_neighbours_that_do_not_finish_in_time_are_requeued_or_get_an_error(
     serve: Serve, script: ScriptFactory
 ) -> None:
     server = await serve(
@@ -341,7 +343,7 @@ async def test_neighbours_that_do_not_finish_in_their_time_are_requeued_or_told(
         assert "running beside another one" in answer.json()["error"]["message"]
         # Again, on the new process.
         await server.events.wait(RequestStarted, 4)
-        assert (await becomes(client, job_id, "IN_PROGRESS"))["status"] == "IN_PROGRESS"
+        assert (await wait_for(client, job_id, "IN_PROGRESS"))["status"] == "IN_PROGRESS"
         await client.post(f"/cancel/{job_id}")
 
 
@@ -372,7 +374,7 @@ async def test_start_without_descriptors_is_repeated_and_jobs_wait(
             await wait_until(lambda: server.engine.restarts >= 3)
             job_id = await submit(client, "x")
             assert "Too many open files" in (server.engine.trouble or "")
-        assert (await becomes(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
+        assert (await wait_for(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
 
 
 # -- the end of a server without an engine --------------------------------------------------------
@@ -393,7 +395,7 @@ async def test_server_without_an_engine_exits_1_and_its_jobs_complete_after_the_
         async with server.client() as client:
             running = await submit(client, "hang")
             waiting = [await submit(client, str(number)) for number in range(20)]
-            await becomes(client, running, "IN_PROGRESS")
+            await wait_for(client, running, "IN_PROGRESS")
         path.write_text(json.dumps({"load_error": "no memory for the model"}))
         (pid,) = hosts_of(server.pid)
         os.kill(pid, signal.SIGKILL)
@@ -405,7 +407,7 @@ async def test_server_without_an_engine_exits_1_and_its_jobs_complete_after_the_
         await server.wait_until_listening()
         async with server.client() as client:
             for each in (running, *waiting):
-                job = await becomes(client, each, "COMPLETED", "FAILED")
+                job = await wait_for(client, each, "COMPLETED", "FAILED")
                 assert job["status"] == "COMPLETED", job
 
 
@@ -433,7 +435,7 @@ async def test_server_whose_model_cannot_be_loaded_exits_1_and_fails_no_job(
         await server.wait_until_listening()
         async with server.client() as client:
             for each in jobs:
-                job = await becomes(client, each, "COMPLETED", "FAILED")
+                job = await wait_for(client, each, "COMPLETED", "FAILED")
                 assert job["status"] == "COMPLETED", job
 
 
@@ -451,7 +453,7 @@ async def test_server_for_sdk_workers_stays_without_an_engine(script: ScriptFact
             assert taken.json()["id"] == job_id
 
 
-async def test_worker_whose_model_cannot_be_loaded_is_shown_as_unhealthy_and_fails_no_job(
+async def test_worker_whose_model_cannot_be_loaded_is_unhealthy_and_fails_no_job(
     script: ScriptFactory,
 ) -> None:  # R69
     path = script({}, load_error="the file is broken")
@@ -467,13 +469,12 @@ async def test_worker_whose_model_cannot_be_loaded_is_shown_as_unhealthy_and_fai
         await server.wait_until_listening()
         async with server.client() as client:
             jobs = [await submit(client, "x") for _ in range(30)]
-            async with asyncio.timeout(DEADLINE_S):
-                while True:
-                    health = (await client.get("/v2/default/health")).json()
-                    if health["workers"]["unhealthy"]:
-                        break
-                    await asyncio.sleep(0.1)
-            (worker,) = health["unhealthyWorkers"]
+
+            async def unhealthy_workers() -> list[dict[str, Any]]:
+                health = (await client.get("/v2/default/health")).json()
+                return list(health["unhealthyWorkers"]) if health["workers"]["unhealthy"] else []
+
+            (worker,) = await poll_until(unhealthy_workers, DEADLINE_S)
             assert worker["id"].startswith("launched-")
             assert "the file is broken" in worker["reason"]
             assert {(await job_of(client, each))["status"] for each in jobs} == {"IN_QUEUE"}

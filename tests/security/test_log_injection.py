@@ -6,7 +6,6 @@ reaches a terminal or a log has printable characters and line ends alone.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 from pathlib import Path
@@ -16,13 +15,14 @@ import pytest
 
 from batch.queue.batch_manifest import BatchHeader, BatchManifest
 from batch.queue.result_bucket import ResultBucket
-from tests.acceptance.test_job_terminal import on_terminal
+from tests.acceptance.test_job_terminal import run_job_on_terminal
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import ROOT, call, command, environment, write
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.security.collecting import collected
 from tests.security.raw_http import exchange
 from tests.terminal import run_on_terminal
+from tests.waiting import wait_until
 
 # Clears the screen in both forms, sets the window's title, and writes from right to left.
 HOSTILE = "\x1b[2J\x9b2J\x1b]0;title\x07\u202edecoy"
@@ -33,10 +33,8 @@ def assert_harmless(lines: list[str]) -> None:
     assert [line for line in lines if not line.isprintable()] == []
 
 
-async def logged(server: EmulatorProcess, words: str) -> None:
-    async with asyncio.timeout(20):
-        while not any(words in line for line in server.lines):  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.02)
+async def wait_for_log_line(server: EmulatorProcess, words: str) -> None:
+    await wait_until(lambda: any(words in line for line in server.lines))
 
 
 @pytest.mark.long_except("console")
@@ -46,7 +44,7 @@ async def test_ping_reason_with_escape_sequences_is_escaped_in_the_log(style: st
         await server.wait_until_listening()
         target = f"/v2/default/ping/w?status=unhealthy&check=gpu&reason={quote(HOSTILE)}"
         assert (await exchange(server.port, "GET", target)).status == 200
-        await logged(server, "is unhealthy")
+        await wait_for_log_line(server, "is unhealthy")
         assert_harmless(server.lines)
 
 
@@ -68,7 +66,7 @@ async def test_worker_name_and_error_with_escape_sequences_are_escaped_in_the_lo
         body = json.dumps({"error": f"it broke {HOSTILE}"}).encode()
         path = f"/v2/other/job-done/{name}/{job_id}"
         assert (await exchange(server.port, "POST", path, json_header, body)).status == 200
-        await logged(server, "FAILED")
+        await wait_for_log_line(server, "FAILED")
         assert any("it broke" in line for line in server.lines)
         assert_harmless(server.lines)
 
@@ -89,7 +87,7 @@ async def test_output_of_a_launched_worker_is_escaped_in_the_log(
     }
     async with run_emulator(settings, "--port", "0") as server:
         await server.wait_until_listening()
-        await logged(server, "to the log")
+        await wait_for_log_line(server, "to the log")
         assert_harmless(server.lines)
 
 
@@ -101,7 +99,7 @@ def test_model_answer_with_escape_sequences_does_not_control_the_terminal(
     script = {"answers": [{"pieces": ["an answer ", HOSTILE]}]}
     monkeypatch.setattr("tests.acceptance.test_job_terminal.SCRIPT", script)
     job_input = {"prompt": "hi", "sampling_params": {"stream": stream}}
-    code, screen = on_terminal(tmp_path, job_input)
+    code, screen = run_job_on_terminal(tmp_path, job_input)
     assert code == 0, screen
     assert "an answer" in screen
     assert_harmless(screen.split("\n"))

@@ -36,9 +36,12 @@ async def check_cases(port: int, cases: Iterable[bytes], clients: int) -> int:
     async def client() -> None:
         nonlocal responses
         for case in remaining:
-            found = await statuses(port, case)
-            responses += len(found)
-            assert all(status < 500 or status == 505 for status in found), (found, case)
+            received = await statuses(port, case)
+            responses += len(received)
+            assert all(status < 500 or status == 505 for status in received), (
+                received,
+                case,
+            )
 
     async with asyncio.TaskGroup() as group:
         for _ in range(clients):

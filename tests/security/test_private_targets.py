@@ -1,12 +1,11 @@
-"""Jobs that have the server send requests into its own network, and what is seen of the answers.
+"""Jobs that make the server send requests into its own network; the responses must not leak.
 
-The servers here are set to listen on all addresses, where private targets are refused by default.
-The test's own resolver stands in for a name server of the attacker's.
+The servers listen on all addresses, and refuse private targets then by default. The test's own
+resolver stands in for a name server of the attacker.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import logging
@@ -22,6 +21,7 @@ from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.security.internal_server import InternalServer, internal_server
 from tests.unit.emulator.receiver import receiving
+from tests.waiting import wait_until
 
 INPUT = {"prompt": "hello there"}
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what the setting is about
@@ -130,9 +130,7 @@ async def test_webhook_name_that_resolves_to_this_machine_is_not_connected_to(
         port = receiver.url.split(":")[2].split("/")[0]
         with caplog.at_level(logging.ERROR, "emulator.runpod.webhooks"):
             await ended(client, webhook=f"http://innocent.example:{port}/told")
-            async with asyncio.timeout(10):
-                while "given up" not in caplog.text and not receiver.posts:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await wait_until(lambda: "given up" in caplog.text or receiver.posts)
         assert receiver.posts == []
         assert "innocent.example is not a public address" in caplog.text
 
@@ -185,9 +183,7 @@ async def test_rebound_name_is_connected_to_at_the_address_that_was_checked(
         two_servers_on_one_port(ok, public) as (checked, internal),
     ):
         await ended(client, webhook=f"http://rebound.example:{checked.port}/")
-        async with asyncio.timeout(10):
-            while not checked.heads and not internal.heads:  # noqa: ASYNC110 - two servers
-                await asyncio.sleep(0.01)
+        await wait_until(lambda: checked.heads or internal.heads)
         assert (len(checked.heads), internal.connections, len(lookups)) == (1, 0, 1)
         assert f"host: rebound.example:{checked.port}".encode() in checked.heads[0].lower()
 
@@ -234,7 +230,7 @@ S3_ERROR = (
         b"HTTP/1.1 301 x\r\nlocation: http://127.0.0.1/%b\r\n\r\n" % SECRET.encode(),
     ],
 )
-async def test_answer_of_a_server_named_as_bucket_is_not_shown(
+async def test_response_of_a_server_named_as_bucket_is_not_disclosed(
     serve: Serve,
     answer: bytes,
     caplog: pytest.LogCaptureFixture,
@@ -285,9 +281,7 @@ async def test_answer_to_a_webhook_is_not_logged(
     async with server.client() as client, internal_server(answer) as internal:
         with caplog.at_level(logging.DEBUG, "emulator"):
             job = await ended(client, webhook=f"http://127.0.0.1:{internal.port}/")
-            async with asyncio.timeout(10):
-                while "given up" not in caplog.text:  # noqa: ASYNC110 - another task logs it
-                    await asyncio.sleep(0.01)
+            await wait_until(lambda: "given up" in caplog.text)
         details = (await client.get(f"/v2/default/requests/{job['id']}")).text
     assert internal.connections == 1
     assert SECRET not in caplog.text + details

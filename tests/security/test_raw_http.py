@@ -1,4 +1,4 @@
-"""The attacker's client: what it sends arrives as it is, and what comes back is parsed."""
+"""The attacker's client sends bytes unchanged and parses the responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks that start jobs for ever, and redirects into the server's own network."""
+"""Webhooks that start jobs in an endless loop, and redirects into the server's own network."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.unit.emulator.receiver import receiving
 
 INPUT = {"prompt": "hello there"}
 JSON = [("Host", "127.0.0.1"), ("Content-Type", "application/json")]
-# A job and the three that webhooks may start in a row.
-MOST_JOBS = 4
-WATCHED_S = 1.5
+# A job and the three jobs that webhooks may start one after another.
+MAX_JOBS = 4
+OBSERVATION_S = 1.5
 
 
 async def jobs_of(port: int) -> int:
@@ -34,8 +34,8 @@ async def test_webhook_that_calls_run_of_the_same_server_does_not_loop(
     url = f"http://127.0.0.1:{server.port}/{route}"
     body = json.dumps({"input": INPUT, "webhook": url}).encode()
     assert (await exchange(server.port, "POST", "/run", JSON, body)).status == 200
-    await asyncio.sleep(WATCHED_S)
-    assert await jobs_of(server.port) <= MOST_JOBS
+    await asyncio.sleep(OBSERVATION_S)
+    assert await jobs_of(server.port) <= MAX_JOBS
 
 
 async def test_webhooks_of_two_servers_that_call_each_other_do_not_loop(serve: Serve) -> None:
@@ -43,8 +43,8 @@ async def test_webhooks_of_two_servers_that_call_each_other_do_not_loop(serve: S
     urls = [f"http://127.0.0.1:{each.port}/run" for each in (first, second)]
     body = json.dumps({"input": INPUT, "webhook": urls[1]}).encode()
     assert (await exchange(first.port, "POST", "/run", JSON, body)).status == 200
-    await asyncio.sleep(WATCHED_S)
-    assert await jobs_of(first.port) + await jobs_of(second.port) <= MOST_JOBS
+    await asyncio.sleep(OBSERVATION_S)
+    assert await jobs_of(first.port) + await jobs_of(second.port) <= MAX_JOBS
 
 
 async def test_webhook_that_calls_retry_of_its_job_does_not_loop(serve: Serve) -> None:
@@ -54,7 +54,7 @@ async def test_webhook_that_calls_retry_of_its_job_does_not_loop(serve: Serve) -
     assert answer.status == 400
 
 
-async def test_depth_of_a_job_is_sent_with_its_webhook_and_given_to_no_worker(serve: Serve) -> None:
+async def test_depth_of_a_job_is_sent_with_its_webhook_and_to_no_worker(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client, receiving() as receiver:
         body = json.dumps({"input": INPUT, "webhook": receiver.url}).encode()
@@ -96,7 +96,7 @@ async def test_redirect_of_a_webhook_is_not_followed(serve: Serve, status: int) 
         async with receiving(head) as receiver:
             await client.post("/runsync", json={"input": INPUT, "webhook": receiver.url})
             await receiver.got(1)
-            # The next webhook is delivered behind it.
+            # The next webhook is delivered after it.
             await client.post("/runsync", json={"input": INPUT, "webhook": receiver.url})
             await receiver.got(2)
         assert internal.connections == 0
