@@ -1,4 +1,4 @@
-"""What is expected of a page whose blocks are done one after the other."""
+"""Run the blocks of a page in order, and check their output."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.page_runner import REPLACEMENTS_LONG, PageRunner, open_page_runner
 from tests.acceptance.pages import ROOT, RUN, Block, blocks, not_run, pages
-from tests.acceptance.reader import PUT_IN_LONG, Reader, reader
 
 BLOCKS: Mapping[str, Sequence[Block]] = {
     path.relative_to(ROOT).as_posix(): blocks(path) for path in pages()
 }
 ALL = [block for each in BLOCKS.values() for block in each]
 LISTED = frozenset(not_run())
-# They start workers, clients and servers of a cloud, or say what the README says as well:
-# `make test-long` has the time.
+# These pages start workers, clients and servers of a cloud, or repeat the README, and take minutes:
+# `make test-long` runs them.
 LONG_PAGES = frozenset({"docs/batch.md", "docs/index.md", "docs/runpod.md"})
 
 
-def to_be_run(page: str, *, long: bool) -> Sequence[Block]:
-    """Return what a reader of a page runs; what takes minutes only if there is time."""
+def blocks_to_run(page: str, *, long: bool) -> Sequence[Block]:
+    """Return the blocks of a page to run; with `long`, also the ones that take minutes."""
     return [
         block
         for block in BLOCKS[page]
         if (block.is_output or block.language in RUN)
         and (block.language != "json" or block.is_output)
         and (block.page, block.first_line) not in LISTED
-        and (long or not any(words in block.text for words in PUT_IN_LONG))
+        and (long or not any(words in block.text for words in REPLACEMENTS_LONG))
     ]
 
 
 def long_pages() -> Sequence[str]:
-    """Return every page that says what to do."""
-    return [page for page in BLOCKS if to_be_run(page, long=True)]
+    """Return every page with blocks to run."""
+    return [page for page in BLOCKS if blocks_to_run(page, long=True)]
 
 
 def short_pages() -> Sequence[str]:
-    """Return those of them that are read in seconds."""
-    return [page for page in BLOCKS if page not in LONG_PAGES and to_be_run(page, long=False)]
+    """Return the pages that run in seconds."""
+    return [page for page in BLOCKS if page not in LONG_PAGES and blocks_to_run(page, long=False)]
 
 
-def read_page(page: str, folder: Path, *, long: bool = False) -> None:
-    """Do all that a page says, and look at what comes of it."""
-    with reader(folder, long=long) as somebody:
+def run_page(page: str, folder: Path, *, long: bool = False) -> None:
+    """Run all blocks of a page, and check their output."""
+    with open_page_runner(folder, long=long) as runner:
         output = ""
-        for block in to_be_run(page, long=long):
+        for block in blocks_to_run(page, long=long):
             if block.is_output and block.language == "json":
-                [shown], [printed] = documents(block.text), documents(output)
-                assert keys(shown) == keys(printed), block
+                [documented], [printed] = documents(block.text), documents(output)
+                assert keys(documented) == keys(printed), block
             elif block.is_output and block.text.startswith("data: "):
-                judge_shown_stream(block, output)
+                check_stream(block, output)
             elif block.is_output:
                 assert block.text.strip() == output.strip(), block
             else:
-                output = somebody.run(block)
-                judge(block, output, somebody)
+                output = runner.run(block)
+                check_output(block, output, runner)
 
 
-def judge_shown_stream(block: Block, output: str) -> None:
-    """Compare the events of a page with those that the command before it printed.
+def check_stream(block: Block, output: str) -> None:
+    """Compare the events on a page with the output of the command before them.
 
     A page may shorten a stream; its first event, its last one and `[DONE]` must have the same form.
     """
-    shown, printed = event_keys(block.text), event_keys(output)
-    assert (shown[0], shown[-2:]) == (printed[0], printed[-2:]), block
+    documented, printed = event_keys(block.text), event_keys(output)
+    assert (documented[0], documented[-2:]) == (printed[0], printed[-2:]), block
 
 
 def event_keys(stream: str) -> Sequence[Any]:
@@ -76,19 +76,19 @@ def event_keys(stream: str) -> Sequence[Any]:
 
 
 def documents(text: str) -> Iterator[Any]:
-    """Find the JSON in what was printed, however it is laid out."""
+    """Yield each JSON object in a text, whatever its layout."""
     decoder, at = json.JSONDecoder(), 0
     while (at := text.find("{", at)) >= 0:
         try:
-            found, at = decoder.raw_decode(text, at)
+            document, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError:
             at += 1
         else:
-            yield found
+            yield document
 
 
 def keys(value: Any) -> Any:
-    """Return which keys JSON has, and not what is in them."""
+    """Return the keys of JSON, at all levels, without the values."""
     if isinstance(value, dict):
         return {key: keys(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -96,8 +96,8 @@ def keys(value: Any) -> Any:
     return None
 
 
-def judge(block: Block, output: str, somebody: Reader) -> None:
-    """A command that ends with 0 may have been answered with an error all the same."""
+def check_output(block: Block, output: str, runner: PageRunner) -> None:
+    """Check output for errors, because a command can exit with 0 after an error response."""
     if "| grep" in block.text:
         return
     if "curl -N" in block.text:
@@ -111,24 +111,26 @@ def judge(block: Block, output: str, somebody: Reader) -> None:
             assert not each.get("error"), block
             assert each.get("status") not in ("FAILED", "TIMED_OUT", "CANCELLED"), block
             if "timings" in each:
-                judge_job(each)
+                check_job(each)
     elif "sent.jsonl" in block.text:
-        sent = (somebody.folder / "sent.jsonl").read_text().splitlines()
-        assert {somebody.ended(json.loads(line)["job"]) for line in sent} == {"COMPLETED"}, block
+        sent = (runner.folder / "sent.jsonl").read_text().splitlines()
+        assert {runner.final_status(json.loads(line)["job"]) for line in sent} == {"COMPLETED"}, (
+            block
+        )
     elif block.language != "sh":
-        # What a handler says is in the SDK's log.
+        # A handler writes to the SDK's log instead.
         assert output.strip() or "# my_handler" in block.text, block
     if output_file := re.search(r"-o (\w+\.jsonl)", block.text):
-        asked, answered = (
-            [json.loads(line) for line in (somebody.folder / name).read_text().splitlines()]
+        requests, responses = (
+            [json.loads(line) for line in (runner.folder / name).read_text().splitlines()]
             for name in ("requests.jsonl", output_file[1])
         )
-        assert [each["custom_id"] for each in asked] == [each["custom_id"] for each in answered]
-        assert {each["response"]["status_code"] for each in answered} == {200}
+        assert [each["custom_id"] for each in requests] == [each["custom_id"] for each in responses]
+        assert {each["response"]["status_code"] for each in responses} == {200}
 
 
 # R45, R46, R47
-def judge_job(output: Mapping[str, Any]) -> None:
+def check_job(output: Mapping[str, Any]) -> None:
     (choice,) = output["choices"]
     if output["streaming"]:
         joined = "".join(choice["deltas"])

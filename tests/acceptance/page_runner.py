@@ -1,4 +1,4 @@
-"""Somebody who does what a page says, block after block, in a clone of their own."""
+"""Runs the blocks of a page in order, in a folder like a clone of the repository."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.ports import free_port
 from tests.seaweed import KEY, SECRET, seaweed
 from tests.waiting import PATIENCE, wait_for_server
 
-# All that is not run as it is written, by what is put in its place. The address and the ports are
-# another server's on a machine that runs other tests too; the rest is an account with Amazon.
-PUT_IN: Mapping[str, str] = {
+# Text of the pages that is replaced before it runs: the address and ports, which other tests on the
+# machine may use, and names that would need an account with Amazon.
+REPLACEMENTS: Mapping[str, str] = {
     "127.0.0.1:8000": "127.0.0.1:{port}",
     "8001": "{other_port}",
     "https://sqs.eu-central-1.amazonaws.com/123456789012/prompts": "{queue}",
@@ -34,8 +34,8 @@ PUT_IN: Mapping[str, str] = {
     'runpod.api_key = "…"': 'runpod.api_key = "any"',
     'runpod.Endpoint("my-endpoint")': 'runpod.Endpoint("default")',
 }
-# Long runs cut short: what they print is no matter of tests.
-PUT_IN_LONG: Mapping[str, str] = {"-m benchmarks": "-m benchmarks --quick --pairs 1"}
+# Shorten the benchmarks, whose output the tests do not check.
+REPLACEMENTS_LONG: Mapping[str, str] = {"-m benchmarks": "-m benchmarks --quick --pairs 1"}
 # The engine of a short run: it answers at once, under the name of the default model, with the texts
 # that the README shows. A long run uses that model.
 SCRIPT: Mapping[str, object] = {
@@ -55,9 +55,9 @@ LIMIT_S = 120
 LONG_LIMIT_S = 600
 _START_S = 60.0 * PATIENCE
 
-# What needs a server that is up; RunPod's clients find it by RUNPOD_ENDPOINT_BASE_URL.
-_SERVED = (SERVE, "127.0.0.1:8000", "runpod.Endpoint")
-_CLOUD = ("amazonaws.com", "s3://")
+# Blocks with these texts need a server; RunPod's clients find it by RUNPOD_ENDPOINT_BASE_URL.
+_NEEDS_SERVER = (SERVE, "127.0.0.1:8000", "runpod.Endpoint")
+_NEEDS_CLOUD = ("amazonaws.com", "s3://")
 # A page may start its server with settings: `FAULTS_PER_REQUEST=on make serve`.
 _SERVE_COMMAND = re.compile(rf"((?:[A-Z_]+=\S+ )*){SERVE}")
 _FILE_NAME = re.compile(r"# ([\w-]+\.py)\n")
@@ -68,45 +68,45 @@ _COMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Reader:
-    """A page's reader: a folder that has all that a clone has, and a server once one is needed.
+class PageRunner:
+    """Runs blocks in a folder with the files of a clone; starts a server when a block needs one.
 
-    Files that a block writes are there for the next one, and gone with the folder.
+    The files that a block writes stay for the next blocks.
     """
 
     def __init__(self, folder: Path, stack: ExitStack, *, long: bool) -> None:
         self.folder = folder
         self._stack = stack
-        self._put_in = {**PUT_IN, **(PUT_IN_LONG if long else {})}
+        self._replacements = {**REPLACEMENTS, **(REPLACEMENTS_LONG if long else {})}
         self._limit_s = LONG_LIMIT_S if long else LIMIT_S
         self._values = {"port": str(free_port()), "other_port": str(free_port())}
-        # Two threads wait for each other where the machine is busy with other tests.
+        # Two threads would wait for each other on a machine that is busy with other tests.
         self._variables = {"THREADS": "1"}
         if not long:
             (folder / "script.json").write_text(json.dumps(SCRIPT), encoding="utf-8")
             script = str(folder / "script.json")
             self._variables |= {"MODEL_PATH": script, "MODEL_NAME": DEFAULT_MODEL_NAME}
         self._has_cloud = False
-        self._serves = False
+        self._is_serving = False
         for path in ROOT.iterdir():
             if not path.name.startswith((".git", "jobs.sqlite3", "build")):
                 (folder / path.name).symlink_to(path)
         (folder / "node_modules").symlink_to(ROOT / "tests" / "clients" / "node_modules")
 
     def run(self, block: Block) -> str:
-        """Do what a block says; return what it printed."""
+        """Run a block; return its output."""
         if command := _SERVE_COMMAND.fullmatch(block.text.strip()):
             self._variables |= dict(each.split("=", 1) for each in command[1].split())
-        if any(words in block.text for words in _SERVED):
-            self._serve()
-        if any(word in block.text for word in _CLOUD):
-            self._rent_a_cloud()
+        if any(words in block.text for words in _NEEDS_SERVER):
+            self._start_server()
+        if any(word in block.text for word in _NEEDS_CLOUD):
+            self._start_cloud()
         if command:
             return ""
         text = block.text
-        for written, instead in self._put_in.items():
-            if written in text:
-                text = text.replace(written, instead.format(**self._values))
+        for old, new in self._replacements.items():
+            if old in text:
+                text = text.replace(old, new.format(**self._values))
         if name := _FILE_NAME.match(text):
             (self.folder / name[1]).write_text(text, encoding="utf-8")
         with (
@@ -124,15 +124,15 @@ class Reader:
             try:
                 output, _ = process.communicate(timeout=self._limit_s)
             finally:
-                # What it has started in the background as well.
+                # The block may have started background processes.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-        said = (self.folder / "stderr.log").read_text()[-2000:]
-        assert process.returncode == 0, f"{block}\n{block.text}\n{output[-2000:]}\n{said}"
+        stderr = (self.folder / "stderr.log").read_text()[-2000:]
+        assert process.returncode == 0, f"{block}\n{block.text}\n{output[-2000:]}\n{stderr}"
         return output
 
-    def ended(self, job: str) -> str:
-        """Return how a job of the page's server has ended, when it has."""
+    def final_status(self, job: str) -> str:
+        """Wait until a job of the page's server has ended; return its status."""
         address = f"http://127.0.0.1:{self._values['port']}/status-sync/{job}"
         status: str = httpx2.get(address, timeout=self._limit_s).json()["status"]
         return status
@@ -143,14 +143,14 @@ class Reader:
         address = f"http://127.0.0.1:{self._values['port']}/v2"
         return kept | {"RUNPOD_ENDPOINT_BASE_URL": address} | self._variables
 
-    def _serve(self) -> None:
-        if not self._serves:
+    def _start_server(self) -> None:
+        if not self._is_serving:
             self._stack.enter_context(
-                _served(self.folder, self._environment(), self._values["port"])
+                _run_server(self.folder, self._environment(), self._values["port"])
             )
-            self._serves = True
+            self._is_serving = True
 
-    def _rent_a_cloud(self) -> None:
+    def _start_cloud(self) -> None:
         if self._has_cloud:
             return
         self._has_cloud = True
@@ -172,15 +172,15 @@ class Reader:
 
 
 @contextmanager
-def reader(folder: Path, *, long: bool = False) -> Iterator[Reader]:
-    """Give somebody a folder to read a page in; end what they have started."""
+def open_page_runner(folder: Path, *, long: bool = False) -> Iterator[PageRunner]:
+    """Yield a runner for a page in this folder; end its servers afterwards."""
     with ExitStack() as stack:
-        yield Reader(folder, stack, long=long)
+        yield PageRunner(folder, stack, long=long)
 
 
 @contextmanager
-def _served(folder: Path, environment: Mapping[str, str], port: str) -> Iterator[None]:
-    """Run `make serve` as the page says it, on a free port."""
+def _run_server(folder: Path, environment: Mapping[str, str], port: str) -> Iterator[None]:
+    """Run `make serve` as on the page, on a free port."""
     with (
         (folder / "server.log").open("w") as log,
         subprocess.Popen(
@@ -194,7 +194,7 @@ def _served(folder: Path, environment: Mapping[str, str], port: str) -> Iterator
     ):
         try:
             health = f"http://127.0.0.1:{port}/health"
-            wait_for_server(server, partial(_answers, health), folder / "server.log", _START_S)
+            wait_for_server(server, partial(_is_healthy, health), folder / "server.log", _START_S)
             yield
         finally:
             with suppress(ProcessLookupError):
@@ -205,7 +205,7 @@ def _served(folder: Path, environment: Mapping[str, str], port: str) -> Iterator
                 os.killpg(server.pid, signal.SIGKILL)
 
 
-def _answers(address: str) -> bool:
+def _is_healthy(address: str) -> bool:
     with suppress(httpx2.TransportError):
         return bool(httpx2.get(address).json()["status"] == "ok")
     return False

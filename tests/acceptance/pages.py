@@ -1,4 +1,4 @@
-"""The README and docs/ as blocks of code, and which of them no test can run."""
+"""The blocks of code of the README and docs/, and the list of blocks that no test can run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from textwrap import dedent
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RUN_PAGE = ROOT / "docs" / "not-run.md"
 RUN = ("sh", "python", "javascript", "json")
-# What is shown, and not meant to be run.
-SHOWN = ("text", "markdown", "ini", "yaml", "dockerfile")
+# The languages of blocks that are not meant to be run.
+NOT_RUN_LANGUAGES = ("text", "markdown", "ini", "yaml", "dockerfile")
 
-# Those within a list are indented.
+# Blocks within a list are indented.
 _FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
 _ROW = re.compile(r"^\| ([^ |]+\.md) \| `(.+?)` \| (.+) \|$", re.M)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a page: where it begins, and whether it shows what the one before it prints."""
+    """One block of a page; `is_output` marks the output of the block before it."""
 
     page: str
     line: int
@@ -31,7 +31,7 @@ class Block:
 
     @property
     def first_line(self) -> str:
-        """What it is listed by."""
+        """The first line, by which a block is listed."""
         return self.text.split("\n", 1)[0]
 
     def __str__(self) -> str:
@@ -46,22 +46,22 @@ def pages() -> Sequence[Path]:
 def blocks(page: Path) -> Sequence[Block]:
     """Return a page's blocks in their order."""
     text = page.read_text(encoding="utf-8")
-    found: list[Block] = []
+    result: list[Block] = []
     end = 0
     for match in _FENCE.finditer(text):
         between = text[end : match.start()]
-        after_command = bool(found) and found[-1].language == "sh" and not between.strip()
-        found.append(
+        after_command = bool(result) and result[-1].language == "sh" and not between.strip()
+        result.append(
             Block(
                 page=page.relative_to(ROOT).as_posix(),
                 line=text.count("\n", 0, match.start()) + 1,
                 language=match[3],
                 text=dedent(match[4]),
-                is_output=after_command and _is_compared(match, found[-1].text),
+                is_output=after_command and _is_compared(match, result[-1].text),
             )
         )
         end = match.end()
-    return found
+    return result
 
 
 def _is_compared(block: re.Match[str], command: str) -> bool:
@@ -75,6 +75,6 @@ def _is_compared(block: re.Match[str], command: str) -> bool:
 
 
 def not_run() -> Sequence[tuple[str, str]]:
-    """Return page and first line of each block that the table lists."""
+    """Return the page and first line of each block in the table of docs/not-run.md."""
     rows = _ROW.findall(NOT_RUN_PAGE.read_text(encoding="utf-8"))
     return [(page, begins) for page, begins, _ in rows]

@@ -1,4 +1,4 @@
-"""Every page of the documentation with the model that a newcomer has, long commands included."""
+"""Run every page of the documentation with the default model, including the long commands."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.reader import LONG_LIMIT_S
-from tests.acceptance.reading import long_pages, read_page
+from tests.acceptance.page_checks import long_pages, run_page
+from tests.acceptance.page_runner import LONG_LIMIT_S
 
 
 @pytest.mark.timeout(2 * LONG_LIMIT_S)
 @pytest.mark.parametrize("page", long_pages())
-def test_a_page_does_what_it_says(page: str, tmp_path: Path, model_path: Path) -> None:
-    read_page(page, tmp_path, long=True)
+def test_page_runs_as_written(page: str, tmp_path: Path, model_path: Path) -> None:
+    run_page(page, tmp_path, long=True)
