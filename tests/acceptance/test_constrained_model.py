@@ -1,8 +1,8 @@
-"""Schemas and functions on the embedded model: what it says parses, as it can say nothing else.
+"""Schemas and functions on the embedded model: the grammar allows only output that parses.
 
-A model of 135 million parameters knows neither JSON nor functions well, so nothing but the
-constraint keeps its answers in shape (R39). Hot and with other seeds it may still run into
-`max_tokens` in a string or a number that it does not end; what it was let finish has to parse.
+A model of 135 million parameters knows neither JSON nor functions well, so only the constraint
+makes its answers valid (R39). At a high temperature an answer may reach `max_tokens` inside a
+string or a number; every finished answer must parse.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ async def service(model_path: Path) -> AsyncIterator[OpenAIService]:
     await engine.close()
 
 
-async def whole(service: OpenAIService, content: str, **given: Any) -> ChatCompletion:
+async def complete(service: OpenAIService, content: str, **options: Any) -> ChatCompletion:
     body = {
         "messages": [{"role": "user", "content": content}],
         "max_tokens": MAX_TOKENS,
-        **given,
+        **options,
     }
     async with asyncio.timeout(50):
         answer = await service.complete(service.parse_call(ROUTE, body))
@@ -74,34 +74,34 @@ async def whole(service: OpenAIService, content: str, **given: Any) -> ChatCompl
     return ChatCompletion.model_validate(answer)
 
 
-def finished(reason: str | None, wanted: str, manner: dict[str, Any]) -> bool:
-    """Whether an answer came to its end; greedy, it has to."""
+def is_finished(reason: str | None, expected: str, manner: dict[str, Any]) -> bool:
+    """Return whether an answer finished before `max_tokens`; a greedy one must."""
     if manner["temperature"] == 0:
-        assert reason == wanted
-    assert reason in {wanted, "length"}
-    return reason == wanted
+        assert reason == expected
+    assert reason in {expected, "length"}
+    return reason == expected
 
 
 @pytest.mark.long_except("manner2")
 @pytest.mark.parametrize("manner", MANNERS)
 async def test_answer_fits_the_schema(service: OpenAIService, manner: dict[str, Any]) -> None:
-    wanted = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
-    answer = await whole(service, "Which colour?", response_format=wanted, **manner)
+    form = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
+    answer = await complete(service, "Which colour?", response_format=form, **manner)
     [choice] = answer.choices
-    if finished(choice.finish_reason, "stop", manner):
+    if is_finished(choice.finish_reason, "stop", manner):
         jsonschema_rs.validate(COLOUR, json.loads(choice.message.content or ""))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("manner", MANNERS)
 async def test_answer_is_an_object(service: OpenAIService, manner: dict[str, Any]) -> None:
-    wanted = {"type": "json_object"}
-    answer = await whole(service, "A short JSON object.", response_format=wanted, **manner)
+    form = {"type": "json_object"}
+    answer = await complete(service, "A short JSON object.", response_format=form, **manner)
     [choice] = answer.choices
-    said = choice.message.content or ""
-    assert said.lstrip().startswith("{")
+    content = choice.message.content or ""
+    assert content.lstrip().startswith("{")
     if choice.finish_reason == "stop":
-        assert isinstance(json.loads(said), dict)
+        assert isinstance(json.loads(content), dict)
 
 
 @pytest.mark.long_except("choice1-manner3")
@@ -112,12 +112,12 @@ async def test_answer_is_an_object(service: OpenAIService, manner: dict[str, Any
 async def test_function_is_called_with_arguments_that_parse(
     service: OpenAIService, choice: Any, manner: dict[str, Any]
 ) -> None:
-    asked = {"tools": [WEATHER, TIME], "tool_choice": choice, **manner}
-    answer = await whole(service, "Is it raining in Oslo?", **asked)
-    [told] = answer.choices
-    if not finished(told.finish_reason, "tool_calls", manner):
+    options = {"tools": [WEATHER, TIME], "tool_choice": choice, **manner}
+    answer = await complete(service, "Is it raining in Oslo?", **options)
+    [message_choice] = answer.choices
+    if not is_finished(message_choice.finish_reason, "tool_calls", manner):
         return
-    calls = told.message.tool_calls or []
+    calls = message_choice.message.tool_calls or []
     assert calls
     for call in calls:
         assert call.type == "function"
@@ -128,7 +128,7 @@ async def test_function_is_called_with_arguments_that_parse(
 
 @pytest.mark.long
 @pytest.mark.parametrize("manner", MANNERS)
-async def test_streamed_call_is_whole_in_the_end(
+async def test_streamed_call_is_complete_at_its_end(
     service: OpenAIService, manner: dict[str, Any]
 ) -> None:
     body = {
@@ -153,13 +153,13 @@ async def test_streamed_call_is_whole_in_the_end(
                         name += tool_call["function"].get("name") or ""
                         arguments += tool_call["function"].get("arguments") or ""
     [reason] = reasons - {None}
-    if finished(reason, "tool_calls", manner):
+    if is_finished(reason, "tool_calls", manner):
         assert name == "weather"
         jsonschema_rs.validate(CITY, json.loads(arguments))
 
 
 async def test_no_function_is_called_where_none_may_be(service: OpenAIService) -> None:
-    answer = await whole(service, "Hello", tools=[WEATHER], tool_choice="none", max_tokens=20)
+    answer = await complete(service, "Hello", tools=[WEATHER], tool_choice="none", max_tokens=20)
     assert not answer.choices[0].message.tool_calls
 
 
@@ -189,15 +189,15 @@ CHAIN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("beside", [[], [TIME]], ids=["alone", "one-of-two"])
+@pytest.mark.parametrize("others", [[], [TIME]], ids=["alone", "one-of-two"])
 async def test_forced_call_has_parameters_with_references(
-    service: OpenAIService, beside: list[Any]
+    service: OpenAIService, others: list[Any]
 ) -> None:
     tool = {"type": "function", "function": {"name": "plan", "parameters": TRIP}}
-    answer = await whole(
+    answer = await complete(
         service,
         "Plan a trip from Oslo to Lima.",
-        tools=[*beside, tool],
+        tools=[*others, tool],
         tool_choice="required",
         temperature=0,
     )
@@ -208,13 +208,13 @@ async def test_forced_call_has_parameters_with_references(
     if call.function.name == "plan":
         assert jsonschema_rs.is_valid(TRIP, json.loads(call.function.arguments))
     else:
-        assert beside
+        assert others
 
 
 async def test_forced_call_has_recursive_parameters(service: OpenAIService) -> None:
     tool = {"type": "function", "function": {"name": "plan", "parameters": CHAIN}}
     # The model nests until it is cut off; each level has what the schema asks for.
-    answer = await whole(
+    answer = await complete(
         service, "Count.", tools=[tool], tool_choice="required", temperature=0, max_tokens=80
     )
     levels = re.split(r'"next": *', answer.model_dump_json().replace('\\"', '"'))[1:-1]

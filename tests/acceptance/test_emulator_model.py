@@ -1,4 +1,4 @@
-"""The server on the real model, by the client that most people have."""
+"""The server on the real model, with the openai package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.integration.emulator.processes import run_emulator
 
 
 @pytest.mark.long
-async def test_real_model_says_the_same_streamed_and_whole(model_path: Path) -> None:
+async def test_text_of_the_real_model_is_the_same_streamed(
+    model_path: Path,
+) -> None:
     # R4, R8, R9, R11, R22, R24, R32, R51
     environment = {"MODEL_PATH": str(model_path), "DETERMINISTIC": "on"}
     async with run_emulator(environment, "--port", "0") as server:
@@ -23,23 +25,23 @@ async def test_real_model_says_the_same_streamed_and_whole(model_path: Path) -> 
         ):
             (model,) = [model.id async for model in client.models.list()]
             prompt = "The capital of France is"
-            whole = await client.completions.create(
+            completion = await client.completions.create(
                 model=model, prompt=prompt, temperature=0, max_tokens=24
             )
-            found = [
+            chunks = [
                 chunk
                 async for chunk in await client.completions.create(
                     model=model, prompt=prompt, temperature=0, max_tokens=24, stream=True
                 )
             ]
-            text = whole.choices[0].text
+            text = completion.choices[0].text
             assert "Paris" in text
-            assert "".join(chunk.choices[0].text for chunk in found) == text
-            assert len(found) > 5
-            assert found[-1].usage == whole.usage
-            assert whole.usage is not None
-            if whole.choices[0].finish_reason == "length":
-                assert whole.usage.completion_tokens == 24
+            assert "".join(chunk.choices[0].text for chunk in chunks) == text
+            assert len(chunks) > 5
+            assert chunks[-1].usage == completion.usage
+            assert completion.usage is not None
+            if completion.choices[0].finish_reason == "length":
+                assert completion.usage.completion_tokens == 24
 
             stopped = await client.completions.create(
                 model=model, prompt=prompt, temperature=0, max_tokens=24, stop=["Paris"]

@@ -1,4 +1,4 @@
-"""Jobs on the embedded model: the same text however it is asked for, and again when asked again."""
+"""Jobs on the embedded model: each form of a job has the same text, and so has its repetition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from handler.pipeline import Pipeline
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# Continued as it stands: the model counts on.
+# The model continues the raw prompt, so it counts on.
 RAW = {"prompt": "Count: one two three four", "apply_chat_template": False}
 QUESTION = "What is the capital of France?"
 CHAT = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 20, "temperature": 0}
@@ -45,11 +45,11 @@ async def run(jobs: JobHandler, *, stream: bool = False, **sampling: Any) -> dic
 
 
 async def run_input(
-    jobs: JobHandler, given: dict[str, Any], *, stream: bool = False, **sampling: Any
+    jobs: JobHandler, job_input: dict[str, Any], *, stream: bool = False, **sampling: Any
 ) -> dict[str, Any]:
     params = {"max_tokens": 24, "temperature": 0, "stream": stream, **sampling}
     async with asyncio.timeout(50):
-        output = await jobs.run({"id": "j", "input": {**given, "sampling_params": params}})
+        output = await jobs.run({"id": "j", "input": {**job_input, "sampling_params": params}})
     assert isinstance(output, dict)
     assert "error" not in output, output
     return output
@@ -60,13 +60,13 @@ async def text(jobs: JobHandler, **sampling: Any) -> str:
 
 
 @pytest.mark.long
-async def test_streamed_or_not_it_is_the_same_text(jobs: JobHandler) -> None:
+async def test_text_is_the_same_with_and_without_streaming(jobs: JobHandler) -> None:
     # R24, R46
-    whole, streamed = await run(jobs, stream=False), await run(jobs, stream=True)
+    unstreamed, streamed = await run(jobs, stream=False), await run(jobs, stream=True)
     choice = streamed["choices"][0]
     assert "nine" in choice["text"]
-    assert choice["text"] == "".join(choice["deltas"]) == whole["choices"][0]["text"]
-    assert streamed["usage"] == whole["usage"]
+    assert choice["text"] == "".join(choice["deltas"]) == unstreamed["choices"][0]["text"]
+    assert streamed["usage"] == unstreamed["usage"]
     # One delta a token, but for an end-of-sequence token that has no text.
     assert streamed["usage"]["output"] - len(choice["deltas"]) in (0, 1)
 
@@ -80,17 +80,17 @@ async def test_temperature_zero_is_repeatable(jobs: JobHandler) -> None:
 async def test_seed_is_repeatable_and_matters(jobs: JobHandler) -> None:
     # R10
     first = [await text(jobs, temperature=1, seed=seed, ignore_eos=True) for seed in range(5)]
-    again = [await text(jobs, temperature=1, seed=seed, ignore_eos=True) for seed in range(5)]
-    assert first == again
+    repeated = [await text(jobs, temperature=1, seed=seed, ignore_eos=True) for seed in range(5)]
+    assert first == repeated
     assert len(set(first)) > 1
 
 
 async def test_stop_cuts_the_same_text_short(jobs: JobHandler) -> None:
     # R11, R26
-    whole = await text(jobs)
+    full_text = await text(jobs)
     stopped = (await run(jobs, stream=True, stop=["zzz", "ne t"]))["choices"][0]
-    assert whole.startswith(stopped["text"])
-    assert whole[len(stopped["text"]) :].startswith("ne t")
+    assert full_text.startswith(stopped["text"])
+    assert full_text[len(stopped["text"]) :].startswith("ne t")
     assert "".join(stopped["deltas"]) == stopped["text"]
     assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", "ne t")
     kept = await text(jobs, stop="ne t", include_stop_str_in_output=True)
@@ -107,14 +107,14 @@ async def test_max_tokens_is_exact(jobs: JobHandler) -> None:
 async def test_generator_yields_the_same_text(jobs: JobHandler) -> None:
     # R45
     params = {"max_tokens": 24, "temperature": 0, "stream": True}
-    given = {"id": "j", "input": {**RAW, "sampling_params": params}}
+    job = {"id": "j", "input": {**RAW, "sampling_params": params}}
     async with asyncio.timeout(50):
-        *partials, final = [output async for output in jobs.stream(given)]
+        *partials, final = [output async for output in jobs.stream(job)]
     joined = "".join(partial["choices"][0]["text"] for partial in partials)
     assert joined == final["choices"][0]["text"] == await text(jobs)
 
 
-async def test_chat_streamed_and_whole(jobs: JobHandler) -> None:
+async def test_chat_is_the_same_with_and_without_streaming(jobs: JobHandler) -> None:
     # R24, R35, R36, R38
     call = {"openai_route": "/v1/chat/completions", "openai_input": CHAT}
     streamed = {**call, "openai_input": {**CHAT, "stream": True}}
@@ -125,9 +125,9 @@ async def test_chat_streamed_and_whole(jobs: JobHandler) -> None:
     *chunks, done = [event.data for event in events]
     assert done == "[DONE]"
     parsed = [ChatCompletionChunk.model_validate_json(chunk) for chunk in chunks]
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in parsed)
-    assert said == body["choices"][0]["message"]["content"]
-    assert "hello" in said.lower()
+    content = "".join(chunk.choices[0].delta.content or "" for chunk in parsed)
+    assert content == body["choices"][0]["message"]["content"]
+    assert "hello" in content.lower()
     # Rendered by the model's own template, whose turns are tokens of their own.
     assert body["usage"]["prompt_tokens"] > 10
 
@@ -176,15 +176,15 @@ async def test_completions_of_a_job_stay_raw(jobs: JobHandler) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_reasoning_ends_at_its_budget(jobs: JobHandler, engine: Engine, stream: bool) -> None:
-    # The raw prompt opens the reasoning, which this model would not do by itself.
-    asked = {"prompt": f"{QUESTION}\n<think>\n", "apply_chat_template": False}
-    output = await run_input(jobs, asked, stream=stream, reasoning_budget=6)
+    # The raw prompt opens the reasoning, because this model does not reason.
+    job_input = {"prompt": f"{QUESTION}\n<think>\n", "apply_chat_template": False}
+    output = await run_input(jobs, job_input, stream=stream, reasoning_budget=6)
     [choice] = output["choices"]
     thought = await engine.tokenize(choice["reasoning"].strip())
     assert 4 <= len(thought) <= 8
-    # Small as it is, the model may write the mark itself once more.
+    # The small model may repeat the mark in its answer.
     assert choice["text"]
-    prompt = len(await engine.tokenize(str(asked["prompt"])))
+    prompt = len(await engine.tokenize(str(job_input["prompt"])))
     usage = output["usage"]
     assert usage["input"] == prompt
     # The closing mark is among the tokens of the answer.

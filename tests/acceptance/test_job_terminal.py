@@ -1,4 +1,4 @@
-"""`python -m handler` on a terminal: what a person sees of one local job."""
+"""`python -m handler` on a terminal: the display of one local job."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ SCRIPT = {"answers": [{"pieces": ["He", "llo", " world"]}]}
 STREAMED = {"prompt": "hi", "sampling_params": {"stream": True}}
 
 
-def on_terminal(folder: Path, given: dict[str, Any]) -> tuple[int, str]:
+def run_job_on_terminal(folder: Path, job_input: dict[str, Any]) -> tuple[int, str]:
     """Run a job with stdout on a pseudo-terminal; return the exit code and what it shows."""
     (folder / "hello.json").write_text(json.dumps(SCRIPT))
     settings = {"MODEL_PATH": "hello.json", "VALIDATION_RULES": str(SMALL_RULES)}
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "handler", "--test_input", json.dumps({"input": given})],
+        [sys.executable, "-m", "handler", "--test_input", json.dumps({"input": job_input})],
         cwd=folder,
         env=clean_environment(folder, settings),
         stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
+        stdout=terminal,
+        stderr=terminal,
     )
-    os.close(theirs)
-    shown = b""
+    os.close(terminal)
+    output = b""
     try:
-        while chunk := os.read(ours, 65536):
-            shown += chunk
+        while chunk := os.read(controller, 65536):
+            output += chunk
     except OSError:
         # Linux reports the end of a terminal like this.
         pass
     finally:
-        os.close(ours)
-    return process.wait(WAIT_S), shown.decode().replace("\r\n", "\n")
+        os.close(controller)
+    return process.wait(WAIT_S), output.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.long_except("True")
 @pytest.mark.parametrize("stream", [True, False])
 def test_job_on_a_terminal_shows_text_then_verdict_then_json(tmp_path: Path, stream: bool) -> None:
-    code, shown = on_terminal(tmp_path, {"prompt": "hi", "sampling_params": {"stream": stream}})
+    code, screen = run_job_on_terminal(
+        tmp_path, {"prompt": "hi", "sampling_params": {"stream": stream}}
+    )
     assert code == 0
-    text, verdict, output = shown.split("\n\n")
+    text, verdict, output = screen.split("\n\n")
     assert text == "Hello world"
     assert verdict.startswith("valid \u00b7 intent general \u00b7 3 tokens in ")
     decoded = json.loads(output)
@@ -62,6 +64,6 @@ def test_job_on_a_terminal_shows_text_then_verdict_then_json(tmp_path: Path, str
 
 def test_failed_job_on_a_terminal_shows_the_error_sentence(tmp_path: Path) -> None:
     # R50
-    code, shown = on_terminal(tmp_path, {"prompt": ""})
+    code, screen = run_job_on_terminal(tmp_path, {"prompt": ""})
     assert code == 1
-    assert shown == 'input.prompt must be a non-empty string, got ""\n'
+    assert screen == 'input.prompt must be a non-empty string, got ""\n'

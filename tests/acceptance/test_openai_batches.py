@@ -1,4 +1,4 @@
-"""The whole life of a batch on the embedded model, by OpenAI's client in both its forms."""
+"""A batch on the embedded model from its upload to its end, with OpenAI's sync and async client."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DEADLINE_S = 60
 
 
 def line(custom_id: str, **body: Any) -> str:
-    asked = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0} | body
+    request_body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0} | body
     return json.dumps(
-        {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": asked}
+        {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": request_body}
     )
 
 
 LINES = [line("one"), line("bad", temperature=9), line("two", max_tokens=4), line("three")]
-# None of its lines ends in a test's time.
+# No line of this file finishes within the test.
 LONG = [line(f"long {each}", max_tokens=4000, ignore_eos=True) for each in range(20)]
 
 
@@ -38,7 +38,7 @@ def write(folder: Path, name: str, lines: list[str]) -> Path:
 
 
 def check(output: str, errors: str) -> None:
-    """See that each line has its answer, and the bad one its reason."""
+    """Check that each line has an answer, and the invalid one an error."""
     answers = {each["custom_id"]: each for each in map(json.loads, output.splitlines())}
     assert sorted(answers) == ["one", "three", "two"]
     texts = {}
@@ -46,7 +46,7 @@ def check(output: str, errors: str) -> None:
         assert (each["error"], each["response"]["status_code"]) == (None, 200)
         texts[name] = each["response"]["body"]["choices"][0]["text"]
     assert "Paris" in texts["one"]
-    # More or fewer of them on the engine at a time may change a word, not what is asked.
+    # The number of concurrent lines may change a word of the text, but not its length limit.
     assert 0 < len(texts["two"]) < len(texts["one"])
     [bad] = map(json.loads, errors.splitlines())
     assert bad["custom_id"] == "bad"
@@ -56,17 +56,17 @@ def check(output: str, errors: str) -> None:
     )
 
 
-def polled(client: OpenAI, batch_id: str, statuses: tuple[str, ...]) -> Batch:
-    """Ask again and again, as people do, until a batch has come so far."""
+def wait_for_status(client: OpenAI, batch_id: str, statuses: tuple[str, ...]) -> Batch:
+    """Poll until a batch has one of these statuses."""
 
-    def far_enough() -> Batch | None:
+    def has_status() -> Batch | None:
         batch = client.batches.retrieve(batch_id)
         return batch if batch.status in statuses else None
 
-    return wait_until_blocking(far_enough, DEADLINE_S)
+    return wait_until_blocking(has_status, DEADLINE_S)
 
 
-def whole_life(server: EmulatorProcess, folder: Path) -> None:
+def run_batches(server: EmulatorProcess, folder: Path) -> None:
     """Upload, create, poll, download, cancel."""
     base_url = f"http://127.0.0.1:{server.port}/v1"
     with OpenAI(base_url=base_url, api_key="any", max_retries=0) as client:
@@ -75,7 +75,7 @@ def whole_life(server: EmulatorProcess, folder: Path) -> None:
         batch = client.batches.create(
             input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
         )
-        batch = polled(client, batch.id, FINAL)
+        batch = wait_for_status(client, batch.id, FINAL)
         assert batch.status == "completed"
         assert batch.request_counts is not None
         assert (batch.request_counts.completed, batch.request_counts.failed) == (3, 1)
@@ -90,21 +90,21 @@ def whole_life(server: EmulatorProcess, folder: Path) -> None:
         batch = client.batches.create(
             input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
         )
-        polled(client, batch.id, ("in_progress",))
+        wait_for_status(client, batch.id, ("in_progress",))
         client.batches.cancel(batch.id)
-        batch = polled(client, batch.id, FINAL)
+        batch = wait_for_status(client, batch.id, FINAL)
         assert batch.status == "cancelled"
         undone = client.files.content(batch.error_file_id or "").text.splitlines()
         assert {json.loads(each)["error"]["code"] for each in undone} == {"batch_cancelled"}
         assert len(undone) == 20
 
 
-async def whole_life_async(server: EmulatorProcess, folder: Path) -> None:
-    """The same; and who asks for something meanwhile is answered, with slots kept free."""
+async def run_batches_async(server: EmulatorProcess, folder: Path) -> None:
+    """Do the same; other requests are answered meanwhile, because batches leave slots free."""
     base_url = f"http://127.0.0.1:{server.port}/v1"
     async with AsyncOpenAI(base_url=base_url, api_key="any", max_retries=0) as client:
 
-        async def begin(name: str, lines: list[str]) -> str:
+        async def create(name: str, lines: list[str]) -> str:
             path = write(folder, name, lines)
             file = await client.files.create(file=path, purpose="batch")
             batch = await client.batches.create(
@@ -112,18 +112,18 @@ async def whole_life_async(server: EmulatorProcess, folder: Path) -> None:
             )
             return batch.id
 
-        async def ended(batch_id: str) -> Any:
-            async def ask() -> Any:
+        async def wait_for_end(batch_id: str) -> Any:
+            async def read_final() -> Any:
                 batch = await client.batches.retrieve(batch_id)
                 return batch if batch.status in FINAL else None
 
-            return await poll_until(ask, DEADLINE_S)
+            return await poll_until(read_final, DEADLINE_S)
 
-        batch = await ended(await begin("short-async.jsonl", LINES))
+        batch = await wait_for_end(await create("short-async.jsonl", LINES))
         assert batch.status == "completed"
         output = (await client.files.content(batch.output_file_id)).text
         check(output, (await client.files.content(batch.error_file_id)).text)
-        batch_id = await begin("long-async.jsonl", LONG)
+        batch_id = await create("long-async.jsonl", LONG)
 
         async def running() -> bool:
             async with server.client() as http:
@@ -138,20 +138,20 @@ async def whole_life_async(server: EmulatorProcess, folder: Path) -> None:
         )
         assert "Paris" in answer.choices[0].text
         await client.batches.cancel(batch_id)
-        assert (await ended(batch_id)).status == "cancelled"
+        assert (await wait_for_end(batch_id)).status == "cancelled"
         listed = [each.id async for each in client.batches.list(limit=1)]
         assert batch_id == listed[0]
-        for found in [each async for each in client.files.list(limit=2)]:
-            await client.files.delete(found.id)
+        for file in [each async for each in client.files.list(limit=2)]:
+            await client.files.delete(file.id)
         assert [each async for each in client.files.list()] == []
 
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-async def test_whole_life_of_a_batch_on_the_real_model(model_path: Path, tmp_path: Path) -> None:
+async def test_batches_run_to_their_end_on_the_real_model(model_path: Path, tmp_path: Path) -> None:
     environment = {"MODEL_PATH": str(model_path), "BATCH_SHARE": "0.5"}
     async with run_emulator(environment, "--port", "0") as server:
         await server.wait_until_listening()
-        await asyncio.to_thread(whole_life, server, tmp_path)
-        await whole_life_async(server, tmp_path)
+        await asyncio.to_thread(run_batches, server, tmp_path)
+        await run_batches_async(server, tmp_path)
         assert "Traceback" not in server.stderr

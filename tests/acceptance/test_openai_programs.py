@@ -1,4 +1,4 @@
-"""The documents' own client programs, run as they are written (R32, R37).
+"""The client programs of the documents, run as they are written (R32, R37).
 
 What a reader has to fill in is filled in, and nothing else: the address, the key, the model's name.
 """
@@ -24,7 +24,7 @@ from tests.integration.emulator.processes import ROOT, EmulatorProcess, run_emul
 from tests.integration.emulator.serving import join_text, parse_chunks
 from tests.waiting import poll_until
 
-# A program starts in a second, and on a machine that is busy in many.
+# A program starts in a second, but takes many seconds on a busy machine.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 
 MODEL = "scripted"
@@ -32,7 +32,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 CLIENTS = ROOT / "tests" / "clients"
 DEADLINE_S = 60
 
-# What the documents leave to their readers, by what it stands for.
+# The placeholders of the documents.
 ADDRESSES = ("http://localhost:8080/", "http://localhost:8000", "http://localhost/")
 KEYS = (
     "YOUR_KEY",
@@ -41,15 +41,15 @@ KEYS = (
 )
 MODELS = ("qwen3-0.6b", "llama-3-70b-bitnet", "text-davinci-003", "local-model", "llama3")
 
-# As `python -c`; Node.js finds the packages of the folder that it is started in.
+# Run as text, like `python -c`; Node.js finds the packages of its working folder.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     ".py": (sys.executable, "-c"),
     ".sh": ("bash", "-euo", "pipefail", "-c"),
     ".mjs": ("node", "--input-type=module", "--eval"),
 }
 
-# What clients stumble over: characters split between tokens, line ends of Unicode's, and text that
-# looks like the protocol's own.
+# Difficult text for clients: characters split between tokens, Unicode line ends, and text that
+# looks like the protocol.
 KNIGHT: Sequence[str | bytes] = (
     "Once, Sir Ümläut",
     ' said "hey"',
@@ -65,8 +65,8 @@ KNIGHT: Sequence[str | bytes] = (
 STORY = b"".join(each.encode() if isinstance(each, str) else each for each in KNIGHT).decode()
 
 
-def tale(tokens: int) -> str:
-    """Return what `max_tokens` leaves of the story."""
+def first_tokens(tokens: int) -> str:
+    """Return the first tokens of the story, as `max_tokens` cuts it."""
     kept = KNIGHT[:tokens]
     return b"".join(each.encode() if isinstance(each, str) else each for each in kept).decode()
 
@@ -78,7 +78,7 @@ def script(delay_ms: float) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """One that is open and as fast as it can be, one that wants keys and speaks token by token."""
+    """A fast server without keys, and one with keys that answers token by token."""
 
     open: EmulatorProcess
     keyed: EmulatorProcess
@@ -87,24 +87,24 @@ class Servers:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
     folder = tmp_path_factory.mktemp("programs")
-    # One key for each use, for the bare chat routes are limited by key.
+    # One key per program, because the bare chat routes have a rate limit per key.
     keys = ",".join([*(path.name for path in PROGRAMS.iterdir()), "limited"])
     settings: dict[str, dict[str, str]] = {
         "open": {"RATE_LIMIT_CHAT": "off"},
         "keyed": {"API_KEYS": keys, "RATE_LIMIT_CHAT": "1/3 second"},
     }
     async with AsyncExitStack() as stack:
-        started = {}
+        processes = {}
         for name, own in settings.items():
             path = folder / f"{name}.json"
             path.write_text(json.dumps(script(0 if name == "open" else 2)))
             scripted = {"ENGINE": "scripted", "MODEL_PATH": str(path), "MODEL_NAME": MODEL}
             context = run_emulator(scripted | own, "--port", "0")
-            started[name] = await stack.enter_async_context(context)
-        for server in started.values():
+            processes[name] = await stack.enter_async_context(context)
+        for server in processes.values():
             await server.wait_until_listening()
             await poll_until(partial(is_ready, server))
-        yield Servers(**started)
+        yield Servers(**processes)
 
 
 async def is_ready(server: EmulatorProcess) -> bool:
@@ -113,8 +113,8 @@ async def is_ready(server: EmulatorProcess) -> bool:
         return bool((await client.get("/health")).json()["status"] == "ok")
 
 
-def filled(name: str, server: EmulatorProcess, *, key: str, model: str) -> str:
-    """Return a program as its reader would fill it in."""
+def fill_in(name: str, server: EmulatorProcess, *, key: str, model: str) -> str:
+    """Return a program with its placeholders filled in."""
     source = (PROGRAMS / name).read_text()
     address = f"http://127.0.0.1:{server.port}"
     for old in ADDRESSES:
@@ -129,17 +129,17 @@ def filled(name: str, server: EmulatorProcess, *, key: str, model: str) -> str:
 
 
 @asynccontextmanager
-async def started(
+async def running_program(
     name: str, server: EmulatorProcess, *, key: str | None = None, model: str = MODEL
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a program; kill it at the end if it still runs."""
     assert (CLIENTS / "node_modules").is_dir(), "`make test` installs what tests/clients needs"
-    source = filled(name, server, key=key or name, model=model)
+    source = fill_in(name, server, key=key or name, model=model)
     process = await asyncio.create_subprocess_exec(
         *COMMANDS[Path(name).suffix],
         source,
         cwd=CLIENTS,
-        # Nothing of the machine's, such as a proxy; and what is printed is seen at once.
+        # No variables of the machine, such as a proxy; and unbuffered output.
         env={"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -153,8 +153,8 @@ async def started(
             await process.wait()
 
 
-async def ended(process: asyncio.subprocess.Process, name: str) -> str:
-    """Return what it has printed; it says nothing of errors, and curl only how far it is."""
+async def wait_for_output(process: asyncio.subprocess.Process, name: str) -> str:
+    """Return a program's output; its stderr must be empty but for curl's progress."""
     async with asyncio.timeout(DEADLINE_S):
         out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
@@ -163,13 +163,13 @@ async def ended(process: asyncio.subprocess.Process, name: str) -> str:
 
 
 async def run(name: str, server: EmulatorProcess, model: str = MODEL) -> str:
-    """Run a program to its end and return what it has printed."""
-    async with started(name, server, model=model) as process:
-        return await ended(process, name)
+    """Run a program to its end and return its output."""
+    async with running_program(name, server, model=model) as process:
+        return await wait_for_output(process, name)
 
 
-def finish_of(found: list[dict[str, Any]]) -> list[str]:
-    reasons = [choice["finish_reason"] for chunk in found for choice in chunk["choices"]]
+def finish_reasons(chunks: list[dict[str, Any]]) -> list[str]:
+    reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
     return [reason for reason in reasons if reason is not None]
 
 
@@ -183,15 +183,15 @@ def content(out: str) -> str:
 
 
 async def test_curl_streams_a_text_completion(servers: Servers) -> None:  # R19, R20, R21, R22
-    found = parse_chunks((await run("text_stream.sh", servers.open)).encode())
-    assert join_text(found) == tale(50)
-    assert {chunk["object"] for chunk in found} == {"text_completion"}
-    assert finish_of(found) == ["length"]
-    assert found[-1]["usage"]["completion_tokens"] == 50
+    chunks = parse_chunks((await run("text_stream.sh", servers.open)).encode())
+    assert join_text(chunks) == first_tokens(50)
+    assert {chunk["object"] for chunk in chunks} == {"text_completion"}
+    assert finish_reasons(chunks) == ["length"]
+    assert chunks[-1]["usage"]["completion_tokens"] == 50
 
 
 async def test_openai_python_streams_a_text_completion(servers: Servers) -> None:
-    assert await run("text_stream.py", servers.open) == tale(50)
+    assert await run("text_stream.py", servers.open) == first_tokens(50)
 
 
 # -- S1: chats, whole and streamed ----------------------------------------------------------------
@@ -203,17 +203,17 @@ async def test_curl_waits_for_a_chat(servers: Servers) -> None:  # R35
 
 @pytest.mark.parametrize("name", ["chat_stream.sh", "chat_story.sh"])
 async def test_curl_streams_a_chat(name: str, servers: Servers) -> None:  # R36
-    found = parse_chunks((await run(name, servers.keyed)).encode())
-    assert join_text(found) == STORY
-    # It was streamed; tokens that come as fast as these share events.
-    assert len(found) > 5
-    assert finish_of(found) == ["stop"]
-    assert found[-1]["choices"][0]["delta"] == {}
+    chunks = parse_chunks((await run(name, servers.keyed)).encode())
+    assert join_text(chunks) == STORY
+    # It was streamed; fast tokens share events.
+    assert len(chunks) > 5
+    assert finish_reasons(chunks) == ["stop"]
+    assert chunks[-1]["choices"][0]["delta"] == {}
 
 
-async def test_pretty_printer_gets_every_event(servers: Servers) -> None:
-    # jq makes nothing of an empty line; each other one is told as it came, for `data: ` is no JSON.
-    # It is started for each of them, so they had better be few.
+async def test_pretty_printer_receives_every_event(servers: Servers) -> None:
+    # jq fails on the event lines, because `data: ` is no JSON, and then the program prints the line
+    # unchanged. jq starts once per line, so few lines are faster.
     lines = [line for line in (await run("chat_pretty.sh", servers.open)).split("\n") if line]
     assert join_text(parse_chunks("".join(f"{line}\n\n" for line in lines).encode())) == STORY
 
@@ -225,17 +225,17 @@ async def test_pretty_printer_gets_every_event(servers: Servers) -> None:
 @pytest.mark.parametrize(
     "name", ["chat_requests.py", "chat_openai.py", "chat_fetch.mjs", "chat_openai.mjs"]
 )
-async def test_program_prints_the_whole_story(name: str, pace: str, servers: Servers) -> None:
+async def test_program_prints_the_full_answer(name: str, pace: str, servers: Servers) -> None:
     # R29, R32, R33
-    said = STORY + "\n"
+    expected = STORY + "\n"
     if "openai" not in name:
-        # These two have put it together as well.
-        said += f"\n\nFull response: {STORY}\n"
-    assert await run(name, getattr(servers, pace)) == said
+        # These two programs also print the joined text.
+        expected += f"\n\nFull response: {STORY}\n"
+    assert await run(name, getattr(servers, pace)) == expected
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-async def test_client_whose_lines_end_as_unicodes_do(path: str, servers: Servers) -> None:  # R29
+async def test_client_that_splits_at_unicode_line_ends(path: str, servers: Servers) -> None:  # R29
     body = {"stream": True, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}
     async with (
         servers.open.client() as client,
@@ -249,12 +249,12 @@ async def test_program_with_error_handling_has_no_errors(servers: Servers) -> No
     assert await run("chat_requests_errors.py", servers.keyed) == STORY + "\n"
 
 
-async def test_program_with_error_handling_waits_when_it_is_told_to(servers: Servers) -> None:
+async def test_program_with_error_handling_waits_when_it_is_rate_limited(servers: Servers) -> None:
     # R41
     name, key = "chat_requests_errors.py", "limited"
     async with servers.keyed.client() as client:
 
-        async def others() -> None:
+        async def send_requests() -> None:
             while True:
                 await client.post(
                     "/chat/completions",
@@ -263,31 +263,31 @@ async def test_program_with_error_handling_waits_when_it_is_told_to(servers: Ser
                 )
                 await asyncio.sleep(0.02)
 
-        crowd = asyncio.create_task(others())
-        async with started(name, servers.keyed, key=key) as process:
+        load = asyncio.create_task(send_requests())
+        async with running_program(name, servers.keyed, key=key) as process:
             assert process.stdout is not None
             try:
                 async with asyncio.timeout(DEADLINE_S):
-                    told = (await process.stdout.readline()).decode()
+                    line = (await process.stdout.readline()).decode()
             finally:
-                crowd.cancel()
-                await asyncio.gather(crowd, return_exceptions=True)
-            waiting = re.fullmatch(r"Rate limit exceeded\. Waiting (\d) seconds\.\.\.\n", told)
-            assert waiting is not None, told
+                load.cancel()
+                await asyncio.gather(load, return_exceptions=True)
+            waiting = re.fullmatch(r"Rate limit exceeded\. Waiting (\d) seconds\.\.\.\n", line)
+            assert waiting is not None, line
             assert 1 <= int(waiting[1]) <= 4
-            # The crowd may have taken its turn once more.
-            rest = await ended(process, name)
+            # The other requests may have used up the limit once more.
+            rest = await wait_for_output(process, name)
     assert re.sub(waiting.re, "", rest) == STORY + "\n"
 
 
-async def test_program_with_a_wrong_key_is_told_so(servers: Servers) -> None:  # R40
-    async with started("chat_requests.py", servers.keyed, key="wrong") as process:
+async def test_program_with_a_wrong_key_gets_an_error(servers: Servers) -> None:  # R40
+    async with running_program("chat_requests.py", servers.keyed, key="wrong") as process:
         async with asyncio.timeout(DEADLINE_S):
             _, err = await process.communicate()
         assert process.returncode == 1
         assert b"Exception: Error: an API key is needed" in err
-    async with started("chat_stream.sh", servers.keyed, key="wrong") as process:
-        error = json.loads(await ended(process, "chat_stream.sh"))["error"]
+    async with running_program("chat_stream.sh", servers.keyed, key="wrong") as process:
+        error = json.loads(await wait_for_output(process, "chat_stream.sh"))["error"]
         assert error["code"] == "unauthorized"
 
 
@@ -311,11 +311,11 @@ async def test_troubleshooting(servers: Servers) -> None:  # R42
 async def test_gateway_bodies(servers: Servers) -> None:  # R1, R5, R8, R19
     single, batch, stream = (await run("gateway.sh", servers.keyed)).split("\n", 2)
     (choice,) = json.loads(single)["choices"]
-    assert (choice["text"], choice["finish_reason"]) == (tale(100), "length")
+    assert (choice["text"], choice["finish_reason"]) == (first_tokens(100), "length")
     assert choice["logprobs"] is None
     answer = json.loads(batch)
     assert [each["index"] for each in answer["choices"]] == [0, 1, 2]
-    assert {each["text"] for each in answer["choices"]} == {tale(50)}
+    assert {each["text"] for each in answer["choices"]} == {first_tokens(50)}
     assert answer["usage"]["completion_tokens"] == 150
     assert join_text(parse_chunks(stream.encode())) == STORY
 
@@ -333,7 +333,7 @@ async def test_model_server_answers_curl(servers: Servers) -> None:  # R1, R2, R
 
 
 async def test_model_server_takes_what_the_client_does_not_know(servers: Servers) -> None:  # R9
-    assert await run("model_server.py", servers.open) == tale(100) + "\n"
+    assert await run("model_server.py", servers.open) == first_tokens(100) + "\n"
 
 
 # -- on the embedded model ------------------------------------------------------------------------
@@ -346,9 +346,9 @@ async def test_programs_on_the_embedded_model(model_path: Path) -> None:
         await server.wait_until_listening()
         names = ["text_stream.sh", "text_stream.py", "chat_requests_errors.py"]
         events, text, chat = await asyncio.gather(*[run(name, server, "small") for name in names])
-    found = parse_chunks(events.encode())
-    assert join_text(found)
-    assert found[-1]["usage"]["completion_tokens"] <= 50
-    for said in (text, chat):
-        assert said.strip()
-        assert "\ufffd" not in said  # R27
+    chunks = parse_chunks(events.encode())
+    assert join_text(chunks)
+    assert chunks[-1]["usage"]["completion_tokens"] <= 50
+    for output in (text, chat):
+        assert output.strip()
+        assert "\ufffd" not in output  # R27

@@ -1,4 +1,4 @@
-"""The documentation's site: what it loads, and what its build refuses."""
+"""The documentation's site loads nothing from other servers, and its build refuses dead links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# What a browser fetches without being asked to; a link to elsewhere is followed by people.
+# The attributes that a browser fetches automatically, unlike links.
 FETCHED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("use", "href")}
 CONFIG = """
 INHERIT: {root}/mkdocs.yml
@@ -50,27 +50,27 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Fetches(HTMLParser):
-    """Collects what a page has fetched."""
+class FetchedAddresses(HTMLParser):
+    """Collects the addresses that a page makes the browser fetch."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "link" and dict(attrs).get("rel") in ("canonical", "prev", "next"):
             return
-        self.found += [value or "" for name, value in attrs if (tag, name) in FETCHED]
+        self.addresses += [value or "" for name, value in attrs if (tag, name) in FETCHED]
 
 
 def fetched(site: Path) -> Iterator[tuple[str, str]]:
     for path in site.rglob("*.html"):
-        page = Fetches()
+        page = FetchedAddresses()
         page.feed(path.read_text(encoding="utf-8"))
-        yield from ((path.name, address) for address in page.found)
+        yield from ((path.name, address) for address in page.addresses)
 
 
-def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+def test_no_page_loads_anything_from_another_server(site: Path) -> None:
     addresses = list(fetched(site))
     assert len(addresses) > 100
     assert [each for each in addresses if "//" in each[1]] == []

@@ -1,4 +1,4 @@
-"""R17: a draft model guesses ahead, and the answers are the same as without."""
+"""R17: the answers with a draft model are the same as without."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.handler.openai.calls import COMPLETIONS, complete, complete_stre
 
 PROMPTS = ["The capital of France is", "def fibonacci(n):"]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-# Greedy, drawn from a seed, ended by us, held to a schema, and without room for a guess.
+# Greedy, sampled with a seed, ended by a stop sequence, constrained, and too short to draft.
 MANNERS: list[dict[str, Any]] = [
     {"temperature": 0, "max_tokens": 16},
     {"temperature": 1, "seed": 7, "max_tokens": 8},
@@ -32,37 +32,37 @@ MANNERS: list[dict[str, Any]] = [
 ]
 
 
-def settings(model_path: Path, **given: Any) -> Settings:
-    return Settings(model_path=model_path, model_name="tiny", context_length=512, **given)
+def settings(model_path: Path, **options: Any) -> Settings:
+    return Settings(model_path=model_path, model_name="tiny", context_length=512, **options)
 
 
-def service_of(engine_factory: EngineFactory, given: Settings) -> OpenAIService:
-    config = given.engine_config()
+def service_of(engine_factory: EngineFactory, server_settings: Settings) -> OpenAIService:
+    config = server_settings.engine_config()
     engine = engine_factory(config.backend, slots=config.slots)
-    return OpenAIService(Pipeline(engine, given.served_model))
+    return OpenAIService(Pipeline(engine, server_settings.served_model))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-async def test_model_that_drafts_for_itself_says_what_it_says_alone(
+async def test_answers_are_the_same_with_the_model_as_its_own_draft_model(
     engine_factory: EngineFactory, model_path: Path
 ) -> None:
-    alone = service_of(engine_factory, settings(model_path, deterministic=True))
+    undrafted = service_of(engine_factory, settings(model_path, deterministic=True))
     drafted = service_of(
         engine_factory, settings(model_path, deterministic=True, draft_model_path=model_path)
     )
     for manner in MANNERS:
         for prompt in PROMPTS:
             body = {"prompt": prompt, **manner}
-            expected = await complete(alone, COMPLETIONS, body)
-            told = await complete_streamed(drafted, COMPLETIONS, body)
-            assert told.choices == expected.choices, body
-            assert told.usage == expected.usage, body
+            expected = await complete(undrafted, COMPLETIONS, body)
+            response = await complete_streamed(drafted, COMPLETIONS, body)
+            assert response.choices == expected.choices, body
+            assert response.usage == expected.usage, body
 
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-async def test_length_and_threshold_are_those_of_the_request(
+async def test_request_sets_draft_length_and_threshold(
     engine_factory: EngineFactory, model_path: Path
 ) -> None:
     service = service_of(
@@ -72,36 +72,36 @@ async def test_length_and_threshold_are_those_of_the_request(
     capabilities = await engine.ready()
     assert capabilities.draft
     reloads = []
-    for asked in (
+    for parameters in (
         {"num_assistant_tokens": 3},
         {"num_assistant_tokens": 3},
         {},
         {"assistant_confidence_threshold": 0.6},
         {"num_assistant_tokens": 64},
     ):
-        body = {"model": "tiny", "prompt": "Once", "max_tokens": 4, "temperature": 0, **asked}
+        body = {"model": "tiny", "prompt": "Once", "max_tokens": 4, "temperature": 0, **parameters}
         call = service.parse_call(COMPLETIONS, body, OVMS)
         answer = await service._models.default.run(call.request)
         assert answer.finish.usage.completion_tokens == 4
         assert answer.warnings == ()
         reloads.append(answer.finish.timings.reload_ms > 100)
-    # Whoever asks for nothing takes it as it is.
+    # A request without these parameters does not reload the model.
     assert reloads == [True, False, False, True, True]
 
 
 @pytest.mark.long
-async def test_tokens_that_were_drafted_have_no_logprobs_and_it_is_said(
+async def test_logprobs_are_ignored_with_a_warning(
     engine_factory: EngineFactory, model_path: Path
 ) -> None:
     # R16
     service = service_of(engine_factory, settings(model_path, draft_model_path=model_path))
     body = {"prompt": "Once", "max_tokens": 2, "logprobs": 1}
-    told = await complete(service, COMPLETIONS, body)
-    assert told.warnings == ["logprobs is not supported by the llamacpp engine and was ignored"]
+    response = await complete(service, COMPLETIONS, body)
+    assert response.warnings == ["logprobs is not supported by the llamacpp engine and was ignored"]
 
 
 @pytest.fixture(params=["gone", "damaged", "another"])
-def useless(request: pytest.FixtureRequest, tmp_path: Path, model_path: Path) -> Path:
+def unusable(request: pytest.FixtureRequest, tmp_path: Path, model_path: Path) -> Path:
     path = tmp_path / "draft.gguf"
     if request.param != "gone":
         model = model_path.read_bytes()
@@ -112,9 +112,9 @@ def useless(request: pytest.FixtureRequest, tmp_path: Path, model_path: Path) ->
 
 
 @pytest.mark.long_except("gone", "another")
-async def test_draft_model_that_is_of_no_use_is_named(
-    engine_factory: EngineFactory, model_path: Path, useless: Path
+async def test_unusable_draft_model_is_named_in_the_error(
+    engine_factory: EngineFactory, model_path: Path, unusable: Path
 ) -> None:
-    service = service_of(engine_factory, settings(model_path, draft_model_path=useless))
+    service = service_of(engine_factory, settings(model_path, draft_model_path=unusable))
     with pytest.raises(ModelLoadFailed, match=r"DRAFT_MODEL_PATH: .*draft\.gguf"):
         await service._models.default.engine.ready()

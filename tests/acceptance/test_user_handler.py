@@ -213,14 +213,14 @@ class HandlerServer:
     def processes(self) -> list[int]:
         """Return the processes that have the handler's path among their arguments."""
         path = str(self.project / "handler.py").encode()
-        found = []
+        pids = []
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 if path in entry.read_bytes().split(b"\0"):
-                    found.append(int(entry.parent.name))
+                    pids.append(int(entry.parent.name))
             except OSError:
                 continue
-        return found
+        return pids
 
     def close(self) -> None:
         """Stop the server; it must end well and leave no process."""
@@ -498,7 +498,7 @@ def test_handler_in_a_virtual_environment_of_its_own(tmp_path: Path) -> None:
 
 
 def test_handler_file_that_does_not_exist_is_one_line_and_code_2(tmp_path: Path) -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "emulator", "--handler", "./missing.py", "--port", "0"],
         env=build_environment({}),
         cwd=tmp_path,
@@ -506,5 +506,5 @@ def test_handler_file_that_does_not_exist_is_one_line_and_code_2(tmp_path: Path)
         text=True,
         timeout=WAIT_S,
     )
-    assert found.returncode == 2
-    assert found.stderr.strip() == "--handler: there is no file missing.py"
+    assert result.returncode == 2
+    assert result.stderr.strip() == "--handler: there is no file missing.py"

@@ -1,7 +1,7 @@
-"""Writes how much memory this process had at its peak into the file PEAK, in MB, when it ends.
+"""Write the peak memory of this process in MB into the file PEAK when it exits.
 
-Asked from outside, the kernel counts in what the process had before it became this program, which
-is what whoever started it has.
+The resource usage that the parent can read includes the memory from before `exec`, which is a copy
+of the parent's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ from pathlib import Path
 
 
 @atexit.register
-def tell() -> None:
+def write_peak() -> None:
     [peak_kb] = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     Path(os.environ["PEAK"]).write_text(str(int(peak_kb) / 1024))

@@ -1,4 +1,4 @@
-"""A streamed chat by requests that waits when it is told to (S1, error handling).
+"""A streamed chat by requests that waits on status 429 (S1, error handling).
 
 The document forgets `import time`; it is the one line that is added.
 """
