@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from common.private_files import open_private, sync_folder
+from common.atomic_files import replace_file
+from common.private_files import FILE_MODE, sync_folder
 from handler.delivery.blobs import BlobStore
 
 STDOUT = "-"
 _S3_SCHEME = "s3://"
-_NEW_SUFFIX = ".new"
 
 
 class Destination(Protocol):
@@ -60,18 +59,7 @@ class FileDestination:
 
         Raises OSError.
         """
-        new = self.path.with_name(self.path.name + _NEW_SUFFIX)
-        try:
-            with open(new, "wb", 1 << 20, opener=open_private if self._private else None) as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            # On a full disk, the incomplete file would take space that is needed elsewhere.
-            new.unlink(missing_ok=True)
-            raise
-        new.replace(self.path)
-        sync_folder(self.path.parent)
+        replace_file(self.path, lines, FILE_MODE if self._private else None)
 
     def remove(self) -> None:
         """Remove the file, if it exists, and sync the folder in case of a power failure."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from common.child_processes import describe_exit
 from emulator.autoscaling.output_reader import parse_sdk_line
-from engine.hosts.child_process import describe_exit
 
 # The SDK's last line after a failed fitness check; the reason is in the line before it.
 _SDK_EXIT_LINE = "Worker is unhealthy, exiting."

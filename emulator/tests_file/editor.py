@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from common.atomic_files import replace_file
 from common.setting_error import SettingError
 from emulator.tests_file.reader import parse_tests_file, read_text
 
@@ -36,7 +35,9 @@ def add_test(path: Path, test: Mapping[str, Any]) -> None:
         text = json.dumps({"tests": [test]}, indent=_DEFAULT_INDENT, ensure_ascii=False) + "\n"
     parse_tests_file(text, path)
     try:
-        _replace(path, text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = path.stat().st_mode & 0o777 if path.exists() else _FILE_MODE
+        replace_file(path, [text.encode()], mode)
     except OSError as error:
         raise SettingError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -84,19 +85,3 @@ def _indent_at(text: str, position: int) -> str:
     """Return the white space at the begin of the line of a position."""
     line = text[text.rfind("\n", 0, position) + 1 :]
     return line[: len(line) - len(line.lstrip(" \t"))]
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    mode = path.stat().st_mode & 0o777 if path.exists() else _FILE_MODE
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

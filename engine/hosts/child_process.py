@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from common.child_processes import describe_exit, start_module
 from engine.hosts.output_tail import OutputTail
 
-_ROOT = Path(__file__).resolve().parents[2]
 # How llama.cpp's threads wait for one another; the policy is the variable that users set.
 _POLICY = "OMP_WAIT_POLICY"
 _DEFAULT_WAIT_ENV = {_POLICY: "PASSIVE", "GOMP_SPINCOUNT": "300"}
@@ -138,23 +135,5 @@ def start_process(
     module: str, *arguments: str, folder: str, **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start a module with this process's id as its last argument. Raises OSError."""
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    # -P keeps the working folder off the path: its packages are not ours.
-    command = [sys.executable, "-P", "-m", module, *arguments, str(os.getpid())]
-    environment = {
-        **os.environ,
-        **thread_wait_env(os.environ),
-        "PYTHONPATH": path,
-        "TMPDIR": folder,
-    }
-    return subprocess.Popen(command, env=environment, **options)
-
-
-def describe_exit(code: int) -> str:
-    """Return how a process ended, as a predicate: "was killed by SIGSEGV"."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    variables = {**thread_wait_env(os.environ), "TMPDIR": folder}
+    return start_module(module, *arguments, str(os.getpid()), variables=variables, **options)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from common.child_processes import describe_exit
 from common.temporary_folders import ScratchFolder
 from engine import BackendConfig, Timeouts
 from engine.doctor.examiner import BEGINS
-from engine.hosts.child_process import describe_exit, start_process
+from engine.hosts.child_process import start_process
 from handler.doctor.report import Examination, Finding
 
 # How much of the process's output is kept, at its start and again at its end.

@@ -7,12 +7,12 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.child_processes import start_module
 from common.failpoints import failpoint
 from jobs.errors import StoreUnavailable, StoreUnusable
 from jobs.sqlite.database_file import open_pinned
@@ -201,26 +201,17 @@ class StoreClient:
         """Start the store process and return our end of its socket. Raises OSError."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         try:
             with theirs:
-                self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        # Exclude the working folder from the path: its packages may hide ours.
-                        "-P",
-                        "-m",
-                        "jobs.sqlite.server",
-                        str(theirs.fileno()),
-                        str(self._path.absolute()),
-                        str(self._lock_wait_s),
-                        "check" if check else "trust",
-                        "" if self._inode is None else str(self._inode),
-                    ],
+                self._process = start_module(
+                    "jobs.sqlite.server",
+                    str(theirs.fileno()),
+                    str(self._path.absolute()),
+                    str(self._lock_wait_s),
+                    "check" if check else "trust",
+                    "" if self._inode is None else str(self._inode),
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": path},
                 )
         except BaseException:
             ours.close()

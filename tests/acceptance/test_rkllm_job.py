@@ -261,7 +261,7 @@ def test_different_sampling_reloads_the_model(run: Runner) -> None:
         (
             "kills",
             "",
-            "a process that reads them is killed by SIGSEGV: E RKNN: failed to open rknpu module",
+            "the process that read them was killed by SIGSEGV: E RKNN: failed to open rknpu module",
         ),
         ("no-library", "RKLLM_LIB_PATH: there is no file ", "github.com/airockchip/rknn-llm"),
         ("empty-model", "MODEL_PATH: ", "model.rkllm is empty"),

@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.child_processes import describe_exit, module_command, module_environment
 from engine.backends.rkllm import library
 from engine.backends.rkllm.abi.abi import ABI_12, ABIS, CREATE_DEFAULT_PARAM, Abi
 from engine.errors import ModelLoadFailed
@@ -152,13 +152,10 @@ def inspect_library(path: Path) -> Evidence:
         ModelLoadFailed: the library does not load, or its `rkllm_createDefaultParam` crashes or
             hangs.
     """
-    root = str(Path(__file__).resolve().parents[4])
-    python_path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
         process = subprocess.run(
-            # -P keeps the working directory off sys.path: its packages are not ours.
-            [sys.executable, "-P", "-m", _MODULE, str(path), str(os.getpid())],
-            env={**os.environ, "PYTHONPATH": python_path},
+            module_command(_MODULE, str(path), str(os.getpid())),
+            env=module_environment(),
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -173,8 +170,9 @@ def inspect_library(path: Path) -> Evidence:
     if not report_lines:
         last_lines = " | ".join(process.stderr.splitlines()[-3:])
         raise ModelLoadFailed(
-            f"{path} does not even give its default parameters, a process that reads them "
-            f"{_describe_exit(process)}: {last_lines or 'no output'}. {_UPGRADE_HINT.capitalize()}"
+            f"{path} does not even give its default parameters, the process that read them "
+            f"{describe_exit(process.returncode)}: {last_lines or 'no output'}. "
+            f"{_UPGRADE_HINT.capitalize()}"
         )
     report = json.loads(report_lines[-1].removeprefix(_REPORT_PREFIX))
     if "error" in report:
@@ -186,12 +184,6 @@ def inspect_library(path: Path) -> Evidence:
         fields=report["fields"],
         version=report["version"],
     )
-
-
-def _describe_exit(process: subprocess.CompletedProcess[str]) -> str:
-    if process.returncode < 0:
-        return f"is killed by {signal.Signals(-process.returncode).name}"
-    return f"exits with code {process.returncode}"
 
 
 def inspect_in_process(path: Path) -> Evidence:

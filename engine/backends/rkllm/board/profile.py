@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from common.atomic_files import replace_file
 from common.fingerprint import file_fingerprint
 from engine.errors import ModelLoadFailed
 
@@ -88,9 +89,7 @@ def write_profile(path: Path, library: Path, model: Path, profile: Profile) -> N
         "profiles": [*entries, {**key, **asdict(profile)}],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    replace_file(path, [json.dumps(content, indent=2).encode(), b"\n"])
 
 
 def _key(library: Path, model: Path) -> dict[str, str]:

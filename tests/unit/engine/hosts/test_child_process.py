@@ -1,4 +1,4 @@
-"""How engine processes are started, and how their end is described."""
+"""How engine processes are started."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.hosts.child_process import describe_exit, start_process, thread_wait_env
+from engine.hosts.child_process import start_process, thread_wait_env
 
 
 def test_thread_wait_env_keeps_known_variables() -> None:
@@ -32,16 +32,3 @@ def test_start_process_sets_the_thread_wait_env(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with start_process("telling", folder=str(tmp_path), stdout=subprocess.PIPE) as process:
         assert process.communicate(timeout=20)[0].decode().strip() == expected
-
-
-@pytest.mark.parametrize(
-    ("code", "description"),
-    [
-        (0, "exited with code 0"),
-        (3, "exited with code 3"),
-        (-9, "was killed by SIGKILL"),
-        (-250, "was killed by signal 250"),
-    ],
-)
-def test_describe_exit_names_code_or_signal(code: int, description: str) -> None:
-    assert describe_exit(code) == description

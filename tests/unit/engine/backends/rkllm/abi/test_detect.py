@@ -181,8 +181,8 @@ def test_library_that_crashes_is_refused(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT_13", "DIES")
     message = refusal(path)
     assert message.startswith(
-        f"{path} does not even give its default parameters, a process that reads them is killed by "
-        "SIGSEGV: "
+        f"{path} does not even give its default parameters, the process that read them was killed "
+        "by SIGSEGV: "
     )
     assert "E RKNN: failed to open rknpu module" in message
     assert "nstall librkllmrt.so 1.2.3 or 1.3.1" in message
@@ -190,7 +190,7 @@ def test_library_that_crashes_is_refused(tmp_path: Path) -> None:
 
 def test_library_that_exits_is_refused(tmp_path: Path) -> None:
     message = refusal(build_odd(tmp_path, "AT_13", "LEAVES"))
-    assert "a process that reads them exits with code 3: no output" in message
+    assert "the process that read them exited with code 3: no output" in message
 
 
 def test_library_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

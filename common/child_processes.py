@@ -1,0 +1,46 @@
+"""How this project starts processes of its own, and how their ends are described."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs one of our modules in this Python.
+
+    With -P the working folder is not on the path: its packages may have the names of ours.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def module_environment(**variables: str) -> dict[str, str]:
+    """Return the environment of such a process: this one's, in which our packages are found."""
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, **variables}
+
+
+def start_module(
+    module: str, *arguments: str, variables: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start one of our modules; `options` are those of `Popen`. Raises OSError."""
+    return subprocess.Popen(
+        module_command(module, *arguments), env=module_environment(**variables or {}), **options
+    )
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process ended, as a predicate: "was killed by SIGSEGV"."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

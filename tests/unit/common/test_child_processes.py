@@ -1,0 +1,39 @@
+"""Processes that run a module of this project."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from common.child_processes import describe_exit, start_module
+
+
+def test_started_module_finds_our_packages_and_not_those_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    (extra / "reporting.py").write_text("import common.digits, os; print(os.environ['COLOUR'])")
+    monkeypatch.setenv("PYTHONPATH", str(extra))
+    with start_module(
+        "reporting", variables={"COLOUR": "red"}, cwd=tmp_path, stdout=subprocess.PIPE
+    ) as process:
+        assert process.communicate(timeout=20)[0] == b"red\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "description"),
+    [
+        (0, "exited with code 0"),
+        (3, "exited with code 3"),
+        (-9, "was killed by SIGKILL"),
+        (-250, "was killed by signal 250"),
+    ],
+)
+def test_describe_exit_names_code_or_signal(code: int, description: str) -> None:
+    assert describe_exit(code) == description
