@@ -169,6 +169,7 @@ class ActiveGeneration(Abortable):
         redactor, reason = options.redactor, finish.reason.value
 
         def validate() -> Verdict:
+            """Validate the answer, with the personal data of the prompts redacted."""
             subject_prompt, subject_system = prompt, system
             if redactor is not None:
                 # An echo of the prompts in the answer is redacted, and must still be recognised.

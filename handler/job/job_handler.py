@@ -180,6 +180,7 @@ class JobHandler:
             self._outputs.find_pipeline(request)
 
     def _parse(self, job: Mapping[str, Any], timeout_s: float | None = None) -> JobRequest:
+        """Read a job, which is a text request or an OpenAI call."""
         has_several = self._models.has_several
         request = parse_job(
             job,

@@ -93,6 +93,7 @@ def make_handler(
     """
 
     async def handler(job: dict[str, Any]) -> Any:
+        """Run a job from the SDK, again if the engine crashes, and return its output."""
         # The SDK runs each job in its own task, so the log field is bound to this job alone.
         bind_contextvars(job_id=job.get("id"))
         attempts, slot = Attempts(engine), None

@@ -1,0 +1,115 @@
+"""Trace one job and print the functions of the handler that it runs, for docs/architecture.md.
+
+`python -m tools.docs.job_path` writes the table between its two marks on that page.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from engine import Engine
+from handler.composition import build_services, build_validation
+from handler.settings.worker_settings import WorkerSettings
+from handler.worker.runpod_worker import make_handler
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN = "<!-- job path: written by tools/docs/job_path.py -->"
+END = "<!-- end of the job path -->"
+_HANDLER = ROOT / "handler"
+
+
+async def trace_job() -> list[CodeType]:
+    """Return the functions of the handler that a warm job calls from other modules, in order."""
+    settings = WorkerSettings(engine="scripted")
+    engine = Engine(settings.engine_config())
+    services = build_services(settings, engine, build_validation(settings))
+    handler = make_handler(services.jobs, engine, None)
+    job = {"id": "job", **json.loads((ROOT / "test_input.json").read_bytes())}
+    codes: dict[CodeType, None] = {}
+
+    def record(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and _is_listed(frame):
+            codes.setdefault(frame.f_code)
+
+    try:
+        await engine.ready()
+        await handler(job)
+        sys.setprofile(record)
+        await handler(job)
+    finally:
+        sys.setprofile(None)
+        await engine.close()
+    return list(codes)
+
+
+def _is_listed(frame: FrameType) -> bool:
+    """Return whether a call enters a module of the handler from another module."""
+    code, caller = frame.f_code, frame.f_back
+    if code.co_name.startswith(("<", "__")) or _HANDLER not in Path(code.co_filename).parents:
+        return False
+    return caller is None or caller.f_code.co_filename != code.co_filename
+
+
+def build_table(codes: list[CodeType]) -> Iterator[str]:
+    """Yield the lines of the table: the functions of a module that follow each other in one row."""
+    yield "| module | functions | what the first one does |"
+    yield "|---|---|---|"
+    rows: list[tuple[str, list[CodeType]]] = []
+    for code in codes:
+        module = Path(code.co_filename).relative_to(ROOT).as_posix()
+        if rows and rows[-1][0] == module:
+            rows[-1][1].append(code)
+        else:
+            rows.append((module, [code]))
+    for module, functions in rows:
+        names = ", ".join(f"`{code.co_qualname.split('.<locals>.')[-1]}`" for code in functions)
+        yield f"| `{module}` | {names} | {_summary(functions)} |"
+
+
+def _summary(functions: list[CodeType]) -> str:
+    """Return the first sentence of the first docstring among some functions, or nothing."""
+    for code in functions:
+        node = _definitions(code.co_filename).get(code.co_firstlineno)
+        text = ast.get_docstring(node) if node is not None else None
+        if text is not None:
+            sentence = inspect.cleandoc(text).split("\n\n")[0].replace("\n", " ")
+            return sentence.split(". ")[0].rstrip(".").replace("|", "\\|")
+    return ""
+
+
+@cache
+def _definitions(path: str) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the functions of a file by the line at which their code objects begin."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(Path(path).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return {
+        min([node.lineno, *(each.lineno for each in node.decorator_list)]): node
+        for node in functions
+    }
+
+
+def page(text: str, codes: list[CodeType]) -> str:
+    """Return the page with the table of these functions between the marks."""
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    return "\n".join([f"{before}{BEGIN}", "", *build_table(codes), "", f"{END}{after}"])
+
+
+if __name__ == "__main__":
+    traced = asyncio.run(trace_job())
+    PAGE.write_text(page(PAGE.read_text(), traced))
+    modules = {code.co_filename for code in traced}
+    print(f"{len(traced)} functions in {len(modules)} modules")
