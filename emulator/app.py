@@ -80,7 +80,11 @@ def _engine_routes(components: Components) -> list[BaseRoute]:
     engine_components = components.engine_components
     if engine_components is None:
         return [*NoEngineRoutes(components.settings.endpoint_id).routes()]
-    return [*engine_components.openai_routes.routes(), *engine_components.batches.routes()]
+    return [
+        *engine_components.openai_routes.routes(),
+        *engine_components.responses_routes.routes(),
+        *engine_components.batches.routes(),
+    ]
 
 
 async def _on_store_full(request: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Bodies that name the served model as well.
-SCHEMAS_WITH_MODEL = frozenset({"Completion", "Chat", "Embeddings"})
+SCHEMAS_WITH_MODEL = frozenset({"Completion", "Chat", "NewResponse", "Embeddings"})
 
 # By the name of the body's schema.
 _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
@@ -25,6 +25,12 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
             {"role": "user", "content": "What is the capital of France?"},
         ],
         "max_tokens": 32,
+        "temperature": 0,
+    },
+    "NewResponse": {
+        "input": "What is the capital of France?",
+        "instructions": "You answer in one sentence.",
+        "max_output_tokens": 32,
         "temperature": 0,
     },
     "Embeddings": {"input": ["The capital of France is", "Paris"]},
@@ -47,7 +53,7 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
 
 
 # Schemas whose answer can be streamed.
-_STREAMABLE = ("Completion", "Chat")
+_STREAMABLE = ("Completion", "Chat", "NewResponse")
 
 
 def examples(schema: str, model: str) -> dict[str, Any]:

@@ -62,12 +62,14 @@ _BATCH = _query(
     maximum=1_000,
     default=1,
 )
-_JOBS, _OPENAI, _BATCHES, _ALIASES = "Jobs", "OpenAI", "Batches", "Aliases"
+_JOBS, _OPENAI, _RESPONSES = "Jobs", "OpenAI", "Responses"
+_BATCHES, _ALIASES = "Batches", "Aliases"
 _SERVER, _ENDPOINTS, _CONSOLE, _WORKERS = "Server", "Endpoints", "Console", "Workers"
 # In the order in which a reader meets them.
 TAGS = {
     _JOBS: "RunPod's job API: queue a job, wait for it, stream its output, cancel it.",
     _OPENAI: "OpenAI's API. Any OpenAI client works with the base URL `/v1`.",
+    _RESPONSES: "OpenAI's Responses API, which agents use.",
     _BATCHES: "OpenAI's batch API: upload a file of requests, have it answered, download the "
     "answers.",
     _SERVER: "State and metrics of the server.",
@@ -80,7 +82,7 @@ TAGS = {
     "SDK.",
 }
 # Documented on the page about OpenAI's API, docs/openai.md.
-OPENAI_TAGS = frozenset({_OPENAI, _BATCHES, _ALIASES})
+OPENAI_TAGS = frozenset({_OPENAI, _RESPONSES, _BATCHES, _ALIASES})
 _NOT_FOUND = (404,)
 _BODY_ERRORS = (400, 413, 415)
 _CREATION_ERRORS = (*_BODY_ERRORS, 429, 503)
@@ -158,6 +160,10 @@ def _family(
 
 def _batches(summary: str, response: str, **rest: Any) -> Operation:
     return Operation(summary=summary, tag=_BATCHES, response=response, **rest)
+
+
+def _responses(summary: str, response: str, **rest: Any) -> Operation:
+    return Operation(summary=summary, tag=_RESPONSES, response=response, errors=(400, 404), **rest)
 
 
 def _faults(summary: str, response: str, **rest: Any) -> Operation:
@@ -238,6 +244,26 @@ OPERATIONS = {
     **_family("/v1", tag=_OPENAI),
     **_family("/v3"),
     **_family(""),
+    "POST /v1/responses": _openai(
+        "Create a response",
+        "Response",
+        "NewResponse",
+        tag=_RESPONSES,
+        can_stream=True,
+        description=_STREAMING,
+    ),
+    "GET /v1/responses/{response_id}": _responses("Get a response", "Response"),
+    "DELETE /v1/responses/{response_id}": _responses("Delete a response", "DeletedResponse"),
+    "/v1/responses/{response_id}/input_items": _responses(
+        "List the input items of a response",
+        "InputItems",
+        query=(
+            _limit(100, 20),
+            _query("after", "The id after which the page begins.", type="string"),
+            _query("order", "The order of the items.", enum=["asc", "desc"], default="desc"),
+        ),
+    ),
+    "/v1/responses/{response_id}/cancel": _responses("Cancel a background response", "Response"),
     # Through the job queue, so every call can fail as a job can.
     **_family(
         "/openai/v1",

@@ -25,6 +25,7 @@ from emulator.openapi.schemas.console import console_schemas
 from emulator.openapi.schemas.faults import fault_schemas
 from emulator.openapi.schemas.jobs import job_schemas
 from emulator.openapi.schemas.openai import openai_schemas
+from emulator.openapi.schemas.responses import response_schemas
 from emulator.settings.emulator_settings import EmulatorSettings
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -65,6 +66,7 @@ _PATH_PARAMETERS = {
     "worker": "The worker's id.",
     "route": "The rest of the path.",
     "file_id": "The file's id.",
+    "response_id": "The response's id, as it was returned when it was created.",
     "batch_id": "The batch's id.",
     "rule_id": "The rule's id.",
 }
@@ -104,6 +106,7 @@ def build_description(routes: Iterable[BaseRoute], settings: EmulatorSettings) -
         "components": {
             "schemas": job_schemas(policy_bounds_ms)
             | openai_schemas(settings.served_models, settings.served_adapters)
+            | response_schemas(settings.served_models)
             | batch_schemas()
             | console_schemas()
             | (fault_schemas() if settings.faults_per_request else {})

@@ -19,6 +19,7 @@ from emulator.openai.chat_rate_limit import ChatRateLimiter
 from emulator.openai.routes import OpenAIRoutes
 from emulator.openai.system_status import RequestStatistics, SystemStatus
 from emulator.openai.tokenize_routes import TokenizeRoutes
+from emulator.responses.routes import ResponsesRoutes
 from emulator.runpod.local_worker import LocalWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.server.engine_watch import EngineWatch
@@ -32,6 +33,8 @@ from handler.composition import (
     build_result_uploader,
     build_services,
 )
+from handler.responses.service import ResponsesService
+from handler.responses.store import ResponseStore
 from jobs import JobStore
 
 logger = logging.getLogger(__name__)
@@ -50,6 +53,7 @@ class EngineComponents:
     batches: BatchService
     watch: EngineWatch
     openai_routes: OpenAIRoutes
+    responses_routes: ResponsesRoutes
     _load_task: asyncio.Task[None] | None = None
 
     def spawn(self) -> None:
@@ -152,6 +156,11 @@ def build_engine_components(
             _build_chat_rate_limiter(settings.rate_limit_chat),
             SystemStatus(engines, statistics, exported_metrics),
             TokenizeRoutes(services.models, max_body_bytes),
+            max_body_bytes,
+            settings.stream_interval_ms / 1000,
+        ),
+        responses_routes=ResponsesRoutes(
+            ResponsesService(services.openai, ResponseStore()),
             max_body_bytes,
             settings.stream_interval_ms / 1000,
         ),

@@ -165,6 +165,15 @@ class OpenAIService:
         with _naming_parameters(call):
             return call.encode_response(*await self._generate(call, slot))
 
+    async def answer(self, call: OpenAICall, slot: Slot | None = None) -> CompletedAnswer:
+        """Run a call with one choice and return its answer, without streaming.
+
+        Raises EngineError.
+        """
+        with _naming_parameters(call):
+            (answer,) = await self._generate(call, slot)
+        return answer
+
     async def _generate(self, call: OpenAICall, slot: Slot | None) -> list[CompletedAnswer]:
         await self._prepare(call)
         if call.parameters.sampling.max_tokens == 0:

@@ -41,7 +41,7 @@ async def test_every_route_but_the_open_ones_needs_a_key(serve: Serve) -> None:
         for path, methods in paths.items():
             if path == "/health":
                 continue
-            names = ("job_id", "worker", "model", "route", "file_id", "batch_id")
+            names = ("job_id", "worker", "model", "route", "file_id", "batch_id", "response_id")
             filled = path.format(endpoint="default", **dict.fromkeys(names, "x"))
             for method in methods:
                 refused = await client.request(method, filled)
@@ -288,6 +288,14 @@ async def test_answers_are_as_described(serve: Serve, script: ScriptFactory) -> 
         await ask("POST", "/v1/completions", {"prompt": "x", "model": "none"})
         message = {"role": "user", "content": "x"}
         await ask("POST", "/v1/chat/completions", {"messages": [message]})
+        response = (await ask("POST", "/v1/responses", {"input": "x"})).json()["id"]
+        await ask("POST", "/v1/responses", {"input": "x", "stream": True})
+        await ask("POST", "/v1/responses", {"input": 1})
+        for place in ("/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items"):
+            await ask("GET", place, response_id=response)
+            await ask("GET", place, response_id="none")
+        await ask("POST", "/v1/responses/{response_id}/cancel", response_id=response)
+        await ask("DELETE", "/v1/responses/{response_id}", response_id=response)
         await ask("POST", "/runsync", {"input": {"prompt": "x"}})
         job = (await ask("POST", "/run", {"input": {"prompt": "x"}})).json()["id"]
         await ask("GET", "/status-sync/{job_id}", job_id=job)

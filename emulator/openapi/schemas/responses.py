@@ -1,0 +1,131 @@
+"""JSON Schemas of the Responses API, by their names in /openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emulator.openapi.schemas.common import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Schema,
+    list_of,
+    object_of,
+    or_null,
+)
+from handler.openai.chat import REASONING_EFFORTS
+from handler.responses.input_items import MAX_ITEMS
+from handler.responses.request import MAX_METADATA
+from handler.responses.tools import MAX_TOOLS
+
+_PARTS = list_of(object_of({"type": {"const": "input_text"}, "text": TEXT}))
+_ITEM: Schema = {
+    "anyOf": [
+        object_of(
+            {
+                "role": {"enum": ["user", "assistant", "system", "developer"]},
+                "content": {"anyOf": [TEXT, _PARTS]},
+            },
+            {"type": {"const": "message"}},
+        ),
+        object_of(
+            {
+                "type": {"const": "function_call"},
+                "call_id": TEXT,
+                "name": TEXT,
+                "arguments": TEXT,
+            }
+        ),
+        object_of(
+            {
+                "type": {"enum": ["function_call_output", "custom_tool_call_output"]},
+                "call_id": TEXT,
+                "output": {"anyOf": [TEXT, _PARTS]},
+            }
+        ),
+        object_of(
+            {"type": {"const": "custom_tool_call"}, "call_id": TEXT, "name": TEXT, "input": TEXT}
+        ),
+        object_of({"type": {"const": "reasoning"}}),
+    ]
+}
+_FORMAT: Schema = {
+    "anyOf": [
+        object_of({"type": {"enum": ["text", "json_object"]}}),
+        object_of({"type": {"const": "json_schema"}, "schema": {"type": "object"}}),
+    ]
+}
+
+
+def response_schemas(models: Sequence[str]) -> dict[str, Schema]:
+    """Return the schemas; `models` are all served names."""
+    metadata: Schema = {
+        "type": "object",
+        "additionalProperties": TEXT,
+        "maxProperties": MAX_METADATA,
+    }
+    return {
+        "NewResponse": object_of(
+            {
+                "input": {
+                    "anyOf": [
+                        {"type": "string", "minLength": 1},
+                        list_of(_ITEM) | {"minItems": 1, "maxItems": MAX_ITEMS},
+                    ]
+                }
+            },
+            {
+                "model": {"enum": [*models, None]},
+                "instructions": or_null(TEXT),
+                "previous_response_id": or_null(TEXT),
+                "max_output_tokens": or_null({"type": "integer", "minimum": 1}),
+                "temperature": or_null({"type": "number", "minimum": 0, "maximum": 2}),
+                "top_p": or_null({"type": "number", "minimum": 0, "maximum": 1}),
+                "stream": or_null(FLAG),
+                "store": or_null(FLAG),
+                "metadata": or_null(metadata),
+                "reasoning": or_null(
+                    object_of({}, {"effort": or_null({"enum": list(REASONING_EFFORTS)})})
+                ),
+                "text": or_null(object_of({}, {"format": or_null(_FORMAT)})),
+                "tools": or_null(
+                    list_of(object_of({"type": TEXT}))
+                    | {
+                        "maxItems": MAX_TOOLS,
+                        "description": "Tools of the types function and custom; others are "
+                        "skipped.",
+                    }
+                ),
+            },
+        ),
+        "Response": object_of(
+            {
+                "id": TEXT,
+                "object": {"const": "response"},
+                "created_at": COUNT,
+                "status": {"enum": ["completed", "incomplete"]},
+                "model": TEXT,
+                "output": list_of(object_of({"id": TEXT, "type": TEXT, "status": TEXT})),
+                "usage": object_of(
+                    {"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT}
+                ),
+                "error": {"type": "null"},
+                "incomplete_details": or_null(object_of({"reason": TEXT})),
+                "previous_response_id": or_null(TEXT),
+                "metadata": metadata,
+                "tools": list_of({"type": "object"}),
+            }
+        ),
+        "InputItems": object_of(
+            {
+                "object": {"const": "list"},
+                "data": list_of(object_of({"id": TEXT})),
+                "first_id": or_null(TEXT),
+                "last_id": or_null(TEXT),
+                "has_more": FLAG,
+            }
+        ),
+        "DeletedResponse": object_of(
+            {"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}}
+        ),
+    }

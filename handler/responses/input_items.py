@@ -1,0 +1,136 @@
+"""Translate the input items of a response to chat messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.value_description import describe_value
+from handler.errors import InvalidRequest
+
+MAX_ITEMS = 10_000
+ROLES = ("user", "assistant", "system", "developer")
+_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_MEDIA_PARTS = ("input_image", "input_file", "input_audio", "input_video")
+
+
+def read_items(raw: Any) -> list[Mapping[str, Any]]:
+    """Return the items of `input`; a string is one message of the user. Raises InvalidRequest."""
+    if isinstance(raw, str):
+        return [{"type": "message", "role": "user", "content": raw}]
+    if not isinstance(raw, list):
+        raise InvalidRequest(
+            f"input must be a string or an array of items, got {describe_value(raw)}", "input"
+        )
+    if len(raw) > MAX_ITEMS:
+        raise InvalidRequest(f"input must have at most {MAX_ITEMS} items, got {len(raw)}", "input")
+    for index, item in enumerate(raw):
+        if not isinstance(item, Mapping):
+            raise InvalidRequest(
+                f"input[{index}] must be an object, got {describe_value(item)}", f"input[{index}]"
+            )
+    return raw
+
+
+def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the chat messages of input items, and a warning for each type that was skipped.
+
+    Calls join the assistant's message before them, because templates expect both in one turn.
+
+    Raises:
+        InvalidRequest: naming the item and field that is wrong.
+    """
+    messages: list[dict[str, Any]] = []
+    skipped: dict[str, None] = {}
+    for index, item in enumerate(items):
+        path = f"input[{index}]"
+        match _item_type(item, path):
+            case "message":
+                role = item.get("role")
+                if role not in ROLES:
+                    raise InvalidRequest(
+                        f"{path}.role must be one of {', '.join(ROLES)}, "
+                        f"got {describe_value(role)}",
+                        f"{path}.role",
+                    )
+                content = read_text(item.get("content"), f"{path}.content")
+                messages.append({"role": role, "content": content})
+            case "function_call":
+                arguments = _read_string(item, "arguments", path)
+                _add_call(messages, item, _read_string(item, "name", path), arguments, path)
+            case "custom_tool_call":
+                arguments = json.dumps({"input": _read_string(item, "input", path)})
+                _add_call(messages, item, _read_string(item, "name", path), arguments, path)
+            case "function_call_output" | "custom_tool_call_output":
+                messages.append(
+                    {
+                        "role": "tool",
+                        "tool_call_id": _read_string(item, "call_id", path),
+                        "content": read_text(item.get("output"), f"{path}.output"),
+                    }
+                )
+            case "reasoning":
+                # Templates leave out the reasoning of earlier turns.
+                pass
+            case other:
+                skipped[other] = None
+    return messages, [f"input items of type {each} were skipped" for each in skipped]
+
+
+def _item_type(item: Mapping[str, Any], path: str) -> str:
+    kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        raise InvalidRequest(
+            f"{path}.type must be a string, got {describe_value(kind)}", f"{path}.type"
+        )
+    return describe_value(kind) if len(kind) > 64 else kind
+
+
+def _add_call(
+    messages: list[dict[str, Any]], item: Mapping[str, Any], name: str, arguments: str, path: str
+) -> None:
+    call = {
+        "id": _read_string(item, "call_id", path),
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def read_text(raw: Any, path: str) -> str:
+    """Return the text of a content: a string or an array of text parts. Raises InvalidRequest."""
+    if isinstance(raw, str):
+        return raw
+    if not isinstance(raw, list):
+        raise InvalidRequest(
+            f"{path} must be a string or an array of text parts, got {describe_value(raw)}", path
+        )
+    return "".join(_read_part(part, f"{path}[{index}]") for index, part in enumerate(raw))
+
+
+def _read_part(part: Any, path: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text: Any = None
+    if kind in _TEXT_PARTS:
+        text = part.get("text")
+    elif kind == "refusal":
+        text = part.get("refusal")
+    elif kind in _MEDIA_PARTS:
+        raise InvalidRequest(f"{path} is of type {kind}, and only text is supported", path)
+    if not isinstance(text, str):
+        raise InvalidRequest(
+            f'{path} must be {{"type": "input_text", "text": …}}, got {describe_value(part)}', path
+        )
+    return text
+
+
+def _read_string(item: Mapping[str, Any], name: str, path: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise InvalidRequest(
+            f"{path}.{name} must be a string, got {describe_value(value)}", f"{path}.{name}"
+        )
+    return value
