@@ -111,7 +111,7 @@ class _TestServer(uvicorn.Server):
 
 
 # Reading the rules takes longer than most tests, and a validator does not change them.
-_read_rules_once = functools.cache(RulesValidator.from_file)
+_cached_rules = functools.cache(RulesValidator.from_file)
 
 
 @asynccontextmanager
@@ -121,7 +121,7 @@ async def run_server(settings: EmulatorSettings) -> AsyncIterator[Server]:
     # Any: an Engine, or the engine pool in tests that serve several models.
     engine: Any = build_engine(settings)
     engine.subscribe(events)
-    with patch.object(RulesValidator, "from_file", _read_rules_once):
+    with patch.object(RulesValidator, "from_file", _cached_rules):
         components = build_components(settings, engine)
         app = create_app(components)
     # Uvicorn's configuration silences its access log.
@@ -144,15 +144,15 @@ def parse_sse(body: bytes) -> list[Any]:
     """Return the decoded data of all events; the body must consist of complete events."""
     text = body.decode("utf-8")
     assert text.endswith("\n\n"), text[-200:]
-    found: list[Any] = []
+    events: list[Any] = []
     for block in text[:-2].split("\n\n"):
         if block.startswith(": "):
             continue
         assert block.startswith("data: "), block
         assert "\n" not in block, block
         data = block.removeprefix("data: ")
-        found.append(data if data == "[DONE]" else json.loads(data))
-    return found
+        events.append(data if data == "[DONE]" else json.loads(data))
+    return events
 
 
 def parse_chunks(body: bytes) -> list[dict[str, Any]]:
@@ -163,11 +163,11 @@ def parse_chunks(body: bytes) -> list[dict[str, Any]]:
     return events[:-1]
 
 
-def join_text(found: Sequence[dict[str, Any]]) -> str:
+def join_text(chunks: Sequence[dict[str, Any]]) -> str:
     """Return the text of a stream's chat or completion chunks."""
     texts = [
         choice["text"] if "text" in choice else choice["delta"].get("content", "")
-        for chunk in found
+        for chunk in chunks
         for choice in chunk.get("choices", ())
     ]
     return "".join(texts)
@@ -210,24 +210,24 @@ class RawConnection:
 
     async def read_all(self) -> bytes:
         """Return all bytes until the server closes the connection."""
-        found, self._buffer = self._buffer, b""
-        while data := await self.read():
-            found += data
-        return found
+        data, self._buffer = self._buffer, b""
+        while received := await self.read():
+            data += received
+        return data
 
     async def read_until(self, mark: bytes) -> bytes:
         """Read up to and including `mark`."""
         while mark not in self._buffer:
             await self._fill_buffer()
-        found, mark, self._buffer = self._buffer.partition(mark)
-        return found + mark
+        content, mark, self._buffer = self._buffer.partition(mark)
+        return content + mark
 
     async def read_exactly(self, count: int) -> bytes:
         """Read `count` bytes."""
         while len(self._buffer) < count:
             await self._fill_buffer()
-        found, self._buffer = self._buffer[:count], self._buffer[count:]
-        return found
+        content, self._buffer = self._buffer[:count], self._buffer[count:]
+        return content
 
     async def _fill_buffer(self) -> None:
         data = await self.read()

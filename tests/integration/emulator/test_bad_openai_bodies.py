@@ -1,6 +1,6 @@
-"""Bodies nobody sends by mistake: a clean refusal or a right answer, on every family of routes.
+"""Hostile request bodies get a clean error or a correct answer, on every family of routes.
 
-What single parameters may be is told by the tests of the parameters; here it is the whole body.
+The tests of the parameters check single values; these tests check complete bodies.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from tests.integration.emulator.conftest import Serve
 MODEL = "tiny"
 FAMILIES = ["/v1", "/v3", ""]
 ROUTES = [f"{family}{kind}completions" for family in FAMILIES for kind in ("/", "/chat/")]
-# By way of the queue.
+# Routes that send the request through the queue.
 QUEUED = [f"/v2/default/openai/v1{kind}completions" for kind in ("/", "/chat/")]
 JSON = {"content-type": "application/json"}
 MEGABYTE = 1_000_000
 LEVELS = 100_000
-# Of these orjson reads many, and writes 254.
-MANY_LEVELS = 900
+# orjson reads this depth, but writes at most 254 levels.
+READABLE_LEVELS = 900
 
 
 @asynccontextmanager
-async def asking(
+async def echo_client(
     serve: Serve, script: ScriptFactory, **settings: Any
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a server that says what it is asked; afterwards the next request is answered."""
+    """Yield a client of a server that echoes prompts; then check that all routes still answer."""
     path = script(context_length=settings.pop("context_length", 4096))
     server = await serve(path, model_name=MODEL, rate_limit_chat="off", **settings)
     async with server.client() as client:
         yield client
         await server.wait_until_idle()
         for route in ROUTES:
-            answer = await client.post(route, content=body(route, "all is well"), headers=JSON)
-            assert answer.status_code == 200
-            assert text(answer).count("all is well") == 1
+            response = await client.post(route, content=body(route, "all is well"), headers=JSON)
+            assert response.status_code == 200
+            assert answer_text(response).count("all is well") == 1
 
 
 def body(route: str, prompt: Any = "hi", **fields: Any) -> bytes:
-    """Return a body that is right but for the fields."""
-    asked: dict[str, Any] = {"prompt": prompt}
+    """Return a valid body, changed by the given fields."""
+    request: dict[str, Any] = {"prompt": prompt}
     if "chat" in route:
-        asked = {"messages": [{"role": "user", "content": prompt}]}
-    return json.dumps({"model": MODEL, **asked, **fields}).encode()
+        request = {"messages": [{"role": "user", "content": prompt}]}
+    return json.dumps({"model": MODEL, **request, **fields}).encode()
 
 
-def text(answer: httpx2.Response) -> str:
-    (choice,) = answer.json()["choices"]
+def answer_text(response: httpx2.Response) -> str:
+    (choice,) = response.json()["choices"]
     return str(choice["message"]["content"] if "message" in choice else choice["text"])
 
 
-def told(route: str, answer: httpx2.Response, status: int = 400) -> str:
-    """Return the message of an error as the family tells errors; nothing else may be there."""
-    assert answer.status_code == status, answer.text[:500]
-    assert answer.headers["content-type"] == "application/json"
-    assert set(answer.json()) == {"error"}
-    error = answer.json()["error"]
+def check_error(route: str, response: httpx2.Response, status: int = 400) -> str:
+    """Check that the body is only an error in the family's format, and return its message."""
+    assert response.status_code == status, response.text[:500]
+    assert response.headers["content-type"] == "application/json"
+    assert set(response.json()) == {"error"}
+    error = response.json()["error"]
     if route.startswith("/v"):
         assert {"message", "type", "param", "code"} <= set(error)
         assert error["type"] == "invalid_request_error"
@@ -72,8 +72,8 @@ def told(route: str, answer: httpx2.Response, status: int = 400) -> str:
     else:
         assert isinstance(error["code"], str)
     message = error["message"]
-    assert "Traceback" not in answer.text
-    # It names what is wrong and does not say all of it back.
+    assert "Traceback" not in response.text
+    # The message is short: it does not repeat the complete value.
     assert 0 < len(message) < 300
     return str(message)
 
@@ -112,18 +112,18 @@ async def test_body_that_is_no_json(serve: Serve, script: ScriptFactory, route: 
     server = await serve(script(), model_name=MODEL, rate_limit_chat="off")
     async with server.client() as client:
         for name, content in NO_JSON.items():
-            answer = await client.post(route, content=content, headers=JSON)
-            assert told(route, answer).startswith("the body is not JSON: "), name
+            response = await client.post(route, content=content, headers=JSON)
+            assert check_error(route, response).startswith("the body is not JSON: "), name
         assert server.events.of(RequestStarted) == []
-        answer = await client.post(route, content=body(route), headers=JSON)
-    assert answer.status_code == 200
+        response = await client.post(route, content=body(route), headers=JSON)
+    assert response.status_code == 200
 
 
 @pytest.mark.long_except("/v1/chat/completions", "/v3/completions")
 @pytest.mark.parametrize("route", [*ROUTES, *QUEUED])
 async def test_numbers_that_are_too_large(serve: Serve, script: ScriptFactory, route: str) -> None:
-    # R8, R9, R53: the largest that JSON readers of ours take, and one more than is allowed.
-    async with asking(serve, script) as client:
+    # R8, R9, R53: the largest numbers that our JSON readers accept, and one above the limit.
+    async with echo_client(serve, script) as client:
         cases: list[tuple[str, Any]] = [
             ("max_tokens", 2**32),
             ("max_tokens", 2**64),
@@ -139,8 +139,8 @@ async def test_numbers_that_are_too_large(serve: Serve, script: ScriptFactory, r
             ("frequency_penalty", 5e300),
         ]
         for name, value in cases:
-            answer = await client.post(route, content=body(route, **{name: value}), headers=JSON)
-            assert told(route, answer).startswith(f"{name} must be "), (name, value)
+            response = await client.post(route, content=body(route, **{name: value}), headers=JSON)
+            assert check_error(route, response).startswith(f"{name} must be "), (name, value)
         tiny = await client.post(route, content=body(route, temperature=1e-320), headers=JSON)
         assert tiny.status_code == 200
 
@@ -148,16 +148,16 @@ async def test_numbers_that_are_too_large(serve: Serve, script: ScriptFactory, r
 @pytest.mark.long_except("/v1/chat/completions", "/v3/completions")
 @pytest.mark.parametrize("route", [*ROUTES, *QUEUED])
 async def test_last_of_two_keys_counts(serve: Serve, script: ScriptFactory, route: str) -> None:
-    # What JSON leaves open; readers agree on it.
-    async with asking(serve, script) as client:
-        twice = body(route, "first")[:-1] + b", " + body(route, "second")[1:]
-        answer = await client.post(route, content=twice, headers=JSON)
-        assert answer.status_code == 200
-        assert "second" in text(answer)
-        assert "first" not in text(answer)
+    # The JSON standard leaves duplicate keys open; common readers use the last one.
+    async with echo_client(serve, script) as client:
+        duplicated = body(route, "first")[:-1] + b", " + body(route, "second")[1:]
+        response = await client.post(route, content=duplicated, headers=JSON)
+        assert response.status_code == 200
+        assert "second" in answer_text(response)
+        assert "first" not in answer_text(response)
         wrong = body(route)[:-1] + b', "n": 1, "n": "one"}'
         refused = await client.post(route, content=wrong, headers=JSON)
-        assert told(route, refused).startswith("n must be ")
+        assert check_error(route, refused).startswith("n must be ")
 
 
 @pytest.mark.parametrize("route", [*ROUTES, *QUEUED])
@@ -166,14 +166,14 @@ async def test_characters_that_are_rare_and_legal(
 ) -> None:
     # A NUL and a pair of surrogates, escaped as JSON escapes them, are text like any other.
     rare = "a\0b \U0001f600 \ufffe \u2028 \x7f"
-    async with asking(serve, script) as client:
+    async with echo_client(serve, script) as client:
         for stop in ("\0x", "\U0001f600x"):
-            given = body(route, rare, stop=stop)
-            assert b"\\u0000" in given
-            assert b"\\ud83d\\ude00" in given
-            answer = await client.post(route, content=given, headers=JSON)
-            assert answer.status_code == 200
-            assert rare in text(answer)
+            content = body(route, rare, stop=stop)
+            assert b"\\u0000" in content
+            assert b"\\ud83d\\ude00" in content
+            response = await client.post(route, content=content, headers=JSON)
+            assert response.status_code == 200
+            assert rare in answer_text(response)
 
 
 @pytest.mark.long_except("/v1/completions")
@@ -181,39 +181,41 @@ async def test_characters_that_are_rare_and_legal(
 async def test_ten_megabytes(serve: Serve, script: ScriptFactory, route: str) -> None:
     # R53, R54: within MAX_BODY_MB, and above it.
     words, letters = "word " * (2 * MEGABYTE), "x" * (10 * MEGABYTE)
-    async with asking(serve, script) as client:
+    async with echo_client(serve, script) as client:
         long = await client.post(route, content=body(route, words), headers=JSON)
-        assert " 4096 tokens" in told(route, long)
+        assert " 4096 tokens" in check_error(route, long)
         unknown = await client.post(route, content=body(route, filler=letters), headers=JSON)
         assert unknown.status_code == 200
         stop = await client.post(route, content=body(route, stop=letters), headers=JSON)
-        assert told(route, stop).startswith("stop must be ")
+        assert check_error(route, stop).startswith("stop must be ")
         model = await client.post(route, content=body(route, model=letters), headers=JSON)
         assert model.status_code == 404
         assert len(model.content) < 1000
-    async with asking(serve, script, max_body_mb=9) as client:
+    async with echo_client(serve, script, max_body_mb=9) as client:
         for each in [*ROUTES, *QUEUED]:
             refused = await client.post(each, content=body(each, letters), headers=JSON)
-            assert told(each, refused, 413) == "the body is larger than 9 MB"
+            assert check_error(each, refused, 413) == "the body is larger than 9 MB"
 
 
-def turns(count: int) -> list[dict[str, str]]:
+def user_messages(count: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{number}"} for number in range(count)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_most_messages_are_each_checked_and_their_length_too(
+async def test_largest_allowed_list_of_messages_is_checked_in_full(
     serve: Serve, script: ScriptFactory, family: str
 ) -> None:
     # R34, R54
     route = f"{family}/chat/completions"
-    async with asking(serve, script) as client:
-        content = body(route, messages=[*turns(MAX_MESSAGES - 1), {"role": "king", "content": "x"}])
+    async with echo_client(serve, script) as client:
+        content = body(
+            route, messages=[*user_messages(MAX_MESSAGES - 1), {"role": "king", "content": "x"}]
+        )
         wrong = await client.post(route, content=content, headers=JSON)
-        assert told(route, wrong).startswith("messages[9999].role must be one of ")
-        content = body(route, messages=turns(MAX_MESSAGES))
+        assert check_error(route, wrong).startswith("messages[9999].role must be one of ")
+        content = body(route, messages=user_messages(MAX_MESSAGES))
         long = await client.post(route, content=content, headers=JSON)
-        assert " 4096 tokens" in told(route, long)
+        assert " 4096 tokens" in check_error(route, long)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -221,51 +223,51 @@ async def test_more_messages_than_allowed_are_refused(
     serve: Serve, script: ScriptFactory, family: str
 ) -> None:
     route = f"{family}/chat/completions"
-    async with asking(serve, script) as client:
-        content = body(route, messages=turns(MAX_MESSAGES + 1))
-        many = await client.post(route, content=content, headers=JSON)
-        assert told(route, many) == "messages must have at most 10000 messages, got 10001"
-        content = body(route, messages=turns(100_000))
-        more = await client.post(route, content=content, headers=JSON)
-        assert told(route, more) == (
+    async with echo_client(serve, script) as client:
+        content = body(route, messages=user_messages(MAX_MESSAGES + 1))
+        refused = await client.post(route, content=content, headers=JSON)
+        assert check_error(route, refused) == "messages must have at most 10000 messages, got 10001"
+        content = body(route, messages=user_messages(100_000))
+        refused_early = await client.post(route, content=content, headers=JSON)
+        assert check_error(route, refused_early) == (
             "the body has more than 250,000 JSON values (MAX_JSON_VALUES); every list element, "
             "object key, list and object counts"
         )
 
 
-async def test_most_messages_are_answered_when_they_fit_the_context(
+async def test_largest_allowed_list_of_messages_is_answered_when_it_fits_the_context(
     serve: Serve, script: ScriptFactory
 ) -> None:
     # R34
     route = "/v1/chat/completions"
-    async with asking(serve, script, context_length=1_000_000) as client:
-        content = body(route, messages=turns(MAX_MESSAGES), max_tokens=4)
-        answer = await client.post(route, content=content, headers=JSON)
-        assert answer.status_code == 200
-        assert text(answer) == "user: 0\nuser: 1"
-        assert answer.json()["usage"]["prompt_tokens"] >= 2 * MAX_MESSAGES
+    async with echo_client(serve, script, context_length=1_000_000) as client:
+        content = body(route, messages=user_messages(MAX_MESSAGES), max_tokens=4)
+        response = await client.post(route, content=content, headers=JSON)
+        assert response.status_code == 200
+        assert answer_text(response) == "user: 0\nuser: 1"
+        assert response.json()["usage"]["prompt_tokens"] >= 2 * MAX_MESSAGES
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_hundred_thousand_prompts(serve: Serve, script: ScriptFactory, family: str) -> None:
     # R5
     route = f"{family}/completions"
-    async with asking(serve, script) as client:
-        given = body(route, prompt=["x"] * 100_000)
-        answer = await client.post(route, content=given, headers=JSON)
-        assert told(route, answer) == "prompt must have at most 2048 prompts, got 100000"
+    async with echo_client(serve, script) as client:
+        content = body(route, prompt=["x"] * 100_000)
+        response = await client.post(route, content=content, headers=JSON)
+        assert check_error(route, response) == "prompt must have at most 2048 prompts, got 100000"
         tokens = body(route, prompt=list(range(100_000)))
         long = await client.post(route, content=tokens, headers=JSON)
-        assert " 4096 tokens" in told(route, long)
+        assert " 4096 tokens" in check_error(route, long)
 
 
 @pytest.mark.long_except("/v1/chat/completions-900", "/completions-100")
-@pytest.mark.parametrize("levels", [100, MANY_LEVELS])
+@pytest.mark.parametrize("levels", [100, READABLE_LEVELS])
 @pytest.mark.parametrize("route", ROUTES)
 async def test_deep_nesting_that_can_be_read(
     serve: Serve, script: ScriptFactory, route: str, levels: int
 ) -> None:
-    # R53: refused where a parameter is none of it, left alone where nobody asks for it.
+    # R53: refused in a known parameter, ignored in an unknown field.
     deep = b'{"a": ' * levels + b"{}" + b"}" * levels
     function = {"type": "function", "function": {"name": "f", "parameters": "DEEP"}}
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": "DEEP"}}
@@ -280,18 +282,18 @@ async def test_deep_nesting_that_can_be_read(
         wrong["messages"] = [{"role": "user", "content": ["DEEP"]}]
     else:
         wrong["prompt"] = ["DEEP"]
-    if levels == MANY_LEVELS:
+    if levels == READABLE_LEVELS:
         wrong["response_format"] = schema
         wrong["validation"] = {"json_schema": "DEEP"}
         if "chat" in route:
             wrong |= {"tools": [function], "chat_template_kwargs": "DEEP"}
-    async with asking(serve, script) as client:
+    async with echo_client(serve, script) as client:
 
         async def ask(**fields: Any) -> httpx2.Response:
             content = body(route, **fields).replace(b'"DEEP"', deep)
             return await client.post(route, content=content, headers=JSON)
 
         for name, value in wrong.items():
-            message = told(route, await ask(**{name: value}))
+            message = check_error(route, await ask(**{name: value}))
             assert name in message, message
         assert (await ask(x="DEEP")).status_code == 200

@@ -1,4 +1,4 @@
-"""`/v1/completions` over HTTP, whole and streamed, with one prompt."""
+"""`/v1/completions` over HTTP, complete and streamed, with one prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HANG = {"hang_s": 3600}
 GRINNING = "😀"
 
 
-async def test_whole_answer(serve: Serve, script: ScriptFactory) -> None:
+async def test_completion_has_all_fields(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"pieces": ["Hello", ",", " world"]}), model_name="little")
     before = int(time.time())
     async with server.client() as client:
@@ -55,37 +55,37 @@ async def test_stream_has_its_headers_and_every_chunk_its_fields(
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-accel-buffering"] == "no"
-    found = parse_chunks(response.content)
+    chunks = parse_chunks(response.content)
     # R20
-    assert len(found) > 1
-    shared = [{key: chunk[key] for key in ("id", "object", "created", "model")} for chunk in found]
-    assert shared == [shared[0]] * len(found)
+    assert len(chunks) > 1
+    shared = [{key: chunk[key] for key in ("id", "object", "created", "model")} for chunk in chunks]
+    assert shared == [shared[0]] * len(chunks)
     assert shared[0]["id"].startswith("cmpl-")
     assert (shared[0]["object"], shared[0]["model"]) == ("text_completion", "little")
-    for chunk in found:
+    for chunk in chunks:
         (choice,) = chunk["choices"]
         assert {"index", "text", "logprobs", "finish_reason"} <= set(choice)
         assert (choice["index"], choice["logprobs"]) == (0, None)
     # R21: one finish reason, on a last chunk without text.
-    reasons = [chunk["choices"][0]["finish_reason"] for chunk in found]
-    assert reasons == [None] * (len(found) - 1) + ["stop"]
-    assert found[-1]["choices"][0]["text"] == ""
-    assert all(chunk["choices"][0]["text"] for chunk in found[:-1])
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + ["stop"]
+    assert chunks[-1]["choices"][0]["text"] == ""
+    assert all(chunk["choices"][0]["text"] for chunk in chunks[:-1])
     # R22: without stream_options the usage is on the finish chunk, and only there.
-    assert found[-1]["usage"] == usage(3, 3)
-    assert not any("usage" in chunk for chunk in found[:-1])
+    assert chunks[-1]["usage"] == usage(3, 3)
+    assert not any("usage" in chunk for chunk in chunks[:-1])
     # R24
-    assert join_text(found) == "Hello, world"
+    assert join_text(chunks) == "Hello, world"
 
 
-async def test_usage_of_its_own_when_asked_for(serve: Serve) -> None:  # R22
+async def test_usage_has_its_own_chunk_when_requested(serve: Serve) -> None:  # R22
     server = await serve()
     body = {"prompt": "a b", "stream": True, "stream_options": {"include_usage": True}}
     async with server.client() as client:
-        *found, last = parse_chunks((await client.post(ROUTE, json=body)).content)
+        *chunks, last = parse_chunks((await client.post(ROUTE, json=body)).content)
     assert last["choices"] == []
     assert last["usage"] == usage(2, 2)
-    assert all(chunk["usage"] is None and chunk["choices"] for chunk in found)
+    assert all(chunk["usage"] is None and chunk["choices"] for chunk in chunks)
 
 
 @pytest.mark.parametrize("options", [{"include_usage": False}, {}])
@@ -121,7 +121,7 @@ async def test_default_length_is_the_settings(serve: Serve) -> None:  # R8
 
 
 @pytest.mark.parametrize(
-    ("pieces", "stop", "text", "hit"),
+    ("pieces", "stop", "text", "stop_reason"),
     [
         (["one E", "N", "D two"], "END", "one ", "END"),  # over three tokens
         (["one ENDED two"], ["END"], "one ", "END"),  # inside a token
@@ -140,25 +140,25 @@ async def test_stop_strings(
     pieces: list[str],
     stop: str | list[str],
     text: str,
-    hit: str | None,
+    stop_reason: str | None,
 ) -> None:  # R11, R24, R25, R26
     delayed = [{"text": piece, "delay_ms": 3} for piece in pieces]
     server = await serve(script({"pieces": delayed}))
     async with server.client() as client:
         body = {"prompt": "x", "stop": stop}
-        whole = (await client.post(ROUTE, json=body)).json()["choices"][0]
+        choice = (await client.post(ROUTE, json=body)).json()["choices"][0]
         streamed = parse_chunks((await client.post(ROUTE, json=body | {"stream": True})).content)
         included = (
             await client.post(ROUTE, json=body | {"include_stop_str_in_output": True})
         ).json()["choices"][0]
-    assert (whole["text"], whole.get("stop_reason")) == (text, hit)
-    assert whole["finish_reason"] == "stop"
+    assert (choice["text"], choice.get("stop_reason")) == (text, stop_reason)
+    assert choice["finish_reason"] == "stop"
     assert join_text(streamed) == text
-    assert streamed[-1]["choices"][0].get("stop_reason") == hit
-    assert included["text"] == text + (hit or "")
+    assert streamed[-1]["choices"][0].get("stop_reason") == stop_reason
+    assert included["text"] == text + (stop_reason or "")
 
 
-async def test_nothing_that_may_be_a_stop_is_sent_before_it_is_known(
+async def test_possible_start_of_a_stop_sequence_is_held_back(
     serve: Serve, script: ScriptFactory
 ) -> None:  # R26
     server = await serve(script({"pieces": ["one E", {"text": "N", "delay_ms": 5}, HANG]}))
@@ -169,7 +169,7 @@ async def test_nothing_that_may_be_a_stop_is_sent_before_it_is_known(
     await server.events.wait(RequestEnded)
 
 
-async def test_character_split_over_tokens_arrives_whole(
+async def test_character_split_over_tokens_is_sent_complete(
     serve: Serve, script: ScriptFactory
 ) -> None:  # R27
     emoji = GRINNING.encode()
@@ -177,24 +177,24 @@ async def test_character_split_over_tokens_arrives_whole(
     euro = [{"hex": "e282", "delay_ms": 5}, {"hex": "ac", "delay_ms": 5}]
     server = await serve(script({"pieces": [{"text": "a", "delay_ms": 1}, *pieces, *euro, "z"]}))
     async with server.client() as client:
-        whole = (await client.post(ROUTE, json={"prompt": "x"})).json()
+        answer = (await client.post(ROUTE, json={"prompt": "x"})).json()
         streamed = parse_chunks(
             (await client.post(ROUTE, json={"prompt": "x", "stream": True})).content
         )
-    assert whole["choices"][0]["text"] == join_text(streamed) == f"a{GRINNING}€z"
+    assert answer["choices"][0]["text"] == join_text(streamed) == f"a{GRINNING}€z"
     texts = [chunk["choices"][0]["text"] for chunk in streamed]
     assert GRINNING in "".join(text for text in texts if "\ufffd" not in text)
     assert any(text.startswith(GRINNING) for text in texts)
-    assert whole["usage"]["completion_tokens"] == streamed[-1]["usage"]["completion_tokens"] == 8
+    assert answer["usage"]["completion_tokens"] == streamed[-1]["usage"]["completion_tokens"] == 8
 
 
-async def test_each_network_read_is_whole_events(serve: Serve, script: ScriptFactory) -> None:
+async def test_each_network_read_holds_complete_events(serve: Serve, script: ScriptFactory) -> None:
     # R29: a client that decodes each read alone works. One piece at a time, each in its own read.
     emoji = GRINNING.encode()
     pieces = [{"hex": emoji[i : i + 1].hex()} for i in range(4)]
     burst = {"pieces": [*pieces, "é", " word", {"text": "!", "delay_ms": 2}], "repeat": 100}
     server = await serve(script(burst))
-    found: list[Any] = []
+    events: list[Any] = []
     with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "x", "stream": True})
         ended = False
@@ -211,12 +211,12 @@ async def test_each_network_read_is_whole_events(serve: Serve, script: ScriptFac
                 data = data[2:]
                 ended = not block
                 if block:
-                    found += parse_sse(block)
-    assert join_text(found[:-1]) == (GRINNING + "é word!") * 100
-    assert found[-1] == "[DONE]"
+                    events += parse_sse(block)
+    assert join_text(events[:-1]) == (GRINNING + "é word!") * 100
+    assert events[-1] == "[DONE]"
 
 
-async def test_first_event_is_there_while_the_model_still_runs(
+async def test_first_event_is_sent_while_the_model_runs(
     serve: Serve, script: ScriptFactory
 ) -> None:  # R29
     server = await serve(script({"pieces": ["first", HANG, "second"]}))
@@ -230,11 +230,11 @@ async def test_first_event_is_there_while_the_model_still_runs(
     await server.events.wait(RequestEnded)
 
 
-async def test_interval_gathers_text_but_sends_the_first_at_once(
+async def test_stream_interval_merges_deltas_after_the_first(
     serve: Serve, script: ScriptFactory
 ) -> None:  # R29
     pieces = [{"text": f"{number} ", "delay_ms": 2} for number in range(50)]
-    # Time for the first to be sent, also on a busy machine.
+    # Time to send the first token, also on a busy machine.
     pieces[1]["delay_ms"] = 300
     path = script({"pieces": pieces})
     texts = {}
@@ -242,8 +242,8 @@ async def test_interval_gathers_text_but_sends_the_first_at_once(
         server = await serve(path, stream_interval_ms=interval)
         async with server.client() as client:
             response = await client.post(ROUTE, json={"prompt": "x", "stream": True})
-        found = parse_chunks(response.content)
-        texts[interval] = [chunk["choices"][0]["text"] for chunk in found][:-1]
+        chunks = parse_chunks(response.content)
+        texts[interval] = [chunk["choices"][0]["text"] for chunk in chunks][:-1]
     assert "".join(texts[0.0]) == "".join(texts[500.0])
     assert texts[500.0][0] == "0 "
     assert len(texts[500.0]) <= 3 < len(texts[0.0])
@@ -291,18 +291,18 @@ async def test_error_after_the_first_token_is_an_event_and_then_the_end(
     async with server.client() as client:
         response = await client.post(ROUTE, json={"prompt": "bad", "stream": True})
         assert response.status_code == 200
-        *text, error = parse_chunks(response.content)
-        assert join_text(text) == "so far"
+        *chunks, error = parse_chunks(response.content)
+        assert join_text(chunks) == "so far"
         assert error["error"]["message"] == "out of memory"
         assert error["error"]["code"] == 500
-        assert all(chunk["choices"][0]["finish_reason"] is None for chunk in text)
-        # A whole answer has no place for half of one.
+        assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
+        # A complete answer cannot hold partial text, so the request fails.
         assert (await client.post(ROUTE, json={"prompt": "bad"})).status_code == 500
         assert (await client.post(ROUTE, json={"prompt": "good"})).status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "setting_name"),
     [
         ("request_timeout_s", "REQUEST_TIMEOUT_S"),
         ("prefill_timeout_s", "PREFILL_TIMEOUT_S"),
@@ -310,7 +310,7 @@ async def test_error_after_the_first_token_is_an_event_and_then_the_end(
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_timeout_before_the_first_token_is_504(
-    serve: Serve, script: ScriptFactory, setting: str, words: str, stream: bool
+    serve: Serve, script: ScriptFactory, setting: str, setting_name: str, stream: bool
 ) -> None:  # R30
     server = await serve(script({"pieces": [HANG]}), **{setting: 0.1})
     async with server.client() as client:
@@ -318,17 +318,17 @@ async def test_timeout_before_the_first_token_is_504(
     assert response.status_code == 504
     error = response.json()["error"]
     assert (error["type"], error["code"]) == ("timeout_error", 504)
-    assert words in error["message"]
+    assert setting_name in error["message"]
     await server.wait_until_idle()
 
 
 @pytest.mark.long_except("request_timeout_s-REQUEST_TIMEOUT_S")
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "setting_name"),
     [("request_timeout_s", "REQUEST_TIMEOUT_S"), ("stall_timeout_s", "STALL_TIMEOUT_S")],
 )
 async def test_timeout_after_the_first_token_is_an_event_and_then_the_end(
-    serve: Serve, script: ScriptFactory, setting: str, words: str
+    serve: Serve, script: ScriptFactory, setting: str, setting_name: str
 ) -> None:  # R30
     server = await serve(script({"pieces": ["so far", HANG]}), **{setting: 0.5})
     async with server.client() as client:
@@ -336,7 +336,7 @@ async def test_timeout_after_the_first_token_is_an_event_and_then_the_end(
         *text, error = parse_chunks(response.content)
         assert join_text(text) == "so far"
         assert error["error"]["code"] == 504
-        assert words in error["error"]["message"]
+        assert setting_name in error["error"]["message"]
         assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 504
     await server.wait_until_idle()
 
@@ -344,19 +344,19 @@ async def test_timeout_after_the_first_token_is_an_event_and_then_the_end(
 async def test_streams_side_by_side_keep_their_own_text(serve: Serve) -> None:  # R31
     server = await serve()
 
-    async def one(number: int) -> None:
-        words = " ".join(f"{number}.{index}" for index in range(50))
+    async def check_answers(number: int) -> None:
+        prompt = " ".join(f"{number}.{index}" for index in range(50))
         async with server.client() as client:
             for stream in (True, False):
-                response = await client.post(ROUTE, json={"prompt": words, "stream": stream})
+                response = await client.post(ROUTE, json={"prompt": prompt, "stream": stream})
                 text = (
                     join_text(parse_chunks(response.content))
                     if stream
                     else response.json()["choices"][0]["text"]
                 )
-                assert text == words
+                assert text == prompt
 
-    await asyncio.gather(*(one(number) for number in range(12)))
+    await asyncio.gather(*(check_answers(number) for number in range(12)))
 
 
 async def test_models(serve: Serve) -> None:

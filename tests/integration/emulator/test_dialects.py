@@ -1,4 +1,4 @@
-"""The other families of routes: /v3, the oracle's bare ones, and what they have beside."""
+"""The other families of routes: /v3, the oracle's routes without a prefix, and extra routes."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import join_text, parse_chunks
 
 TURNS = {"messages": [{"role": "user", "content": "hi"}]}
-SAID = {"pieces": ["Hello", " there"]}
+HELLO_SCRIPT = {"pieces": ["Hello", " there"]}
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3", ""])
 async def test_each_family_answers(prefix: str, serve: Serve, script: ScriptFactory) -> None:
     # R1, R33
-    server = await serve(script(SAID), model_name="tiny")
+    server = await serve(script(HELLO_SCRIPT), model_name="tiny")
     async with server.client() as client:
         for path, body in (("completions", {"prompt": "hi"}), ("chat/completions", TURNS)):
-            asked: dict[str, Any] = {"model": "tiny", **body}
-            whole = (await client.post(f"{prefix}/{path}", json=asked)).json()
-            streamed = await client.post(f"{prefix}/{path}", json=asked | {"stream": True})
-            found = parse_chunks(streamed.content)
-            assert join_text(found) == "Hello there"
-            [choice] = whole["choices"]
-            said = choice["text"] if "text" in choice else choice["message"]["content"]
-            assert said == "Hello there"
-            # R22: unasked only where OpenAI's own text clients look for it.
-            assert ("usage" in found[-1]) is (prefix == "/v1")
+            request: dict[str, Any] = {"model": "tiny", **body}
+            answer = (await client.post(f"{prefix}/{path}", json=request)).json()
+            streamed = await client.post(f"{prefix}/{path}", json=request | {"stream": True})
+            chunks = parse_chunks(streamed.content)
+            assert join_text(chunks) == "Hello there"
+            [choice] = answer["choices"]
+            text = choice["text"] if "text" in choice else choice["message"]["content"]
+            assert text == "Hello there"
+            # R22: by default, only /v1 sends the usage, where OpenAI's text clients read it.
+            assert ("usage" in chunks[-1]) is (prefix == "/v1")
         assert (await client.get(f"{prefix}/models")).json()["data"][0]["id"] == "tiny"
         assert (await client.get(f"{prefix}/models/tiny")).json()["id"] == "tiny"
         assert (await client.get(f"{prefix}/models/a/b")).status_code == 404
 
 
-async def test_model_server_wants_a_model(serve: Serve) -> None:
+async def test_model_server_route_requires_a_model(serve: Serve) -> None:
     # R7
     server = await serve()
     async with server.client() as client:
@@ -48,19 +48,21 @@ async def test_model_server_wants_a_model(serve: Serve) -> None:
         assert refused.json()["error"]["message"] == "model must be given"
 
 
-async def test_oracle_says_the_role_each_time(serve: Serve, script: ScriptFactory) -> None:
+async def test_oracle_route_sends_the_role_in_each_chunk(
+    serve: Serve, script: ScriptFactory
+) -> None:
     # R36
-    server = await serve(script(SAID | {"delay_ms": 5}))
+    server = await serve(script(HELLO_SCRIPT | {"delay_ms": 5}))
     async with server.client() as client:
-        found = parse_chunks(
+        chunks = parse_chunks(
             (await client.post("/chat/completions", json=TURNS | {"stream": True})).content
         )
-    said = [chunk["choices"][0]["delta"] for chunk in found]
-    assert {delta["role"] for delta in said if "content" in delta} == {"assistant"}
-    assert said[-1] == {}
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert {delta["role"] for delta in deltas if "content" in delta} == {"assistant"}
+    assert deltas[-1] == {}
 
 
-async def test_oracle_has_names_for_errors(serve: Serve) -> None:
+async def test_oracle_route_has_named_error_codes(serve: Serve) -> None:
     # R7, R53
     server = await serve(model_name="tiny")
     async with server.client() as client:
@@ -73,14 +75,14 @@ async def test_oracle_has_names_for_errors(serve: Serve) -> None:
 
 async def test_eleventh_chat_of_a_minute_is_refused(serve: Serve, script: ScriptFactory) -> None:
     # R41
-    server = await serve(script(SAID))
+    server = await serve(script(HELLO_SCRIPT))
     async with server.client() as client:
         key = {"authorization": "Bearer one"}
         for number in range(10):
-            answer = await client.post("/chat/completions", json=TURNS, headers=key)
-            assert answer.status_code == 200
-            assert answer.headers["x-ratelimit-limit"] == "10"
-            assert answer.headers["x-ratelimit-remaining"] == str(9 - number)
+            response = await client.post("/chat/completions", json=TURNS, headers=key)
+            assert response.status_code == 200
+            assert response.headers["x-ratelimit-limit"] == "10"
+            assert response.headers["x-ratelimit-remaining"] == str(9 - number)
         stream = TURNS | {"stream": True}
         refused = await client.post("/chat/completions", json=stream, headers=key)
         assert refused.status_code == 429
@@ -91,14 +93,14 @@ async def test_eleventh_chat_of_a_minute_is_refused(serve: Serve, script: Script
         assert error["code"] == "rate_limit_exceeded"
         assert error["message"] == f"Rate limit exceeded. Try again in {wait_s} seconds."
         assert error["details"] == {"retry_after": wait_s}
-        # Others have their own, and the other routes none.
+        # Each key has its own limit, and the other routes have none.
         other = {"authorization": "Bearer two"}
-        answers = [
+        responses = [
             await client.post("/chat/completions", json=TURNS, headers=other),
             await client.post("/v1/chat/completions", json=TURNS, headers=key),
             await client.post("/completions", json={"prompt": "x"}, headers=key),
         ]
-        assert {answer.status_code for answer in answers} == {200}
+        assert {response.status_code for response in responses} == {200}
 
 
 async def test_no_limit_where_none_is_set(serve: Serve) -> None:
@@ -108,35 +110,37 @@ async def test_no_limit_where_none_is_set(serve: Serve) -> None:
             assert (await client.post("/chat/completions", json=TURNS)).status_code == 200
 
 
-def test_a_limit_that_cannot_be_read_is_told() -> None:
+def test_invalid_rate_limit_is_a_setting_error() -> None:
     settings = EmulatorSettings(engine="scripted", rate_limit_chat="often", job_db=":memory:")
     with pytest.raises(SettingError, match="RATE_LIMIT_CHAT: "):
         build_components(settings, Engine(settings.engine_config()))
 
 
-async def test_system_status_tells_how_it_goes(serve: Serve, script: ScriptFactory) -> None:
+async def test_system_status_reports_models_and_performance(
+    serve: Serve, script: ScriptFactory
+) -> None:
     # R42
-    server = await serve(script(SAID), model_name="tiny")
+    server = await serve(script(HELLO_SCRIPT), model_name="tiny")
     async with server.client() as client:
         await client.post("/v1/completions", json={"prompt": "x"})
-        said = (await client.get("/system/status")).json()
-    assert said["status"] == "operational"
-    assert said["models"] == [{"id": "tiny", "status": "ready"}]
-    assert said["uptime"] >= 0
-    assert said["performance"]["requests_per_minute"] > 0
-    assert said["performance"]["throughput_tokens_per_second"] > 0
-    assert said["performance"]["avg_latency_ms"] >= 0
+        status = (await client.get("/system/status")).json()
+    assert status["status"] == "operational"
+    assert status["models"] == [{"id": "tiny", "status": "ready"}]
+    assert status["uptime"] >= 0
+    assert status["performance"]["requests_per_minute"] > 0
+    assert status["performance"]["throughput_tokens_per_second"] > 0
+    assert status["performance"]["avg_latency_ms"] >= 0
 
 
-async def test_text_to_tokens_and_back(serve: Serve) -> None:
+async def test_tokenize_and_detokenize(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        told = (await client.post("/tokenize", json={"prompt": "one two"})).json()
-        assert (told["count"], len(told["tokens"])) == (2, 2)
-        assert told["max_model_len"] == 4096
+        tokenized = (await client.post("/tokenize", json={"prompt": "one two"})).json()
+        assert (tokenized["count"], len(tokenized["tokens"])) == (2, 2)
+        assert tokenized["max_model_len"] == 4096
         of_chat = (await client.post("/tokenize", json=TURNS)).json()
         assert of_chat["count"] > 2
-        back = (await client.post("/detokenize", json={"tokens": [1, 2]})).json()
-        assert back == {"prompt": "1 2"}
+        detokenized = (await client.post("/detokenize", json={"tokens": [1, 2]})).json()
+        assert detokenized == {"prompt": "1 2"}
         for path, body in (("/tokenize", {"prompt": 1}), ("/detokenize", {"tokens": ["a"]})):
             assert (await client.post(path, json=body)).status_code == 400

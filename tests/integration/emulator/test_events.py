@@ -25,8 +25,8 @@ HANG = {"hang_s": 3600}
 TALK: dict[str, Any] = {"prompt": "talk", "sampling_params": {"stream": True}}
 
 
-class Events:
-    """The events of one connection."""
+class EventStream:
+    """The server-sent events of one connection."""
 
     def __init__(self, wire: RawConnection) -> None:
         self._wire = wire
@@ -43,102 +43,104 @@ class Events:
         return self._blocks.pop(0)
 
     async def rest(self) -> list[str]:
-        found = []
+        blocks = []
         while block := await self.next():
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
 
 @asynccontextmanager
-async def listening(
-    server: Server, job_id: str, last: str | None = None, path: str = "/v2/other"
-) -> AsyncIterator[Events]:
+async def open_stream(
+    server: Server, job_id: str, last_event_id: str | None = None, path: str = "/v2/other"
+) -> AsyncIterator[EventStream]:
     headers = "accept: text/event-stream\r\n"
-    if last is not None:
-        headers += f"last-event-id: {last}\r\n"
+    if last_event_id is not None:
+        headers += f"last-event-id: {last_event_id}\r\n"
     with await RawConnection.connect(server.port) as wire:
         await wire.send(build_request_head("GET", f"{path}/stream/{job_id}", headers))
-        status, found = await wire.read_head()
+        status, response_headers = await wire.read_head()
         assert status == 200
-        assert found["content-type"] == "text/event-stream; charset=utf-8"
-        assert found["cache-control"] == "no-cache"
-        events = Events(wire)
+        assert response_headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert response_headers["cache-control"] == "no-cache"
+        events = EventStream(wire)
         assert await events.next() == ": open"
         yield events
 
 
-def ended(block: str) -> dict[str, Any]:
-    kind, last, data = block.split("\n")
-    assert (kind, last) == ("event: end", "id: end")
-    shown: dict[str, Any] = json.loads(data.removeprefix("data: "))
-    return shown
+def parse_end_event(block: str) -> dict[str, Any]:
+    name, event_id, data = block.split("\n")
+    assert (name, event_id) == ("event: end", "id: end")
+    job: dict[str, Any] = json.loads(data.removeprefix("data: "))
+    return job
 
 
-async def test_events_arrive_while_the_job_runs(serve: Serve) -> None:
+async def test_events_are_sent_while_the_job_runs(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         job_id, worker = await submit_job(client), ScriptedWorker(client)
-        async with listening(server, job_id) as events:
-            job = await worker.take_job()
+        async with open_stream(server, job_id) as events:
+            leased_job = await worker.take_job()
             for number, output in enumerate(["a", {"text": "é\n\n"}, None], 1):
-                await worker.send_chunks(job, output)
-                mark, data = (await events.next()).split("\n")
-                assert mark == f"id: 1.{number}"
+                await worker.send_chunks(leased_job, output)
+                event_id, data = (await events.next()).split("\n")
+                assert event_id == f"id: 1.{number}"
                 assert json.loads(data.removeprefix("data: ")) == {"output": output}
-            await worker.post_result(job, output=[1])
-            shown = ended(await events.next())
-            assert shown == (await client.get(f"/v2/other/status/{job_id}")).json()
+            await worker.post_result(leased_job, output=[1])
+            job = parse_end_event(await events.next())
+            assert job == (await client.get(f"/v2/other/status/{job_id}")).json()
             assert await events.next() == ""
         # Events take nothing from a client that asks for JSON.
         drained = (await client.get(f"/v2/other/stream/{job_id}")).json()
         assert [item["output"] for item in drained["stream"]] == ["a", {"text": "é\n\n"}, None]
 
 
-async def test_every_listener_hears_everything(serve: Serve) -> None:
+async def test_each_client_receives_all_events(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         job_id, worker = await submit_job(client), ScriptedWorker(client)
         job = await worker.take_job()
         await worker.send_chunks(job, *range(5))
-        async with listening(server, job_id) as first, listening(server, job_id) as second:
+        async with open_stream(server, job_id) as first, open_stream(server, job_id) as second:
             await worker.send_chunks(job, *range(5, 10))
             await worker.post_result(job, output=None)
             for events in (first, second):
-                *said, end = await events.rest()
-                assert said == [f'id: 1.{at + 1}\ndata: {{"output":{at}}}' for at in range(10)]
-                assert ended(end)["status"] == "COMPLETED"
+                *blocks, end = await events.rest()
+                assert blocks == [
+                    f'id: 1.{number + 1}\ndata: {{"output":{number}}}' for number in range(10)
+                ]
+                assert parse_end_event(end)["status"] == "COMPLETED"
 
 
-async def test_client_that_comes_back_goes_on_behind_its_last_event(serve: Serve) -> None:
+async def test_reconnecting_client_resumes_after_its_last_event(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         job_id, worker = await submit_job(client), ScriptedWorker(client)
         job = await worker.take_job()
         await worker.send_chunks(job, "a", "b")
-        async with listening(server, job_id) as events:
+        async with open_stream(server, job_id) as events:
             assert await events.next() == 'id: 1.1\ndata: {"output":"a"}'
         await server.wait_until_no_requests()
-        async with listening(server, job_id, last="1.1") as events:
+        async with open_stream(server, job_id, last_event_id="1.1") as events:
             assert await events.next() == 'id: 1.2\ndata: {"output":"b"}'
             await worker.post_result(job, output=None)
-            assert ended(await events.next())["status"] == "COMPLETED"
-        # As an EventSource does when it is not closed; 204 is what stops it.
+            assert parse_end_event(await events.next())["status"] == "COMPLETED"
+        # An EventSource that is not closed reconnects; only a 204 stops it.
         headers = {"accept": "text/event-stream", "last-event-id": "end"}
         response = await client.get(f"/v2/other/stream/{job_id}", headers=headers)
         assert (response.status_code, response.content) == (204, b"")
 
 
-@pytest.mark.parametrize("last", ["x", "1", "1.x", "1.2.3", "-1.1", "9" * 5000 + ".1"])
-async def test_last_event_id_of_another_stream_is_400(serve: Serve, last: str) -> None:
+@pytest.mark.parametrize("last_event_id", ["x", "1", "1.x", "1.2.3", "-1.1", "9" * 5000 + ".1"])
+async def test_last_event_id_of_another_stream_is_400(serve: Serve, last_event_id: str) -> None:
     server = await serve()
     async with server.client() as client:
-        headers = {"accept": "text/event-stream", "last-event-id": last}
+        headers = {"accept": "text/event-stream", "last-event-id": last_event_id}
         response = await client.get(f"/v2/other/stream/{await submit_job(client)}", headers=headers)
     assert response.status_code == 400
     assert read_reason(response.json()).startswith("Last-Event-ID must be the id of")
 
 
-async def test_lost_worker_is_told_by_a_restart(serve: Serve) -> None:
+async def test_lost_worker_sends_a_restart_event(serve: Serve) -> None:
     server = await serve(worker_grace_s=0)
     async with server.client() as client:
         job_id, lost, other = (
@@ -147,7 +149,7 @@ async def test_lost_worker_is_told_by_a_restart(serve: Serve) -> None:
             ScriptedWorker(client, name="w2"),
         )
         await lost.send_chunks(await lost.take_job(), "a", "b")
-        async with listening(server, job_id) as events:
+        async with open_stream(server, job_id) as events:
             for number in (1, 2):
                 assert (await events.next()).startswith(f"id: 1.{number}\n")
             await lost.drop_connection(server)
@@ -155,12 +157,12 @@ async def test_lost_worker_is_told_by_a_restart(serve: Serve) -> None:
             assert job["id"] == job_id
             await other.send_chunks(job, "a")
             assert await events.next() == "event: restart\ndata: {}"
-            # An attempt may have gone to nobody in between.
-            mark, data = (await events.next()).split("\n")
-            assert mark in ("id: 2.1", "id: 3.1")
+            # An attempt may have been dispatched to a dropped connection in between.
+            event_id, data = (await events.next()).split("\n")
+            assert event_id in ("id: 2.1", "id: 3.1")
             assert data == 'data: {"output":"a"}'
             await other.post_result(job, output=["a"])
-            assert ended(await events.next())["workerId"] == "w2"
+            assert parse_end_event(await events.next())["workerId"] == "w2"
 
 
 async def test_silence_is_filled_with_comments(
@@ -172,45 +174,45 @@ async def test_silence_is_filled_with_comments(
     server = await serve()
     async with server.client() as client:
         job_id = await submit_job(client)
-        async with listening(server, job_id) as events:
+        async with open_stream(server, job_id) as events:
             assert [await events.next() for _ in range(3)] == [": still here"] * 3
             await client.post(f"/v2/other/cancel/{job_id}")
             *comments, end = await events.rest()
             assert set(comments) <= {": still here"}
-            assert ended(end) == {
+            assert parse_end_event(end) == {
                 "id": job_id,
                 "status": "CANCELLED",
                 "message": "the job was cancelled before a worker took it",
             }
 
 
-async def test_end_tells_what_became_of_the_job(serve: Serve) -> None:
+async def test_end_event_has_the_status_and_the_error(serve: Serve) -> None:
     server = await serve(min_execution_timeout_ms=1)
     async with server.client() as client:
         worker = ScriptedWorker(client)
         failed = await submit_job(client)
-        async with listening(server, failed) as events:
+        async with open_stream(server, failed) as events:
             await worker.post_result(await worker.take_job(), error="it broke")
-            shown = ended(await events.next())
-            assert (shown["status"], shown["error"]) == ("FAILED", "it broke")
+            job = parse_end_event(await events.next())
+            assert (job["status"], job["error"]) == ("FAILED", "it broke")
         late = await submit_job(client, policy={"executionTimeout": 1_000})
-        async with listening(server, late) as events:
+        async with open_stream(server, late) as events:
             await worker.send_chunks(await worker.take_job(), "so far")
             assert (await events.next()).startswith("id: 1.1\n")
-            shown = ended(await events.next())
-            assert shown["status"] == "TIMED_OUT"
-            assert "executionTimeout" in shown["error"]
+            job = parse_end_event(await events.next())
+            assert job["status"] == "TIMED_OUT"
+            assert "executionTimeout" in job["error"]
 
 
-async def test_job_whose_time_is_over_is_gone(serve: Serve) -> None:
+async def test_expired_job_sends_a_gone_event(serve: Serve) -> None:
     server = await serve(min_job_ttl_ms=1)
     async with server.client() as client:
         job_id = await submit_job(client, policy={"ttl": 200})
-        async with listening(server, job_id) as events:
+        async with open_stream(server, job_id) as events:
             assert await events.rest() == ["event: gone\ndata: {}"]
 
 
-async def test_listeners_that_leave_leave_nothing(serve: Serve) -> None:
+async def test_disconnected_clients_leave_no_open_requests(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         job_id = await submit_job(client)
@@ -226,7 +228,7 @@ async def test_listeners_that_leave_leave_nothing(serve: Serve) -> None:
             for wire in wires:
                 wire.close(reset=reset)
             await server.wait_until_no_requests()
-        # The job is as it was.
+        # The job is unchanged.
         assert (await client.get(f"/v2/other/status/{job_id}")).json()["status"] == "IN_QUEUE"
 
 
@@ -238,7 +240,7 @@ async def test_local_worker_streams_as_it_generates(
     server = await serve(script({"pieces": ["one ", HANG]}), stream_mode=mode)
     async with server.client() as client:
         job_id = (await client.post("/run", json={"input": TALK})).json()["id"]
-        async with listening(server, job_id, path=path) as events:
+        async with open_stream(server, job_id, path=path) as events:
             assert "one " in await events.next()
             status = (await client.get(f"{path}/status/{job_id}")).json()
             assert status["status"] == "IN_PROGRESS"
@@ -246,6 +248,6 @@ async def test_local_worker_streams_as_it_generates(
             assert drained["status"] == "IN_PROGRESS"
             assert "one " in json.dumps(drained["stream"])
             await client.post(f"{path}/cancel/{job_id}")
-            assert ended(await events.next())["status"] == "CANCELLED"
+            assert parse_end_event(await events.next())["status"] == "CANCELLED"
         async with asyncio.timeout(DEADLINE_S):
             await server.wait_until_idle()

@@ -1,4 +1,4 @@
-"""What a client can do once a job is sent: take it back, run it again, look at the queue."""
+"""Routes for submitted jobs: cancel, retry, purge, reset, health and requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_cancel_stops_a_job_that_runs(
         assert (await get_status(client, job_id, prefix))["status"] == "CANCELLED"
 
 
-async def test_cancel_again_changes_nothing(serve: Serve) -> None:
+async def test_repeated_cancel_changes_nothing(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         job_id = await submit_job(client)
@@ -58,8 +58,10 @@ async def test_cancel_again_changes_nothing(serve: Serve) -> None:
         for _ in range(3):
             response = await client.post(f"{OTHER}/cancel/{job_id}", json={})
             assert (response.status_code, response.json()) == (200, cancelled)
-        at_once = await asyncio.gather(*(client.post(f"{OTHER}/cancel/{job_id}") for _ in range(5)))
-        assert {response.status_code for response in at_once} == {200}
+        responses = await asyncio.gather(
+            *(client.post(f"{OTHER}/cancel/{job_id}") for _ in range(5))
+        )
+        assert {response.status_code for response in responses} == {200}
         assert await get_status(client, job_id) == cancelled
         assert await get_job_counts(client) == {
             "completed": 0,
@@ -79,7 +81,7 @@ async def test_cancel_of_a_job_that_has_ended_leaves_its_result(serve: Serve) ->
         assert await get_status(client, job["id"], "") == job
 
 
-async def test_worker_is_told_to_stop_and_its_late_result_ignored(serve: Serve) -> None:
+async def test_cancel_stops_the_worker_and_its_late_result_is_ignored(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         job_id, worker = await submit_job(client), ScriptedWorker(client)
@@ -89,9 +91,9 @@ async def test_worker_is_told_to_stop_and_its_late_result_ignored(serve: Serve) 
         assert stops.json() == {"jobsToStop": [job_id]}
         late = await client.post(f"{OTHER}/job-done/w1/{job_id}", json={"output": "late"})
         assert late.status_code == 200
-        shown = await get_status(client, job["id"])
-        assert shown["status"] == "CANCELLED"
-        assert "output" not in shown
+        status = await get_status(client, job["id"])
+        assert status["status"] == "CANCELLED"
+        assert "output" not in status
 
 
 async def test_cancel_of_a_runsync_is_on_disk_first(serve: Serve, tmp_path: Path) -> None:
@@ -102,8 +104,8 @@ async def test_cancel_of_a_runsync_is_on_disk_first(serve: Serve, tmp_path: Path
         job_id = (await ScriptedWorker(client).take_job())["id"]
         response = await client.post(f"{OTHER}/cancel/{job_id}")
         assert response.json() == {"id": job_id, "status": "CANCELLED"}
-        with contextlib.closing(sqlite3.connect(database)) as found:
-            rows = found.execute("SELECT id, status FROM jobs").fetchall()
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            rows = connection.execute("SELECT id, status FROM jobs").fetchall()
         assert (await waiting).json()["status"] == "CANCELLED"
     assert rows == [(job_id, "CANCELLED")]
 
@@ -112,7 +114,7 @@ async def test_cancel_of_a_runsync_is_on_disk_first(serve: Serve, tmp_path: Path
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-async def test_failed_job_runs_again_under_its_id(
+async def test_retry_runs_a_failed_job_under_the_same_id(
     serve: Serve, script: ScriptFactory, prefix: str
 ) -> None:
     bad = {"pieces": ["so far", {"error": "out of memory"}]}
@@ -123,20 +125,20 @@ async def test_failed_job_runs_again_under_its_id(
         for _ in range(2):
             response = await client.post(f"{prefix}/retry/{job_id}")
             assert response.json() == {"id": job_id, "status": "IN_QUEUE"}
-            shown = await wait_for_status(client, job_id, "FAILED", prefix)
-            assert "out of memory" in shown["error"]
+            status = await wait_for_status(client, job_id, "FAILED", prefix)
+            assert "out of memory" in status["error"]
         counts = await get_job_counts(client, "/v2/default")
         assert (counts["failed"], counts["retried"]) == (1, 1)
 
 
-async def test_retry_drops_what_there_was(serve: Serve) -> None:
+async def test_retry_drops_the_output_of_the_first_attempt(serve: Serve) -> None:
     server = await serve(min_execution_timeout_ms=1)
     async with server.client() as client:
         worker = ScriptedWorker(client)
         job_id = await submit_job(client, policy={"executionTimeout": 1_000})
         await worker.send_chunks(await worker.take_job(), "first")
-        shown = await wait_for_status(client, job_id, "TIMED_OUT")
-        assert "executionTimeout" in shown["error"]
+        status = await wait_for_status(client, job_id, "TIMED_OUT")
+        assert "executionTimeout" in status["error"]
         await client.post(f"{OTHER}/retry/{job_id}")
         assert await get_status(client, job_id) == {"id": job_id, "status": "IN_QUEUE"}
         job = await worker.take_job()
@@ -147,7 +149,7 @@ async def test_retry_drops_what_there_was(serve: Serve) -> None:
         assert stream == {"status": "COMPLETED", "stream": [{"output": "second"}]}
 
 
-async def test_only_what_failed_can_be_run_again(serve: Serve) -> None:
+async def test_only_failed_jobs_can_be_retried(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         worker = ScriptedWorker(client)
@@ -173,13 +175,13 @@ async def test_only_what_failed_can_be_run_again(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-async def test_purge_takes_back_what_waits_and_leaves_what_runs(
+async def test_purge_cancels_queued_jobs_and_leaves_running_ones(
     serve: Serve, script: ScriptFactory, prefix: str
 ) -> None:
     server = await serve(script({"pieces": ["a", HANG]}, slots=1))
     async with server.client() as client:
         running, *waiting = [await submit_job(client, prefix) for _ in range(4)]
-        elsewhere = await submit_job(client)
+        other_job = await submit_job(client)
         await server.events.wait(RequestStarted)
         sync = asyncio.create_task(client.post(f"{prefix}/runsync", json={"input": INPUT}))
         await server.wait_until(lambda: len(server.tasks) == 1)
@@ -189,9 +191,9 @@ async def test_purge_takes_back_what_waits_and_leaves_what_runs(
         for job_id in waiting:
             assert await get_status(client, job_id, prefix) == {"id": job_id, "status": "CANCELLED"}
         assert (await get_status(client, running, prefix))["status"] == "IN_PROGRESS"
-        assert (await get_status(client, elsewhere))["status"] == "IN_QUEUE"
-        again = await client.post(f"{prefix}/purge-queue", json={})
-        assert again.json() == {"removed": 0, "status": "completed"}
+        assert (await get_status(client, other_job))["status"] == "IN_QUEUE"
+        second_response = await client.post(f"{prefix}/purge-queue", json={})
+        assert second_response.json() == {"removed": 0, "status": "completed"}
         assert server.events.of(RequestStarted)[1:] == []
 
 
@@ -202,7 +204,7 @@ async def test_reset_cancels_and_removes_all_jobs_of_the_endpoint(
     server = await serve(script({"pieces": ["a", HANG]}, slots=1))
     async with server.client() as client:
         jobs = [await submit_job(client, prefix) for _ in range(3)]
-        elsewhere = await submit_job(client)
+        other_job = await submit_job(client)
         await server.events.wait(RequestStarted)
         sync = asyncio.create_task(client.post(f"{prefix}/runsync", json={"input": INPUT}))
         await server.wait_until(lambda: len(server.tasks) == 1)
@@ -214,9 +216,9 @@ async def test_reset_cancels_and_removes_all_jobs_of_the_endpoint(
         for job_id in jobs:
             assert (await client.get(f"{prefix}/status/{job_id}")).status_code == 404
         assert (await client.get(f"{prefix}/requests")).json() == {"requests": []}
-        assert (await get_status(client, elsewhere))["status"] == "IN_QUEUE"
-        again = await client.post(f"{prefix}/reset", json={})
-        assert again.json() == {"removed": 0, "status": "completed"}
+        assert (await get_status(client, other_job))["status"] == "IN_QUEUE"
+        second_response = await client.post(f"{prefix}/reset", json={})
+        assert second_response.json() == {"removed": 0, "status": "completed"}
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -229,22 +231,22 @@ async def test_health_counts_jobs_and_workers(serve: Serve, method: str) -> None
         await worker.post_result(await worker.take_job(), output=1)
         await worker.post_result(await worker.take_job(), error="no")
         await worker.take_job()
-        shown = (await client.request(method, f"{OTHER}/health")).json()
-        assert shown["jobs"] == {
+        health = (await client.request(method, f"{OTHER}/health")).json()
+        assert health["jobs"] == {
             "completed": 1,
             "failed": 1,
             "inProgress": 1,
             "inQueue": 2,
             "retried": 0,
         }
-        assert shown["workers"].keys() >= {"idle", "initializing", "ready", "running", "throttled"}
-        assert shown["workers"]["running"] == 1
+        assert health["workers"].keys() >= {"idle", "initializing", "ready", "running", "throttled"}
+        assert health["workers"]["running"] == 1
         unknown = (await client.request(method, "/v2/never-named/health")).json()
         assert set(unknown["jobs"].values()) | set(unknown["workers"].values()) == {0}
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_requests_are_listed_newest_first_and_shown_with_their_input(
+async def test_requests_are_listed_newest_first_and_single_ones_have_their_input(
     serve: Serve, method: str
 ) -> None:
     server = await serve()
@@ -256,8 +258,8 @@ async def test_requests_are_listed_newest_first_and_shown_with_their_input(
         )
         await submit_job(client, "/v2/third")
         await worker.post_result(await worker.take_job(), output={"ok": True})
-        shown = (await client.request(method, f"{OTHER}/requests")).json()
-        assert shown == {
+        requests = (await client.request(method, f"{OTHER}/requests")).json()
+        assert requests == {
             "requests": [await get_status(client, second), await get_status(client, first)]
         }
         done = (await client.request(method, f"{OTHER}/requests/{first}")).json()

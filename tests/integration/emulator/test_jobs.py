@@ -21,8 +21,8 @@ INPUT: dict[str, Any] = {"prompt": "hello there", "sampling_params": {"max_token
 PREFIXES = ["", "/v2/default"]
 
 
-async def ended(client: httpx2.AsyncClient, job_id: str, prefix: str = "") -> dict[str, Any]:
-    """Ask for a job until it has ended, as RunPod's clients do."""
+async def wait_for_end(client: httpx2.AsyncClient, job_id: str, prefix: str = "") -> dict[str, Any]:
+    """Poll a job's status until it has ended, as RunPod's clients do."""
     async with asyncio.timeout(20):
         while True:
             job: dict[str, Any] = (await client.get(f"{prefix}/status/{job_id}")).json()
@@ -30,7 +30,7 @@ async def ended(client: httpx2.AsyncClient, job_id: str, prefix: str = "") -> di
                 return job
 
 
-def comparable(output: dict[str, Any]) -> dict[str, Any]:
+def without_varying_fields(output: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in output.items() if key not in ("id", "timings")}
 
 
@@ -46,24 +46,24 @@ async def test_run_and_runsync_give_the_same_output(
         assert accepted.status_code == 200
         assert accepted.json().keys() == {"id", "status"}
         assert accepted.json()["status"] == "IN_QUEUE"
-        job = await ended(client, accepted.json()["id"], prefix)
+        job = await wait_for_end(client, accepted.json()["id"], prefix)
         response = await client.post(f"{prefix}/runsync", json=body)
-        # It can be looked up afterwards, too, by either form of the route.
-        for form in PREFIXES:
-            later = await client.get(f"{form}/status/{response.json()['id']}")
+        # Both forms of the status route return the ended job.
+        for other_prefix in PREFIXES:
+            later = await client.get(f"{other_prefix}/status/{response.json()['id']}")
             assert later.json() == response.json()
     assert response.status_code == 200
-    at_once = response.json()
-    assert at_once["id"].startswith("sync-")
+    sync_job = response.json()
+    assert sync_job["id"].startswith("sync-")
     assert not job["id"].startswith("sync-")
-    for found in (job, at_once):
-        assert found["status"] == "COMPLETED"
-        assert found["workerId"] == "local"
-        assert found["output"]["id"] == found["id"]
-        assert type(found["delayTime"]) is int
-        assert type(found["executionTime"]) is int
-        assert "error" not in found
-    assert comparable(job["output"]) == comparable(at_once["output"])
+    for ended_job in (job, sync_job):
+        assert ended_job["status"] == "COMPLETED"
+        assert ended_job["workerId"] == "local"
+        assert ended_job["output"]["id"] == ended_job["id"]
+        assert type(ended_job["delayTime"]) is int
+        assert type(ended_job["executionTime"]) is int
+        assert "error" not in ended_job
+    assert without_varying_fields(job["output"]) == without_varying_fields(sync_job["output"])
     output = job["output"]
     assert output["streaming"] is stream
     (choice,) = output["choices"]
@@ -79,10 +79,10 @@ async def test_endpoint_id_is_a_setting(serve: Serve) -> None:
         for path in ("/v2/mine", ""):
             job = (await client.post(f"{path}/runsync", json={"input": INPUT})).json()
             assert job["status"] == "COMPLETED"
-        # No other has a worker here.
+        # No other endpoint has a worker here.
         response = await client.post("/v2/default/run", json={"input": INPUT})
-        found = await client.get(f"/v2/default/status/{response.json()['id']}")
-        assert found.json()["status"] == "IN_QUEUE"
+        status = await client.get(f"/v2/default/status/{response.json()['id']}")
+        assert status.json()["status"] == "IN_QUEUE"
         assert (await client.get(f"/status/{response.json()['id']}")).status_code == 404
 
 
@@ -100,7 +100,7 @@ async def test_failure_is_one_string_and_the_next_job_is_served(
     fault = {"when": "bad", "pieces": ["so far", {"error": "out of memory"}]}
     server = await serve(script(fault, {}))
     async with server.client() as client:
-        for job_input, words in (
+        for job_input, message in (
             ({"prompt": "bad"}, "out of memory"),
             ({"prompt": ""}, "input.prompt must be a non-empty string"),
             ({"prompt": "x", "sampling_params": {"top_p": 2}}, "input.sampling_params.top_p"),
@@ -112,11 +112,11 @@ async def test_failure_is_one_string_and_the_next_job_is_served(
             assert response.status_code == 200
             job = response.json()
             assert job["status"] == "FAILED"
-            assert words in job["error"]
+            assert message in job["error"]
             assert "output" not in job
             assert "Traceback" not in response.text
             accepted = (await client.post("/run", json={"input": job_input})).json()
-            failed = await ended(client, accepted["id"])
+            failed = await wait_for_end(client, accepted["id"])
             assert (failed["status"], failed["error"]) == ("FAILED", job["error"])
         good = (await client.post("/runsync", json={"input": INPUT})).json()
         assert good["status"] == "COMPLETED"
@@ -134,15 +134,15 @@ async def test_wait_ends_and_the_job_goes_on(serve: Serve, script: ScriptFactory
     server = await serve(script({"pieces": [{"text": "late", "delay_ms": 1300}]}))
     loop = asyncio.get_running_loop()
     async with server.client() as client:
-        asked = loop.time()
+        sent_at = loop.time()
         job = (await client.post("/runsync?wait=1000", json={"input": INPUT})).json()
-        assert loop.time() - asked >= 1
+        assert loop.time() - sent_at >= 1
         assert job["status"] == "IN_PROGRESS"
         assert "output" not in job
-        # Its id is known now, so it is one of those that are kept.
+        # The client has the job's id now, so the job is kept and listed.
         (listed,) = (await client.get("/requests")).json()["requests"]
         assert listed["id"] == job["id"]
-        job = await ended(client, job["id"])
+        job = await wait_for_end(client, job["id"])
         assert job["output"]["choices"][0]["text"] == "late"
 
 
@@ -174,8 +174,8 @@ async def test_wait_within_bounds(serve: Serve) -> None:
         for wait in ("1000", "300000"):
             response = await client.post(f"/runsync?wait={wait}", json={"input": INPUT})
             assert response.json()["status"] == "COMPLETED"
-            again = await client.get(f"/status-sync/{response.json()['id']}?wait={wait}")
-            assert again.json() == response.json()
+            status = await client.get(f"/status-sync/{response.json()['id']}?wait={wait}")
+            assert status.json() == response.json()
 
 
 @pytest.mark.long_except("GET-/v2/default", "POST-")
@@ -192,10 +192,10 @@ async def test_status_sync_waits_for_the_end(
             "id": job_id,
             "status": "IN_QUEUE",
         }
-        asked = asyncio.create_task(client.request(method, path))
+        response = asyncio.create_task(client.request(method, path))
         await server.wait_until(lambda: len(server.tasks) == 1)
         await gate.open()
-        assert (await asked).json()["status"] == "COMPLETED"
+        assert (await response).json()["status"] == "COMPLETED"
 
 
 async def test_jobs_wait_in_the_queue_while_the_model_loads(serve: Serve, gate: Gate) -> None:
@@ -209,7 +209,7 @@ async def test_jobs_wait_in_the_queue_while_the_model_loads(serve: Serve, gate: 
         assert not sync.done()
         await gate.open()
         for job_id in ids:
-            assert (await ended(client, job_id))["status"] == "COMPLETED"
+            assert (await wait_for_end(client, job_id))["status"] == "COMPLETED"
         assert (await sync).json()["status"] == "COMPLETED"
 
 
@@ -218,10 +218,10 @@ async def test_jobs_beyond_the_slots_wait_in_the_queue(serve: Serve, script: Scr
     async with server.client() as client:
         ids = [(await client.post("/run", json={"input": INPUT})).json()["id"] for _ in range(4)]
         await server.events.wait(RequestStarted, 2)
-        found = [(await client.get(f"/status/{job_id}")).json() for job_id in ids]
-    assert [job["status"] for job in found] == ["IN_PROGRESS"] * 2 + ["IN_QUEUE"] * 2
-    assert ["delayTime" in job for job in found] == [True, True, False, False]
-    assert not any("executionTime" in job for job in found)
+        jobs = [(await client.get(f"/status/{job_id}")).json() for job_id in ids]
+    assert [job["status"] for job in jobs] == ["IN_PROGRESS"] * 2 + ["IN_QUEUE"] * 2
+    assert ["delayTime" in job for job in jobs] == [True, True, False, False]
+    assert not any("executionTime" in job for job in jobs)
 
 
 async def test_full_store_is_429_with_retry_after(serve: Serve, gate: Gate) -> None:
@@ -234,42 +234,42 @@ async def test_full_store_is_429_with_retry_after(serve: Serve, gate: Gate) -> N
             assert int(response.headers["retry-after"]) >= 1
             assert "jobs" in read_reason(response.json())
         await gate.open()
-        # What has been kept for long enough makes room.
+        # A job whose retention has passed is deleted, which makes room.
         await wait_until_deleted(client, ids[0])
         for _ in range(9):
             # A result that was delivered makes room at once.
             assert (await client.post("/runsync", json={"input": INPUT})).status_code == 200
 
 
-async def test_many_jobs_at_once_all_end_with_their_own_text(serve: Serve) -> None:
+async def test_concurrent_jobs_end_with_their_own_text(serve: Serve) -> None:
     server = await serve()
     limits = httpx2.Limits(max_connections=20)
     async with server.client(limits=limits) as client:
 
-        async def one(number: int) -> None:
+        async def check_job(number: int) -> None:
             job_input = {"prompt": f"this is number {number}"}
             if number % 2:
                 job = (await client.post("/runsync", json={"input": job_input})).json()
             else:
                 accepted = (await client.post("/run", json={"input": job_input})).json()
-                job = await ended(client, accepted["id"])
+                job = await wait_for_end(client, accepted["id"])
             assert job["output"]["choices"][0]["text"] == job_input["prompt"]
 
-        await asyncio.gather(*(one(number) for number in range(60)))
+        await asyncio.gather(*(check_job(number) for number in range(60)))
 
 
 @pytest.mark.parametrize("route", ["/run", "/runsync"])
-async def test_line_of_a_call_names_the_job_it_made(
+async def test_access_log_line_of_a_submission_has_the_job_id(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:  # R55
-    bound: list[dict[str, Any]] = []
+    contexts: list[dict[str, Any]] = []
     logger = logging.getLogger("emulator.middleware.request_id")
     monkeypatch.setattr(logger, "isEnabledFor", lambda level: True)
-    monkeypatch.setattr(logger, "log", lambda *said, **extra: bound.append(get_contextvars()))
+    monkeypatch.setattr(logger, "log", lambda *args, **extra: contexts.append(get_contextvars()))
     server = await serve()
     async with server.client() as client:
         # One after the other on one connection.
         ids = [(await client.post(route, json={"input": INPUT})).json()["id"] for _ in range(2)]
         await client.get("/health")
         await server.wait_until_no_requests()
-    assert [each.get("job_id") for each in bound] == [*ids, None]
+    assert [context.get("job_id") for context in contexts] == [*ids, None]

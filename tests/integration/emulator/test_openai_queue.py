@@ -29,7 +29,7 @@ LOCAL, OTHER = "/v2/default/openai/v1", "/v2/other/openai/v1"
 MODES = ("aggregate", "generator")
 TURNS = [{"role": "user", "content": "say it"}]
 HANG = {"hang_s": 3600}
-# What is another in each answer.
+# Fields whose values differ from answer to answer.
 VARYING = {"id", "created", "request_id"}
 CHAT_CHUNK = {
     "id": "chatcmpl-1",
@@ -40,21 +40,23 @@ CHAT_CHUNK = {
 }
 
 
-def steady(value: Any) -> Any:
-    """Return an answer without what is another in each."""
+def without_varying_fields(value: Any) -> Any:
+    """Return an answer without the fields that differ from answer to answer."""
     if isinstance(value, dict):
-        return {key: steady(each) for key, each in value.items() if key not in VARYING}
-    return [steady(each) for each in value] if isinstance(value, list) else value
+        return {
+            key: without_varying_fields(each) for key, each in value.items() if key not in VARYING
+        }
+    return [without_varying_fields(each) for each in value] if isinstance(value, list) else value
 
 
-async def settled(server: Server) -> None:
-    """Wait until nothing runs and no job is left that has not ended."""
+async def wait_until_settled(server: Server) -> None:
+    """Wait until the server is idle and all jobs have ended."""
     await server.wait_until_idle()
     async with server.client() as client:
         async with asyncio.timeout(10):
             while True:
-                found = await get_job_counts(client, "/v2/default")
-                if not found["inProgress"] and not found["inQueue"]:
+                counts = await get_job_counts(client, "/v2/default")
+                if not counts["inProgress"] and not counts["inQueue"]:
                     return
                 await asyncio.sleep(0.005)
 
@@ -83,7 +85,7 @@ async def test_answer_is_that_of_the_direct_route(
         queued = await client.post(LOCAL + route, json=body)
         assert direct.status_code == queued.status_code == 200
         assert queued.headers["content-type"] == "application/json"
-        assert steady(queued.json()) == steady(direct.json())
+        assert without_varying_fields(queued.json()) == without_varying_fields(direct.json())
         if "input" in body or isinstance(body.get("prompt"), list):
             return
         streamed = await client.post(LOCAL + route, json=body | {"stream": True})
@@ -91,11 +93,11 @@ async def test_answer_is_that_of_the_direct_route(
         assert streamed.headers["content-type"].startswith("text/event-stream")
         assert streamed.headers["cache-control"] == "no-cache"
         assert streamed.headers["x-accel-buffering"] == "no"
-        found = parse_chunks(streamed.content)
+        chunks = parse_chunks(streamed.content)
         # R24
         choice = queued.json()["choices"][0]
-        assert join_text(found) == (choice["text"] if "text" in choice else TEXT)
-        assert found[-1]["usage"] == queued.json()["usage"]
+        assert join_text(chunks) == (choice["text"] if "text" in choice else TEXT)
+        assert chunks[-1]["usage"] == queued.json()["usage"]
 
 
 TEXT = "Good day you 😀"
@@ -109,15 +111,15 @@ async def test_several_prompts_are_streamed_where_that_is_set(
     body = {"prompt": ["one", "two"], "stream": True}
     async with server.client() as client:
         for prefix in ("/v1", LOCAL):
-            answer = await client.post(f"{prefix}/completions", json=body)
+            response = await client.post(f"{prefix}/completions", json=body)
             if not allowed:
-                assert answer.status_code == 400
+                assert response.status_code == 400
                 continue
-            said = ["", ""]
-            for chunk in parse_chunks(answer.content):
+            texts = ["", ""]
+            for chunk in parse_chunks(response.content):
                 for choice in chunk["choices"]:
-                    said[choice["index"]] += choice["text"]
-            assert said == ["Good day"] * 2
+                    texts[choice["index"]] += choice["text"]
+            assert texts == ["Good day"] * 2
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -138,7 +140,7 @@ async def test_stream_arrives_while_the_job_runs(
         # R31: it is stopped when its client leaves.
         (ended,) = await server.events.wait(RequestEnded)
         assert ended.aborted
-    await settled(server)
+    await wait_until_settled(server)
 
 
 async def test_other_jobs_of_an_aggregating_worker_do_not_stream(
@@ -178,7 +180,7 @@ async def test_error_is_that_of_the_direct_route(
         queued = await client.post(f"{LOCAL}/completions", json=body | {"stream": stream})
     assert direct.status_code == queued.status_code == status
     assert queued.headers["content-type"] == "application/json"
-    assert steady(queued.json()) == steady(direct.json())
+    assert without_varying_fields(queued.json()) == without_varying_fields(direct.json())
     assert queued.json()["error"]["param"] == param
     assert queued.json()["error"]["request_id"] == queued.headers["x-request-id"]
 
@@ -211,7 +213,7 @@ async def test_engine_that_did_not_start_is_unavailable(
             direct = await client.post("/v1/completions", json=body)
             queued = await client.post(f"{LOCAL}/completions", json=body)
             assert direct.status_code == queued.status_code == 503
-            assert steady(queued.json()) == steady(direct.json())
+            assert without_varying_fields(queued.json()) == without_varying_fields(direct.json())
             assert queued.headers["retry-after"] == direct.headers["retry-after"]
 
 
@@ -224,7 +226,7 @@ async def test_time_limit_of_the_job(serve: Serve, script: ScriptFactory, stream
         response = await client.post(f"{LOCAL}/completions", json={"prompt": "x", "stream": stream})
     assert response.status_code == 504
     assert response.json()["error"]["message"] == "the call took the worker longer than 0.2 s"
-    await settled(server)
+    await wait_until_settled(server)
 
 
 async def test_models_of_the_local_worker_are_known_while_it_loads(
@@ -248,7 +250,7 @@ async def test_models_by_job_are_the_same(serve: Serve) -> None:
         job = {"input": {"openai_route": "/v1/models", "openai_input": {}}}
         by_job = (await client.post("/runsync", json=job)).json()["output"]
         known = (await client.get(f"{LOCAL}/models")).json()
-    assert steady(by_job) == steady(known)
+    assert without_varying_fields(by_job) == without_varying_fields(known)
 
 
 async def test_route_that_the_worker_does_not_know(serve: Serve) -> None:
@@ -259,26 +261,26 @@ async def test_route_that_the_worker_does_not_know(serve: Serve) -> None:
     assert "/v1/audio/speech" in response.json()["error"]["message"]
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refused requests -----------------------------------------------------------------------------
 
 
-async def test_body_is_checked_as_elsewhere(serve: Serve) -> None:  # R53
+async def test_body_is_checked_as_on_the_direct_route(serve: Serve) -> None:  # R53
     server = await serve(max_body_mb=0.001)
     async with server.client() as client:
         path = f"{LOCAL}/completions"
-        labelled = {"content-type": "application/json"}
-        sent = [
-            await client.post(path, content=b"{", headers=labelled),
+        headers = {"content-type": "application/json"}
+        responses = [
+            await client.post(path, content=b"{", headers=headers),
             await client.post(
                 path, content=b"{}", headers={"content-type": "text/plain", "origin": server.url}
             ),
             await client.post(path, json={"prompt": "x" * 2000}),
             await client.post(path, json=[1]),
             await client.post(f"{path}?wait=5", json={"prompt": "x"}),
-            await client.post(path, content=b'{"a":' * 300 + b"1" + b"}" * 300, headers=labelled),
+            await client.post(path, content=b'{"a":' * 300 + b"1" + b"}" * 300, headers=headers),
         ]
-    assert [each.status_code for each in sent] == [400, 415, 413, 400, 400, 413]
-    assert sent[4].json()["error"]["param"] == "wait"
+    assert [response.status_code for response in responses] == [400, 415, 413, 400, 400, 413]
+    assert responses[4].json()["error"]["param"] == "wait"
 
 
 async def test_key_is_needed_where_there_are_keys(serve: Serve) -> None:  # R52
@@ -287,12 +289,12 @@ async def test_key_is_needed_where_there_are_keys(serve: Serve) -> None:  # R52
         for method, path in (("POST", "completions"), ("GET", "models"), ("GET", "models/x")):
             url = f"{LOCAL}/{path}"
             assert (await client.request(method, url, json={"prompt": "x"})).status_code == 401
-            known = {"authorization": "Bearer secret"}
-            answer = await client.request(method, url, json={"prompt": "x"}, headers=known)
-            assert answer.status_code == (404 if path == "models/x" else 200)
+            with_key = {"authorization": "Bearer secret"}
+            response = await client.request(method, url, json={"prompt": "x"}, headers=with_key)
+            assert response.status_code == (404 if path == "models/x" else 200)
 
 
-async def test_full_queue_is_told(serve: Serve) -> None:  # R54
+async def test_full_queue_returns_429(serve: Serve) -> None:  # R54
     server = await serve(max_jobs=1)
     async with server.client() as client, asyncio.TaskGroup() as group:
         waiting = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
@@ -321,17 +323,17 @@ async def test_worker_that_joins_answers(serve: Serve) -> None:
     async with server.client() as client, asyncio.TaskGroup() as group:
         worker = ScriptedWorker(client)
         body = {"messages": TURNS, "unknown": {"to": "us"}}
-        asked = group.create_task(client.post(f"{OTHER}/chat/completions", json=body))
+        completion = group.create_task(client.post(f"{OTHER}/chat/completions", json=body))
         job = await worker.take_job()
         assert job["input"] == {"openai_route": "/v1/chat/completions", "openai_input": body}
         assert job.keys() == {"id", "input"}
         await worker.post_result(job, output=[{"object": "chat.completion", "choices": []}])
-        assert (await asked).json() == {"object": "chat.completion", "choices": []}
+        assert (await completion).json() == {"object": "chat.completion", "choices": []}
 
 
 @pytest.mark.long_except("7")
 @pytest.mark.parametrize("size", [1, 7, 1000])
-async def test_workers_chunks_are_whole_events_on_the_wire(serve: Serve, size: int) -> None:  # R29
+async def test_each_chunk_on_the_wire_holds_complete_events(serve: Serve, size: int) -> None:  # R29
     server = await serve()
     event = f"data: {json.dumps(CHAT_CHUNK, ensure_ascii=False)}\r\n\r\n"
     text = event * 3 + "data: [DONE]\r\n\r\n"
@@ -341,26 +343,26 @@ async def test_workers_chunks_are_whole_events_on_the_wire(serve: Serve, size: i
             await wire.post(f"{OTHER}/chat/completions", {"messages": TURNS, "stream": True})
             job = await worker.take_job()
 
-            async def say() -> None:
-                for at in range(0, len(text), size):
-                    await worker.send_chunks(job, text[at : at + size])
+            async def send_pieces() -> None:
+                for start in range(0, len(text), size):
+                    await worker.send_chunks(job, text[start : start + size])
                 await worker.post_result(job, output=[])
 
-            saying = asyncio.create_task(say())
+            sending = asyncio.create_task(send_pieces())
             status, _ = await wire.read_head()
             assert status == 200
-            found: list[Any] = []
+            events: list[Any] = []
             while block := await wire.read_chunk():
-                # Each write alone is something that can be read.
-                found += parse_sse(block)
-            await saying
-    assert found == [CHAT_CHUNK] * 3 + ["[DONE]"]
+                # Each chunk can be parsed without the others.
+                events += parse_sse(block)
+            await sending
+    assert events == [CHAT_CHUNK] * 3 + ["[DONE]"]
 
 
 async def test_client_that_leaves_stops_the_worker(serve: Serve) -> None:  # R31
     server = await serve()
     async with server.client() as client:
-        # A worker each: what it had only just been given it is told to stop twice.
+        # One worker per case: a job that has just been dispatched is stopped twice.
         for name, body in (("w1", {"prompt": "x"}), ("w2", {"prompt": "x", "stream": True})):
             worker = ScriptedWorker(client, name=name)
             with await RawConnection.connect(server.port) as wire:
@@ -369,24 +371,24 @@ async def test_client_that_leaves_stops_the_worker(serve: Serve) -> None:  # R31
                 if "stream" in body:
                     await worker.send_chunks(job, "data: 1\n\n")
                     await wire.read_until(b"data: 1\n\n")
-            told = await client.get(f"/v2/other/job-stop/{name}")
-            assert told.json() == {"jobsToStop": [job["id"]]}
-            shown = await client.get(f"/v2/other/status/{job['id']}")
-            assert shown.json()["status"] == "CANCELLED"
+            stops = await client.get(f"/v2/other/job-stop/{name}")
+            assert stops.json() == {"jobsToStop": [job["id"]]}
+            status = await client.get(f"/v2/other/status/{job['id']}")
+            assert status.json()["status"] == "CANCELLED"
 
 
 async def test_job_is_as_any_other_job(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client, asyncio.TaskGroup() as group:
-        asked = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
+        completion = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
         job = await ScriptedWorker(client).take_job()
-        shown = (await client.get(f"/v2/other/status/{job['id']}")).json()
-        assert (shown["status"], shown["workerId"]) == ("IN_PROGRESS", "w1")
+        job_status = (await client.get(f"/v2/other/status/{job['id']}")).json()
+        assert (job_status["status"], job_status["workerId"]) == ("IN_PROGRESS", "w1")
         cancelled = await client.post(f"/v2/other/cancel/{job['id']}")
         assert cancelled.json()["status"] == "CANCELLED"
-        answer = await asked
-        assert answer.status_code == 499
-        assert answer.json()["error"]["type"] == "cancelled_error"
+        response = await completion
+        assert response.status_code == 499
+        assert response.json()["error"]["type"] == "cancelled_error"
 
 
 # -- clients that leave, or stop reading ----------------------------------------------------------
@@ -402,7 +404,7 @@ async def test_client_that_reads_nothing_and_leaves(serve: Serve, script: Script
         await server.wait_until(lambda: connection.flow.write_paused)
     (ended,) = await server.events.wait(RequestEnded)
     assert ended.aborted
-    await settled(server)
+    await wait_until_settled(server)
 
 
 async def test_client_that_never_reads_costs_its_own_answer_only(
@@ -414,9 +416,9 @@ async def test_client_that_never_reads_costs_its_own_answer_only(
         await wire.post(f"{LOCAL}/completions", {"prompt": "leave", "stream": True})
         await server.events.wait(RequestEnded)
         async with server.client() as client:
-            answer = await client.post(f"{LOCAL}/completions", json={"prompt": "all is well"})
-            assert answer.json()["choices"][0]["text"] == "all is well"
-    await settled(server)
+            response = await client.post(f"{LOCAL}/completions", json={"prompt": "all is well"})
+            assert response.json()["choices"][0]["text"] == "all is well"
+    await wait_until_settled(server)
 
 
 async def test_random_disconnects_leave_nothing(
@@ -426,37 +428,39 @@ async def test_random_disconnects_leave_nothing(
     server = await serve(script(talk, {}, slots=3))
     rng = random.Random(scale)
 
-    async def leave() -> None:
+    async def disconnect() -> None:
         with await RawConnection.connect(server.port) as wire:
             body = {"prompt": "leave", "stream": rng.random() < 0.7}
             await wire.post(f"{LOCAL}/completions", body)
             await asyncio.sleep(rng.random() * 0.1)
             wire.close(reset=rng.random() < 0.5)
 
-    async def stays(number: int) -> None:
+    async def complete(number: int) -> None:
         async with server.client() as client:
             body = {"prompt": f"all is well {number}", "stream": True}
-            answer = await client.post(f"{LOCAL}/completions", json=body)
-        assert join_text(parse_chunks(answer.content)) == f"all is well {number}"
+            response = await client.post(f"{LOCAL}/completions", json=body)
+        assert join_text(parse_chunks(response.content)) == f"all is well {number}"
 
     for _ in range(10 * scale):
-        await asyncio.gather(*[leave() for _ in range(4)], stays(rng.randrange(1000)))
-    await settled(server)
+        await asyncio.gather(*[disconnect() for _ in range(4)], complete(rng.randrange(1000)))
+    await wait_until_settled(server)
     assert server.events.of(RequestStarted)
 
 
-async def test_many_at_a_time_get_each_their_own(serve: Serve, script: ScriptFactory) -> None:
+async def test_concurrent_clients_get_their_own_answers(
+    serve: Serve, script: ScriptFactory
+) -> None:
     server = await serve(script({"delay_ms": 1}, slots=4))
     async with server.client(limits=httpx2.Limits(max_connections=100)) as client:
 
         async def ask(number: int) -> None:
-            words = f"number {number} of a hundred"
-            body = {"prompt": words, "stream": number % 2 == 0}
-            answer = await client.post(f"{LOCAL}/completions", json=body)
+            prompt = f"number {number} of a hundred"
+            body = {"prompt": prompt, "stream": number % 2 == 0}
+            response = await client.post(f"{LOCAL}/completions", json=body)
             if body["stream"]:
-                assert join_text(parse_chunks(answer.content)) == words
+                assert join_text(parse_chunks(response.content)) == prompt
             else:
-                assert answer.json()["choices"][0]["text"] == words
+                assert response.json()["choices"][0]["text"] == prompt
 
         await asyncio.gather(*[ask(number) for number in range(100)])
-    await settled(server)
+    await wait_until_settled(server)

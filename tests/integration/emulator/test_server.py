@@ -1,4 +1,4 @@
-"""What stands around the routes: keys, names, limits and failures on purpose, over HTTP."""
+"""API keys, request ids, limits, injected faults and timeouts of the server, over HTTP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEY = {"authorization": "Bearer secret-key"}
 TAKE, TAKE_BATCH = "/v2/default/job-take/w", "/v2/default/job-take-batch/w"
 
 
-# -- keys (R52) ------------------------------------------------------------------------------------
+# -- keys (R52) -----------------------------------------------------------------------------------
 
 
 async def test_every_route_but_the_open_ones_needs_a_key(serve: Serve) -> None:
@@ -41,22 +41,22 @@ async def test_every_route_but_the_open_ones_needs_a_key(serve: Serve) -> None:
         for path, methods in paths.items():
             if path == "/health":
                 continue
-            names = ("job_id", "worker", "model", "route", "file_id", "batch_id", "response_id")
-            filled = path.format(endpoint="default", **dict.fromkeys(names, "x"))
+            parameters = ("job_id", "worker", "model", "route", "file_id", "batch_id", "response_id")
+            url = path.format(endpoint="default", **dict.fromkeys(parameters, "x"))
             for method in methods:
-                refused = await client.request(method, filled)
+                refused = await client.request(method, url)
                 assert refused.status_code == 401, path
                 assert read_reason(refused.json()).startswith("an API key is needed")
                 for value in ("Bearer secret-key", "other"):
-                    let_in = await client.request(method, filled, headers={"authorization": value})
-                    assert let_in.status_code != 401, path
+                    accepted = await client.request(method, url, headers={"authorization": value})
+                    assert accepted.status_code != 401, path
 
 
 async def test_openai_client_with_and_without_the_key(serve: Serve) -> None:
     server = await serve(api_keys="secret-key")
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="secret-key") as client:
-        answer = await client.completions.create(model="scripted", prompt="hello")
-        assert answer.choices[0].text == "hello"
+        completion = await client.completions.create(model="scripted", prompt="hello")
+        assert completion.choices[0].text == "hello"
     wrong = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
     async with wrong:
         with pytest.raises(openai.AuthenticationError, match="an API key is needed"):
@@ -80,7 +80,7 @@ async def test_no_key_reaches_the_log(serve: Serve, caplog: pytest.LogCaptureFix
     assert "secret-key" not in caplog.text
 
 
-# -- names (R55) -----------------------------------------------------------------------------------
+# -- request ids (R55) ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,20 +95,22 @@ async def test_no_key_reaches_the_log(serve: Serve, caplog: pytest.LogCaptureFix
         ("GET", "/health/", 307),
     ],
 )
-async def test_every_answer_has_the_name(serve: Serve, method: str, path: str, status: int) -> None:
+async def test_every_response_has_the_request_id(
+    serve: Serve, method: str, path: str, status: int
+) -> None:
     server = await serve(poll_hold_s=0.01, local_worker=False)
     async with server.client() as client:
         named = await client.request(method, path, headers={"x-request-id": "my-name"})
         assert (named.status_code, named.headers["x-request-id"]) == (status, "my-name")
-        made = await client.request(method, path)
-        assert len(made.headers["x-request-id"]) == 32
+        unnamed = await client.request(method, path)
+        assert len(unnamed.headers["x-request-id"]) == 32
         if status >= 400:
             body = named.json()
-            found = body if isinstance(body["error"], str) else body["error"]
-            assert found["request_id"] == "my-name"
+            error = body if isinstance(body["error"], str) else body["error"]
+            assert error["request_id"] == "my-name"
 
 
-async def test_stream_has_the_name_once(serve: Serve) -> None:
+async def test_stream_has_its_request_id_in_one_header(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         body = {"prompt": "a b", "stream": True}
@@ -117,22 +119,22 @@ async def test_stream_has_the_name_once(serve: Serve) -> None:
     assert join_text(parse_chunks(response.content)) == "a b"
 
 
-# -- RunPod's limits -------------------------------------------------------------------------------
+# -- RunPod's limits ------------------------------------------------------------------------------
 
 
-async def test_runpods_limits_are_off_unless_asked_for(serve: Serve) -> None:
-    for on in (False, True):
-        server = await serve(runpod_rate_limits=on)
+async def test_runpods_rate_limits_are_off_by_default(serve: Serve) -> None:
+    for enabled in (False, True):
+        server = await serve(runpod_rate_limits=enabled)
         async with server.client() as client:
-            found = [(await client.post("/purge-queue")).status_code for _ in range(5)]
-        assert found == ([200, 200, 429, 429, 429] if on else [200] * 5)
+            statuses = [(await client.post("/purge-queue")).status_code for _ in range(5)]
+        assert statuses == ([200, 200, 429, 429, 429] if enabled else [200] * 5)
 
 
-# -- failures on purpose ---------------------------------------------------------------------------
+# -- injected faults ------------------------------------------------------------------------------
 
 
-async def handed_in(server: Server, path: str) -> int:
-    """Post as a worker does, again when the connection breaks; return how often that was."""
+async def post_result_until_accepted(server: Server, path: str) -> int:
+    """Post a result until the server accepts it; return the number of dropped connections."""
     async with server.client() as client:
         for broken in range(100):
             try:
@@ -144,15 +146,15 @@ async def handed_in(server: Server, path: str) -> int:
     raise AssertionError("it was never taken")
 
 
-async def test_dropped_post_was_not_taken_and_is_when_sent_again(serve: Serve) -> None:
+async def test_dropped_post_is_accepted_when_it_is_repeated(serve: Serve) -> None:
     server = await serve(fault_drop_post=0.7, fault_seed=3, local_worker=False)
     broken = 0
     async with server.client() as client:
         for _ in range(10):
-            sent = (await client.post("/run", json={"input": 1})).json()["id"]
-            assert (await client.get(TAKE)).json()["id"] == sent
-            broken += await handed_in(server, f"/v2/default/job-done/w/{sent}")
-            assert (await client.get(f"/status/{sent}")).json()["output"] == "done"
+            job_id = (await client.post("/run", json={"input": 1})).json()["id"]
+            assert (await client.get(TAKE)).json()["id"] == job_id
+            broken += await post_result_until_accepted(server, f"/v2/default/job-done/w/{job_id}")
+            assert (await client.get(f"/status/{job_id}")).json()["output"] == "done"
     assert broken > 5
 
 
@@ -161,123 +163,131 @@ async def test_lost_lease_goes_to_the_next_and_the_first_is_ignored(serve: Serve
     lost = 0
     async with server.client() as client:
         for path in (TAKE, TAKE_BATCH) * 5:
-            sent = (await client.post("/run", json={"input": 1})).json()["id"]
+            job_id = (await client.post("/run", json={"input": 1})).json()["id"]
             for number in range(50):
                 await client.get(path)
-                done = await client.post(f"/v2/default/job-done/w/{sent}", json={"output": number})
+                done = await client.post(
+                    f"/v2/default/job-done/w/{job_id}", json={"output": number}
+                )
                 if "ignored" not in done.json():
                     break
                 lost += 1
-            found = (await client.get(f"/status/{sent}")).json()
-            assert (found["status"], found["output"]) == ("COMPLETED", number)
+            job = (await client.get(f"/status/{job_id}")).json()
+            assert (job["status"], job["output"]) == ("COMPLETED", number)
     assert lost > 3
 
 
-async def test_openai_client_gets_past_what_fails_now_and_then(serve: Serve) -> None:
+async def test_openai_client_retries_occasional_failures(serve: Serve) -> None:
     server = await serve(fault_429=0.2, fault_500=0.2, fault_seed=5)
     async with openai.AsyncOpenAI(
         base_url=f"{server.url}/v1", api_key="x", max_retries=8
     ) as client:
         client._calculate_retry_timeout = lambda *_: 0.0  # type: ignore[method-assign]
         for _ in range(10):
-            answer = await client.completions.create(model="scripted", prompt="hi")
-            assert answer.choices[0].text == "hi"
+            completion = await client.completions.create(model="scripted", prompt="hi")
+            assert completion.choices[0].text == "hi"
 
 
-# -- the disk --------------------------------------------------------------------------------------
+# -- the disk -------------------------------------------------------------------------------------
 
 
-async def test_disk_that_takes_nothing_is_503_and_health_says_so(
+async def test_locked_database_returns_503_and_degrades_health(
     serve: Serve, tmp_path: Path
 ) -> None:
     server = await serve(job_db=str(tmp_path / "jobs.sqlite3"), local_worker=False)
     await server.engine.ready()
-    # A lock that is held is all of a broken disk that a test can make and mend again.
-    other = sqlite3.connect(tmp_path / "jobs.sqlite3", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with closing(other):
+    # A held lock stands for a broken disk: a test can create and remove it.
+    lock = sqlite3.connect(tmp_path / "jobs.sqlite3", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    with closing(lock):
         async with server.client() as client:
             before = (await client.get("/health")).json()
             assert before["jobs"] == {"database": "ok", "trouble": None, "set_aside": []}
             response = await client.post("/run", json={"input": 1})
             assert response.status_code == 503
             assert int(response.headers["retry-after"]) >= 1
-            said = read_reason(response.json())
-            assert "jobs.sqlite3" in said
+            reason = read_reason(response.json())
+            assert "jobs.sqlite3" in reason
             health = await client.get("/health")
             assert (health.status_code, health.json()["status"]) == (200, "degraded")
-            assert health.json()["jobs"]["trouble"] == said
+            assert health.json()["jobs"]["trouble"] == reason
             assert health.json()["jobs"]["database"] == "unavailable"
-            # What needs no disk goes on.
+            # Requests that need no disk still work.
             assert (await client.post("/v1/completions", json={"prompt": "x"})).status_code == 200
-            other.rollback()
-            taken = await client.post("/run", json={"input": 1})
-            assert taken.status_code == 200
+            lock.rollback()
+            accepted = await client.post("/run", json={"input": 1})
+            assert accepted.status_code == 200
             assert (await client.get("/health")).json()["status"] == "ok"
 
 
-async def test_health_tells_of_the_disk_while_the_model_loads(
+async def test_health_reports_a_locked_database_while_the_model_loads(
     serve: Serve, gate: Gate, tmp_path: Path
 ) -> None:
     server = await serve(gate.path, job_db=str(tmp_path / "jobs.sqlite3"))
     async with server.client() as client:
         before = (await client.get("/health")).json()
-        other = sqlite3.connect(tmp_path / "jobs.sqlite3", isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        with closing(other):
+        lock = sqlite3.connect(tmp_path / "jobs.sqlite3", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        with closing(lock):
             refused = await client.post("/run", json={"input": 1})
             health = await client.get("/health")
-        # Before anything is looked at: its end waits for the load.
+        # Let the model load before any assert: the server's shutdown waits for the load.
         await gate.open()
     assert (before["status"], refused.status_code) == ("loading", 503)
     assert (health.status_code, health.json()["status"]) == (200, "degraded")
     assert health.json()["engine"]["state"] == "loading"
 
 
-async def test_server_that_forgets_says_so(serve: Serve) -> None:
+async def test_health_reports_that_jobs_are_kept_in_memory(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         assert (await client.get("/health")).json()["jobs"]["database"] == "memory"
 
 
-# -- the description -------------------------------------------------------------------------------
+# -- the description ------------------------------------------------------------------------------
 
 
-class Described:
-    """Checks answers against what /openapi.json says of them."""
+class DescriptionCheck:
+    """Checks responses against their description in /openapi.json."""
 
     def __init__(self, description: dict[str, Any]) -> None:
         self._description = description
-        self.seen: set[tuple[str, str, str]] = set()
+        self.responses: set[tuple[str, str, str]] = set()
 
     def check(self, path: str, response: httpx2.Response) -> None:
         method = response.request.method.lower()
         status = str(response.status_code)
-        known = self._description["paths"][path][method]["responses"]
-        assert status in known, (path, status)
-        label = response.headers.get("content-type", "").partition(";")[0]
-        content = known[status].get("content", {})
-        assert (label in content) if response.content else not content, (path, status, label)
-        if label == "application/json":
-            schema = content[label]["schema"] | {"components": self._description["components"]}
+        responses_of_route = self._description["paths"][path][method]["responses"]
+        assert status in responses_of_route, (path, status)
+        media_type = response.headers.get("content-type", "").partition(";")[0]
+        content = responses_of_route[status].get("content", {})
+        assert (media_type in content) if response.content else not content, (
+            path,
+            status,
+            media_type,
+        )
+        if media_type == "application/json":
+            schema = content[media_type]["schema"] | {"components": self._description["components"]}
             jsonschema_rs.validate(schema, response.json())
-        self.seen.add((path, method, status))
+        self.responses.add((path, method, status))
 
 
-async def test_answers_are_as_described(serve: Serve, script: ScriptFactory) -> None:
+async def test_responses_match_the_description(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(
         script({"pieces": ["a", "b"]}), poll_hold_s=0.01, stream_hold_s=0.01, max_run_mb=0.001
     )
     async with server.client() as client:
-        found = Described((await client.get("/openapi.json")).json())
+        description = DescriptionCheck((await client.get("/openapi.json")).json())
 
-        async def ask(method: str, path: str, body: Any = None, **places: str) -> httpx2.Response:
+        async def ask(
+            method: str, path: str, body: Any = None, **parameters: str
+        ) -> httpx2.Response:
             content = None if body is None else json.dumps(body).encode()
             headers = {"content-type": "application/json"}
             response = await client.request(
-                method, path.format(endpoint="e", **places), content=content, headers=headers
+                method, path.format(endpoint="e", **parameters), content=content, headers=headers
             )
-            found.check(path, response)
+            description.check(path, response)
             return response
 
         await ask("GET", "/health")
@@ -314,27 +324,27 @@ async def test_answers_are_as_described(serve: Serve, script: ScriptFactory) -> 
         for batch in ("", "-batch"):
             await ask("POST", f"{base}/run", {"input": 1, "policy": {"ttl": 10_000}})
             taken = (await ask("GET", f"{base}/job-take{batch}/{{worker}}", worker="w")).json()
-            places = {"worker": "w", "job_id": (taken[0] if batch else taken)["id"]}
+            parameters = {"worker": "w", "job_id": (taken[0] if batch else taken)["id"]}
             posts = (
                 f"{base}/job-stream/{{worker}}/{{job_id}}",
                 f"{base}/job-done/{{worker}}/{{job_id}}",
             )
-            await ask("POST", posts[0], {"output": "half"}, **places)
-            await ask("GET", f"{base}/stream/{{job_id}}", job_id=places["job_id"])
-            await ask("POST", posts[1], {"output": 1, "status": "IN_PROGRESS"}, **places)
-            await ask("POST", posts[1], {"error": "no"}, **places)
-            await ask("POST", posts[1], {"output": "late"}, **places)
-            await ask("POST", f"{base}/retry/{{job_id}}", job_id=places["job_id"])
-            await ask("GET", f"{base}/status/{{job_id}}", job_id=places["job_id"])
+            await ask("POST", posts[0], {"output": "half"}, **parameters)
+            await ask("GET", f"{base}/stream/{{job_id}}", job_id=parameters["job_id"])
+            await ask("POST", posts[1], {"output": 1, "status": "IN_PROGRESS"}, **parameters)
+            await ask("POST", posts[1], {"error": "no"}, **parameters)
+            await ask("POST", posts[1], {"output": "late"}, **parameters)
+            await ask("POST", f"{base}/retry/{{job_id}}", job_id=parameters["job_id"])
+            await ask("GET", f"{base}/status/{{job_id}}", job_id=parameters["job_id"])
         await ask("POST", f"{base}/purge-queue")
         await ask("GET", f"{base}/health")
-    assert len(found.seen) > 30
+    assert len(description.responses) > 30
 
 
-# -- connections that take too long ----------------------------------------------------------------
+# -- timeouts of connections ----------------------------------------------------------------------
 
 
-async def closes(wire: RawConnection, within_s: float) -> bytes:
+async def read_until_closed(wire: RawConnection, within_s: float) -> bytes:
     async with asyncio.timeout(within_s):
         try:
             return await wire.read_all()
@@ -342,41 +352,41 @@ async def closes(wire: RawConnection, within_s: float) -> bytes:
             return b""
 
 
-async def test_head_that_does_not_come_to_its_end(serve: Serve) -> None:
+async def test_incomplete_head_times_out(serve: Serve) -> None:
     server = await serve(head_timeout_s=0.3)
     for start in (b"", b"G", b"\r\n", b"GET / HTTP/1.1\r\nhost: localhost\r\nx-a: "):
         with await RawConnection.connect(server.port) as wire:
             await wire.send(start)
-            assert await closes(wire, 3) == b""
+            assert await read_until_closed(wire, 3) == b""
 
 
-async def test_head_byte_by_byte_gets_no_more_time_for_it(serve: Serve) -> None:
+async def test_slow_head_gets_no_extra_time(serve: Serve) -> None:
     server = await serve(head_timeout_s=0.3)
     with await RawConnection.connect(server.port) as wire:
 
-        async def drip() -> None:
+        async def send_slowly() -> None:
             await wire.send(b"GET /health HTTP/1.1\r\n")
             while True:
                 await wire.send(b"x: y\r\n")
                 await asyncio.sleep(0.01)
 
-        task = asyncio.create_task(drip())
-        assert await closes(wire, 3) == b""
+        task = asyncio.create_task(send_slowly())
+        assert await read_until_closed(wire, 3) == b""
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_next_head_on_a_connection_has_its_time_too(serve: Serve) -> None:
+async def test_next_head_on_a_connection_has_its_own_timeout(serve: Serve) -> None:
     server = await serve(head_timeout_s=0.3)
     with await RawConnection.connect(server.port) as wire:
         await wire.send(build_request_head("GET", "/health"))
         assert (await wire.read_response())[0] == 200
-        # An idle connection is not late: nothing of a head is there.
+        # An idle connection does not time out: no head has started.
         await asyncio.sleep(0.5)
         await wire.send(build_request_head("GET", "/health") + b"G")
         assert (await wire.read_response())[0] == 200
         await wire.send(b"E")
-        assert await closes(wire, 3) == b""
+        assert await read_until_closed(wire, 3) == b""
 
 
 async def test_late_next_head_does_not_cut_the_answer_before_it(
@@ -389,9 +399,9 @@ async def test_late_next_head_does_not_cut_the_answer_before_it(
     with await RawConnection.connect(server.port) as wire:
         length = f"content-length: {len(body)}\r\n"
         await wire.send(build_request_head("POST", "/v1/completions", length) + body + b"GET /hea")
-        status, _, answer = await wire.read_response()
-        assert (status, b'"text":"ab"' in answer) == (200, True)
-        assert await closes(wire, 3) == b""
+        status, _, response_body = await wire.read_response()
+        assert (status, b'"text":"ab"' in response_body) == (200, True)
+        assert await read_until_closed(wire, 3) == b""
 
 
 async def test_head_without_end_is_refused_by_its_size(serve: Serve) -> None:
@@ -414,18 +424,18 @@ async def test_large_head_that_is_still_sane_is_taken(serve: Serve) -> None:
         assert (await wire.read_response())[0] == 200
 
 
-async def test_body_that_does_not_come_to_its_end(serve: Serve) -> None:
+async def test_incomplete_body_times_out(serve: Serve) -> None:
     server = await serve(body_timeout_s=0.3, head_timeout_s=60)
     for path in ("/run", "/v1/completions", "/v2/default/job-done/w/j"):
         with await RawConnection.connect(server.port) as wire:
             await wire.send(
                 build_request_head("POST", path, "content-length: 100\r\n") + b'{"input": '
             )
-            await closes(wire, 3)
+            await read_until_closed(wire, 3)
     await server.wait_until_no_requests()
 
 
-async def test_body_that_comes_slowly_and_in_time(serve: Serve) -> None:
+async def test_slow_body_is_accepted_within_its_timeout(serve: Serve) -> None:
     server = await serve(body_timeout_s=2, head_timeout_s=0.1)
     body = b'{"input": 1}'
     with await RawConnection.connect(server.port) as wire:
@@ -440,7 +450,7 @@ async def test_client_that_never_reads_is_cut_off(serve: Serve, script: ScriptFa
     flood = {"pieces": ["bla " * 1000], "repeat": 20_000}
     server = await serve(script(flood, context_length=10**9), read_timeout_s=0.5)
     wire = await RawConnection.connect(server.port, receive_buffer=4096)
-    # Where the flood has overrun the loop there is only an error, and that is soon sent.
+    # If the flood overruns the event loop, only a short error is sent, which always fits.
     body = {"prompt": "x", "stream": True}
     await wire.post("/v1/completions", body, "connection: close\r\n")
     await server.wait_until(lambda: bool(server.tasks))

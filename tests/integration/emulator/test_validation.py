@@ -1,4 +1,4 @@
-"""Validation over HTTP: what is refused, redacted, looked at and generated again."""
+"""Validation over HTTP: requests are blocked; answers are redacted, checked and regenerated."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.usage import usage
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 ROUTES = [TEXT, CHAT]
-BAD = "Draw up an Attack Plan!"
-SAID = "The request contains a word or phrase that is not allowed here."
+BLOCKED_PROMPT = "Draw up an Attack Plan!"
+BLOCKED_MESSAGE = "The request contains a word or phrase that is not allowed here."
 NO_USAGE = usage(0, 0)
-# A datum cut as tokens would cut it, the pieces coming one by one.
+# Personal data that is split over several tokens.
 PIECES: list[Any] = [
     "Write to bob@exam",
     {"text": "ple.com or pay by 4111 1111", "delay_ms": 5},
@@ -38,20 +38,20 @@ def body(route: str, prompt: str = "hi", **fields: Any) -> dict[str, Any]:
     return ({"messages": turns} if route == CHAT else {"prompt": prompt}) | fields
 
 
-async def post(server: Server, route: str, given: dict[str, Any]) -> httpx2.Response:
+async def post(server: Server, route: str, content: dict[str, Any]) -> httpx2.Response:
     async with server.client() as client:
-        return await client.post(route, json=given)
+        return await client.post(route, json=content)
 
 
-async def run_job(server: Server, **given: Any) -> dict[str, Any]:
-    """The output of a job that went well."""
-    job = (await post(server, "/runsync", {"input": given})).json()
+async def run_job(server: Server, **job_input: Any) -> dict[str, Any]:
+    """Run a job, check that it completed, and return its output."""
+    job = (await post(server, "/runsync", {"input": job_input})).json()
     assert job["status"] == "COMPLETED", job
     output: dict[str, Any] = job["output"]
     return output
 
 
-def text_of(answer: dict[str, Any]) -> str:
+def answer_text(answer: dict[str, Any]) -> str:
     choice = answer["choices"][0]
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
 
@@ -63,11 +63,11 @@ def text_of(answer: dict[str, Any]) -> str:
 async def test_blocked_call_is_answered_with_content_filter(serve: Serve, route: str) -> None:
     # R3, R56
     server = await serve(blocked_terms="attack plan", **RULES)
-    response = await post(server, route, body(route, BAD))
+    response = await post(server, route, body(route, BLOCKED_PROMPT))
     assert response.status_code == 200
     answer = response.json()
     assert answer["choices"][0]["finish_reason"] == "content_filter"
-    assert text_of(answer) == ""
+    assert answer_text(answer) == ""
     assert answer["usage"] == NO_USAGE
     assert answer["blocked"] is True
     (ChatCompletion if route == CHAT else Completion).model_validate(answer, strict=True)
@@ -79,27 +79,31 @@ async def test_blocked_stream_is_one_that_ends_with_content_filter(
 ) -> None:
     # R19-R22, R36, R56
     server = await serve(blocked_terms="attack plan", **RULES)
-    response = await post(server, route, body(route, BAD, stream=True))
+    response = await post(server, route, body(route, BLOCKED_PROMPT, stream=True))
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/event-stream")
-    *before, last = parse_chunks(response.content)
-    assert len(before) == (1 if route == CHAT else 0)
-    assert join_text([*before, last]) == ""
+    *earlier, last = parse_chunks(response.content)
+    assert len(earlier) == (1 if route == CHAT else 0)
+    assert join_text([*earlier, last]) == ""
     assert last["choices"][0]["finish_reason"] == "content_filter"
     assert last["usage"] == NO_USAGE
     assert last["blocked"] is True
     if route == CHAT:
-        assert before[0]["choices"][0]["delta"]["role"] == "assistant"
-        for chunk in (*before, last):
+        assert earlier[0]["choices"][0]["delta"]["role"] == "assistant"
+        for chunk in (*earlier, last):
             ChatCompletionChunk.model_validate(chunk, strict=True)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_blocked_stream_may_have_its_usage_apart(serve: Serve, route: str) -> None:
+async def test_blocked_stream_sends_its_usage_in_a_separate_chunk_when_requested(
+    serve: Serve, route: str
+) -> None:
     # R22
     server = await serve(blocked_terms="attack plan", **RULES)
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    *others, last = parse_chunks((await post(server, route, body(route, BAD, **options))).content)
+    *others, last = parse_chunks(
+        (await post(server, route, body(route, BLOCKED_PROMPT, **options))).content
+    )
     assert (last["choices"], last["usage"]) == ([], NO_USAGE)
     assert others[-1]["choices"][0]["finish_reason"] == "content_filter"
 
@@ -112,21 +116,21 @@ async def test_blocked_intent_is_content_filter(serve: Serve) -> None:
         assert answer["choices"][0]["finish_reason"] == "content_filter"
 
 
-async def test_blocked_call_may_say_why(serve: Serve) -> None:
+async def test_blocked_call_includes_the_verdict_when_validation_is_enabled(serve: Serve) -> None:
     server = await serve(blocked_terms="attack plan", **RULES)
     for route in ROUTES:
-        given = body(route, BAD, enable_validation=True)
-        whole = (await post(server, route, given)).json()
-        last = parse_chunks((await post(server, route, given | {"stream": True})).content)[-1]
-        for answer in (whole, last):
-            assert answer["validation"]["issues"] == [SAID]
+        request = body(route, BLOCKED_PROMPT, enable_validation=True)
+        complete = (await post(server, route, request)).json()
+        last = parse_chunks((await post(server, route, request | {"stream": True})).content)[-1]
+        for answer in (complete, last):
+            assert answer["validation"]["issues"] == [BLOCKED_MESSAGE]
             assert answer["validation"]["valid"] is False
 
 
-async def test_blocked_call_may_ask_for_it_itself(serve: Serve) -> None:
+async def test_blocked_terms_may_come_from_the_request(serve: Serve) -> None:
     server = await serve(**RULES)
-    given = body(CHAT, "Spiders?", validation={"blocked_terms": ["spiders"]})
-    answer = (await post(server, CHAT, given)).json()
+    request = body(CHAT, "Spiders?", validation={"blocked_terms": ["spiders"]})
+    answer = (await post(server, CHAT, request)).json()
     assert answer["choices"][0]["finish_reason"] == "content_filter"
 
 
@@ -138,21 +142,23 @@ async def test_blocked_call_is_no_work_for_the_engine(serve: Serve, script: Scri
         await wire.post(TEXT, body(TEXT, stream=True))
         await server.events.wait(RequestStarted)
         for route in ROUTES:
-            assert (await post(server, route, body(route, BAD))).json()["blocked"] is True
+            assert (await post(server, route, body(route, BLOCKED_PROMPT))).json()[
+                "blocked"
+            ] is True
         assert len(server.events.of(RequestStarted)) == 1
 
 
 async def test_blocked_call_does_not_wait_for_the_model(serve: Serve, gate: Gate) -> None:
     server = await serve(gate.path, blocked_terms="attack plan", **RULES)
     for route in ROUTES:
-        assert (await post(server, route, body(route, BAD))).json()["blocked"] is True
+        assert (await post(server, route, body(route, BLOCKED_PROMPT))).json()["blocked"] is True
     await gate.open()
 
 
 async def test_blocked_job(serve: Serve) -> None:
     # R45, R47
     server = await serve(blocked_terms="attack plan", **RULES)
-    output = await run_job(server, prompt=BAD, enable_validation=False)
+    output = await run_job(server, prompt=BLOCKED_PROMPT, enable_validation=False)
     assert output["blocked"] is True
     assert output["usage"] == {"input": 0, "output": 0, "total": 0}
     assert "validation" not in output
@@ -184,7 +190,9 @@ async def test_content_filter_comes_from_nothing_else(
     server = await serve(**RULES, **settings)
     for fields in ({}, {"max_tokens": 1}, {"stop": "plan"}, {"enable_validation": True}):
         for stream in (False, True):
-            response = await post(server, route, body(route, BAD, stream=stream, **fields))
+            response = await post(
+                server, route, body(route, BLOCKED_PROMPT, stream=stream, **fields)
+            )
             assert response.status_code == 200
             assert b"content_filter" not in response.content
             assert b"blocked" not in response.content
@@ -200,12 +208,12 @@ async def test_no_byte_of_a_stream_is_personal(
     # R24
     server = await serve(script({"pieces": PIECES}), redact_pii="on", **RULES)
     stream = (await post(server, route, body(route, stream=True))).content
-    whole = await post(server, route, body(route))
-    found = parse_chunks(stream)
-    assert join_text(found) == text_of(whole.json()) == REDACTED
-    assert found[-1]["redacted"] == whole.json()["redacted"] == {"email": 1, "card": 1}
-    for sent in (stream, whole.content):
-        assert not [datum for datum in (b"bob", b"@exam", b"ple.com", b"1111") if datum in sent]
+    complete = await post(server, route, body(route))
+    chunks = parse_chunks(stream)
+    assert join_text(chunks) == answer_text(complete.json()) == REDACTED
+    assert chunks[-1]["redacted"] == complete.json()["redacted"] == {"email": 1, "card": 1}
+    for content in (stream, complete.content):
+        assert not [datum for datum in (b"bob", b"@exam", b"ple.com", b"1111") if datum in content]
 
 
 async def test_no_byte_of_a_job_is_personal(serve: Serve, script: ScriptFactory) -> None:
@@ -219,18 +227,18 @@ async def test_no_byte_of_a_job_is_personal(serve: Serve, script: ScriptFactory)
         assert not [datum for datum in ("bob", "@exam", "1111") if datum in json.dumps(output)]
 
 
-# -- looked at ------------------------------------------------------------------------------------
+# -- checked --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_call_that_asks_is_told_the_verdict(
+async def test_call_returns_the_verdict_when_validation_is_enabled(
     serve: Serve, script: ScriptFactory, route: str
 ) -> None:
     # R45, R47
     server = await serve(script({"pieces": ["Assistant:", " Sunny."]}), **RULES)
-    given = body(route, "The weather for tomorrow?", enable_validation=True)
-    answer = (await post(server, route, given)).json()
-    assert text_of(answer) == "Sunny."
+    request = body(route, "The weather for tomorrow?", enable_validation=True)
+    answer = (await post(server, route, request)).json()
+    assert answer_text(answer) == "Sunny."
     assert answer["validation"] == {
         "valid": True,
         "issues": [],
@@ -247,13 +255,13 @@ async def test_call_that_asks_is_told_the_verdict(
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_stream_that_asks_is_told_the_verdict_at_its_end(
+async def test_stream_returns_the_verdict_in_its_last_chunk_when_validation_is_enabled(
     serve: Serve, script: ScriptFactory, route: str
 ) -> None:
-    # R21, R24, R47: what was sent is the model's own text, so the verdict says it is not clean.
+    # R21, R24, R47: the model's own text has been sent, so the verdict marks it as not clean.
     server = await serve(script({"pieces": ["Assistant:", " Sunny."]}), **RULES)
-    given = body(route, enable_validation=True, stream=True)
-    *others, last = parse_chunks((await post(server, route, given)).content)
+    request = body(route, enable_validation=True, stream=True)
+    *others, last = parse_chunks((await post(server, route, request)).content)
     assert join_text(others) == "Assistant: Sunny."
     assert last["validation"]["sanitized"] is True
     assert not any("validation" in chunk for chunk in others)
@@ -261,24 +269,24 @@ async def test_stream_that_asks_is_told_the_verdict_at_its_end(
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("fields", [{}, {"enable_validation": False}, {"enable_validation": None}])
-async def test_call_that_does_not_ask_gets_the_models_own_text(
+async def test_call_returns_the_unchanged_text_when_validation_is_not_enabled(
     serve: Serve, script: ScriptFactory, route: str, fields: dict[str, Any]
 ) -> None:
     server = await serve(script({"pieces": ["Assistant: Sunny."]}), **RULES)
     answer = (await post(server, route, body(route, **fields))).json()
-    assert text_of(answer) == "Assistant: Sunny."
+    assert answer_text(answer) == "Assistant: Sunny."
     assert "validation" not in answer
 
 
-async def test_answer_is_compared_with_the_schema_that_was_asked_for(
+async def test_answer_is_checked_against_the_requested_schema(
     serve: Serve, script: ScriptFactory
 ) -> None:
     server = await serve(script({"pieces": ['{"town": ', '"Paris"}']}), **RULES)
     schema = {"type": "object", "required": ["city"]}
-    given = body(CHAT, enable_validation=True, validation={"json_schema": schema})
-    said = (await post(server, CHAT, given)).json()["validation"]
-    assert said["valid"] is False
-    assert [issue["rule"] for issue in said["details"]["issues"]] == ["schema_mismatch"]
+    request = body(CHAT, enable_validation=True, validation={"json_schema": schema})
+    verdict = (await post(server, CHAT, request)).json()["validation"]
+    assert verdict["valid"] is False
+    assert [issue["rule"] for issue in verdict["details"]["issues"]] == ["schema_mismatch"]
 
 
 BAD_FIELDS = [
@@ -291,14 +299,14 @@ BAD_FIELDS = [
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("fields", "param", "said"), BAD_FIELDS)
+@pytest.mark.parametrize(("fields", "param", "message"), BAD_FIELDS)
 async def test_wrong_option_is_400(
     serve: Serve,
     route: str,
     stream: bool,
     fields: dict[str, Any],
     param: str,
-    said: str,
+    message: str,
 ) -> None:
     # R53
     server = await serve(**RULES)
@@ -307,14 +315,14 @@ async def test_wrong_option_is_400(
     error = response.json()["error"]
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, 400)
     assert error["message"].startswith(param)
-    assert said in error["message"]
+    assert message in error["message"]
 
 
-async def test_wrong_option_of_a_job_is_its_failure(serve: Serve) -> None:
+async def test_wrong_option_fails_the_job(serve: Serve) -> None:
     # R50
     server = await serve(**RULES)
-    given = {"input": {"prompt": "x", "validation": {"redact_pii": "on"}}}
-    job = (await post(server, "/runsync", given)).json()
+    request = {"input": {"prompt": "x", "validation": {"redact_pii": "on"}}}
+    job = (await post(server, "/runsync", request)).json()
     assert job["status"] == "FAILED"
     assert job["error"] == (
         "input.validation.redact_pii must be true, false or an array of card, iban, email, "
@@ -322,12 +330,10 @@ async def test_wrong_option_of_a_job_is_its_failure(serve: Serve) -> None:
     )
 
 
-# -- generated again ------------------------------------------------------------------------------
+# -- regenerated ----------------------------------------------------------------------------------
 
 
-async def test_answer_without_a_word_is_generated_again(
-    serve: Serve, script: ScriptFactory
-) -> None:
+async def test_empty_answer_is_regenerated(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"pieces": []}), regenerate=True, **RULES)
     output = await run_job(server, prompt="hi")
     assert output["regenerated"] == {
@@ -337,31 +343,31 @@ async def test_answer_without_a_word_is_generated_again(
     assert len(server.events.of(RequestStarted)) == 2
 
 
-async def test_live_stream_is_not_generated_again(serve: Serve, script: ScriptFactory) -> None:
+async def test_live_stream_is_not_regenerated(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"pieces": []}), regenerate=True, **RULES)
-    given = body(TEXT, enable_validation=True, stream=True)
-    (last,) = parse_chunks((await post(server, TEXT, given)).content)
+    request = body(TEXT, enable_validation=True, stream=True)
+    (last,) = parse_chunks((await post(server, TEXT, request)).content)
     assert last["validation"]["issues"] == ["The answer is empty."]
     assert "regenerated" not in last
     assert len(server.events.of(RequestStarted)) == 1
 
 
-async def test_others_are_answered_while_an_answer_is_looked_at(
+async def test_other_requests_are_answered_while_an_answer_is_validated(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_end = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def look(check: object, text: str) -> tuple[()]:
+    def find_issues_slowly(check: object, text: str) -> tuple[()]:
         # In a thread, or the loop could not answer.
         loop.call_soon_threadsafe(began.set)
         asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(20)
         return ()
 
-    monkeypatch.setattr("validation.options.language.LanguageCheck.find_issues", look)
+    monkeypatch.setattr("validation.options.language.LanguageCheck.find_issues", find_issues_slowly)
     server = await serve(script({"pieces": ["word "]}), **RULES)
-    given = body(TEXT, enable_validation=True, validation={"language": "en"})
-    slow = asyncio.create_task(post(server, TEXT, given))
+    request = body(TEXT, enable_validation=True, validation={"language": "en"})
+    slow = asyncio.create_task(post(server, TEXT, request))
     async with asyncio.timeout(20):
         await began.wait()
         assert (await post(server, TEXT, body(TEXT))).status_code == 200
