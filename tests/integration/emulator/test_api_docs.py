@@ -1,4 +1,4 @@
-"""`/docs` over HTTP: the page, its files, its policy, and what is there without Swagger UI."""
+"""`/docs` over HTTP: the page, its files, its security policy and the document."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_docs_file_is_compressed_and_revalidated(serve: Serve, path: str) 
         plain = await client.get(path, headers={"accept-encoding": "identity"})
         async with client.stream("GET", path, headers={"accept-encoding": "gzip"}) as response:
             compressed = b"".join([part async for part in response.aiter_raw()])
-        again = await client.get(
+        revalidated = await client.get(
             path,
             headers={"accept-encoding": "gzip", "if-none-match": response.headers["etag"]},
         )
@@ -52,7 +52,7 @@ async def test_docs_file_is_compressed_and_revalidated(serve: Serve, path: str) 
     assert plain.headers["cache-control"] == "no-cache"
     assert response.headers["content-encoding"] == "gzip"
     assert gzip.decompress(compressed) == plain.content
-    assert (again.status_code, again.content) == (304, b"")
+    assert (revalidated.status_code, revalidated.content) == (304, b"")
 
 
 async def test_docs_need_no_key_and_the_document_has_its_scheme(serve: Serve) -> None:

@@ -1,4 +1,4 @@
-"""Bad input to the client's routes: the documented answer, never a 500, and nothing started."""
+"""Bad input to the client routes gets the documented error, never a 500, and starts no job."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server
 
 INPUT: dict[str, Any] = {"prompt": "hello there"}
-FORMS = ["", "/v2/default", "/v2/other"]
+PREFIXES = ["", "/v2/default", "/v2/other"]
 SENDING = ["run", "runsync"]
 BY_ID = ["status", "status-sync", "stream", "cancel", "retry", "requests"]
 
 
 @asynccontextmanager
-async def nothing_starts(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
-    """Give a client, and check afterwards that no job has come of what it did."""
+async def check_nothing_starts(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
+    """Yield a client; afterwards, check that its requests created no job."""
     async with server.client() as client:
         yield client
         for endpoint in ("default", "other"):
-            shown = (await client.get(f"/v2/{endpoint}/health")).json()["jobs"]
-            assert set(shown.values()) == {0}
+            counts = (await client.get(f"/v2/{endpoint}/health")).json()["jobs"]
+            assert set(counts.values()) == {0}
     assert server.events.of(RequestStarted) == []
 
 
-def told(response: httpx2.Response, status: int) -> dict[str, Any]:
-    """Return the error's `message` and `param`."""
+def check_error(response: httpx2.Response, status: int) -> dict[str, Any]:
+    """Check the status of an error response; return its `message` and `param`."""
     assert response.status_code == status
     assert "Traceback" not in response.text
     body = response.json()
@@ -53,31 +53,35 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("route", SENDING)
-async def test_body_that_is_no_json_object(serve: Serve, form: str, route: str) -> None:
-    async with nothing_starts(await serve()) as client:
+async def test_body_that_is_not_a_json_object_is_refused(
+    serve: Serve, prefix: str, route: str
+) -> None:
+    async with check_nothing_starts(await serve()) as client:
 
         async def post(
             content: bytes, kind: str = "application/json", **headers: str
         ) -> httpx2.Response:
             return await client.post(
-                f"{form}/{route}", content=content, headers={"content-type": kind, **headers}
+                f"{prefix}/{route}", content=content, headers={"content-type": kind, **headers}
             )
 
         for content in MALFORMED:
-            assert told(await post(content), 400)["message"].startswith("the body is not JSON: ")
+            assert check_error(await post(content), 400)["message"].startswith(
+                "the body is not JSON: "
+            )
         for content in (b"[]", b"null", b'"text"', b"1", b"true"):
-            message = told(await post(content), 400)["message"]
+            message = check_error(await post(content), 400)["message"]
             assert message == "the body must be a JSON object"
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-            answer = await post(b'{"input": {}}', kind, origin=str(client.base_url))
-            message = told(answer, 415)["message"]
+            response = await post(b'{"input": {}}', kind, origin=str(client.base_url))
+            message = check_error(response, 415)["message"]
             assert message == f"the content type must be application/json, got {kind}"
 
 
 @pytest.mark.parametrize("route", SENDING)
-async def test_field_that_is_wrong(serve: Serve, route: str) -> None:
+async def test_wrong_field_is_400_naming_the_field(serve: Serve, route: str) -> None:
     deep: Any = 1
     for _ in range(300):
         deep = [deep]
@@ -111,91 +115,105 @@ async def test_field_that_is_wrong(serve: Serve, route: str) -> None:
             'policy.lowPriority must be true or false, got "yes"',
         ),
     ]
-    async with nothing_starts(await serve()) as client:
+    async with check_nothing_starts(await serve()) as client:
         for fields, param, message in cases:
             content = json.dumps({"input": INPUT} | fields).encode()
-            for form in FORMS:
+            for prefix in PREFIXES:
                 response = await client.post(
-                    f"{form}/{route}", content=content, headers={"content-type": "application/json"}
+                    f"{prefix}/{route}",
+                    content=content,
+                    headers={"content-type": "application/json"},
                 )
                 if read_param(response.json()) is None:
-                    # A number that no JSON reader of ours takes.
-                    assert told(response, 400)["message"].startswith("the body is not JSON")
+                    # A number that our JSON readers refuse.
+                    assert check_error(response, 400)["message"].startswith("the body is not JSON")
                     continue
-                error = told(response, 400)
+                error = check_error(response, 400)
                 assert error["param"] == param
                 assert error["message"].startswith(message)
                 assert len(error["message"]) < 300
 
 
-async def test_body_that_is_too_large(serve: Serve) -> None:
+async def test_too_large_body_is_413(serve: Serve) -> None:
     server = await serve(max_run_mb=0.001, max_runsync_mb=0.002)
     async with server.client() as client:
-        for size, answers in ((900, (200, 200)), (1_500, (413, 200)), (2_500, (413, 413))):
+        for size, statuses in ((900, (200, 200)), (1_500, (413, 200)), (2_500, (413, 413))):
             padding = "x" * (size - 40)
-            for route, status, limit in zip(SENDING, answers, ("0.001", "0.002"), strict=True):
+            for route, status, limit in zip(SENDING, statuses, ("0.001", "0.002"), strict=True):
                 body = json.dumps({"input": INPUT, "x": padding}).encode()
-                for content in (body, parts(body)):
+                for content in (body, send_without_length(body)):
                     response = await client.post(
                         f"/{route}", content=content, headers={"content-type": "application/json"}
                     )
                     if status == 200:
                         assert response.status_code == 200
                     else:
-                        error = told(response, 413)
+                        error = check_error(response, 413)
                         assert error["message"] == f"the body is larger than {limit} MB"
 
 
-async def parts(body: bytes) -> AsyncIterator[bytes]:
-    """Send a body without saying how long it is."""
+async def send_without_length(body: bytes) -> AsyncIterator[bytes]:
+    """Yield a body in parts, so that it is sent without a content length."""
     for start in range(0, len(body), 100):
         yield body[start : start + 100]
 
 
-STRANGE = ["nobody-u1", "x" * 5_000, "%00", "%E2%98%83", "%FF", "..%5C", "a%20b", "'%22;--", "%0A"]
+UNKNOWN_IDS = [
+    "nobody-u1",
+    "x" * 5_000,
+    "%00",
+    "%E2%98%83",
+    "%FF",
+    "..%5C",
+    "a%20b",
+    "'%22;--",
+    "%0A",
+]
 
 
 @pytest.mark.parametrize("route", BY_ID)
-async def test_job_that_is_not_there(serve: Serve, route: str) -> None:
-    async with nothing_starts(await serve()) as client:
+async def test_unknown_job_is_404(serve: Serve, route: str) -> None:
+    async with check_nothing_starts(await serve()) as client:
         methods = ["POST"] if route in ("cancel", "retry") else ["GET", "POST"]
         for method in methods:
-            for form, job_ids in zip(FORMS, (STRANGE, STRANGE[:1], STRANGE[:1]), strict=True):
+            for prefix, job_ids in zip(
+                PREFIXES, (UNKNOWN_IDS, UNKNOWN_IDS[:1], UNKNOWN_IDS[:1]), strict=True
+            ):
                 for job_id in job_ids:
-                    response = await client.request(method, f"{form}/{route}/{job_id}")
-                    error = told(response, 404)
+                    response = await client.request(method, f"{prefix}/{route}/{job_id}")
+                    error = check_error(response, 404)
                     assert error["message"].startswith("there is no job ")
             assert "nobody-u1" in (await client.request(method, f"/{route}/nobody-u1")).text
 
 
 @pytest.mark.parametrize("route", BY_ID)
-async def test_job_of_another_endpoint(serve: Serve, route: str) -> None:
+async def test_job_of_another_endpoint_is_404(serve: Serve, route: str) -> None:
     server = await serve()
     async with server.client() as client:
         accepted = (await client.post("/v2/other/run", json={"input": INPUT})).json()
-        for form in ("", "/v2/default", "/v2/third"):
-            response = await client.post(f"{form}/{route}/{accepted['id']}")
-            assert told(response, 404)["message"] == (f"there is no job {accepted['id']}")
-        found = await client.get(f"/v2/other/status/{accepted['id']}")
-        assert found.json() == {"id": accepted["id"], "status": "IN_QUEUE"}
+        for prefix in ("", "/v2/default", "/v2/third"):
+            response = await client.post(f"{prefix}/{route}/{accepted['id']}")
+            assert check_error(response, 404)["message"] == (f"there is no job {accepted['id']}")
+        status = await client.get(f"/v2/other/status/{accepted['id']}")
+        assert status.json() == {"id": accepted["id"], "status": "IN_QUEUE"}
 
 
-async def test_method_that_a_route_has_not(serve: Serve) -> None:
-    async with nothing_starts(await serve()) as client:
-        for form in FORMS:
+async def test_wrong_method_is_405(serve: Serve) -> None:
+    async with check_nothing_starts(await serve()) as client:
+        for prefix in PREFIXES:
             for method, paths in {
                 "GET": ["run", "runsync", "cancel/x", "retry/x", "purge-queue"],
                 "DELETE": ["run", "status/x", "stream/x", "requests", "requests/x"],
                 "PUT": ["status-sync/x", "purge-queue"],
             }.items():
                 for path in paths:
-                    response = await client.request(method, f"{form}/{path}")
+                    response = await client.request(method, f"{prefix}/{path}")
                     assert response.status_code == 405
                     assert "allow" in response.headers
                     assert "Method Not Allowed" in read_reason(response.json())
 
 
-async def test_body_where_none_is_needed_is_not_looked_at(serve: Serve) -> None:
+async def test_unneeded_body_is_ignored(serve: Serve) -> None:
     server = await serve(max_run_mb=0.01, stream_hold_s=0.01)
     async with server.client() as client:
         job_id = (await client.post("/v2/other/run", json={"input": INPUT})).json()["id"]

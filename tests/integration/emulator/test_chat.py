@@ -13,7 +13,9 @@ ROUTE = "/v1/chat/completions"
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi there"}]}
 
 
-async def test_whole_answer(serve: Serve, script: ScriptFactory) -> None:  # R35, R38
+async def test_chat_completion_has_all_fields(
+    serve: Serve, script: ScriptFactory
+) -> None:  # R35, R38
     server = await serve(script({"when": "^user: hi there\nassistant:$", "pieces": ["he", "y"]}))
     async with server.client() as client:
         body = (await client.post(ROUTE, json=BODY)).json()
@@ -30,17 +32,17 @@ async def test_stream(serve: Serve, script: ScriptFactory) -> None:  # R36
     pieces = [{"text": text, "delay_ms": 5} for text in ("he", "y")]
     server = await serve(script({"pieces": pieces}))
     async with server.client() as client:
-        found = parse_chunks((await client.post(ROUTE, json=BODY | {"stream": True})).content)
-    assert {chunk["object"] for chunk in found} == {"chat.completion.chunk"}
-    assert len({chunk["id"] for chunk in found}) == 1
-    deltas = [chunk["choices"][0]["delta"] for chunk in found]
+        chunks = parse_chunks((await client.post(ROUTE, json=BODY | {"stream": True})).content)
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert deltas[-1] == {}
     assert not any("role" in delta for delta in deltas[1:])
-    assert join_text(found) == "hey"
-    reasons = [chunk["choices"][0]["finish_reason"] for chunk in found]
-    assert reasons == [None] * (len(found) - 1) + ["stop"]
-    assert found[-1]["usage"]["completion_tokens"] == 2
+    assert join_text(chunks) == "hey"
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + ["stop"]
+    assert chunks[-1]["usage"]["completion_tokens"] == 2
 
 
 async def test_role_waits_for_the_first_token(serve: Serve, script: ScriptFactory) -> None:  # R30

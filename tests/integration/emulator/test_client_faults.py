@@ -279,9 +279,9 @@ async def test_drop_after_cuts_the_connection_after_complete_events(
 
 async def test_cut_inside_cuts_the_connection_inside_an_event(server: Server) -> None:
     body = await read_cut_stream(server, "cut-inside=2")
-    whole, half = body.split(b"\n\n")
-    assert json.loads(whole.removeprefix(b"data: "))["choices"]
-    assert half.startswith(b'data: {"id"')
+    complete_event, partial_event = body.split(b"\n\n")
+    assert json.loads(complete_event.removeprefix(b"data: "))["choices"]
+    assert partial_event.startswith(b'data: {"id"')
 
 
 async def test_sdk_raises_for_a_cut_connection(server: Server) -> None:
@@ -392,7 +392,7 @@ async def test_empty_choices_precede_the_first_event(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("fault", "count"), [("no-finish", 0), ("double-finish", 2)])
-async def test_finish_reason_is_missing_or_sent_twice(
+async def test_finish_reason_is_missing_or_duplicated(
     server: Server, fault: str, count: int
 ) -> None:
     events = read_data(await read_stream(server, fault))
@@ -404,7 +404,7 @@ async def test_finish_reason_is_missing_or_sent_twice(
 
 
 @pytest.mark.parametrize(("fault", "count"), [("no-done", 0), ("done-twice", 2)])
-async def test_done_is_missing_or_sent_twice(server: Server, fault: str, count: int) -> None:
+async def test_done_is_missing_or_duplicated(server: Server, fault: str, count: int) -> None:
     events = read_data(await read_stream(server, fault))
     assert events.count("[DONE]") == count
     assert await read_sdk_text(server, fault) == TEXT
@@ -571,7 +571,7 @@ async def test_other_routes_have_no_faults(server: Server) -> None:
 # -- rules ----------------------------------------------------------------------------------------
 
 
-async def test_rule_applies_as_often_as_it_says(server: Server) -> None:
+async def test_rule_applies_its_number_of_times(server: Server) -> None:
     async with server.client() as client:
         rule = {"fault": "status=503", "operation": "completions", "times": 2}
         added = (await client.post("/faults", json=rule)).json()
@@ -583,7 +583,7 @@ async def test_rule_applies_as_often_as_it_says(server: Server) -> None:
         assert listed == {**added, "remaining": 0, "applied": 2}
 
 
-async def test_sdk_retries_after_a_rule_that_applies_once(server: Server) -> None:
+async def test_sdk_retries_after_a_rule_with_one_application(server: Server) -> None:
     async with server.client() as client:
         await client.post("/faults", json={"fault": "status=429; retry-after=0", "times": 1})
     url = f"{server.url}/v1"

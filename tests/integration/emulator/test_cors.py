@@ -1,4 +1,4 @@
-"""Pages of other origins, by CORS_ORIGINS: off unless set, on every answer where it is."""
+"""CORS_ORIGINS: off by default; when set, every response has the CORS headers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ALLOW = "access-control-allow-origin"
 ROUTES = ("/v1/completions", "/completions", "/v3/completions", "/v2/default/openai/v1/completions")
 
 
-async def test_off_unless_set(serve: Serve) -> None:
+async def test_cors_is_off_by_default(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         preflight = await client.options("/v1/completions", headers=PREFLIGHT)
         assert preflight.status_code == 403
-        answer = await client.get("/v1/models", headers={"origin": PAGE})
-        assert answer.status_code == 403
-        for response in (preflight, answer):
+        response_to_get = await client.get("/v1/models", headers={"origin": PAGE})
+        assert response_to_get.status_code == 403
+        for response in (preflight, response_to_get):
             assert not any(name.startswith("access-control") for name in response.headers)
 
 
@@ -48,39 +48,39 @@ async def test_preflight_needs_no_key(serve: Serve, path: str) -> None:  # R52
     assert "Origin" in response.headers["vary"]
 
 
-async def test_page_on_the_internet_may_reach_a_server_at_home(serve: Serve) -> None:
+async def test_private_network_access_is_allowed_for_allowed_origins(serve: Serve) -> None:
     server = await serve(cors_origins=PAGE)
-    asked = PREFLIGHT | {"access-control-request-private-network": "true"}
+    preflight_headers = PREFLIGHT | {"access-control-request-private-network": "true"}
     async with server.client() as client:
-        response = await client.options("/v1/completions", headers=asked)
+        response = await client.options("/v1/completions", headers=preflight_headers)
     assert response.status_code == 200
     assert response.headers["access-control-allow-private-network"] == "true"
 
 
-async def test_every_answer_is_shown_to_the_page(serve: Serve) -> None:
+async def test_every_response_has_the_cors_headers(serve: Serve) -> None:
     server = await serve(cors_origins=PAGE, api_keys="secret", endpoint_id="here")
-    known = {"origin": PAGE, **KEY}
-    asked: list[tuple[int, str, str, dict[str, str], Any]] = [
-        (200, "POST", "/v1/completions", known, {"prompt": "x"}),
-        (200, "POST", "/v2/here/runsync", known, {"input": {"prompt": "x"}}),
+    with_key = {"origin": PAGE, **KEY}
+    cases: list[tuple[int, str, str, dict[str, str], Any]] = [
+        (200, "POST", "/v1/completions", with_key, {"prompt": "x"}),
+        (200, "POST", "/v2/here/runsync", with_key, {"input": {"prompt": "x"}}),
         (200, "GET", "/health", {"origin": PAGE}, None),
         (401, "POST", "/v1/completions", {"origin": PAGE}, {"prompt": "x"}),
-        (400, "POST", "/v1/completions", known, {"prompt": 5}),
-        (404, "GET", "/nowhere", known, None),
-        (405, "GET", "/run", known, None),
+        (400, "POST", "/v1/completions", with_key, {"prompt": 5}),
+        (404, "GET", "/nowhere", with_key, None),
+        (405, "GET", "/run", with_key, None),
     ]
     async with server.client() as client:
-        for status, method, path, headers, body in asked:
+        for status, method, path, headers, body in cases:
             response = await client.request(method, path, headers=headers, json=body)
             assert response.status_code == status
             assert response.headers[ALLOW] == PAGE, path
-            # R55: a script can tell which request it was.
+            # R55: a script can read the request id.
             assert "x-request-id" in response.headers["access-control-expose-headers"]
             assert response.headers["x-request-id"]
             assert "access-control-allow-credentials" not in response.headers
 
 
-async def test_what_the_routes_did_not_expect_is_shown_as_well(
+async def test_unexpected_errors_have_the_cors_headers(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R53
     server = await serve(cors_origins=PAGE)
@@ -96,7 +96,7 @@ async def test_what_the_routes_did_not_expect_is_shown_as_well(
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_streams_are_shown_to_the_page(
+async def test_streams_have_the_cors_headers(
     serve: Serve, script: ScriptFactory, path: str
 ) -> None:
     server = await serve(script({"pieces": ["a", "b"]}), cors_origins=PAGE, model_name="m")
@@ -108,23 +108,23 @@ async def test_streams_are_shown_to_the_page(
     assert join_text(parse_chunks(response.content)) == "ab"
 
 
-async def test_other_origins_are_not_let_in(serve: Serve) -> None:
+async def test_other_origins_are_refused(serve: Serve) -> None:
     server = await serve(cors_origins=PAGE)
     async with server.client() as client:
         preflight = await client.options("/run", headers=PREFLIGHT | {"origin": OTHER})
         assert preflight.status_code == 400
-        answer = await client.get("/v1/models", headers={"origin": OTHER})
-        assert answer.status_code == 403
-        for response in (preflight, answer):
+        response_to_get = await client.get("/v1/models", headers={"origin": OTHER})
+        assert response_to_get.status_code == 403
+        for response in (preflight, response_to_get):
             assert ALLOW not in response.headers
             assert "Origin" in response.headers["vary"]
 
 
-async def test_star_is_all(serve: Serve) -> None:
+async def test_star_allows_all_origins(serve: Serve) -> None:
     server = await serve(cors_origins="*", api_keys="secret")
     async with server.client() as client:
         for origin in (PAGE, OTHER, "null"):
             preflight = await client.options("/run", headers=PREFLIGHT | {"origin": origin})
-            answer = await client.get("/v1/models", headers={"origin": origin, **KEY})
-            assert preflight.status_code == answer.status_code == 200
-            assert preflight.headers[ALLOW] == answer.headers[ALLOW] == "*"
+            response_to_get = await client.get("/v1/models", headers={"origin": origin, **KEY})
+            assert preflight.status_code == response_to_get.status_code == 200
+            assert preflight.headers[ALLOW] == response_to_get.headers[ALLOW] == "*"

@@ -1,4 +1,4 @@
-"""A client that leaves stops its generation at once, and leaves nothing behind (R31)."""
+"""A client that disconnects stops its generation immediately and leaks nothing (R31)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.integration.emulator.serving import RawConnection, Server, join_text,
 
 ROUTE = "/v1/completions"
 HANG = {"hang_s": 3600}
-# The last answer to match any prompt: it says the prompt, so that nothing else can hide in it.
+# The script for all other prompts: it echoes the prompt, so text of another answer would show.
 ECHO: dict[str, Any] = {}
 
 
 async def assert_clean(server: Server, aborted: int) -> None:
-    """Check that a generation was stopped and its slot freed, and that the next answer is whole."""
+    """Check that generations were aborted, slots are free, and the next answers are complete."""
     ended = await server.events.wait(RequestEnded, aborted)
     assert all(event.aborted for event in ended)
     await server.wait_until_idle()
@@ -33,13 +33,13 @@ async def assert_clean(server: Server, aborted: int) -> None:
         assert (health["running"], health["waiting"]) == (0, 0)
         streamed = await client.post(ROUTE, json={"prompt": "all is well", "stream": True})
         assert join_text(parse_chunks(streamed.content)) == "all is well"
-        whole = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
-        assert whole["choices"][0]["text"] == "all is well"
+        answer = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
+        assert answer["choices"][0]["text"] == "all is well"
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_before_the_first_token(
+async def test_disconnect_before_the_first_token(
     serve: Serve, script: ScriptFactory, stream: bool, isolation: str
 ) -> None:
     path = script({"when": "leave", "pieces": [HANG, "late"]}, ECHO, slots=1)
@@ -51,7 +51,9 @@ async def test_before_the_first_token(
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_in_mid_stream(serve: Serve, script: ScriptFactory, isolation: str) -> None:
+async def test_disconnect_in_mid_stream(
+    serve: Serve, script: ScriptFactory, isolation: str
+) -> None:
     path = script({"when": "leave", "pieces": ["early ", HANG, "late"]}, ECHO, slots=1)
     server = await serve(path, engine_isolation=isolation)
     with await RawConnection.connect(server.port) as wire:
@@ -61,7 +63,9 @@ async def test_in_mid_stream(serve: Serve, script: ScriptFactory, isolation: str
     await assert_clean(server, 1)
 
 
-async def test_in_mid_answer_that_is_not_streamed(serve: Serve, script: ScriptFactory) -> None:
+async def test_disconnect_during_an_answer_that_is_not_streamed(
+    serve: Serve, script: ScriptFactory
+) -> None:
     path = script({"when": "leave", "pieces": ["early ", HANG, "late"]}, ECHO, slots=1)
     server = await serve(path)
     with await RawConnection.connect(server.port) as wire:
@@ -73,9 +77,9 @@ async def test_in_mid_answer_that_is_not_streamed(serve: Serve, script: ScriptFa
     await assert_clean(server, 1)
 
 
-async def test_while_the_model_talks(serve: Serve, script: ScriptFactory) -> None:
-    talk = {"when": "leave", "pieces": ["bla "], "repeat": -1, "delay_ms": 1}
-    server = await serve(script(talk, ECHO, slots=1))
+async def test_disconnect_while_the_model_generates(serve: Serve, script: ScriptFactory) -> None:
+    endless = {"when": "leave", "pieces": ["bla "], "repeat": -1, "delay_ms": 1}
+    server = await serve(script(endless, ECHO, slots=1))
     with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "leave", "stream": True})
         await wire.read_head()
@@ -86,7 +90,7 @@ async def test_while_the_model_talks(serve: Serve, script: ScriptFactory) -> Non
 
 @pytest.mark.long_except("True")
 @pytest.mark.parametrize("reset", [False, True])
-async def test_while_the_client_does_not_read(
+async def test_disconnect_of_a_client_that_does_not_read(
     serve: Serve, script: ScriptFactory, reset: bool
 ) -> None:
     flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
@@ -94,7 +98,7 @@ async def test_while_the_client_does_not_read(
     with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
         await wire.post(ROUTE, {"prompt": "leave", "stream": True})
         await wire.read_head()
-        # Uvicorn stops taking more once its buffer is over its mark: the server now waits in send.
+        # Uvicorn pauses writing once its buffer is full: the server now waits in `send`.
         (connection,) = server.connections
         await server.wait_until(lambda: connection.flow.write_paused)
         assert server.events.of(RequestEnded) == []
@@ -112,15 +116,15 @@ async def test_client_that_never_reads_costs_its_own_answer_only(
         (ended,) = await server.events.wait(RequestEnded)
         assert type(ended.error).__name__ == "ConsumerTooSlow"
         async with server.client() as client:
-            whole = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
-            assert whole["choices"][0]["text"] == "all is well"
-        # It is still told, should it begin to read.
+            answer = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
+            assert answer["choices"][0]["text"] == "all is well"
+        # The client still gets the error if it starts to read.
         body = await wire.read_all()
         assert b'"error":{"message":"more than' in body
         assert b"data: [DONE]\n\n" in body
 
 
-async def test_while_waiting_for_a_slot(serve: Serve, script: ScriptFactory) -> None:
+async def test_disconnect_while_waiting_for_a_slot(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"when": "leave", "pieces": ["a", HANG]}, ECHO, slots=1))
     with await RawConnection.connect(server.port) as running:
         await running.post(ROUTE, {"prompt": "leave", "stream": True})
@@ -135,7 +139,7 @@ async def test_while_waiting_for_a_slot(serve: Serve, script: ScriptFactory) -> 
     await assert_clean(server, 1)
 
 
-async def test_while_the_model_loads(serve: Serve, gate: Gate) -> None:
+async def test_disconnect_while_the_model_loads(serve: Serve, gate: Gate) -> None:
     server = await serve(gate.path)
     for stream in (False, True):
         with await RawConnection.connect(server.port) as wire:
@@ -146,27 +150,29 @@ async def test_while_the_model_loads(serve: Serve, gate: Gate) -> None:
     await assert_clean(server, 0)
 
 
-async def test_others_go_on(serve: Serve, script: ScriptFactory) -> None:
+async def test_disconnects_do_not_affect_other_clients(serve: Serve, script: ScriptFactory) -> None:
     slow = {"when": "slow", "pieces": [{"text": "word ", "delay_ms": 2}], "repeat": 100}
     server = await serve(script(slow, {"when": "leave", "pieces": ["a", HANG]}, ECHO, slots=4))
 
-    async def stays() -> None:
+    async def read_completely() -> None:
         async with server.client() as client:
             response = await client.post(ROUTE, json={"prompt": "slow", "stream": True})
         assert join_text(parse_chunks(response.content)) == "word " * 100
 
-    async def leaves() -> None:
+    async def disconnect_repeatedly() -> None:
         for _ in range(5):
             with await RawConnection.connect(server.port) as wire:
                 await wire.post(ROUTE, {"prompt": "leave", "stream": True})
                 await wire.read_head()
                 await wire.read_chunk()
 
-    await asyncio.gather(stays(), leaves(), leaves(), stays())
+    await asyncio.gather(
+        read_completely(), disconnect_repeatedly(), disconnect_repeatedly(), read_completely()
+    )
     await server.wait_until_idle()
 
 
-async def test_runsync_client_that_leaves_ends_the_waiting_and_not_the_job(
+async def test_disconnect_of_a_runsync_client_does_not_cancel_the_job(
     serve: Serve, script: ScriptFactory
 ) -> None:
     server = await serve(script({"pieces": ["a", HANG]}, slots=1))
@@ -176,28 +182,28 @@ async def test_runsync_client_that_leaves_ends_the_waiting_and_not_the_job(
     await server.wait_until_no_requests()
     async with server.client() as client:
         job = (await client.get(f"/status/{started.request_id}")).json()
-        # Its client does not know the id, and finds it here.
+        # The client does not know the job's id, but can find the job in the lists.
         (listed,) = (await client.get("/requests")).json()["requests"]
-        (shown,) = (await client.get("/console/jobs")).json()["jobs"]
+        (console_job,) = (await client.get("/console/jobs")).json()["jobs"]
     assert job["status"] == "IN_PROGRESS"
-    assert listed["id"] == shown["id"] == started.request_id
+    assert listed["id"] == console_job["id"] == started.request_id
     assert server.engine.running == 1
 
 
-def open_files() -> set[str]:
-    """Return what this process has open, each by its number and what it is."""
-    found = set()
+def list_open_files() -> set[str]:
+    """Return the open files of this process, each with its number and its target."""
+    descriptions = set()
     for number in os.listdir("/proc/self/fd"):
-        # The listing itself is one, and over by now.
+        # The listing's own descriptor is already closed.
         with contextlib.suppress(FileNotFoundError):
-            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
-    return found
+            descriptions.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return descriptions
 
 
-async def test_random_disconnects_leave_nothing(
+async def test_random_disconnects_leave_no_files_tasks_or_requests(
     serve: Serve, script: ScriptFactory, scale: int
 ) -> None:
-    """Fifty clients, each gone at a moment of its own; two hundred and more in the long form."""
+    """Disconnect 50 clients at random moments; 200 in the long run."""
     talk = {
         "when": "leave",
         "prefill_ms": 3,
@@ -207,11 +213,11 @@ async def test_random_disconnects_leave_nothing(
     server = await serve(script(talk, ECHO, slots=3))
     rng = random.Random(scale)
 
-    async def leave() -> None:
+    async def disconnect() -> None:
         with await RawConnection.connect(server.port) as wire:
             stream = rng.random() < 0.7
             data = b'{"prompt": "leave", "stream": %s}' % (b"true" if stream else b"false")
-            # Closed after the answer: a client that wants more of it than there is would wait on.
+            # The server closes the connection, or a client that reads on would wait without end.
             head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
             raw = head + b"content-length: %d\r\n\r\n" % len(data) + data
             kind = rng.random()
@@ -223,34 +229,34 @@ async def test_random_disconnects_leave_nothing(
                 await asyncio.sleep(rng.random() * 0.03)
             else:
                 await wire.send(raw)
-                wanted = rng.randrange(1, 2000)
-                while wanted > 0 and (data := await wire.read()):
-                    wanted -= len(data)
+                remaining_bytes = rng.randrange(1, 2000)
+                while remaining_bytes > 0 and (data := await wire.read()):
+                    remaining_bytes -= len(data)
             wire.close(reset=rng.random() < 0.3)
 
-    def state() -> tuple[set[str], Counter[str]]:
+    def resources() -> tuple[set[str], Counter[str]]:
         coroutines = [task.get_coro() for task in asyncio.all_tasks()]
-        return open_files(), Counter(getattr(each, "__qualname__", "") for each in coroutines)
+        return list_open_files(), Counter(getattr(each, "__qualname__", "") for each in coroutines)
 
     async with server.client() as client:
         await client.post(ROUTE, json={"prompt": "warm"})
     await server.wait_until(lambda: not server.connections)
     await server.wait_until_idle()
     gc.collect()
-    before = state()
+    before = resources()
     count = 50 * (4 if scale > 1 else 1)
     for _ in range(count // 5):
-        await asyncio.gather(*(leave() for _ in range(5)))
+        await asyncio.gather(*(disconnect() for _ in range(5)))
     await server.wait_until_idle()
     gc.collect()
     with contextlib.suppress(TimeoutError):
-        await server.wait_until(lambda: state() == before)
-    assert state() == before
+        await server.wait_until(lambda: resources() == before)
+    assert resources() == before
     started, ended = server.events.of(RequestStarted), server.events.of(RequestEnded)
     assert sorted(e.request_id for e in started) == sorted(e.request_id for e in ended)
     assert any(event.aborted for event in ended)
     assert len(server.events.of(FirstToken)) > 0
     async with server.client() as client:
         for _ in range(3):
-            whole = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
-            assert whole["choices"][0]["text"] == "all is well"
+            answer = (await client.post(ROUTE, json={"prompt": "all is well"})).json()
+            assert answer["choices"][0]["text"] == "all is well"

@@ -1,4 +1,4 @@
-"""Vectors over HTTP: each family of routes, and by way of the queue."""
+"""Embeddings over HTTP: each family of routes, and through the queue."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ async def test_each_family_answers_the_same(serve: Serve) -> None:
     # R1, R33, R44
     server = await serve(model_name="tiny")
     async with server.client() as client:
-        found = [
+        answers = [
             (await client.post(f"{prefix}/embeddings", json=BODY)).json()
             for prefix in ("/v1", "/v3", "", "/v2/default/openai/v1")
         ]
-    assert [each["index"] for each in found[0]["data"]] == [0, 1]
-    assert found[0]["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
-    assert found == [found[0]] * 4
+    assert [each["index"] for each in answers[0]["data"]] == [0, 1]
+    assert answers[0]["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
+    assert answers == [answers[0]] * 4
 
 
 async def test_each_family_refuses_in_its_own_words(serve: Serve) -> None:
@@ -27,9 +27,9 @@ async def test_each_family_refuses_in_its_own_words(serve: Serve) -> None:
     async with server.client() as client:
 
         async def error(prefix: str, **body: object) -> tuple[int, object, object]:
-            answer = await client.post(f"{prefix}/embeddings", json=body)
-            told = answer.json()["error"]
-            return answer.status_code, told["code"], told.get("param")
+            response = await client.post(f"{prefix}/embeddings", json=body)
+            error_body = response.json()["error"]
+            return response.status_code, error_body["code"], error_body.get("param")
 
         for prefix in ("/v1", "/v3", "/v2/default/openai/v1"):
             assert await error(prefix, model="tiny", input="") == (400, 400, "input")
@@ -39,7 +39,7 @@ async def test_each_family_refuses_in_its_own_words(serve: Serve) -> None:
         assert await error("/v3", input="a") == (400, 400, "model")
 
 
-async def test_model_without_vectors_says_so(serve: Serve, script: ScriptFactory) -> None:
+async def test_model_without_embeddings_is_400(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script(capabilities={"embeddings": False}))
     async with server.client() as client:
         refused = await client.post("/v1/embeddings", json={"input": "a"})

@@ -1,4 +1,4 @@
-"""The engine's process dies; the server does not."""
+"""Crashes of the engine process do not stop the server."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ HANG = {"hang_s": 3600}
 
 
 @asynccontextmanager
-async def watched(server: Server) -> AsyncIterator[list[dict[str, Any]]]:
-    """Ask for /health all the time; what it answers, and that it always does."""
-    seen: list[dict[str, Any]] = []
+async def poll_health(server: Server) -> AsyncIterator[list[dict[str, Any]]]:
+    """Poll /health during the block; yield the list of its responses."""
+    responses: list[dict[str, Any]] = []
     stop = asyncio.Event()
 
-    async def watch() -> None:
+    async def poll() -> None:
         async with server.client() as client:
             while not stop.is_set():
                 response = await client.get("/health", timeout=5)
-                seen.append({"code": response.status_code, **response.json()})
+                responses.append({"code": response.status_code, **response.json()})
 
-    task = asyncio.create_task(watch())
+    task = asyncio.create_task(poll())
     try:
-        yield seen
+        yield responses
     finally:
         stop.set()
         await task
-    assert seen
+    assert responses
 
 
-def kill(server: Server) -> None:
+def kill_engine(server: Server) -> None:
     pid = getattr(server.engine._host, "pid", None)
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
@@ -50,7 +50,7 @@ def kill(server: Server) -> None:
 async def test_kill_in_the_middle_of_four_streams(serve: Serve, script: ScriptFactory) -> None:
     path = script({"when": "hang", "pieces": ["so far", HANG]}, {}, slots=4)
     server = await serve(path, engine_isolation="process")
-    async with watched(server) as health:
+    async with poll_health(server) as health:
         wires = [await RawConnection.connect(server.port) for _ in range(4)]
         for wire in wires:
             await wire.post(ROUTE, {"prompt": "hang", "stream": True})
@@ -59,15 +59,15 @@ async def test_kill_in_the_middle_of_four_streams(serve: Serve, script: ScriptFa
             assert (await wire.read_head())[0] == 200
             firsts.append(await wire.read_chunk())
         assert server.engine.running == 4
-        kill(server)
+        kill_engine(server)
         for wire, body in zip(wires, firsts, strict=True):
-            while part := await wire.read_chunk():
-                body += part
-            *text, error = parse_chunks(body)
-            assert join_text(text) == "so far"
+            while chunk := await wire.read_chunk():
+                body += chunk
+            *chunks, error = parse_chunks(body)
+            assert join_text(chunks) == "so far"
             assert error["error"]["code"] == 500
             assert "SIGKILL" in error["error"]["message"]
-            # The connection outlives it, and so does the server.
+            # The connection and the server survive the crash.
             await wire.post(ROUTE, {"prompt": "all is well"})
         for wire in wires:
             status, _, body = await wire.read_response()
@@ -93,7 +93,7 @@ async def test_kill_before_the_first_token_is_an_http_error(
         ]
         job = asyncio.create_task(client.post("/runsync", json={"input": {"prompt": "hang"}}))
         await server.events.wait(RequestStarted, 3)
-        kill(server)
+        kill_engine(server)
         for call in calls:
             response = await call
             assert response.status_code == 500
@@ -101,7 +101,7 @@ async def test_kill_before_the_first_token_is_an_http_error(
         # A job runs again, and fails when it was running at three crashes.
         for count in (4, 5):
             await server.events.wait(RequestStarted, count)
-            kill(server)
+            kill_engine(server)
         failed = (await job).json()
         assert failed["status"] == "FAILED"
         assert failed["error"].startswith("the job was started and lost 3 times; the last time: ")
@@ -116,8 +116,8 @@ async def test_segfault_of_one_request_is_its_error(serve: Serve, script: Script
     server = await serve(path, engine_isolation="process")
     async with server.client() as client:
         response = await client.post(ROUTE, json={"prompt": "die", "stream": True})
-        *text, error = parse_chunks(response.content)
-        assert join_text(text) == "so "
+        *chunks, error = parse_chunks(response.content)
+        assert join_text(chunks) == "so "
         assert "SIGSEGV" in error["error"]["message"]
         assert (await client.post(ROUTE, json={"prompt": "ok"})).status_code == 200
 
@@ -131,7 +131,7 @@ async def test_requests_get_503_and_jobs_wait_while_a_restart_takes_long(
     async with server.client() as client:
         assert (await client.post(ROUTE, json={"prompt": "ok"})).status_code == 200
         getattr(server.engine, "_host")._load_s = 0.0  # noqa: B009
-        kill(server)
+        kill_engine(server)
         await server.events.wait(HostLost)
         for stream in (False, True):
             response = await client.post(ROUTE, json={"prompt": "ok", "stream": stream})
@@ -150,15 +150,17 @@ async def test_requests_get_503_and_jobs_wait_while_a_restart_takes_long(
         assert health.json()["engine"]["trouble"].startswith("restarting in ")
         metrics = (await client.get("/metrics")).text
         assert 'worker_rkllm_engine_state{state="restarting"} 1' in metrics
-        described = (await client.get("/console/description")).json()
-        assert described["trouble"].startswith("restarting in ")
+        description = (await client.get("/console/description")).json()
+        assert description["trouble"].startswith("restarting in ")
         assert (await client.get("/v1/models")).status_code == 200
         assert (await client.get("/nowhere")).status_code == 404
 
 
-async def test_engine_deaf_to_an_abort_is_replaced(serve: Serve, script: ScriptFactory) -> None:
-    # R31: the client has left, the run does not end: its process goes.
-    # From the start: what has said a word may still hear the abort before it goes deaf.
+async def test_engine_process_that_ignores_an_abort_is_replaced(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    # R31: a run that does not end after its client has left costs the engine its process.
+    # The script ignores aborts from its first piece: after a token, it could still handle one.
     deaf = {"when": "deaf", "pieces": [{"hang_s": 3600, "deaf": True}]}
     path = script(deaf, {}, slots=1)
     server = await serve(path, engine_isolation="process", abort_grace_s=0.3)

@@ -1,4 +1,4 @@
-"""What a client is told when something is wrong (R53, R54), over HTTP."""
+"""Error responses over HTTP (R53, R54)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ POSTS = ("/v1/completions", "/v1/chat/completions", "/run", "/runsync", "/v2/def
 JSON = {"content-type": "application/json"}
 
 
-def told(response: httpx2.Response) -> dict[str, Any]:
-    """Return the error's `message` and `param`; the body must have all that its format has."""
+def parse_error(response: httpx2.Response) -> dict[str, Any]:
+    """Check that the body has all fields of its error format; return `message` and `param`."""
     assert response.headers["content-type"] == "application/json"
     assert "Traceback" not in response.text
     body = response.json()
@@ -52,7 +52,7 @@ async def test_bodies_that_are_no_json_objects(serve: Serve, path: str) -> None:
         for body in [*bodies, deep, deep + b"]" * 100_000, b'{"input":' + deep + b"}"]:
             response = await client.post(path, content=body, headers=JSON)
             assert response.status_code == 400, body[:40]
-            assert told(response)["message"]
+            assert parse_error(response)["message"]
         assert (await client.get("/health")).status_code == 200
 
 
@@ -64,23 +64,25 @@ async def test_wrong_content_type_is_415_when_a_browser_sends_it(serve: Serve, p
             headers = {"content-type": label, "sec-fetch-site": "same-origin"}
             response = await client.post(path, content=b"{}", headers=headers)
             assert response.status_code == 415
-            assert label in told(response)["message"]
+            assert label in parse_error(response)["message"]
 
 
 @pytest.mark.parametrize("path", POSTS)
-async def test_body_over_the_limit_is_413_declared_or_not(serve: Serve, path: str) -> None:
+async def test_body_above_the_limit_is_413_with_or_without_a_content_length(
+    serve: Serve, path: str
+) -> None:
     server = await serve(max_body_mb=0.01, max_run_mb=0.01, max_runsync_mb=0.01)
     body = b'{"prompt": "' + b"x" * 20_000 + b'"}'
 
-    async def undeclared() -> AsyncIterator[bytes]:
+    async def without_length() -> AsyncIterator[bytes]:
         for start in range(0, len(body), 1000):
             yield body[start : start + 1000]
 
     async with server.client() as client:
-        for content in (body, undeclared()):
+        for content in (body, without_length()):
             response = await client.post(path, content=content, headers=JSON)
             assert response.status_code == 413
-            assert told(response)["message"] == "the body is larger than 0.01 MB"
+            assert parse_error(response)["message"] == "the body is larger than 0.01 MB"
         small = await client.post("/v1/completions", json={"prompt": "x" * 5000})
         assert small.status_code == 200
 
@@ -90,7 +92,7 @@ async def test_too_large_a_body_is_refused_before_it_is_sent(serve: Serve) -> No
     with await RawConnection.connect(server.port) as wire:
         await wire.send(build_request_head("POST", "/run", "content-length: 2000000\r\n"))
         assert (await wire.read_response())[0] == 413
-        # What a client sends all the same is thrown away, and the connection still works.
+        # The server discards a body that is sent anyway, and the connection stays usable.
         for _ in range(20):
             await wire.send(b"x" * 100_000)
         await wire.send(build_request_head("GET", "/health"))
@@ -121,17 +123,17 @@ async def test_unknown_paths_are_404(serve: Serve) -> None:
             for method in ("GET", "POST", "DELETE"):
                 response = await client.request(method, path)
                 assert response.status_code == 404
-                assert told(response)["message"]
+                assert parse_error(response)["message"]
 
 
-async def test_wrong_methods_are_405_and_say_which_is_right(serve: Serve) -> None:
+async def test_wrong_method_is_405_with_an_allow_header(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         for path in POSTS:
             for method in ("GET", "PUT", "DELETE", "OPTIONS"):
                 response = await client.request(method, path)
                 assert (response.status_code, response.headers["allow"]) == (405, "POST")
-                assert told(response)["message"]
+                assert parse_error(response)["message"]
         response = await client.post("/health", json={})
         assert response.status_code == 405
         assert set(response.headers["allow"].split(", ")) == {"GET", "HEAD"}
@@ -149,7 +151,7 @@ async def test_unexpected_exception_is_500_without_a_traceback(
         with caplog.at_level(logging.ERROR):
             response = await client.post("/v1/completions", json={"prompt": "x"})
         assert response.status_code == 500
-        assert told(response)["message"]
+        assert parse_error(response)["message"]
         assert "secret" not in response.text
         assert "secret" in caplog.text
         streamed = await client.post("/v1/completions", json={"prompt": "x", "stream": True})
@@ -173,14 +175,14 @@ async def test_full_queue_is_429_with_retry_after(
             response = await ask(stream)
             assert response.status_code == 429
             assert int(response.headers["retry-after"]) >= 1
-            assert told(response)["message"]
+            assert parse_error(response)["message"]
         health = (await client.get("/health")).json()["engine"]
         assert (health["running"], health["waiting"]) == (1, 1)
         waiting.cancel()
         running.cancel()
         await asyncio.wait({running, waiting})
     await server.wait_until_idle()
-    # Nothing in this is worth an alarm: an error that was expected has no traceback.
+    # These errors are expected: no error is logged, and no traceback.
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
@@ -201,7 +203,7 @@ async def test_model_that_cannot_be_loaded_is_503_and_health_names_the_reason(
             response = await client.post(path, json=body)
             assert response.status_code == 503
             assert int(response.headers["retry-after"]) >= 1
-            error = told(response)
+            error = parse_error(response)
             assert error["message"] == "Completion service temporarily unavailable"
             assert error["type"] == "service_unavailable_error"
             assert error["details"] == {"reason": "the file is broken"}
@@ -235,7 +237,7 @@ async def test_health_while_loading_and_when_ready(serve: Serve, gate: Gate) -> 
     }
 
 
-async def test_engine_that_no_worker_here_waits_for_is_loaded_as_well(
+async def test_engine_is_loaded_without_a_local_worker(
     serve: Serve, script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await serve(script({}), local_worker=False, engine_isolation="process")
@@ -259,17 +261,17 @@ async def test_prompt_longer_than_the_context_is_400_naming_both_lengths(
             body = {"prompt": "word " * 50, "stream": stream}
             response = await client.post("/v1/completions", json=body)
             assert response.status_code == 400
-            message = told(response)["message"]
+            message = parse_error(response)["message"]
             assert "8" in message.split()
             assert {"50", "51"} & set(message.split())
 
 
-async def test_unknown_model_is_404_naming_the_one_there_is(serve: Serve) -> None:  # R7
+async def test_unknown_model_is_404_naming_the_known_model(serve: Serve) -> None:  # R7
     server = await serve(model_name="little")
     async with server.client() as client:
         response = await client.post("/v1/completions", json={"model": "gpt-4", "prompt": "x"})
     assert response.status_code == 404
-    assert "little" in told(response)["message"]
+    assert "little" in parse_error(response)["message"]
 
 
 # -- fuzz -----------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ VALUES = st.recursive(
 )
 
 
-def wrapped(value: Any, levels: int) -> Any:
+def wrap_in_lists(value: Any, levels: int) -> Any:
     for _ in range(levels):
         value = [value]
     return value
@@ -312,12 +314,12 @@ def wrapped(value: Any, levels: int) -> Any:
 
 BODIES = st.dictionaries(
     st.sampled_from(FIELDS),
-    VALUES | st.builds(wrapped, LEAVES, st.integers(0, 900)),
+    VALUES | st.builds(wrap_in_lists, LEAVES, st.integers(0, 900)),
     max_size=6,
 )
 
 
-async def ask_anything(server: Server, body: Any, path: str, valid: bool) -> None:
+async def post_arbitrary_body(server: Server, body: Any, path: str, valid: bool) -> None:
     if valid:
         body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]} | body
     raw = json.dumps(body).encode("utf-8", "surrogatepass")
@@ -326,19 +328,19 @@ async def ask_anything(server: Server, body: Any, path: str, valid: bool) -> Non
         text = response.text
     assert response.status_code in (200, 400, 404), (response.status_code, raw, text)
     if response.status_code != 200:
-        told(response)
+        parse_error(response)
 
 
 @pytest.mark.parametrize("path", POSTS[:3])
-async def test_no_body_is_the_servers_fault(serve: Serve, path: str, scale: int) -> None:
+async def test_arbitrary_bodies_cause_no_server_error(serve: Serve, path: str, scale: int) -> None:
     server = await serve()
     loop = asyncio.get_running_loop()
 
     @settings(max_examples=60 * scale, suppress_health_check=list(HealthCheck))
     @given(body=BODIES, valid=st.booleans())
     def fuzz(body: Any, valid: bool) -> None:
-        work = ask_anything(server, body, path, valid)
-        asyncio.run_coroutine_threadsafe(work, loop).result(30)
+        request = post_arbitrary_body(server, body, path, valid)
+        asyncio.run_coroutine_threadsafe(request, loop).result(30)
 
     await asyncio.to_thread(fuzz)
     await server.wait_until_idle()

@@ -1,4 +1,4 @@
-"""The corners of HTTP that some client or proxy always uses."""
+"""Less common parts of HTTP that some clients and proxies use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_head_of_health_has_no_body(serve: Serve) -> None:
         status, headers = await wire.read_head()
         assert status == 200
         assert int(headers["content-length"]) > 0
-        # The next answer follows at once: no body was sent.
+        # The next response follows directly: no body was sent.
         await wire.send(build_request_head("GET", "/health"))
         assert (await wire.read_response())[0] == 200
 
@@ -45,7 +45,7 @@ async def test_client_that_waits_for_100_continue_gets_it(serve: Serve) -> None:
         assert (await wire.read_response())[0] == 200
 
 
-async def test_client_that_expects_to_continue_with_too_much_is_refused(serve: Serve) -> None:
+async def test_100_continue_with_a_too_large_body_is_413(serve: Serve) -> None:
     server = await serve(max_body_mb=1)
     with await RawConnection.connect(server.port) as wire:
         await wire.send(
@@ -73,7 +73,7 @@ async def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-async def test_connection_is_closed_after_the_answer_when_the_client_says_so(
+async def test_connection_is_closed_after_the_response_when_the_client_requests_it(
     serve: Serve, version: str
 ) -> None:
     server = await serve()
@@ -109,9 +109,7 @@ async def test_body_in_tiny_chunks(serve: Serve) -> None:
     ],
     ids=lambda garbage: repr(garbage[:20]),
 )
-async def test_what_is_no_http_is_refused_and_the_server_stays(
-    serve: Serve, garbage: bytes
-) -> None:
+async def test_invalid_http_is_400_and_the_server_stays_up(serve: Serve, garbage: bytes) -> None:
     server = await serve()
     with await RawConnection.connect(server.port) as wire:
         await wire.send(garbage)
@@ -120,7 +118,7 @@ async def test_what_is_no_http_is_refused_and_the_server_stays(
         assert (await client.get("/health")).status_code == 200
 
 
-async def test_client_that_leaves_in_its_body_leaves_no_trace(
+async def test_disconnect_during_the_body_logs_nothing(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await serve()
@@ -133,10 +131,10 @@ async def test_client_that_leaves_in_its_body_leaves_no_trace(
     assert caplog.text == ""
 
 
-async def test_client_that_shuts_its_sending_side_counts_as_gone(
+async def test_half_closed_connection_aborts_the_request(
     serve: Serve, script: ScriptFactory
 ) -> None:
-    # Uvicorn closes the connection then, so nobody could be answered.
+    # Uvicorn closes a half-closed connection, so the answer could not be sent.
     server = await serve(script({"pieces": ["a", {"hang_s": 3600}]}))
     with await RawConnection.connect(server.port) as wire:
         await wire.post(ROUTE, {"prompt": "x"})
@@ -154,18 +152,16 @@ async def test_trailing_slash_is_redirected(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_connection_leaves_nothing_when_its_client_has_gone(
-    serve: Serve, reset: bool
-) -> None:
-    # The timer of keep-alive held all of a connection that was reset, its last body included.
+async def test_closed_connection_is_released_from_memory(serve: Serve, reset: bool) -> None:
+    # The keep-alive timer used to hold a reset connection in memory, including its last body.
     server = await serve()
     gc.disable()
     try:
         with await RawConnection.connect(server.port) as wire:
             await wire.send(build_request_head("POST", ROUTE, LENGTH) + BODY)
             assert (await wire.read_response())[0] == 200
-            gone = weakref.ref(next(iter(server.connections)))
+            connection = weakref.ref(next(iter(server.connections)))
             wire.close(reset=reset)
-        await server.wait_until(lambda: gone() is None)
+        await server.wait_until(lambda: connection() is None)
     finally:
         gc.enable()

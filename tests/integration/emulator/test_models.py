@@ -1,4 +1,4 @@
-"""A server with several models: who answers, and how each is doing."""
+"""A server with several models: routing by model, and the state of each model."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ ROUTE = "/v1/completions"
 
 @pytest.fixture
 async def server(serve: Serve, script: ScriptFactory) -> Server:
-    """Three models: one with two copies, another one, and one that does not load."""
+    """Start a server with three models: one with two copies, and one that fails to load."""
 
     def entry(name: str, copies: int = 1, **fields: Any) -> ModelEntry:
         path: Path = script({"pieces": [f"I am {name}."]}, slots=1, **fields)
         return ModelEntry(path=path, name=name, copies=copies)
 
     models = (entry("big", copies=2), entry("small"), entry("broken", load_error="no memory"))
-    started = await serve(models=models, engine_isolation="process")
+    running_server = await serve(models=models, engine_isolation="process")
 
-    async def settled() -> bool:
-        async with started.client() as client:
+    async def has_settled() -> bool:
+        async with running_server.client() as client:
             models = (await client.get("/health")).json()["models"]
         states = [instance["state"] for model in models for instance in model["instances"]]
         return states == ["ready", "ready", "ready", "dead"]
 
-    await poll_until(settled)
-    return started
+    await poll_until(has_settled)
+    return running_server
 
 
 async def test_copies_are_counted_by_their_states(server: Server) -> None:
-    # An engine of several models is ready while one is: what has been given up is told apart.
+    # The engine is ready while one model is ready: failed copies are counted separately.
     async with server.client() as client:
         metrics = (await client.get("/system/status")).json()["metrics"]
     assert metrics["worker_rkllm_engine_state"] == {
@@ -57,26 +57,30 @@ async def test_copies_are_counted_by_their_states(server: Server) -> None:
     }
 
 
-async def test_a_server_of_several_models(server: Server) -> None:
+async def test_requests_and_jobs_are_answered_by_the_requested_model(server: Server) -> None:
     # R7, R42, R54
     async with server.client() as client:
-        for given, name in (({}, "big"), ({"model": "small"}, "small"), ({"model": "big"}, "big")):
-            answer = (await client.post(ROUTE, json={"prompt": "who?", **given})).json()
-            assert (answer["model"], answer["choices"][0]["text"]) == (name, f"I am {name}.")
+        for model_field, name in (
+            ({}, "big"),
+            ({"model": "small"}, "small"),
+            ({"model": "big"}, "big"),
+        ):
+            response = (await client.post(ROUTE, json={"prompt": "who?", **model_field})).json()
+            assert (response["model"], response["choices"][0]["text"]) == (name, f"I am {name}.")
 
-            job = {"input": {"prompt": "who?", **given}}
+            job = {"input": {"prompt": "who?", **model_field}}
             output = (await client.post("/runsync", json=job)).json()["output"]
             assert (output["model"], output["choices"][0]["text"]) == (name, f"I am {name}.")
 
-            body = {"prompt": "who?", **given}
+            body = {"prompt": "who?", **model_field}
             routed = {"input": {"openai_route": ROUTE, "openai_input": body}}
             output = (await client.post("/runsync", json=routed)).json()["output"]
             assert output["model"] == name
 
         names = ("big", "small") * 8
-        asked = [client.post(ROUTE, json={"prompt": "who?", "model": name}) for name in names]
-        answers = [answer.json() for answer in await asyncio.gather(*asked)]
-        assert [answer["choices"][0]["text"] for answer in answers] == [
+        requests = [client.post(ROUTE, json={"prompt": "who?", "model": name}) for name in names]
+        answers = [response.json() for response in await asyncio.gather(*requests)]
+        assert [response["choices"][0]["text"] for response in answers] == [
             f"I am {name}." for name in names
         ]
 
@@ -85,10 +89,10 @@ async def test_a_server_of_several_models(server: Server) -> None:
 
         unknown = await client.post(ROUTE, json={"prompt": "who?", "model": "gpt"})
         assert unknown.status_code == 404
-        told = 'the model "gpt" does not exist, there is: big, small, broken'
-        assert read_reason(unknown.json()) == told
+        message = 'the model "gpt" does not exist, there is: big, small, broken'
+        assert read_reason(unknown.json()) == message
         refused = await client.post("/runsync", json={"input": {"prompt": "x", "model": "gpt"}})
-        assert refused.json()["error"] == told
+        assert refused.json()["error"] == message
         tokens = await client.post("/tokenize", json={"prompt": "a b", "model": "gpt"})
         assert tokens.status_code == 404
 
@@ -103,9 +107,9 @@ async def test_a_server_of_several_models(server: Server) -> None:
             {"id": "broken", "status": "dead"},
         ]
 
-        answer = await client.get("/health")
-        health = answer.json()
-        assert (answer.status_code, health["status"], health["model"]) == (200, "degraded", "big")
+        response = await client.get("/health")
+        health = response.json()
+        assert (response.status_code, health["status"], health["model"]) == (200, "degraded", "big")
         assert (health["engine"]["state"], health["engine"]["slots"]) == ("ready", 3)
         assert [model["slots"] for model in health["models"][:2]] == [2, 1]
         assert health["models"][2]["failure"] == "no memory"

@@ -1,4 +1,4 @@
-"""The openai package as it is, with any key (R32)."""
+"""The unmodified openai package with any key (R32)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.integration.emulator.serving import Server
 T = TypeVar("T")
 
 
-async def with_sync(server: Server, work: Callable[[OpenAI], T]) -> T:
-    """Run something with the blocking client, on a thread of its own."""
+async def run_with_sync_client(server: Server, steps: Callable[[OpenAI], T]) -> T:
+    """Run steps with the blocking client on a separate thread."""
 
     def run() -> T:
         with OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
-            return work(client)
+            return steps(client)
 
     return await asyncio.to_thread(run)
 
@@ -44,7 +44,7 @@ TEXT = "Good day you 😀"
 
 
 async def test_completion(server: Server) -> None:
-    def work(client: OpenAI) -> None:
+    def steps(client: OpenAI) -> None:
         answer = client.completions.create(model="little", prompt="say it")
         assert (answer.choices[0].text, answer.choices[0].finish_reason) == (TEXT, "stop")
         assert answer.usage is not None
@@ -52,15 +52,15 @@ async def test_completion(server: Server) -> None:
         assert answer.usage.prompt_tokens_details is not None
         assert answer.usage.prompt_tokens_details.cached_tokens == 0
         stream = client.completions.create(model="little", prompt="say it", stream=True)
-        found = list(stream)
-        assert "".join(chunk.choices[0].text for chunk in found) == TEXT
-        assert found[-1].choices[0].finish_reason == "stop"
+        chunks = list(stream)
+        assert "".join(chunk.choices[0].text for chunk in chunks) == TEXT
+        assert chunks[-1].choices[0].finish_reason == "stop"
 
-    await with_sync(server, work)
+    await run_with_sync_client(server, steps)
 
 
 async def test_chat(server: Server) -> None:
-    def work(client: OpenAI) -> None:
+    def steps(client: OpenAI) -> None:
         answer = client.chat.completions.create(
             model="little", messages=[{"role": "user", "content": "say it"}]
         )
@@ -75,17 +75,17 @@ async def test_chat(server: Server) -> None:
             stop=["never"],
             max_tokens=100,
         )
-        *found, last = list(stream)
-        assert found[0].choices[0].delta.role == "assistant"
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in found) == TEXT
+        *chunks, last = list(stream)
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == TEXT
         assert last.usage is not None
         assert last.usage.completion_tokens == 4
 
-    await with_sync(server, work)
+    await run_with_sync_client(server, steps)
 
 
 async def test_chat_stream_helper(server: Server) -> None:
-    def work(client: OpenAI) -> None:
+    def steps(client: OpenAI) -> None:
         with client.chat.completions.stream(
             model="little", messages=[{"role": "user", "content": "say it"}]
         ) as stream:
@@ -95,13 +95,13 @@ async def test_chat_stream_helper(server: Server) -> None:
         assert final.choices[0].message.content == TEXT
         assert final.choices[0].finish_reason == "stop"
 
-    await with_sync(server, work)
+    await run_with_sync_client(server, steps)
 
 
 async def test_async_client(server: Server) -> None:
     async with async_client(server) as client:
-        whole = await client.completions.create(model="little", prompt="x")
-        assert whole.choices[0].text == TEXT
+        completion = await client.completions.create(model="little", prompt="x")
+        assert completion.choices[0].text == TEXT
         texts = [
             chunk.choices[0].text
             async for chunk in await client.completions.create(

@@ -1,4 +1,4 @@
-"""OpenAI's streams on a real connection: when events go out, and what a client may do to them."""
+"""OpenAI's streams on a real connection: timing of events, slow clients and disconnects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import RawConnection, Server, join_text, parse_chunks
 
 TURNS: Any = [{"role": "user", "content": "talk"}]
-# Of each family, with the body it wants.
+# The routes of each family, with a valid body.
 CALLS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "talk"},
     "/v1/chat/completions": {"messages": TURNS},
@@ -30,17 +30,17 @@ CALLS: dict[str, dict[str, Any]] = {
 HANG = {"hang_s": 3600}
 
 
-def stream(route: str, **fields: Any) -> dict[str, Any]:
+def stream_body(route: str, **fields: Any) -> dict[str, Any]:
     return {**CALLS[route], "stream": True, **fields}
 
 
 @pytest.mark.parametrize("route", CALLS)
-async def test_first_event_is_there_while_the_model_still_runs(
+async def test_first_event_is_sent_while_the_model_runs(
     serve: Serve, script: ScriptFactory, route: str
 ) -> None:  # R29
     server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
     with await RawConnection.connect(server.port) as wire:
-        await wire.post(route, stream(route))
+        await wire.post(route, stream_body(route))
         assert (await wire.read_head())[0] == 200
         assert b'"first"' in await wire.read_chunk()
         assert server.engine.running == 1
@@ -50,28 +50,28 @@ async def test_first_event_is_there_while_the_model_still_runs(
 
 @pytest.mark.long_except("/v1/chat/completions", "/v3/completions")
 @pytest.mark.parametrize("route", CALLS)
-async def test_text_gathers_while_the_client_lags(
+async def test_deltas_are_merged_while_the_client_lags(
     serve: Serve, script: ScriptFactory, route: str
-) -> None:  # R29: fewer events than tokens, and no text less.
+) -> None:  # R29: fewer events than tokens, and the complete text.
     tokens = 400
-    said = {"pieces": ["bla " * 500], "repeat": tokens, "delay_ms": 1}
-    server = await serve(script(said), model_name="tiny")
+    long_answer = {"pieces": ["bla " * 500], "repeat": tokens, "delay_ms": 1}
+    server = await serve(script(long_answer), model_name="tiny")
     with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
-        await wire.post(route, stream(route))
+        await wire.post(route, stream_body(route))
         status, _ = await wire.read_head()
         assert status == 200
         (connection,) = server.connections
-        # The kernel would take megabytes for it.
+        # By default, the kernel would buffer megabytes.
         sock = connection.transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        # The model has said all of it before the client reads on.
+        # The model finishes before the client reads on.
         await server.events.wait(RequestEnded)
         body = b""
-        while part := await wire.read_chunk():
-            body += part
-    found = parse_chunks(body)
-    assert join_text(found) == "bla " * 500 * tokens
-    assert len(found) < tokens / 2
+        while chunk := await wire.read_chunk():
+            body += chunk
+    chunks = parse_chunks(body)
+    assert join_text(chunks) == "bla " * 500 * tokens
+    assert len(chunks) < tokens / 2
 
 
 @pytest.mark.parametrize("route", CALLS)
@@ -83,7 +83,7 @@ async def test_silence_of_the_model_is_filled_with_comments(
     )
     server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
     with await RawConnection.connect(server.port) as wire:
-        await wire.post(route, stream(route))
+        await wire.post(route, stream_body(route))
         await wire.read_head()
         assert b'"first"' in await wire.read_chunk()
         for _ in range(3):
@@ -91,7 +91,7 @@ async def test_silence_of_the_model_is_filled_with_comments(
     await server.wait_until_idle()
 
 
-async def test_clients_do_not_see_comments(
+async def test_sdk_ignores_comments(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R19, R32
     monkeypatch.setattr(
@@ -100,29 +100,29 @@ async def test_clients_do_not_see_comments(
     pieces = ["one ", {"text": "two ", "delay_ms": 60}, {"text": "three", "delay_ms": 60}]
     server = await serve(script({"pieces": pieces}), model_name="tiny")
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
-        given: dict[str, Any] = {"model": "tiny", "stream": True}
-        told = await client.completions.create(prompt="talk", **given)
-        assert "".join([chunk.choices[0].text async for chunk in told]) == "one two three"
-        said: Any = await client.chat.completions.create(messages=TURNS, **given)
-        deltas = [chunk.choices[0].delta.content or "" async for chunk in said]
+        options: dict[str, Any] = {"model": "tiny", "stream": True}
+        completion = await client.completions.create(prompt="talk", **options)
+        assert "".join([chunk.choices[0].text async for chunk in completion]) == "one two three"
+        chat: Any = await client.chat.completions.create(messages=TURNS, **options)
+        deltas = [chunk.choices[0].delta.content or "" async for chunk in chat]
         assert "".join(deltas) == "one two three"
 
 
-# -- clients that do not read ----------------------------------------------------------------------
+# -- clients that do not read ---------------------------------------------------------------------
 
 
-async def flooding(serve: Serve, script: ScriptFactory, **settings: Any) -> Server:
+async def start_flood(serve: Serve, script: ScriptFactory, **settings: Any) -> Server:
     flood = {"when": "talk", "pieces": ["x" * 50_000], "repeat": -1, "delay_ms": 1}
     path = script(flood, {}, slots=2, context_length=10**9)
     return await serve(path, model_name="tiny", **settings)
 
 
 async def assert_answers(server: Server) -> None:
-    """Check that no slot is held, and that the next answer has nothing of the last one."""
+    """Check that all slots are free, and that the next answer has no text of the last one."""
     await server.wait_until_idle()
     async with server.client() as client:
-        whole = await client.post("/v1/completions", json={"prompt": "all is well"})
-    assert whole.json()["choices"][0]["text"] == "all is well"
+        response = await client.post("/v1/completions", json={"prompt": "all is well"})
+    assert response.json()["choices"][0]["text"] == "all is well"
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -131,9 +131,9 @@ async def assert_answers(server: Server) -> None:
 async def test_client_that_leaves_while_the_server_waits_to_send(
     serve: Serve, script: ScriptFactory, route: str, n: int, reset: bool
 ) -> None:  # R31
-    server = await flooding(serve, script)
+    server = await start_flood(serve, script)
     with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
-        await wire.post(route, stream(route, n=n))
+        await wire.post(route, stream_body(route, n=n))
         await wire.read_head()
         (connection,) = server.connections
         await server.wait_until(lambda: connection.flow.write_paused)
@@ -149,10 +149,10 @@ async def test_client_that_leaves_while_the_server_waits_to_send(
 @pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
 async def test_client_that_never_reads_is_cut_off_and_its_slots_are_free(
     serve: Serve, script: ScriptFactory, route: str, n: int
-) -> None:  # R31: it says nothing of its leaving, and never does.
-    server = await flooding(serve, script, read_timeout_s=0.3)
+) -> None:  # R31: the client stops reading without closing its connection.
+    server = await start_flood(serve, script, read_timeout_s=0.3)
     with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
-        await wire.post(route, stream(route, n=n))
+        await wire.post(route, stream_body(route, n=n))
         ended = await server.events.wait(RequestEnded, n)
         assert all(event.aborted for event in ended)
         await server.wait_until(lambda: not server.connections)

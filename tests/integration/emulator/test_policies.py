@@ -1,4 +1,4 @@
-"""What a job may ask of the queue: where it waits, before whom, for how long."""
+"""Policies of jobs: endpoint, priority, execution timeout, TTL and retention."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.emulator.events import DEADLINE_S
 HANG = {"hang_s": 3600}
 
 
-async def test_endpoint_exists_once_it_is_named_and_its_jobs_wait(serve: Serve) -> None:
+async def test_jobs_of_an_endpoint_wait_until_a_worker_joins_it(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         bucket = {
@@ -33,11 +33,11 @@ async def test_endpoint_exists_once_it_is_named_and_its_jobs_wait(serve: Serve) 
         }
         job_id = await submit_job(client, webhook="http://127.0.0.1:9/", s3Config=bucket)
         second = await submit_job(client)
-        asked = asyncio.create_task(client.post(f"{OTHER}/runsync", json={"input": INPUT}))
+        sync_response = asyncio.create_task(client.post(f"{OTHER}/runsync", json={"input": INPUT}))
         await server.wait_until(lambda: len(server.tasks) == 1)
         for waiting in (job_id, second):
             assert await get_status(client, waiting) == {"id": waiting, "status": "IN_QUEUE"}
-        # The first worker that joins gets them in their order.
+        # The first worker that joins gets the jobs in order.
         worker = ScriptedWorker(client)
         job = await worker.take_job()
         extra = {"webhook": "http://127.0.0.1:9/", "s3Config": bucket}
@@ -46,11 +46,11 @@ async def test_endpoint_exists_once_it_is_named_and_its_jobs_wait(serve: Serve) 
         sync = await worker.take_job()
         assert sync["id"].startswith("sync-")
         await worker.post_result(sync, output="at last")
-        assert (await asked).json()["output"] == "at last"
-        assert (await asked).json()["workerId"] == "w1"
+        assert (await sync_response).json()["output"] == "at last"
+        assert (await sync_response).json()["workerId"] == "w1"
 
 
-async def test_low_priority_waits_for_all_others(serve: Serve) -> None:
+async def test_low_priority_job_is_dispatched_after_all_others(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         low = await submit_job(client, policy={"lowPriority": True})
@@ -59,18 +59,18 @@ async def test_low_priority_waits_for_all_others(serve: Serve) -> None:
         assert [(await worker.take_job())["id"] for _ in range(3)] == [*normal, low]
 
 
-async def test_progress_is_shown_until_the_job_ends(serve: Serve) -> None:
+async def test_status_has_the_progress_until_the_job_ends(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         job_id, worker = await submit_job(client), ScriptedWorker(client)
         job = await worker.take_job()
         await worker.post_result(job, status="IN_PROGRESS", output="half")
-        shown = await get_status(client, job_id)
-        assert (shown["status"], shown["output"]) == ("IN_PROGRESS", "half")
+        status = await get_status(client, job_id)
+        assert (status["status"], status["output"]) == ("IN_PROGRESS", "half")
         await worker.post_result(job, error="it broke")
-        shown = await get_status(client, job_id)
-        assert (shown["status"], shown["error"]) == ("FAILED", "it broke")
-        assert "output" not in shown
+        status = await get_status(client, job_id)
+        assert (status["status"], status["error"]) == ("FAILED", "it broke")
+        assert "output" not in status
 
 
 async def test_execution_timeout_ends_a_job_and_frees_its_slot(
@@ -89,28 +89,30 @@ async def test_execution_timeout_ends_a_job_and_frees_its_slot(
         assert (await get_job_counts(client, "/v2/default"))["failed"] == 1
 
 
-async def test_job_is_gone_when_its_ttl_is_over(serve: Serve, script: ScriptFactory) -> None:
+async def test_job_is_deleted_when_its_ttl_has_passed(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"pieces": ["a", HANG]}), min_job_ttl_ms=1)
     async with server.client() as client:
         policy = {"ttl": 300}
         waiting = await submit_job(client, policy=policy)
-        asked = [
+        requests = [
             client.get(f"{OTHER}/status-sync/{waiting}"),
             client.post(f"{OTHER}/runsync", json={"input": INPUT, "policy": policy}),
             client.post("/runsync", json={"input": INPUT, "policy": policy}),
         ]
-        for response in await asyncio.gather(*asked):
-            assert response.status_code == 404
-            assert read_reason(response.json()).endswith("is not kept any more: its ttl is over")
+        for sync_response in await asyncio.gather(*requests):
+            assert sync_response.status_code == 404
+            assert read_reason(sync_response.json()).endswith(
+                "is not kept any more: its ttl is over"
+            )
         for route in ("status", "stream", "cancel", "retry", "requests"):
             method = "GET" if route == "requests" else "POST"
-            gone = await client.request(method, f"{OTHER}/{route}/{waiting}")
-            assert gone.status_code == 404
+            response = await client.request(method, f"{OTHER}/{route}/{waiting}")
+            assert response.status_code == 404
         async with asyncio.timeout(DEADLINE_S):
             await server.wait_until_idle()
 
 
-async def test_results_are_kept_for_so_long(serve: Serve) -> None:
+async def test_results_are_kept_for_their_retention(serve: Serve) -> None:
     server = await serve(result_retention_s=3600, sync_retention_s=0.05)
     async with server.client() as client:
         job_id = await submit_job(client, "")

@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE, poll_until, wait_until
 
 ROUTE = "/v1/completions"
 MARK = "xyzzy-prompt"
-GONE_S = 5.0 * PATIENCE
+THREAD_END_TIMEOUT_S = 5.0 * PATIENCE
 STEADY = {"when": "steady", "pieces": ["a", "b", "c"], "delay_ms": 10, "prefill_ms": 30}
 HANG = {"when": "hang", "pieces": ["a", {"hang_s": 3600}]}
 BROKEN = {"when": "broken", "pieces": ["a", {"error": "no luck"}]}
@@ -44,8 +44,8 @@ def _flush_spans_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def collector() -> AsyncIterator[TraceCollector]:
-    async with run_collector() as found:
-        yield found
+    async with run_collector() as running_collector:
+        yield running_collector
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ async def test_job_has_one_trace_from_the_request_to_the_generation(
         body = {"input": {"prompt": f"steady {MARK}"}}
         response = await client.post("/runsync", json=body, headers=HEADERS)
         job = response.json()
-    found = await wait_for_trace(collector, "POST runsync", "job", "queue", "generation")
+    spans = await wait_for_trace(collector, "POST runsync", "job", "queue", "generation")
     # Probes are not traced.
     assert {span.trace_id for span in collector.spans} == {TRACE}
     request, sent_job, queue, run = (
-        found[name] for name in ("POST runsync", "job", "queue", "generation")
+        spans[name] for name in ("POST runsync", "job", "queue", "generation")
     )
     assert (request.trace_id, request.parent_id) == (TRACE, PARENT)
     assert (sent_job.parent_id, queue.parent_id, run.parent_id) == (
@@ -104,7 +104,7 @@ async def test_job_has_one_trace_from_the_request_to_the_generation(
     assert sent_job.attributes["worker_rkllm.job.status"] == "COMPLETED"
     assert run.attributes["gen_ai.usage.output_tokens"] == 3
     assert run.attributes["gen_ai.response.finish_reasons"] == ["stop"]
-    assert not any(span.failed for span in found.values())
+    assert not any(span.failed for span in spans.values())
     assert collector.service == "worker-rkllm"
     assert MARK not in str(collector.spans)
 
@@ -141,10 +141,10 @@ async def test_streams_waits_and_failures_have_spans(
         wrong = {"traceparent": "00-zz-yy-01"}
         response = await client.post(ROUTE, json={"prompt": "broken"}, headers=wrong)
         assert response.status_code == 500
-        found = await wait_for_trace(collector, "POST completions", "generation")
-        assert found["POST completions"].parent_id == ""
-        assert all(span.failed for span in found.values())
-        assert found["generation"].attributes["error.type"] == "BackendFailed"
+        spans = await wait_for_trace(collector, "POST completions", "generation")
+        assert spans["POST completions"].parent_id == ""
+        assert all(span.failed for span in spans.values())
+        assert spans["generation"].attributes["error.type"] == "BackendFailed"
 
 
 async def test_request_span_has_status_499_when_the_client_disconnects(
@@ -155,9 +155,9 @@ async def test_request_span_has_status_499_when_the_client_disconnects(
         await wire.post(ROUTE, {"prompt": "hang"})
         # Disconnect only now: before the generation starts, there is nothing to cancel.
         await server.events.wait(RequestStarted)
-    found = await wait_for_trace(collector, "POST completions", "generation")
-    assert found["POST completions"].attributes["http.response.status_code"] == 499
-    assert found["generation"].attributes["error.type"] == "GenerationCancelled"
+    spans = await wait_for_trace(collector, "POST completions", "generation")
+    assert spans["POST completions"].attributes["http.response.status_code"] == 499
+    assert spans["generation"].attributes["error.type"] == "GenerationCancelled"
 
 
 async def test_job_spans_belong_to_the_request_that_created_the_job(
@@ -177,9 +177,9 @@ async def test_job_spans_belong_to_the_request_that_created_the_job(
         collector.spans.clear()
         body = {"prompt": "steady", "stream": True}
         await client.post("/v2/default/openai/v1/completions", json=body)
-        found = await wait_for_trace(collector, "POST completions", "job", "queue", "generation")
-        assert found["job"].parent_id == found["POST completions"].span_id
-        assert found["generation"].parent_id == found["job"].span_id
+        spans = await wait_for_trace(collector, "POST completions", "job", "queue", "generation")
+        assert spans["job"].parent_id == spans["POST completions"].span_id
+        assert spans["generation"].parent_id == spans["job"].span_id
         collector.spans.clear()
         await check_batch_traces(client, collector)
 
@@ -211,7 +211,9 @@ async def test_unreachable_collector_delays_only_the_shutdown(
         await server.uvicorn.lifespan.shutdown()
     assert "not all traces were sent" in caplog.text
     # The exporter gives up sooner than the SDK would.
-    await wait_until(lambda: "traces" not in {each.name for each in threading.enumerate()}, GONE_S)
+    await wait_until(
+        lambda: "traces" not in {each.name for each in threading.enumerate()}, THREAD_END_TIMEOUT_S
+    )
 
 
 def test_opentelemetry_is_imported_only_when_tracing_is_on(

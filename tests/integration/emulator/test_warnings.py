@@ -10,8 +10,8 @@ from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import parse_chunks
 
 TYPO = "max_token is unknown and was ignored: did you mean max_tokens?"
-IN_JOB = "input.max_tokens was ignored: put it in input.sampling_params"
-BESIDE = "temperature was ignored: put it in input.sampling_params"
+INSIDE_INPUT = "input.max_tokens was ignored: put it in input.sampling_params"
+OUTSIDE_INPUT = "temperature was ignored: put it in input.sampling_params"
 CHAT = {"messages": [{"role": "user", "content": "a b"}]}
 
 
@@ -19,22 +19,24 @@ CHAT = {"messages": [{"role": "user", "content": "a b"}]}
 @pytest.mark.parametrize(
     ("route", "body"), [("completions", {"prompt": "a b"}), ("chat/completions", CHAT)]
 )
-async def test_openai_answers_warn_whole_and_streamed(
+async def test_openai_answers_have_warnings_complete_and_streamed(
     serve: Serve, caplog: pytest.LogCaptureFixture, prefix: str, route: str, body: dict[str, Any]
 ) -> None:
     server = await serve(rate_limit_chat="off")
     async with server.client() as client:
         [model] = (await client.get("/v1/models")).json()["data"]
-        asked = {**body, "model": model["id"], "max_token": 5}
-        whole = await client.post(f"{prefix}/{route}", json=asked)
-        streamed = await client.post(f"{prefix}/{route}", json={**asked, "stream": True})
-    assert whole.json()["warnings"] == [TYPO]
-    told = [chunk["warnings"] for chunk in parse_chunks(streamed.content) if "warnings" in chunk]
-    assert told == [[TYPO]]
+        request = {**body, "model": model["id"], "max_token": 5}
+        complete = await client.post(f"{prefix}/{route}", json=request)
+        streamed = await client.post(f"{prefix}/{route}", json={**request, "stream": True})
+    assert complete.json()["warnings"] == [TYPO]
+    warnings = [
+        chunk["warnings"] for chunk in parse_chunks(streamed.content) if "warnings" in chunk
+    ]
+    assert warnings == [[TYPO]]
     assert sum(TYPO in message for message in caplog.messages) == 2
 
 
-async def test_jobs_warn_inside_the_output_and_beside_it(
+async def test_jobs_have_warnings_in_the_output_and_in_the_job(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await serve()
@@ -42,10 +44,10 @@ async def test_jobs_warn_inside_the_output_and_beside_it(
     async with server.client() as client:
         accepted = (await client.post("/run", json=job)).json()
         ended = (await client.post("/runsync", json=job)).json()
-    assert accepted["warnings"] == ended["warnings"] == [BESIDE]
-    assert ended["output"]["warnings"] == [IN_JOB]
-    assert any(IN_JOB in message for message in caplog.messages)
-    assert BESIDE in caplog.messages
+    assert accepted["warnings"] == ended["warnings"] == [OUTSIDE_INPUT]
+    assert ended["output"]["warnings"] == [INSIDE_INPUT]
+    assert any(INSIDE_INPUT in message for message in caplog.messages)
+    assert OUTSIDE_INPUT in caplog.messages
 
 
 async def test_openai_call_in_a_job_warns(serve: Serve) -> None:
@@ -62,8 +64,8 @@ async def test_openai_call_in_a_job_warns(serve: Serve) -> None:
 async def test_tokenize_warns(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
-        answer = await client.post("/tokenize", json={"promt": "x", "prompt": "a b"})
-    assert answer.json()["warnings"] == ["promt is unknown and was ignored: did you mean prompt?"]
+        response = await client.post("/tokenize", json={"promt": "x", "prompt": "a b"})
+    assert response.json()["warnings"] == ["promt is unknown and was ignored: did you mean prompt?"]
 
 
 async def test_body_as_curl_sends_it_is_accepted(serve: Serve) -> None:  # R70, R67
@@ -71,11 +73,11 @@ async def test_body_as_curl_sends_it_is_accepted(serve: Serve) -> None:  # R70, 
     headers = {"content-type": "application/x-www-form-urlencoded", "x-api-key": "secret"}
     async with server.client() as client:
         for path in ("/v1/completions", "/completions"):
-            answer = await client.post(path, content=b'{"prompt": "a b"}', headers=headers)
-            assert answer.status_code == 200, answer.text
+            response = await client.post(path, content=b'{"prompt": "a b"}', headers=headers)
+            assert response.status_code == 200, response.text
         content = b'{"input": {"prompt": "a b", "sampling_params": {"max_tokens": 2.0}}}'
-        answer = await client.post("/runsync", content=content, headers=headers)
-        assert answer.json()["status"] == "COMPLETED"
+        response = await client.post("/runsync", content=content, headers=headers)
+        assert response.json()["status"] == "COMPLETED"
         browser = {**headers, "origin": server.url}
-        answer = await client.post("/v1/completions", content=b"{}", headers=browser)
-        assert answer.status_code == 415
+        response = await client.post("/v1/completions", content=b"{}", headers=browser)
+        assert response.status_code == 415

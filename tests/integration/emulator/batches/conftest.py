@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.integration.emulator.batches.support import Client
+from tests.integration.emulator.batches.support import BatchClient
 from tests.integration.emulator.serving import Server
 
 
 @pytest.fixture
-async def clients() -> AsyncIterator[Callable[[Server], Client]]:
+async def clients() -> AsyncIterator[Callable[[Server], BatchClient]]:
     async with AsyncExitStack() as stack:
 
-        def made(server: Server, **options: Any) -> Client:
-            client = Client(server, **options)
+        def make_client(server: Server, **options: Any) -> BatchClient:
+            client = BatchClient(server, **options)
             stack.push_async_callback(client.openai.close)
             return client
 
-        yield made
+        yield make_client

@@ -1,4 +1,4 @@
-"""OpenAI's client with what tests of batches ask of it."""
+"""A client for tests of batches, on top of the openai package."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ GOOD = json.dumps(call("one")).encode()
 FINAL = ("completed", "failed", "expired", "cancelled")
 
 
-class Client:
-    """OpenAI's client, and what every test asks of it."""
+class BatchClient:
+    """An OpenAI client with the steps that many tests need."""
 
     def __init__(self, server: Server, key: str = "any") -> None:
         self.server = server
@@ -46,22 +46,22 @@ class Client:
             **options,
         )
 
-    async def until(self, batch: Batch, true: Callable[[Batch], bool]) -> Batch:
-        async def ask() -> Batch | None:
-            found = await self.openai.batches.retrieve(batch.id)
-            return found if true(found) else None
+    async def wait_until(self, batch: Batch, condition: Callable[[Batch], bool]) -> Batch:
+        async def check() -> Batch | None:
+            current = await self.openai.batches.retrieve(batch.id)
+            return current if condition(current) else None
 
-        return await poll_until(ask)
+        return await poll_until(check)
 
     async def ended(self, batch: Batch) -> Batch:
-        return await self.until(batch, lambda found: found.status in FINAL)
+        return await self.wait_until(batch, lambda current: current.status in FINAL)
 
     async def lines(self, file_id: str | None) -> list[dict[str, Any]]:
-        """Return the lines of a file, of which none may be half there."""
+        """Return the lines of a file; check that its last line is complete."""
         assert file_id is not None
-        raw = (await self.openai.files.content(file_id)).content
-        assert raw.endswith(b"\n")
-        return [json.loads(line) for line in raw.splitlines()]
+        content = (await self.openai.files.content(file_id)).content
+        assert content.endswith(b"\n")
+        return [json.loads(line) for line in content.splitlines()]
 
 
 def jsonl(lines: Iterable[dict[str, Any]]) -> bytes:
@@ -77,16 +77,16 @@ def ids(lines: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def counts(batch: Batch) -> tuple[int, int, int]:
-    found = batch.request_counts
-    assert found is not None
-    return found.total, found.completed, found.failed
+    request_counts = batch.request_counts
+    assert request_counts is not None
+    return request_counts.total, request_counts.completed, request_counts.failed
 
 
 @asynccontextmanager
-async def client_of(server: Server, **options: Any) -> AsyncIterator[Client]:
-    client = Client(server, **options)
+async def client_of(server: Server, **options: Any) -> AsyncIterator[BatchClient]:
+    client = BatchClient(server, **options)
     async with client.openai:
         yield client
 
 
-Clients = Callable[..., Client]
+Clients = Callable[..., BatchClient]

@@ -1,4 +1,4 @@
-"""`/v1/files`: what is uploaded, what is refused, and lists by pages."""
+"""`/v1/files`: uploads, refusals, retention and paged lists."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ BAD_FILES = {
 
 async def test_bad_files_are_refused_at_their_upload(serve: Serve, clients: Clients) -> None:
     client = clients(await serve(batch_max_lines=100, max_body_mb=0.05))
-    for name, (data, said) in BAD_FILES.items():
+    for name, (data, message) in BAD_FILES.items():
         with pytest.raises(openai.BadRequestError) as refused:
             await client.upload(data)
-        assert said in str(refused.value), name
+        assert message in str(refused.value), name
         assert refused.value.param == "file"
     assert [file async for file in client.openai.files.list()] == []
 
 
-async def test_marks_of_editors_mean_nothing(serve: Serve, clients: Clients) -> None:
+async def test_byte_order_mark_and_crlf_are_accepted(serve: Serve, clients: Clients) -> None:
     client = clients(await serve())
     data = BOM + jsonl(calls(3)).replace(b"\n", b"\r\n").removesuffix(b"\r\n")
     done = await client.ended(await client.batch(await client.upload(data)))
@@ -55,55 +55,63 @@ async def test_too_large_a_file_is_refused_with_413(
 ) -> None:
     client = clients(await serve(batch_max_mb=1, batch_dir=tmp_path / "kept"))
     for size in (1_000_001, 3_000_000):
-        with pytest.raises(openai.APIStatusError, match=r"larger than 1 MB \(BATCH_MAX_MB\)") as no:
+        with pytest.raises(
+            openai.APIStatusError, match=r"larger than 1 MB \(BATCH_MAX_MB\)"
+        ) as refused:
             await client.upload(b"x" * size)
-        assert no.value.status_code == 413
+        assert refused.value.status_code == 413
     assert list((tmp_path / "kept" / "files").iterdir()) == []
 
 
-async def test_more_than_may_be_kept_is_refused_with_507(serve: Serve, clients: Clients) -> None:
+async def test_upload_to_a_full_store_is_refused_with_507(serve: Serve, clients: Clients) -> None:
     client = clients(await serve(batch_store_mb=0.002))
     file_id = await client.upload(jsonl(calls(10)))
-    with pytest.raises(openai.InternalServerError, match="BATCH_STORE_MB") as full:
+    with pytest.raises(openai.InternalServerError, match="BATCH_STORE_MB") as refused:
         await client.upload(jsonl(calls(10)))
-    assert full.value.status_code == 507
+    assert refused.value.status_code == 507
     await client.openai.files.delete(file_id)
     await client.upload(jsonl(calls(10)))
 
 
-async def test_bad_forms_are_told_what_is_wrong(serve: Serve) -> None:  # R53
+async def test_invalid_form_gets_an_error_that_names_the_problem(serve: Serve) -> None:  # R53
     server = await serve()
     async with server.client() as http:
 
-        async def told(status: int, **options: Any) -> str:
+        async def post_form(status: int, **options: Any) -> str:
             response = await http.post("/v1/files", **options)
             assert response.status_code == status, response.text
             return str(response.json()["error"]["message"])
 
         file = {"file": ("a", GOOD)}
-        assert "must be multipart/form-data" in await told(415, json={})
-        assert "purpose must be batch" in await told(400, files=file, data={"purpose": "vision"})
-        assert "purpose must be batch" in await told(400, files=file)
+        assert "must be multipart/form-data" in await post_form(415, json={})
+        assert "purpose must be batch" in await post_form(
+            400, files=file, data={"purpose": "vision"}
+        )
+        assert "purpose must be batch" in await post_form(400, files=file)
         form = {"content-type": "multipart/form-data; boundary=x"}
-        nothing = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x'
-        assert "file must be given" in await told(400, headers=form, content=nothing + b"--")
-        assert "ends too early" in await told(400, headers=form, content=nothing)
-        assert "is not a form" in await told(400, headers=form, content=b"nonsense")
-        bare = {"content-type": "multipart/form-data"}
-        assert "boundary" in await told(400, headers=bare, content=b"x")
+        incomplete_form = (
+            b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x'
+        )
+        assert "file must be given" in await post_form(
+            400, headers=form, content=incomplete_form + b"--"
+        )
+        assert "ends too early" in await post_form(400, headers=form, content=incomplete_form)
+        assert "is not a form" in await post_form(400, headers=form, content=b"nonsense")
+        without_boundary = {"content-type": "multipart/form-data"}
+        assert "boundary" in await post_form(400, headers=without_boundary, content=b"x")
         for seconds in ("3599", "2592001", "soon"):
             data = {
                 "purpose": "batch",
                 "expires_after[anchor]": "created_at",
                 "expires_after[seconds]": seconds,
             }
-            assert "expires_after.seconds must be" in await told(400, files=file, data=data)
+            assert "expires_after.seconds must be" in await post_form(400, files=file, data=data)
 
 
-async def test_what_is_not_there_is_404(serve: Serve, clients: Clients) -> None:
+async def test_unknown_ids_are_404(serve: Serve, clients: Clients) -> None:
     client = clients(await serve())
     missing = f"file-{'0' * 28}"
-    for asked in (
+    for request in (
         client.openai.files.retrieve(missing),
         client.openai.files.content("../../etc/passwd"),
         client.openai.files.delete(missing),
@@ -112,66 +120,74 @@ async def test_what_is_not_there_is_404(serve: Serve, clients: Clients) -> None:
         client.batch(missing),
     ):
         with pytest.raises(openai.NotFoundError):
-            await asked
+            await request
 
 
-async def test_lists_come_by_pages_in_either_order(serve: Serve, clients: Clients) -> None:
+async def test_lists_are_paged_in_either_order(serve: Serve, clients: Clients) -> None:
     client = clients(await serve())
     files = [await client.upload(GOOD) for _ in range(5)]
-    listed = client.openai.files.list
-    assert [file.id async for file in listed(limit=2)] == files[::-1]
-    assert [file.id async for file in listed(limit=2, order="asc")] == files
-    assert [file.id async for file in listed(after=files[3], order="desc")] == files[2::-1]
-    page = await listed(limit=2, order="asc")
+    list_files = client.openai.files.list
+    assert [file.id async for file in list_files(limit=2)] == files[::-1]
+    assert [file.id async for file in list_files(limit=2, order="asc")] == files
+    assert [file.id async for file in list_files(after=files[3], order="desc")] == files[2::-1]
+    page = await list_files(limit=2, order="asc")
     assert (page.has_more, [file.id for file in page.data]) == (True, files[:2])
-    assert (await listed(limit=5)).has_more is False
+    assert (await list_files(limit=5)).has_more is False
     batches = [(await client.ended(await client.batch(each))).id for each in files[:3]]
     assert [each.id async for each in client.openai.batches.list(limit=1)] == batches[::-1]
-    assert [each.id async for each in listed(purpose="batch")] == files[::-1]
-    assert len([each async for each in listed(purpose="batch_output")]) == 3
+    assert [each.id async for each in list_files(purpose="batch")] == files[::-1]
+    assert len([each async for each in list_files(purpose="batch_output")]) == 3
     for query in ({"limit": "0"}, {"limit": "x"}, {"after": "nothing"}, {"order": "up"}):
         with pytest.raises(openai.BadRequestError, match=next(iter(query))):
             await client.openai.files.list(extra_query=query)
-    # A list that is emptied while it is read.
-    async for file in listed(limit=2):
+    # The files are deleted while the list is read.
+    async for file in list_files(limit=2):
         await client.openai.files.delete(file.id)
-    assert [file async for file in listed()] == []
+    assert [file async for file in list_files()] == []
 
 
-async def test_how_long_files_are_kept(serve: Serve, clients: Clients) -> None:
+async def test_files_expire_after_the_requested_or_default_time(
+    serve: Serve, clients: Clients
+) -> None:
     client = clients(await serve(batch_retention_s=500))
     after: Any = {"anchor": "created_at", "seconds": 7200}
     file_id = await client.upload(GOOD, expires_after=after)
     done = await client.ended(await client.batch(file_id, output_expires_after=after))
     plain = await client.ended(await client.create(calls(1)))
-    kept = []
+    lifetimes_s = []
     for each in (file_id, done.output_file_id, plain.input_file_id, plain.output_file_id):
         file = await client.openai.files.retrieve(each or "")
-        kept.append((file.expires_at or 0) - file.created_at)
-    assert kept == [7200, 7200, 500, 500]
+        lifetimes_s.append((file.expires_at or 0) - file.created_at)
+    assert lifetimes_s == [7200, 7200, 500, 500]
 
 
-async def test_keys_are_needed_as_anywhere(serve: Serve, clients: Clients) -> None:  # R52
+async def test_files_and_batches_need_a_key(serve: Serve, clients: Clients) -> None:  # R52
     server = await serve(api_keys="secret")
-    stranger, friend = clients(server, key="wrong"), clients(server, key="secret")
-    for asked in (stranger.upload(GOOD), stranger.openai.batches.retrieve("x")):
+    client_with_wrong_key, client_with_key = (
+        clients(server, key="wrong"),
+        clients(server, key="secret"),
+    )
+    for request in (
+        client_with_wrong_key.upload(GOOD),
+        client_with_wrong_key.openai.batches.retrieve("x"),
+    ):
         with pytest.raises(openai.AuthenticationError):
-            await asked
-    await friend.upload(GOOD)
+            await request
+    await client_with_key.upload(GOOD)
 
 
-async def test_a_disk_that_fails_is_told_and_left_as_it_was(
+async def test_upload_to_a_failing_disk_is_refused_with_507_and_leaves_no_file(
     serve: Serve, clients: Clients, tmp_path: Path
 ) -> None:
     client = clients(await serve(batch_dir=tmp_path / "kept"))
-    # Even the root cannot write below what is a file.
-    files, aside = tmp_path / "kept" / "files", tmp_path / "kept" / "aside"
-    files.rename(aside)
+    # Not even root can create a file below a path that is a file.
+    files, moved_files = tmp_path / "kept" / "files", tmp_path / "kept" / "aside"
+    files.rename(moved_files)
     files.write_bytes(b"")
-    with pytest.raises(openai.InternalServerError, match="BATCH_DIR does not take it") as full:
+    with pytest.raises(openai.InternalServerError, match="BATCH_DIR does not take it") as refused:
         await client.upload(GOOD)
-    assert full.value.status_code == 507
+    assert refused.value.status_code == 507
     files.unlink()
-    aside.rename(files)
+    moved_files.rename(files)
     await client.upload(GOOD)
-    await wait_until(lambda: not [each for each in files.iterdir() if each.name.startswith(".")])
+    await wait_until(lambda: not [path for path in files.iterdir() if path.name.startswith(".")])

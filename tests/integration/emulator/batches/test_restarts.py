@@ -1,4 +1,4 @@
-"""Batches through the end of one server and the start of the next."""
+"""Batches survive the shutdown of one server and resume on the next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.integration.emulator.serving import run_server
 from tests.waiting import wait_until
 
 
-def settings(folder: Path, model: Path, **options: Any) -> EmulatorSettings:
+def settings(folder: Path, model: Path, **overrides: Any) -> EmulatorSettings:
     values: dict[str, Any] = {
         "engine": "scripted",
         "engine_isolation": "thread",
@@ -37,91 +37,93 @@ def settings(folder: Path, model: Path, **options: Any) -> EmulatorSettings:
         "batch_dir": folder,
         "drain_s": 0,
     }
-    return EmulatorSettings(**values | options)
+    return EmulatorSettings(**values | overrides)
 
 
-async def test_the_servers_end_lets_lines_end_and_its_next_start_goes_on(
+async def test_shutdown_finishes_running_lines_and_the_next_server_resumes(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
-    given = settings(tmp_path / "kept", script({"delay_ms": 20}, slots=2), drain_s=20)
-    async with run_server(given) as server, client_of(server) as client:
-        made = await client.create(calls(40))
-        waits = await client.create(calls(3))
-        await client.until(made, lambda batch: counts(batch)[1] >= 5)
+    options = settings(tmp_path / "kept", script({"delay_ms": 20}, slots=2), drain_s=20)
+    async with run_server(options) as server, client_of(server) as client:
+        batch = await client.create(calls(40))
+        queued_batch = await client.create(calls(3))
+        await client.wait_until(batch, lambda batch: counts(batch)[1] >= 5)
         async with asyncio.timeout(20):
             await server.graceful_shutdown.wait()
-        begun = {each.request_id for each in server.events.of(RequestStarted)}
-    journal = tmp_path / "kept" / "batches" / f"{made.id}.partial"
-    kept = len(journal.read_bytes().splitlines()) - 1
-    # What was under way was finished and written down, and nothing was begun anew.
-    assert kept == len(begun)
-    assert 5 <= kept < 40
-    async with run_server(given) as server, client_of(server) as client:
-        done = [await client.ended(each) for each in (made, waits)]
-        assert [(each.status, counts(each)) for each in done] == [
+        started_ids = {each.request_id for each in server.events.of(RequestStarted)}
+    journal = tmp_path / "kept" / "batches" / f"{batch.id}.partial"
+    journaled = len(journal.read_bytes().splitlines()) - 1
+    # Running lines were finished and journaled, and no new line was started.
+    assert journaled == len(started_ids)
+    assert 5 <= journaled < 40
+    async with run_server(options) as server, client_of(server) as client:
+        ended = [await client.ended(each) for each in (batch, queued_batch)]
+        assert [(each.status, counts(each)) for each in ended] == [
             ("completed", (40, 40, 0)),
             ("completed", (3, 3, 0)),
         ]
-        assert len(server.events.of(RequestStarted)) == 40 - kept + 3
-        lines = await client.lines(done[0].output_file_id)
+        assert len(server.events.of(RequestStarted)) == 40 - journaled + 3
+        lines = await client.lines(ended[0].output_file_id)
         assert ids(lines) == sorted(f"id {each}" for each in range(40))
     assert not journal.exists()
 
 
-async def test_damaged_record_of_a_journal_costs_that_line_alone(
+async def test_damaged_journal_record_repeats_only_its_own_line(
     script: ScriptFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = settings(tmp_path / "kept", script(HANG, {}, slots=2), batch_window_s=60)
-    async with run_server(given) as server, client_of(server) as client:
-        made = await client.create([*calls(6), *calls(7, "hang")[6:]])
-        await client.until(made, lambda batch: counts(batch)[1] == 6)
-    journal = tmp_path / "kept" / "batches" / f"{made.id}.partial"
+    options = settings(tmp_path / "kept", script(HANG, {}, slots=2), batch_window_s=60)
+    async with run_server(options) as server, client_of(server) as client:
+        batch = await client.create([*calls(6), *calls(7, "hang")[6:]])
+        await client.wait_until(batch, lambda batch: counts(batch)[1] == 6)
+    journal = tmp_path / "kept" / "batches" / f"{batch.id}.partial"
     journal.write_bytes(journal.read_bytes().replace(b"p 1", b"p 9"))
-    async with run_server(given) as server, client_of(server) as client:
-        await client.until(made, lambda batch: counts(batch)[1] == 6)
-        # The damaged one and the one that hangs.
+    async with run_server(options) as server, client_of(server) as client:
+        await client.wait_until(batch, lambda batch: counts(batch)[1] == 6)
+        # Only the damaged line and the hanging line are started.
         await wait_until(lambda: len(server.events.of(RequestStarted)) == 2)
-        await client.openai.batches.cancel(made.id)
-        done = await client.ended(made)
-        assert counts(done) == (7, 6, 0)
+        await client.openai.batches.cancel(batch.id)
+        ended = await client.ended(batch)
+        assert counts(ended) == (7, 6, 0)
         assert "up to 1 lines are answered again" in caplog.text
 
 
-async def test_an_input_that_somebody_removed_fails_its_batch(
+async def test_removed_input_file_fails_the_batch(
     serve: Serve, clients: Clients, script: ScriptFactory, tmp_path: Path
 ) -> None:
     client = clients(await serve(script(HANG, {}), batch_dir=tmp_path / "kept"))
     first = await client.create(calls(1, "hang"))
-    made = await client.create(calls(2))
-    for each in (first, made):
-        await client.until(each, lambda batch: batch.status == "in_progress")
-    (tmp_path / "kept" / "files" / made.input_file_id).unlink()
+    batch = await client.create(calls(2))
+    for each in (first, batch):
+        await client.wait_until(each, lambda batch: batch.status == "in_progress")
+    (tmp_path / "kept" / "files" / batch.input_file_id).unlink()
     await client.openai.batches.cancel(first.id)
-    done = await client.ended(made)
-    assert done.status == "failed"
-    assert done.errors is not None
-    [problem] = list(done.errors.data or ())
+    ended = await client.ended(batch)
+    assert ended.status == "failed"
+    assert ended.errors is not None
+    [problem] = list(ended.errors.data or ())
     assert (problem.code, problem.line) == ("input_lost", None)
     assert "cannot be read any more" in (problem.message or "")
 
 
-async def test_a_clock_that_was_put_back_meanwhile_lets_no_batch_live_for_ever(
+async def test_batch_expires_in_time_after_the_clock_was_set_back(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
-    given = settings(tmp_path / "kept", script(HANG, {}), batch_window_s=0.5)
-    async with run_server(given) as server, client_of(server) as client:
-        made = await client.create(calls(1, "hang"))
-        await client.until(made, lambda batch: batch.status == "in_progress")
-    record = tmp_path / "kept" / "batches" / f"{made.id}.json"
-    known = json.loads(record.read_text())
-    # As a batch looks to a server that believes it is a year ago.
-    record.write_text(json.dumps(known | {"expires_at": known["expires_at"] + 31_536_000}))
-    async with run_server(given) as server, client_of(server) as client:
-        assert (await client.ended(made)).status == "expired"
+    options = settings(tmp_path / "kept", script(HANG, {}), batch_window_s=0.5)
+    async with run_server(options) as server, client_of(server) as client:
+        batch = await client.create(calls(1, "hang"))
+        await client.wait_until(batch, lambda batch: batch.status == "in_progress")
+    record = tmp_path / "kept" / "batches" / f"{batch.id}.json"
+    record_content = json.loads(record.read_text())
+    # The record as a server sees it whose clock is a year behind.
+    record.write_text(
+        json.dumps(record_content | {"expires_at": record_content["expires_at"] + 31_536_000})
+    )
+    async with run_server(options) as server, client_of(server) as client:
+        assert (await client.ended(batch)).status == "expired"
 
 
-class _SlowToOpen(BatchJournal):
-    """The journal on a disk that takes its time."""
+class _SlowJournal(BatchJournal):
+    """A journal that is slow to open, as on a slow disk."""
 
     def __init__(
         self,
@@ -135,23 +137,25 @@ class _SlowToOpen(BatchJournal):
         time.sleep(0.2)
 
 
-async def test_a_server_that_ends_while_a_journal_is_opened_lets_go_of_it(
+async def test_shutdown_while_a_journal_is_opened_releases_the_journal(
     script: ScriptFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, opening = settings(tmp_path / "kept", script({})), threading.Event()
+    options, opening = settings(tmp_path / "kept", script({})), threading.Event()
     with monkeypatch.context() as slow:
-        slow.setattr(executor, "BatchJournal", partial(_SlowToOpen, opening=opening))
-        async with run_server(given) as server, client_of(server) as client:
-            made = await client.create(calls(1))
+        slow.setattr(executor, "BatchJournal", partial(_SlowJournal, opening=opening))
+        async with run_server(options) as server, client_of(server) as client:
+            batch = await client.create(calls(1))
             await wait_until(opening.is_set)
-    async with run_server(given) as server, client_of(server) as client:
-        assert (await client.ended(made)).status == "completed"
+    async with run_server(options) as server, client_of(server) as client:
+        assert (await client.ended(batch)).status == "completed"
 
 
-async def test_two_servers_do_not_share_a_folder(script: ScriptFactory, tmp_path: Path) -> None:
-    given = settings(tmp_path / "kept", script({}))
-    async with run_server(given):
-        app = create_app(build_components(given, Engine(given.engine_config())))
+async def test_second_server_on_the_same_folder_does_not_start(
+    script: ScriptFactory, tmp_path: Path
+) -> None:
+    options = settings(tmp_path / "kept", script({}))
+    async with run_server(options):
+        app = create_app(build_components(options, Engine(options.engine_config())))
         with pytest.raises(StoreUnavailable, match="another server uses"):
             async with app.router.lifespan_context(app):
                 pass
