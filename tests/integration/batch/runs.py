@@ -27,8 +27,12 @@ def environment(model: Path, **settings: str) -> dict[str, str]:
 
     It uses a small rules file, because reading all rules takes a quarter of the startup time.
     """
-    own = {"MODEL_PATH": str(model), "LOG_LEVEL": "WARNING", "VALIDATION_RULES": str(SMALL_RULES)}
-    return {**os.environ, **own, **settings}
+    variables = {
+        "MODEL_PATH": str(model),
+        "LOG_LEVEL": "WARNING",
+        "VALIDATION_RULES": str(SMALL_RULES),
+    }
+    return {**os.environ, **variables, **settings}
 
 
 def run(

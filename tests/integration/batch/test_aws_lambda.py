@@ -96,7 +96,7 @@ def failed(response: dict[str, Any]) -> list[str]:
     return [each["itemIdentifier"] for each in response["batchItemFailures"]]
 
 
-def test_only_messages_without_an_answer_are_delivered_again(worker: LambdaWorker) -> None:
+def test_only_messages_without_an_answer_are_redelivered(worker: LambdaWorker) -> None:
     records = [record("1", in_batch("a", "one")), record("2", "no json")]
     response = worker.answer(
         {"Records": [*records, record("3", in_batch("b", "two"))]}, FakeContext()

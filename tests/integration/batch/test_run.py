@@ -271,7 +271,7 @@ def test_run_does_not_overwrite_a_finished_output(model: Path, tmp_path: Path, o
     assert text(read(out)[0]) == "second"
 
 
-def test_repeated_command_says_that_all_lines_are_answered(
+def test_repeated_command_reports_that_all_lines_are_answered(
     model: Path, tmp_path: Path, out: Path
 ) -> None:
     input_path = write(tmp_path / "in.jsonl", [call(f"{n}", "first") for n in range(3)])
@@ -286,9 +286,7 @@ def test_repeated_command_says_that_all_lines_are_answered(
     assert time.monotonic() - started_s < REPEAT_LIMIT_S
 
 
-def test_repeated_command_says_which_lines_had_failed(
-    model: Path, tmp_path: Path, out: Path
-) -> None:
+def test_repeated_command_reports_the_failed_lines(model: Path, tmp_path: Path, out: Path) -> None:
     input_path = write(tmp_path / "in.jsonl", [call("a", "first"), call("b", "fails")])
     assert run(model, "-i", input_path, "-o", out).returncode == 1
     completed = run(model, "-i", input_path, "-o", out)

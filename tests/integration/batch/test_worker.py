@@ -109,10 +109,10 @@ async def status(store: MemoryJobStore, job: Job) -> JobStatus:
 
 
 async def test_worker_answers_all_messages(store: MemoryJobStore, bucket: ResultBucket) -> None:
-    sent = await send(store, *(f"n{number}" for number in range(10)))
+    queued_jobs = await send(store, *(f"n{number}" for number in range(10)))
     worker, progress = create_worker(store, bucket, FakeExecutor(succeed))
     await worker.run()
-    assert {await status(store, job) for job in sent} == {JobStatus.COMPLETED}
+    assert {await status(store, job) for job in queued_jobs} == {JobStatus.COMPLETED}
     assert (progress.done, progress.failed, progress.tokens) == (10, 0, 20)
 
 
@@ -206,11 +206,11 @@ async def test_worker_stops_and_returns_messages_when_the_engine_is_dead(
     async def lost(line: Line) -> LineOutcome:
         raise EngineLost("the engine has given up")
 
-    sent = await send(store, "a", "b", "c")
+    queued_jobs = await send(store, "a", "b", "c")
     worker, _ = create_worker(store, bucket, FakeExecutor(lost))
     with pytest.raises(WorkerStopped, match="the engine has given up"):
         await worker.run()
-    assert {await status(store, job) for job in sent} == {JobStatus.IN_QUEUE}
+    assert {await status(store, job) for job in queued_jobs} == {JobStatus.IN_QUEUE}
     assert [job.lost_attempts for job in await store.list_recent_jobs("q", 9)] == [0, 0, 0]
 
 
@@ -229,11 +229,11 @@ async def test_worker_stops_when_the_bucket_rejects_a_request(
         )
         return await succeed(line)
 
-    sent = await send(store, "a")
+    queued_jobs = await send(store, "a")
     worker, _ = create_worker(store, bucket, FakeExecutor(kept_nowhere))
     with pytest.raises(WorkerStopped, match="NoSuchBucket"):
         await worker.run()
-    assert await status(store, sent[0]) is JobStatus.IN_QUEUE
+    assert await status(store, queued_jobs[0]) is JobStatus.IN_QUEUE
 
 
 async def test_worker_retries_an_ack_that_fails(
@@ -299,7 +299,7 @@ async def test_stop_returns_waiting_messages_before_others_finish(
         await finish.wait()
         return await succeed(line)
 
-    sent = await send(store, "a", "b", "c", "d")
+    queued_jobs = await send(store, "a", "b", "c", "d")
     fake_executor = FakeExecutor(long)
     worker, progress = create_worker(
         store, bucket, fake_executor, replace(CONFIG, slots=1, until_empty=False)
@@ -326,4 +326,4 @@ async def test_stop_returns_waiting_messages_before_others_finish(
     # Any of the messages may have the slot, because their stored answers are read concurrently.
     (answered_id,) = fake_executor.answered_ids
     assert progress.done == 1
-    assert await status(store, sent["abcd".index(answered_id)]) is JobStatus.COMPLETED
+    assert await status(store, queued_jobs["abcd".index(answered_id)]) is JobStatus.COMPLETED

@@ -1,4 +1,4 @@
-"""The client in C: what it is sent arrives whole, in order, with times and processor time."""
+"""The client in C reads streams completely and in order, and measures their times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 
 @asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[int]:
+async def run_answering_server(answer: Answer) -> AsyncIterator[int]:
     async def one(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
         await reading.readuntil(b'"prompt": "words"}')
         await answer(reading, writing)
@@ -43,7 +43,7 @@ async def ask(reader: Reader, port: int, streams: int = STREAMS) -> list[Read]:
     return await asyncio.to_thread(reader.ask, port, os.getpid(), "/path", body, streams)
 
 
-async def test_every_stream_arrives_whole_and_in_order(reader: Reader) -> None:
+async def test_every_stream_is_read_completely_and_in_order(reader: Reader) -> None:
     count = 0
 
     async def answer(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
@@ -54,12 +54,12 @@ async def test_every_stream_arrives_whole_and_in_order(reader: Reader) -> None:
             writing.write(b"<%d>" % number + BLOCK)
             await writing.drain()
 
-    async with serving(answer) as port:
-        found = await ask(reader, port)
+    async with run_answering_server(answer) as port:
+        reads = await ask(reader, port)
 
-    assert count == len(found) == STREAMS
+    assert count == len(reads) == STREAMS
     expected = b"".join(b"<%d>" % number + BLOCK for number in range(40))
-    assert {each.reply.body for each in found} == {expected}
+    assert {each.reply.body for each in reads} == {expected}
 
 
 async def test_reads_have_their_times_and_the_servers_processor_time(reader: Reader) -> None:
@@ -75,10 +75,10 @@ async def test_reads_have_their_times_and_the_servers_processor_time(reader: Rea
         await second.wait()
         writing.write(b"end")
 
-    async with serving(answer) as port:
-        found = await ask(reader, port, 2)
+    async with run_answering_server(answer) as port:
+        reads = await ask(reader, port, 2)
 
-    for each in found:
+    for each in reads:
         reply = each.reply
         assert reply.sent_ns < each.first <= each.end
         assert all(one <= other for one, other in pairwise(reply.times))
@@ -87,15 +87,15 @@ async def test_reads_have_their_times_and_the_servers_processor_time(reader: Rea
         assert 0 < each.cpu_before <= each.cpu_first <= each.cpu_end
 
 
-async def test_a_server_that_says_nothing_has_no_figures(reader: Reader) -> None:
+async def test_server_that_closes_without_an_answer_is_an_error(reader: Reader) -> None:
     async def answer(reading: asyncio.StreamReader, writing: asyncio.StreamWriter) -> None:
         """Hang up."""
 
-    async with serving(answer) as port:
+    async with run_answering_server(answer) as port:
         with pytest.raises(WrongAnswer, match="without an answer"):
             await ask(reader, port, 1)
 
 
-async def test_a_port_without_a_server_has_no_figures(reader: Reader) -> None:
+async def test_port_without_a_server_is_an_error(reader: Reader) -> None:
     with pytest.raises(WrongAnswer, match="the reader ended with 1: connect: "):
         await ask(reader, free_port(), 1)

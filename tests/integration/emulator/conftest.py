@@ -22,7 +22,7 @@ class Serve(Protocol):
     async def __call__(self, script: Path | None = None, **settings: Any) -> Server: ...
 
 
-# Long enough to be a delay, and not for a test of every route to wait for.
+# Long enough to be measured, and short enough for a test of every route.
 WORKER_DELAY_S = 0.01
 
 

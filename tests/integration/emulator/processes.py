@@ -18,7 +18,7 @@ from tests.unit.emulator.events import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 _LISTENING_LINE = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
-# The only variables of the machine that the server gets: others could change its behaviour.
+# The server inherits only these variables: others could change its behaviour.
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 
 

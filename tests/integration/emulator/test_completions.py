@@ -89,7 +89,9 @@ async def test_usage_has_its_own_chunk_when_requested(serve: Serve) -> None:  # 
 
 
 @pytest.mark.parametrize("options", [{"include_usage": False}, {}])
-async def test_no_usage_when_it_was_declined(serve: Serve, options: dict[str, Any]) -> None:  # R22
+async def test_stream_has_no_usage_when_it_is_declined(
+    serve: Serve, options: dict[str, Any]
+) -> None:  # R22
     server = await serve()
     async with server.client() as client:
         response = await client.post(
@@ -113,7 +115,7 @@ async def test_length_is_honoured_to_the_token(serve: Serve, stream: bool) -> No
             assert last["usage"]["completion_tokens"] == count
 
 
-async def test_default_length_is_the_settings(serve: Serve) -> None:  # R8
+async def test_default_length_is_a_setting(serve: Serve) -> None:  # R8
     server = await serve(default_max_tokens=2)
     async with server.client() as client:
         body = (await client.post(ROUTE, json={"prompt": "a b c d"})).json()
@@ -341,7 +343,7 @@ async def test_timeout_after_the_first_token_is_an_event_and_then_the_end(
     await server.wait_until_idle()
 
 
-async def test_streams_side_by_side_keep_their_own_text(serve: Serve) -> None:  # R31
+async def test_concurrent_streams_keep_their_own_text(serve: Serve) -> None:  # R31
     server = await serve()
 
     async def check_answers(number: int) -> None:

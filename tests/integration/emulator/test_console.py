@@ -161,7 +161,7 @@ async def test_list_has_at_most_100_jobs_and_filters_before_the_limit(serve: Ser
         assert only["id"] == ids[0]
 
 
-async def test_description_is_what_the_server_checks(serve: Serve) -> None:
+async def test_description_matches_the_servers_checks(serve: Serve) -> None:
     server = await serve(api_keys="a-key")
     await server.engine.ready()
     async with server.client() as client:

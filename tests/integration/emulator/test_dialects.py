@@ -103,7 +103,7 @@ async def test_eleventh_chat_of_a_minute_is_refused(serve: Serve, script: Script
         assert {response.status_code for response in responses} == {200}
 
 
-async def test_no_limit_where_none_is_set(serve: Serve) -> None:
+async def test_rate_limit_can_be_turned_off(serve: Serve) -> None:
     server = await serve(rate_limit_chat="off")
     async with server.client() as client:
         for _ in range(12):

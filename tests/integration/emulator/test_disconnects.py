@@ -106,7 +106,7 @@ async def test_disconnect_of_a_client_that_does_not_read(
     await assert_clean(server, 1)
 
 
-async def test_client_that_never_reads_costs_its_own_answer_only(
+async def test_client_that_never_reads_loses_only_its_own_answer(
     serve: Serve, script: ScriptFactory
 ) -> None:
     flood = {"when": "leave", "pieces": ["x" * 50_000], "repeat": -1, "delay_ms": 2}

@@ -14,6 +14,7 @@ from engine.hooks import RequestStarted
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server, parse_sse
+from tests.waiting import poll_until
 
 HANG = {"hang_s": 3600}
 SLOW_SCRIPT = {"pieces": ["a", {"text": "b", "delay_ms": 300}]}
@@ -106,8 +107,12 @@ async def test_runsync_of_a_queued_job_returns_its_id_immediately(
     server = await serve(local_worker=False, job_db=database)
     async with server.client() as client:
         waiting = asyncio.create_task(client.post("/runsync", json={"input": 7}))
-        await server.wait_until(lambda: bool(server.tasks))
-        await asyncio.sleep(0.05)
+
+        async def is_queued() -> bool:
+            health = (await client.get("/v2/default/health")).json()
+            return bool(health["jobs"]["inQueue"] == 1)
+
+        await poll_until(is_queued)
         await start_shutdown(server)
         async with asyncio.timeout(5):
             job = (await waiting).json()

@@ -1,4 +1,4 @@
-"""Jobs that wait are not gone through by every full look of Python's collector."""
+"""Full garbage collections do not visit waiting jobs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.integration.emulator.conftest import Serve
 _JOBS = 200
 
 
-def _looked_at() -> int:
-    """Count the jobs that the collector's next full look would go through."""
-    return sum(isinstance(each, Job) for each in gc.get_objects())
+def _count_tracked_jobs() -> int:
+    """Count the jobs that the next full collection would visit."""
+    return sum(isinstance(tracked, Job) for tracked in gc.get_objects())
 
 
 @pytest.mark.long
-async def test_full_look_does_not_go_through_the_jobs_that_wait(serve: Serve) -> None:
+async def test_full_collection_does_not_visit_waiting_jobs(serve: Serve) -> None:
     server = await serve()
-    garbage = GarbageCollectorTuning()
-    garbage.start()
-    aside = gc.get_freeze_count()
+    tuning = GarbageCollectorTuning()
+    tuning.start()
+    frozen_before = gc.get_freeze_count()
     try:
         async with server.client() as client:
             body = {"input": {"prompt": "hello"}}
@@ -34,7 +34,7 @@ async def test_full_look_does_not_go_through_the_jobs_that_wait(serve: Serve) ->
             health = (await client.get("/v2/nobody-works-here/health")).json()
         assert health["jobs"]["inQueue"] == _JOBS
         gc.collect()
-        assert gc.get_freeze_count() >= aside + _JOBS
-        assert not _looked_at()
+        assert gc.get_freeze_count() >= frozen_before + _JOBS
+        assert not _count_tracked_jobs()
     finally:
-        garbage.close()
+        tuning.close()

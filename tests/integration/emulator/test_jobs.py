@@ -130,7 +130,7 @@ async def test_timeout_of_a_job_is_its_failure(serve: Serve, script: ScriptFacto
     assert "REQUEST_TIMEOUT_S" in job["error"]
 
 
-async def test_wait_ends_and_the_job_goes_on(serve: Serve, script: ScriptFactory) -> None:
+async def test_job_continues_after_the_wait_has_ended(serve: Serve, script: ScriptFactory) -> None:
     server = await serve(script({"pieces": [{"text": "late", "delay_ms": 1300}]}))
     loop = asyncio.get_running_loop()
     async with server.client() as client:
@@ -268,7 +268,7 @@ async def test_access_log_line_of_a_submission_has_the_job_id(
     monkeypatch.setattr(logger, "log", lambda *args, **extra: contexts.append(get_contextvars()))
     server = await serve()
     async with server.client() as client:
-        # One after the other on one connection.
+        # Sequential requests on one connection.
         ids = [(await client.post(route, json={"input": INPUT})).json()["id"] for _ in range(2)]
         await client.get("/health")
         await server.wait_until_no_requests()

@@ -231,9 +231,8 @@ async def test_job_timeout_is_its_policy_when_no_request_timeout_is_set(
     # The default of 600 s is too long for a test.
     server.engine._timeouts = replace(server.engine._timeouts, request_timeout_s=0.2)
     async with server.client() as client:
-        assert (await wait_for_end(client, await submit_job(client, "late")))[
-            "status"
-        ] == "COMPLETED"
+        late_job = await wait_for_end(client, await submit_job(client, "late"))
+        assert late_job["status"] == "COMPLETED"
         for stream in (False, True):
             body = {"prompt": "late", "stream": stream}
             response_body = await client.post("/v2/default/openai/v1/completions", json=body)

@@ -1,4 +1,4 @@
-"""`/v2/{endpoint}/openai/v1/*` over HTTP: any worker, and clients that stay or leave."""
+"""`/v2/{endpoint}/openai/v1/*` over HTTP: local and remote workers, and disconnects."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ async def wait_until_settled(server: Server) -> None:
     """Wait until the server is idle and all jobs have ended."""
     await server.wait_until_idle()
     async with server.client() as client:
-        async with asyncio.timeout(10):
-            while True:
-                counts = await get_job_counts(client, "/v2/default")
-                if not counts["inProgress"] and not counts["inQueue"]:
-                    return
-                await asyncio.sleep(0.005)
+
+        async def have_all_ended() -> bool:
+            counts = await get_job_counts(client, "/v2/default")
+            return not counts["inProgress"] and not counts["inQueue"]
+
+        await poll_until(have_all_ended)
 
 
 # -- the worker in the server ---------------------------------------------------------------------
@@ -104,7 +104,7 @@ TEXT = "Good day you 😀"
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_several_prompts_are_streamed_where_that_is_set(
+async def test_several_prompts_are_streamed_only_when_enabled(
     serve: Serve, script: ScriptFactory, allowed: bool
 ) -> None:  # R28
     server = await serve(script({"pieces": ["Good", " day"]}), stream_multi_prompt=allowed)
@@ -137,7 +137,7 @@ async def test_stream_arrives_while_the_job_runs(
             assert chunk["choices"][0]["text"] == "early"
             assert (await get_job_counts(client, "/v2/default"))["inProgress"] == 1
             assert server.events.of(RequestEnded) == []
-        # R31: it is stopped when its client leaves.
+        # R31: the disconnect aborts the generation.
         (ended,) = await server.events.wait(RequestEnded)
         assert ended.aborted
     await wait_until_settled(server)
@@ -218,7 +218,7 @@ async def test_engine_that_did_not_start_is_unavailable(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_time_limit_of_the_job(serve: Serve, script: ScriptFactory, stream: bool) -> None:
+async def test_execution_timeout_is_504(serve: Serve, script: ScriptFactory, stream: bool) -> None:
     server = await serve(
         script({"pieces": [HANG]}), execution_timeout_ms=200, min_execution_timeout_ms=1
     )
@@ -249,11 +249,11 @@ async def test_models_by_job_are_the_same(serve: Serve) -> None:
     async with server.client() as client:
         job = {"input": {"openai_route": "/v1/models", "openai_input": {}}}
         by_job = (await client.post("/runsync", json=job)).json()["output"]
-        known = (await client.get(f"{LOCAL}/models")).json()
-    assert without_varying_fields(by_job) == without_varying_fields(known)
+        by_route = (await client.get(f"{LOCAL}/models")).json()
+    assert without_varying_fields(by_job) == without_varying_fields(by_route)
 
 
-async def test_route_that_the_worker_does_not_know(serve: Serve) -> None:
+async def test_unknown_route_is_404(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client:
         response = await client.post(f"{LOCAL}/audio/speech", json={"input": "x"})
@@ -283,7 +283,7 @@ async def test_body_is_checked_as_on_the_direct_route(serve: Serve) -> None:  # 
     assert responses[4].json()["error"]["param"] == "wait"
 
 
-async def test_key_is_needed_where_there_are_keys(serve: Serve) -> None:  # R52
+async def test_routes_need_a_key_when_keys_are_set(serve: Serve) -> None:  # R52
     server = await serve(api_keys="secret")
     async with server.client() as client:
         for method, path in (("POST", "completions"), ("GET", "models"), ("GET", "models/x")):
@@ -359,7 +359,7 @@ async def test_each_chunk_on_the_wire_holds_complete_events(serve: Serve, size: 
     assert events == [CHAT_CHUNK] * 3 + ["[DONE]"]
 
 
-async def test_client_that_leaves_stops_the_worker(serve: Serve) -> None:  # R31
+async def test_disconnect_stops_the_worker(serve: Serve) -> None:  # R31
     server = await serve()
     async with server.client() as client:
         # One worker per case: a job that has just been dispatched is stopped twice.
@@ -377,7 +377,7 @@ async def test_client_that_leaves_stops_the_worker(serve: Serve) -> None:  # R31
             assert status.json()["status"] == "CANCELLED"
 
 
-async def test_job_is_as_any_other_job(serve: Serve) -> None:
+async def test_job_of_a_call_can_be_inspected_and_cancelled(serve: Serve) -> None:
     server = await serve()
     async with server.client() as client, asyncio.TaskGroup() as group:
         completion = group.create_task(client.post(f"{OTHER}/completions", json={"prompt": "x"}))
@@ -394,7 +394,9 @@ async def test_job_is_as_any_other_job(serve: Serve) -> None:
 # -- clients that leave, or stop reading ----------------------------------------------------------
 
 
-async def test_client_that_reads_nothing_and_leaves(serve: Serve, script: ScriptFactory) -> None:
+async def test_disconnect_of_a_client_that_reads_nothing_aborts_its_job(
+    serve: Serve, script: ScriptFactory
+) -> None:
     flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
     server = await serve(script(flood, {}, slots=1, context_length=10**9))
     with await RawConnection.connect(server.port, receive_buffer=4096) as wire:
@@ -407,7 +409,7 @@ async def test_client_that_reads_nothing_and_leaves(serve: Serve, script: Script
     await wait_until_settled(server)
 
 
-async def test_client_that_never_reads_costs_its_own_answer_only(
+async def test_client_that_never_reads_loses_only_its_own_answer(
     serve: Serve, script: ScriptFactory
 ) -> None:
     flood = {"when": "leave", "pieces": ["x" * 20_000], "repeat": -1, "delay_ms": 1}
@@ -421,7 +423,7 @@ async def test_client_that_never_reads_costs_its_own_answer_only(
     await wait_until_settled(server)
 
 
-async def test_random_disconnects_leave_nothing(
+async def test_random_disconnects_leave_no_requests_or_jobs(
     serve: Serve, script: ScriptFactory, scale: int
 ) -> None:  # R31
     talk = {"when": "leave", "prefill_ms": 3, "pieces": ["bla "], "repeat": 200, "delay_ms": 1}

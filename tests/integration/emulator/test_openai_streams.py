@@ -128,7 +128,7 @@ async def assert_answers(server: Server) -> None:
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("reset", [False, True])
-async def test_client_that_leaves_while_the_server_waits_to_send(
+async def test_disconnect_while_the_server_waits_to_send(
     serve: Serve, script: ScriptFactory, route: str, n: int, reset: bool
 ) -> None:  # R31
     server = await start_flood(serve, script)

@@ -41,7 +41,15 @@ async def test_every_route_but_the_open_ones_needs_a_key(serve: Serve) -> None:
         for path, methods in paths.items():
             if path == "/health":
                 continue
-            parameters = ("job_id", "worker", "model", "route", "file_id", "batch_id", "response_id")
+            parameters = (
+                "job_id",
+                "worker",
+                "model",
+                "route",
+                "file_id",
+                "batch_id",
+                "response_id",
+            )
             url = path.format(endpoint="default", **dict.fromkeys(parameters, "x"))
             for method in methods:
                 refused = await client.request(method, url)
@@ -323,8 +331,8 @@ async def test_responses_match_the_description(serve: Serve, script: ScriptFacto
         await ask("GET", f"{base}/ping/{{worker}}", worker="w")
         for batch in ("", "-batch"):
             await ask("POST", f"{base}/run", {"input": 1, "policy": {"ttl": 10_000}})
-            taken = (await ask("GET", f"{base}/job-take{batch}/{{worker}}", worker="w")).json()
-            parameters = {"worker": "w", "job_id": (taken[0] if batch else taken)["id"]}
+            leased = (await ask("GET", f"{base}/job-take{batch}/{{worker}}", worker="w")).json()
+            parameters = {"worker": "w", "job_id": (leased[0] if batch else leased)["id"]}
             posts = (
                 f"{base}/job-stream/{{worker}}/{{job_id}}",
                 f"{base}/job-done/{{worker}}/{{job_id}}",

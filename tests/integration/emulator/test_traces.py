@@ -127,15 +127,15 @@ async def test_streams_waits_and_failures_have_spans(
         await wait_until(lambda: len(collector.find_spans("POST completions")) == 2)
         await wait_until(lambda: len(collector.find_spans("generation")) == 2)
         requests = {span.span_id: span for span in collector.find_spans("POST completions")}
-        left, waited = sorted(collector.find_spans("generation"), key=lambda span: span.start_ns)
+        aborted, queued = sorted(collector.find_spans("generation"), key=lambda span: span.start_ns)
         # Two requests have two traces, and one request had to wait for the other.
-        assert {left.parent_id, waited.parent_id} == requests.keys()
-        assert left.trace_id != waited.trace_id
-        assert left.attributes["error.type"] == "GenerationCancelled"
-        [slot] = [span for span in collector.find_spans("slot") if span.trace_id == waited.trace_id]
-        assert slot.parent_id == waited.parent_id
+        assert {aborted.parent_id, queued.parent_id} == requests.keys()
+        assert aborted.trace_id != queued.trace_id
+        assert aborted.attributes["error.type"] == "GenerationCancelled"
+        [slot] = [span for span in collector.find_spans("slot") if span.trace_id == queued.trace_id]
+        assert slot.parent_id == queued.parent_id
         assert slot.end_ns - slot.start_ns >= 29 * 10**6
-        assert requests[waited.parent_id].end_ns >= waited.end_ns - 10**6
+        assert requests[queued.parent_id].end_ns >= queued.end_ns - 10**6
         collector.spans.clear()
         # An invalid traceparent is ignored, and a new trace starts.
         wrong = {"traceparent": "00-zz-yy-01"}
@@ -228,8 +228,10 @@ def test_opentelemetry_is_imported_only_when_tracing_is_on(
     settings = EmulatorSettings(engine="scripted", engine_isolation="thread", job_db=":memory:")
     engine = Engine(settings.engine_config())
     assert setup.build_tracing(settings, engine).middleware() == []
-    on = settings.model_copy(update={"otel_exporter_otlp_endpoint": "http://127.0.0.1:4318"})
+    traced_settings = settings.model_copy(
+        update={"otel_exporter_otlp_endpoint": "http://127.0.0.1:4318"}
+    )
     with pytest.raises(SettingError) as error:
-        setup.build_tracing(on, engine)
+        setup.build_tracing(traced_settings, engine)
     assert str(error.value).startswith("OTEL_EXPORTER_OTLP_ENDPOINT: traces need opentelemetry")
     assert "pip install 'worker-rkllm[otel]'" in str(error.value)

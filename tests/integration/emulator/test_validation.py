@@ -74,9 +74,7 @@ async def test_blocked_call_is_answered_with_content_filter(serve: Serve, route:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_blocked_stream_is_one_that_ends_with_content_filter(
-    serve: Serve, route: str
-) -> None:
+async def test_blocked_stream_ends_with_content_filter(serve: Serve, route: str) -> None:
     # R19-R22, R36, R56
     server = await serve(blocked_terms="attack plan", **RULES)
     response = await post(server, route, body(route, BLOCKED_PROMPT, stream=True))
@@ -134,7 +132,7 @@ async def test_blocked_terms_may_come_from_the_request(serve: Serve) -> None:
     assert answer["choices"][0]["finish_reason"] == "content_filter"
 
 
-async def test_blocked_call_is_no_work_for_the_engine(serve: Serve, script: ScriptFactory) -> None:
+async def test_blocked_call_does_not_reach_the_engine(serve: Serve, script: ScriptFactory) -> None:
     hang = script({"pieces": ["a", {"hang_s": 3600}]}, slots=1)
     server = await serve(hang, blocked_terms="attack plan", **RULES)
     with await RawConnection.connect(server.port) as wire:
@@ -142,9 +140,8 @@ async def test_blocked_call_is_no_work_for_the_engine(serve: Serve, script: Scri
         await wire.post(TEXT, body(TEXT, stream=True))
         await server.events.wait(RequestStarted)
         for route in ROUTES:
-            assert (await post(server, route, body(route, BLOCKED_PROMPT))).json()[
-                "blocked"
-            ] is True
+            response = await post(server, route, body(route, BLOCKED_PROMPT))
+            assert response.json()["blocked"] is True
         assert len(server.events.of(RequestStarted)) == 1
 
 
@@ -165,7 +162,7 @@ async def test_blocked_job(serve: Serve) -> None:
     assert server.events.of(RequestStarted) == []
 
 
-async def test_token_ids_are_a_bad_request_where_something_is_blocked(serve: Serve) -> None:
+async def test_token_ids_are_refused_when_terms_are_blocked(serve: Serve) -> None:
     # R53
     server = await serve(blocked_terms="attack plan", **RULES)
     for stream in (False, True):
@@ -183,7 +180,7 @@ async def test_token_ids_are_a_bad_request_where_something_is_blocked(serve: Ser
 
 @pytest.mark.parametrize("settings", [{}, {"blocked_terms": "bomb", "blocked_intents": "weather"}])
 @pytest.mark.parametrize("route", ROUTES)
-async def test_content_filter_comes_from_nothing_else(
+async def test_content_filter_is_sent_only_for_blocked_requests(
     serve: Serve, route: str, settings: dict[str, Any]
 ) -> None:
     # R56
@@ -202,9 +199,7 @@ async def test_content_filter_comes_from_nothing_else(
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_no_byte_of_a_stream_is_personal(
-    serve: Serve, script: ScriptFactory, route: str
-) -> None:
+async def test_stream_has_no_personal_data(serve: Serve, script: ScriptFactory, route: str) -> None:
     # R24
     server = await serve(script({"pieces": PIECES}), redact_pii="on", **RULES)
     stream = (await post(server, route, body(route, stream=True))).content
@@ -216,7 +211,7 @@ async def test_no_byte_of_a_stream_is_personal(
         assert not [datum for datum in (b"bob", b"@exam", b"ple.com", b"1111") if datum in content]
 
 
-async def test_no_byte_of_a_job_is_personal(serve: Serve, script: ScriptFactory) -> None:
+async def test_job_output_has_no_personal_data(serve: Serve, script: ScriptFactory) -> None:
     # R46
     server = await serve(script({"pieces": PIECES}), redact_pii="on", **RULES)
     for stream in (False, True):
@@ -359,7 +354,7 @@ async def test_other_requests_are_answered_while_an_answer_is_validated(
     loop = asyncio.get_running_loop()
 
     def find_issues_slowly(check: object, text: str) -> tuple[()]:
-        # In a thread, or the loop could not answer.
+        # The check runs in a thread, so the event loop can answer other requests.
         loop.call_soon_threadsafe(began.set)
         asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(20)
         return ()

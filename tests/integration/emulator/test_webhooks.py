@@ -1,4 +1,4 @@
-"""Webhooks of jobs sent over HTTP: for every end, and across a restart."""
+"""Webhooks of jobs over HTTP: for each final status, and after a restart."""
 
 from __future__ import annotations
 

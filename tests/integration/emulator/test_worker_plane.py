@@ -69,7 +69,7 @@ class ManualWorker:
             headers={
                 "content-type": "application/x-www-form-urlencoded",
                 "charset": "utf-8",
-                # Of another job: it sticks to the SDK's session.
+                # The id of an earlier job, which the SDK's session keeps.
                 "x-request-id": "another-u1",
             },
         )
@@ -149,10 +149,10 @@ async def start_api(serve: Serve) -> AsyncIterator[StartApi]:
         await client.aclose()
 
 
-# -- handing out ----------------------------------------------------------------------------------
+# -- dispatch -------------------------------------------------------------------------------------
 
 
-async def test_job_is_handed_out_as_it_was_sent(start_api: StartApi) -> None:
+async def test_job_is_dispatched_unchanged(start_api: StartApi) -> None:
     api = await start_api()
     job_id = await api.submit_job({"é": [1, None]}, webhook="http://127.0.0.1:9/x")
     assert await api.worker().take_job() == {
@@ -168,10 +168,10 @@ async def test_job_is_handed_out_as_it_was_sent(start_api: StartApi) -> None:
 async def test_poll_is_held_while_the_queue_is_empty(start_api: StartApi) -> None:
     api = await start_api()
     await api.submit_job(endpoint="other")
-    began = time.monotonic()
+    started_at = time.monotonic()
     response = await api.worker().poll_job()
     assert (response.status_code, response.content) == (204, b"")
-    assert HOLD_S <= time.monotonic() - began < 20 * HOLD_S
+    assert HOLD_S <= time.monotonic() - started_at < 20 * HOLD_S
 
 
 async def test_new_job_ends_a_held_poll_and_goes_to_the_next_poll(start_api: StartApi) -> None:
@@ -185,7 +185,7 @@ async def test_new_job_ends_a_held_poll_and_goes_to_the_next_poll(start_api: Sta
     assert (await api.worker().take_job())["id"] == job_id
 
 
-async def test_job_of_a_worker_that_does_not_come_back_is_for_another(start_api: StartApi) -> None:
+async def test_job_stays_queued_when_no_polling_worker_returns(start_api: StartApi) -> None:
     api = await start_api(poll_hold_s=20)
     held = [asyncio.create_task(api.worker(name).poll_job()) for name in ("w1", "w2")]
     await asyncio.sleep(0.3)
@@ -196,7 +196,7 @@ async def test_job_of_a_worker_that_does_not_come_back_is_for_another(start_api:
     assert (await api.get_health())["jobs"]["retried"] == 0
 
 
-async def test_batch(start_api: StartApi) -> None:
+async def test_take_batch_returns_up_to_its_size(start_api: StartApi) -> None:
     api = await start_api()
     assert (await api.worker().take_batch(3)).status_code == 204
     jobs = [await api.submit_job({"n": number}) for number in range(5)]
@@ -205,7 +205,7 @@ async def test_batch(start_api: StartApi) -> None:
     assert [job["id"] for job in (await api.worker().take_batch(3)).json()] == jobs[3:]
 
 
-async def test_batch_is_no_larger_than_an_answer_may_be(
+async def test_take_batch_respects_the_response_size_limit(
     start_api: StartApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emulator.runpod.dispatcher._MAX_RESPONSE_BYTES", 1_500)
@@ -227,7 +227,7 @@ async def test_bad_batch_size_is_refused(start_api: StartApi) -> None:
     assert (await api.get_health())["jobs"]["inQueue"] == 1
 
 
-async def test_other_methods_do_nothing(start_api: StartApi) -> None:
+async def test_wrong_methods_are_405(start_api: StartApi) -> None:
     api = await start_api()
     job_id = await api.submit_job()
     for method, operation in (
@@ -243,7 +243,7 @@ async def test_other_methods_do_nothing(start_api: StartApi) -> None:
     assert (await api.get_status(job_id))["status"] == "IN_QUEUE"
 
 
-async def test_local_workers_name_is_its_own(
+async def test_calls_under_the_local_workers_name_are_refused(
     start_api: StartApi, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator.runpod.worker_routes, "_REFUSAL_DELAY_S", 0.2)
@@ -252,12 +252,12 @@ async def test_local_workers_name_is_its_own(
     job_id = await api.submit_job({"prompt": "x"}, "default")
     await api.wait_for_status(job_id, "IN_PROGRESS", "default")
     for call in (worker.poll_job, worker.poll_stops):
-        began = time.monotonic()
+        started_at = time.monotonic()
         response = await call()
         assert response.status_code == 409
         assert "local is the server's own worker" in read_reason(response.json())
         # Without the delay, the SDK would poll ten thousand times a second.
-        assert time.monotonic() - began > 0.2
+        assert time.monotonic() - started_at > 0.2
     for operation in ("job-done", "job-stream"):
         assert (await worker.post(operation, job_id, {"output": 1})).status_code == 409
     # A dropped connection does not end the job either.
@@ -268,7 +268,7 @@ async def test_local_workers_name_is_its_own(
     assert (await api.worker("local", "other").poll_job()).status_code == 204
 
 
-async def test_more_workers_than_are_kept_wait(
+async def test_poll_of_one_worker_too_many_is_429(
     start_api: StartApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator.runpod.worker_registry, "MAX_WORKERS", 2)
@@ -278,7 +278,7 @@ async def test_more_workers_than_are_kept_wait(
         assert (await api.worker(name).poll_job()).status_code == status
 
 
-async def test_raw_key_opens_the_plane(start_api: StartApi) -> None:
+async def test_key_is_accepted_with_and_without_bearer(start_api: StartApi) -> None:
     api = await start_api(api_keys="secret")
     path = api.worker().path("job-take")
     for key, status in (("secret", 204), ("Bearer secret", 204), ("wrong", 401), ("", 401)):
@@ -302,7 +302,9 @@ async def test_raw_key_opens_the_plane(start_api: StartApi) -> None:
         ({"output": 1, "stopPod": True}, {"status": "COMPLETED", "output": 1}),
     ],
 )
-async def test_result(start_api: StartApi, body: Any, expected: dict[str, Any]) -> None:
+async def test_posted_result_ends_the_job(
+    start_api: StartApi, body: Any, expected: dict[str, Any]
+) -> None:
     api = await start_api()
     worker = api.worker()
     job_id = await api.submit_job()
@@ -329,7 +331,7 @@ async def test_result_may_have_more_values_than_a_request(start_api: StartApi) -
     assert "MAX_JSON_VALUES" in refused.text
 
 
-async def test_worker_by_hand_that_asks_to_be_replaced_is_named_in_the_log(
+async def test_refresh_of_a_manual_worker_is_logged(
     start_api: StartApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = await start_api()
@@ -426,7 +428,7 @@ async def test_invalid_result_fails_the_job_and_stops_it(
     assert await worker.post_result(job_id, {"output": 1}) == IGNORED
 
 
-async def test_runsync_has_a_limit_of_its_own(start_api: StartApi) -> None:
+async def test_runsync_has_its_own_size_limit(start_api: StartApi) -> None:
     api = await start_api(max_run_mb=0.001, max_runsync_mb=0.002)
     waiting = asyncio.create_task(api.client.post("/v2/ep/runsync", json={"input": {}}))
     worker = api.worker()
@@ -451,8 +453,9 @@ async def test_cancel_reaches_the_worker(
     worker = api.worker()
     job_id = await api.submit_job()
     await worker.take_job()
+    await api.server.wait_until_no_requests()
     stopping = asyncio.create_task(worker.poll_stops())
-    await asyncio.sleep(0.05)
+    await api.server.wait_until(lambda: len(api.server.tasks) == 1)
     await api.client.post(f"/v2/ep/cancel/{job_id}")
     assert (await stopping).json() == {"jobsToStop": [job_id]}
     assert await worker.post_result(job_id, {"output": 1}) == IGNORED
@@ -463,7 +466,7 @@ async def test_cancel_reaches_the_worker(
     assert (await worker.poll_stops()).status_code == 204
 
 
-async def test_ping_that_lists_a_cancelled_job_is_answered_by_another_stop(
+async def test_ping_that_lists_a_cancelled_job_repeats_its_stop(
     start_api: StartApi,
 ) -> None:
     api = await start_api(poll_hold_s=0.1)
@@ -476,7 +479,7 @@ async def test_ping_that_lists_a_cancelled_job_is_answered_by_another_stop(
         assert (await worker.poll_stops()).json() == {"jobsToStop": [cancelled]}
     assert (await worker.ping(f"job_id={running},{cancelled},unknown")).status_code == 200
     assert (await worker.poll_stops()).json() == {"jobsToStop": [cancelled]}
-    # A name that never called for a job gets nothing.
+    # A worker that never polled for jobs receives no stops.
     await other.ping(f"job_id={cancelled}")
     assert (await other.poll_stops()).status_code == 204
     assert (await api.get_status(running))["status"] == "IN_PROGRESS"
@@ -491,15 +494,15 @@ async def test_job_that_runs_too_long_is_stopped(start_api: StartApi) -> None:
     assert (await api.get_status(job_id))["status"] == "TIMED_OUT"
 
 
-async def test_call_for_stops_ends_when_its_worker_leaves(start_api: StartApi) -> None:
+async def test_stop_poll_ends_when_its_worker_stops_polling(start_api: StartApi) -> None:
     # While it shuts down, the SDK waits for this response and does not poll for jobs.
     api = await start_api()
     worker = api.worker()
     await worker.poll_job()
-    began = time.monotonic()
+    started_at = time.monotonic()
     assert (await worker.poll_stops()).status_code == 204
-    # It is held for 80 s while its worker asks for jobs.
-    assert 1 < time.monotonic() - began < 30
+    # While its worker polls for jobs, a stop poll is held for 80 s.
+    assert 1 < time.monotonic() - started_at < 30
 
 
 # -- losses ---------------------------------------------------------------------------------------
@@ -511,7 +514,7 @@ async def _ping_repeatedly(worker: ManualWorker) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_dead_worker_is_noticed_by_its_broken_call(
+async def test_dead_worker_is_detected_by_its_broken_connection(
     start_api: StartApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The pings do not list the job; that alone must not requeue it here.
@@ -521,7 +524,7 @@ async def test_dead_worker_is_noticed_by_its_broken_call(
     job_id = await api.submit_job()
     await worker.take_job()
     with await api.open_poll(worker) as wire:
-        # Held for as long as it has the job.
+        # The stop poll is held while the worker has the job.
         await asyncio.sleep(2 * HOLD_S + 2 * GRACE_S)
         assert (await api.get_status(job_id))["status"] == "IN_PROGRESS"
         wire.close(reset=True)
@@ -595,7 +598,7 @@ async def test_job_that_is_lost_too_often_fails(
     assert job["error"].endswith("the last time: its worker went away")
 
 
-async def test_broken_call_for_jobs_takes_none(start_api: StartApi) -> None:
+async def test_aborted_job_poll_takes_no_job(start_api: StartApi) -> None:
     api = await start_api(poll_hold_s=20)
     with await api.open_poll(api.worker(), "job-take"):
         pass
@@ -608,7 +611,7 @@ async def test_broken_call_for_jobs_takes_none(start_api: StartApi) -> None:
 async def test_job_is_requeued_when_its_worker_reports_no_job_in_progress(
     start_api: StartApi,
 ) -> None:
-    # Its result could not be delivered, or it was killed and started again under its name.
+    # The worker could not deliver its result, or was restarted under the same name.
     api = await start_api(poll_hold_s=0.1)
     worker = api.worker()
     job_id = await api.submit_job()
@@ -622,7 +625,7 @@ async def test_job_is_requeued_when_its_worker_reports_no_job_in_progress(
         assert (await worker.take_job())["id"] == job_id
 
 
-async def test_job_that_a_busy_workers_pings_do_not_name_is_lost(start_api: StartApi) -> None:
+async def test_job_missing_from_its_workers_pings_is_requeued(start_api: StartApi) -> None:
     api = await start_api(poll_hold_s=0.1)
     worker = api.worker()
     kept, lost = await api.submit_job(), await api.submit_job()
@@ -635,7 +638,9 @@ async def test_job_that_a_busy_workers_pings_do_not_name_is_lost(start_api: Star
         assert (await api.get_status(kept))["status"] == "IN_PROGRESS"
 
 
-async def test_second_worker_of_a_name_does_not_speak_for_the_first(start_api: StartApi) -> None:
+async def test_second_worker_with_the_same_name_does_not_lose_the_jobs_of_the_first(
+    start_api: StartApi,
+) -> None:
     api = await start_api(poll_hold_s=0.1)
     first, second = api.worker(), api.worker()
     job_id = await api.submit_job()
@@ -648,21 +653,21 @@ async def test_second_worker_of_a_name_does_not_speak_for_the_first(start_api: S
         assert await first.post_result(job_id, {"output": 1}) == ACCEPTED
 
 
-async def test_old_worker_that_makes_no_call_for_stops_gets_its_jobs(start_api: StartApi) -> None:
+async def test_worker_without_stop_polls_receives_jobs(start_api: StartApi) -> None:
     api = await start_api()
     worker = api.worker()
     for _ in range(3):
         job_id = await api.submit_job()
-        began = time.monotonic()
+        started_at = time.monotonic()
         assert (await worker.take_job())["id"] == job_id
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - started_at < 1
         await worker.post_result(job_id, {"output": 1})
 
 
 async def test_job_is_dispatched_only_to_a_worker_with_an_open_stop_poll(
     start_api: StartApi,
 ) -> None:
-    # It may block as soon as it has a job; the SDK pauses for a second between its calls.
+    # The worker may block once it has a job; the SDK pauses for a second between its polls.
     api = await start_api(poll_hold_s=5)
     worker = api.worker()
     with await api.open_poll(worker):
@@ -697,10 +702,10 @@ async def test_health_counts_workers_and_forgets_them(
     await worker.post_result(job_id, {"output": 1})
     assert await counts() == (1, 0)
 
-    async def forgotten() -> bool:
+    async def has_forgotten_all() -> bool:
         return await counts() == (0, 0)
 
-    await poll_until(forgotten)
+    await poll_until(has_forgotten_all)
 
 
 async def test_unhealthy_worker_is_logged(
@@ -712,9 +717,7 @@ async def test_unhealthy_worker_is_logged(
     assert "worker w1 is unhealthy: _gpu: no gpu" in caplog.text
 
 
-async def test_result_is_taken_after_the_servers_restart(
-    start_api: StartApi, tmp_path: Path
-) -> None:
+async def test_result_is_accepted_after_a_restart(start_api: StartApi, tmp_path: Path) -> None:
     database = str(tmp_path / "jobs.sqlite3")
     settings = EmulatorSettings(
         engine="scripted", engine_isolation="thread", local_worker=False, job_db=database

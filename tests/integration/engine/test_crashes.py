@@ -416,7 +416,7 @@ async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jo
 async def test_crash_after_an_abort_by_a_client_is_not_counted(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It does not stop at once, and the process dies before that.
+    # The run does not stop immediately, and the process dies first.
     slow = {"when": "slow", "pieces": ["x", {"hang_s": 60, "deaf": True}]}
     engine = engine_of(slow, FOREVER, ECHO, slots=2)
     async with await engine.generate(request("forever")) as neighbour:

@@ -139,7 +139,7 @@ async def test_abort_in_prefill_frees_the_slot(engine_of: EngineMaker) -> None:
 
 
 @pytest.mark.long_except("process")
-async def test_abort_before_the_run_has_begun_stops_it(engine_of: EngineMaker) -> None:
+async def test_abort_before_the_run_has_started_stops_it(engine_of: EngineMaker) -> None:
     # R31: a client may leave while its prompt is still on the way to the backend.
     engine = engine_of(SILENT, ECHO, slots=2)
     await engine.ready()

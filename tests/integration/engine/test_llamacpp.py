@@ -447,11 +447,11 @@ async def test_abort_in_a_long_prefill_stops_it_soon(engine: Engine) -> None:
         # By then llama.cpp is processing the prompt.
         await asyncio.sleep(0.3)
         assert engine.running == 1
-        left = loop.time()
+        aborted_at = loop.time()
     async with asyncio.timeout(20):
         await stream.wait_ended()
     # A batch of the prompt may still be computed, slowly if other tests run.
-    assert loop.time() - left < 20
+    assert loop.time() - aborted_at < 20
     assert (await ask(engine, PROMPT, temperature=0, max_tokens=2))[0]
 
 

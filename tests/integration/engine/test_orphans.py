@@ -49,9 +49,9 @@ asyncio.run(main(*sys.argv[1:]))
 class Program:
     """A small program with an engine, in its own process group."""
 
-    def __init__(self, script: Path, what: str) -> None:
+    def __init__(self, script: Path, behaviour: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(script), what],
+            [sys.executable, "-c", PROGRAM, str(script), behaviour],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
@@ -82,8 +82,8 @@ def start(script: ScriptFactory) -> Iterator[Callable[[str], Program]]:
     path = script({"when": "deaf", "pieces": ["x", {"hang_s": 600, "deaf": True}]}, {})
     started: list[Program] = []
 
-    def begin(what: str) -> Program:
-        started.append(Program(path, what))
+    def begin(behaviour: str) -> Program:
+        started.append(Program(path, behaviour))
         return started[-1]
 
     yield begin
@@ -93,9 +93,9 @@ def start(script: ScriptFactory) -> Iterator[Callable[[str], Program]]:
         program.process.communicate(timeout=10)
 
 
-@pytest.mark.parametrize("what", ["waits", "wedged"])
-def test_parent_killed(start: Callable[[str], Program], what: str) -> None:
-    program = start(what)
+@pytest.mark.parametrize("behaviour", ["waits", "wedged"])
+def test_parent_killed(start: Callable[[str], Program], behaviour: str) -> None:
+    program = start(behaviour)
     os.kill(program.process.pid, signal.SIGKILL)
     wait_until_blocking(program.child_has_exited, EXIT_TIMEOUT_S)
 
@@ -107,14 +107,14 @@ def test_parent_killed_while_the_child_is_stopped(start: Callable[[str], Program
     wait_until_blocking(program.child_has_exited, EXIT_TIMEOUT_S)
 
 
-@pytest.mark.parametrize("what", ["returns", "raises"])
-def test_parent_that_ends_without_closing(start: Callable[[str], Program], what: str) -> None:
-    program = start(what)
-    assert program.process.wait(20) == (1 if what == "raises" else 0)
+@pytest.mark.parametrize("behaviour", ["returns", "raises"])
+def test_parent_that_ends_without_closing(start: Callable[[str], Program], behaviour: str) -> None:
+    program = start(behaviour)
+    assert program.process.wait(20) == (1 if behaviour == "raises" else 0)
     wait_until_blocking(program.child_has_exited, EXIT_TIMEOUT_S)
 
 
-def test_interrupt_of_the_whole_group_lets_the_parent_finish(
+def test_interrupt_of_the_process_group_lets_the_parent_finish(
     start: Callable[[str], Program],
 ) -> None:
     program = start("waits")

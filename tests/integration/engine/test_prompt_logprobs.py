@@ -64,8 +64,8 @@ async def test_a_repeated_text_is_likelier_the_second_time(engine: Engine) -> No
 async def test_values_are_those_of_a_generation(engine: Engine) -> None:
     # The greedy answer's own log-probabilities are those of the same tokens in a prompt.
     prompt = "Once upon a time there was"
-    asked = request(prompt, temperature=0, max_tokens=20, logprobs=1)
-    async with await engine.generate(asked) as stream:
+    generation = request(prompt, temperature=0, max_tokens=20, logprobs=1)
+    async with await engine.generate(generation) as stream:
         deltas = await read(stream)
     generated = [delta.logprob for delta in deltas if delta.logprob is not None]
     ids = tuple(await engine.tokenize(prompt + "".join(each.token for each in generated)))

@@ -33,7 +33,7 @@ API_KEY = "plugh-key"
 
 @dataclass
 class Job:
-    """One job and everything that came back about it; its events can be waited for."""
+    """One job, with the outputs that its worker has posted and events to wait for."""
 
     id: str
     input: Any
@@ -55,13 +55,13 @@ class Job:
         return result
 
     def output(self) -> Any:
-        """Wait for the output of a job that went well."""
+        """Wait for the output of a job that must succeed."""
         result = self.result()
         assert "error" not in result, result["error"]
         return result["output"]
 
     def error(self) -> str:
-        """Wait for the error of a job that went wrong."""
+        """Wait for the error of a job that must fail."""
         error = self.result()["error"]
         assert type(error) is str
         assert "Traceback" not in error
@@ -71,8 +71,8 @@ class Job:
 class ControlPlane:
     """Serves job-take, job-take-batch, job-stop, job-stream, job-done and ping on loopback.
 
-    Runs on a thread of its own, so that tests can just wait. What is posted must be JSON to the
-    letter, or `broken` says what was not.
+    The server runs on its own thread, so tests may block. Bodies that are not strict JSON are
+    listed in `broken`.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class ControlPlane:
         ]
         app = Starlette(routes=routes)
         options: dict[str, Any] = {"ws": "none", "lifespan": "off", "loop": "asyncio"}
-        # Loggers are the whole process's: others' tests read what is said on uvicorn's.
+        # Logging is configured per process, and other tests read uvicorn's loggers.
         config = uvicorn.Config(app, log_config=None, **options)
         self._server = uvicorn.Server(config)
         self._ready = threading.Event()
@@ -134,7 +134,7 @@ class ControlPlane:
     # -- the worker's side ----------------------------------------------------------------------
 
     async def _next(self, queue: asyncio.Queue[Any]) -> Any:
-        # At once, an idle worker would ask ten thousand times a second.
+        # Without this hold, an idle worker would poll ten thousand times a second.
         try:
             return await asyncio.wait_for(queue.get(), HOLD_S)
         except TimeoutError:
@@ -195,7 +195,7 @@ class ControlPlane:
 
 
 def _json(content: Any) -> Response:
-    # With Python's own json, as a client of the platform may: NaN and half characters included.
+    # Python's json also sends NaN and lone surrogates, as a client of the platform may.
     return Response(json.dumps(content), media_type="application/json")
 
 
@@ -205,11 +205,11 @@ async def _until_disconnected(request: Request) -> None:
 
 
 class Worker:
-    """An unmodified `python -m handler` in a process group of its own."""
+    """An unmodified `python -m handler` in its own process group."""
 
     def __init__(self, plane: ControlPlane, folder: Path, **environment: str) -> None:
         self.plane = plane
-        # What its scripted engine answers.
+        # The script of the worker's engine.
         self.script = Path()
         self._stdout = folder / "stdout"
         self._stderr = folder / "stderr"
@@ -233,27 +233,27 @@ class Worker:
 
     @property
     def stdout(self) -> str:
-        """What it, and the SDK in it, has printed so far."""
+        """The output of the worker and its SDK so far."""
         return self._stdout.read_text()
 
     @property
     def stderr(self) -> str:
-        """What the worker has logged so far."""
+        """The log of the worker so far."""
         return self._stderr.read_text()
 
     def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the worker to exit; return its exit code."""
         return self.process.wait(WAIT_S)
 
     def kill(self) -> None:
-        """End the whole group: the SDK's heartbeat is a process that outlives its parent."""
+        """Kill the process group: the SDK's heartbeat process outlives its parent."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(WAIT_S)
 
 
 def variables(url: str) -> dict[str, str]:
-    """Return the variables by which a worker knows its platform."""
+    """Return the environment variables that connect a worker to the platform."""
     return {
         "RUNPOD_WEBHOOK_GET_JOB": f"{url}/job-take/$ID?gpu=none",
         "RUNPOD_WEBHOOK_POST_OUTPUT": f"{url}/job-done/$RUNPOD_POD_ID/$ID?gpu=none",
@@ -268,7 +268,7 @@ def variables(url: str) -> dict[str, str]:
 
 
 def clean_environment(home: Path, environment: dict[str, str]) -> dict[str, str]:
-    """Return this process's environment without what would configure a worker."""
+    """Return this process's environment without variables that configure a worker."""
     inherited = {
         name: value
         for name, value in os.environ.items()

@@ -12,7 +12,7 @@ from tests.conftest import SMALL_RULES
 from tests.integration.handler.control_plane import clean_environment
 from tests.unit.handler.bad_settings import BAD_SETTINGS, write_files
 
-# One of each kind: all of them are read by the same code, and a process takes a second to import.
+# One value of each kind: the same code reads all of them, and each process starts for a second.
 VALUES = [
     "wrong.yaml",
     "none.json",
@@ -28,7 +28,7 @@ CASES = [each for each in BAD_SETTINGS if each[1] in VALUES]
 @pytest.mark.long_except("VALIDATION_RULES-handler", "VALIDATION_SCHEMA0-emulator")
 @pytest.mark.parametrize("program", ["handler", "emulator"])
 @pytest.mark.parametrize(("name", "value", "expected"), CASES, ids=[name for name, _, _ in CASES])
-def test_bad_setting_ends_it_with_one_line(
+def test_bad_setting_ends_the_program_with_one_line(
     name: str, value: str, expected: str, program: str, tmp_path: Path
 ) -> None:
     write_files(tmp_path)
@@ -50,6 +50,6 @@ def test_bad_setting_ends_it_with_one_line(
     assert done.stderr.count("\n") == 1
 
 
-def test_each_kind_is_there() -> None:
+def test_every_kind_of_setting_has_a_case() -> None:
     assert len(CASES) == len(VALUES)
     assert {name for name, _, _ in CASES} == {name for name, _, _ in BAD_SETTINGS}

@@ -1,4 +1,4 @@
-"""`python -m handler doctor` with a real child: on the scripted engine and the RKLLM stand-in."""
+"""`python -m handler doctor` with a real child: on the scripted engine and the fake library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_until_blocking
 
 WAIT_S = 50
 MARK = "**not as assumed**"
-# Where the limit takes an abort, the next token leaves it time on a machine that stands still.
+# If the limit needs an abort, the pause before the next token leaves time for it on a busy machine.
 AS_ASSUMED = """
     answer when="walnut walnut"
       prefill_ms 600
@@ -42,8 +42,8 @@ AS_ASSUMED = """
       cache told
       say "one " times=30 us=20000
 """
-# More comes after an abort, and prefill hears it; only 1.3 is told the limit.
-OTHERWISE = """
+# Tokens follow an abort, and an abort interrupts prefill; only ABI 1.3 receives the limit.
+UNUSUAL = """
     answer when="walnut walnut"
       prefill_ms 600 hears
       thread caller
@@ -77,10 +77,10 @@ class Doctor(Protocol):
 
 @pytest.fixture
 def doctor(tmp_path: Path) -> Doctor:
-    """Runs it in a home that is the test's folder."""
+    """Return a function that runs the doctor with the test's folder as its home."""
 
     def run(*arguments: str, **settings: str) -> Reported:
-        done = subprocess.run(
+        report = subprocess.run(
             [sys.executable, "-m", "handler", "doctor", *arguments],
             env=clean_environment(tmp_path, settings),
             cwd=tmp_path,
@@ -90,7 +90,7 @@ def doctor(tmp_path: Path) -> Doctor:
             timeout=WAIT_S,
             check=False,
         )
-        return Reported(done.returncode, done.stdout, done.stderr)
+        return Reported(report.returncode, report.stdout, report.stderr)
 
     return run
 
@@ -104,7 +104,7 @@ def fake_library(fake_rkllm_folder: Path) -> Callable[[str], Path]:
 def rkllm(
     doctor: Doctor, fake_library: Callable[[str], Path], tmp_path: Path
 ) -> Callable[..., Reported]:
-    """Runs it on the stand-in of an ABI, over a script."""
+    """Return a function that runs the doctor on the fake library of an ABI, with a script."""
 
     def run(abi: str, script: str, *arguments: str, **settings: str) -> Reported:
         model = write_script(tmp_path / "model.rkllm", script)
@@ -116,33 +116,35 @@ def rkllm(
     return run
 
 
-def test_a_report_without_runpod(doctor: Doctor, script: ScriptFactory, tmp_path: Path) -> None:
+def test_report_needs_no_runpod_package(
+    doctor: Doctor, script: ScriptFactory, tmp_path: Path
+) -> None:
     (tmp_path / "runpod.py").write_text("raise SystemExit('runpod was imported')")
     path = script({"pieces": ["so "], "repeat": 300, "delay_ms": 1})
-    done = doctor(MODEL_PATH=str(path), SOME_API_KEY="s3cret", LOG_LEVEL="DEBUG")
-    assert done.code == 0
-    assert done.section("What failed") == "Nothing: every step was done."
-    assert done.page.startswith("# What `python -m handler doctor` found\n\n## Settings\n\n")
-    assert "- callbacks: 5\n" in done.section("Limit of 5 tokens")
-    assert f"- path: `~/{path.name}`" in done.section("Model")
-    assert "assumed" not in done.page
-    assert "s3cret" not in done.page
-    assert str(tmp_path) not in done.page
-    assert done.stderr == ""
+    report = doctor(MODEL_PATH=str(path), SOME_API_KEY="s3cret", LOG_LEVEL="DEBUG")
+    assert report.code == 0
+    assert report.section("What failed") == "Nothing: every step was done."
+    assert report.page.startswith("# What `python -m handler doctor` found\n\n## Settings\n\n")
+    assert "- callbacks: 5\n" in report.section("Limit of 5 tokens")
+    assert f"- path: `~/{path.name}`" in report.section("Model")
+    assert "assumed" not in report.page
+    assert "s3cret" not in report.page
+    assert str(tmp_path) not in report.page
+    assert report.stderr == ""
 
 
 @pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
 def test_runtime_that_meets_all_assumptions(rkllm: Callable[..., Reported], abi: str) -> None:
-    done = rkllm(abi, AS_ASSUMED)
-    assert done.code == 0, done.page
-    assert f"- ABI: `{abi} " in done.section("Library")
-    assert "- evidence: `default parameters fit" in done.section("Library")
-    assert "- NPU: `no NPU driver" in done.section("Driver")
-    assert MARK not in done.page
-    assert done.section("What is assumed of RKLLM").count("| so |") == len(ASSUMPTIONS)
-    assert "I rkllm: rkllm-runtime version" in done.section("What was printed")
-    assert done.section("What failed") == "Nothing: every step was done."
+    report = rkllm(abi, AS_ASSUMED)
+    assert report.code == 0, report.page
+    assert f"- ABI: `{abi} " in report.section("Library")
+    assert "- evidence: `default parameters fit" in report.section("Library")
+    assert "- NPU: `no NPU driver" in report.section("Driver")
+    assert MARK not in report.page
+    assert report.section("What is assumed of RKLLM").count("| so |") == len(ASSUMPTIONS)
+    assert "I rkllm: rkllm-runtime version" in report.section("What was printed")
+    assert report.section("What failed") == "Nothing: every step was done."
 
 
 @pytest.mark.long_except("1.2-True")
@@ -150,9 +152,9 @@ def test_runtime_that_meets_all_assumptions(rkllm: Callable[..., Reported], abi:
 def test_runtime_that_contradicts_assumptions(
     rkllm: Callable[..., Reported], abi: str, beyond: bool
 ) -> None:
-    done = rkllm(abi, OTHERWISE)
-    assert done.code == 0, done.page
-    marked = {line.split(":")[0][2:] for line in done.page.splitlines() if MARK in line}
+    report = rkllm(abi, UNUSUAL)
+    assert report.code == 0, report.page
+    marked = {line.split(":")[0][2:] for line in report.page.splitlines() if MARK in line}
     assert marked == {
         "callbacks on the calling thread",
         "callbacks beyond the runtime's count",
@@ -164,85 +166,87 @@ def test_runtime_that_contradicts_assumptions(
 
 @pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
-def test_a_segfault_costs_the_rest(rkllm: Callable[..., Reported], abi: str) -> None:
-    done = rkllm(abi, 'chatter stdout\nanswer\n  say "a" "b"\n  crash "it hurts"\n')
-    assert done.code == 1
-    failed = done.section("What failed")
+def test_segfault_ends_the_examination(rkllm: Callable[..., Reported], abi: str) -> None:
+    report = rkllm(abi, 'chatter stdout\nanswer\n  say "a" "b"\n  crash "it hurts"\n')
+    assert report.code == 1
+    failed = report.section("What failed")
     assert failed.startswith("- first run: the process was killed by SIGSEGV\n")
-    # What the library had said on stdout, in C's buffer, is there too.
+    # The report also has the library's buffered output on stdout.
     assert "I rkllm: loading rkllm model" in failed
     assert failed.endswith("it hurts\n```")
-    assert "- seconds: " in done.section("Loading")
-    assert "## Limit" not in done.page
+    assert "- seconds: " in report.section("Loading")
+    assert "## Limit" not in report.page
 
 
-def test_a_hang_ends_with_its_clock(rkllm: Callable[..., Reported]) -> None:
+def test_hang_is_ended_by_its_timeout(rkllm: Callable[..., Reported]) -> None:
     began = time.monotonic()
-    done = rkllm("1.3", "answer\n  hang\n", PREFILL_TIMEOUT_S="1.5", STALL_TIMEOUT_S="0.5")
+    report = rkllm("1.3", "answer\n  hang\n", PREFILL_TIMEOUT_S="1.5", STALL_TIMEOUT_S="0.5")
     assert time.monotonic() - began < WAIT_S / 2
-    assert done.code == 1
-    assert done.section("What failed").startswith(
+    assert report.code == 1
+    assert report.section("What failed").startswith(
         "- first run: it was not over after 2 s (PREFILL_TIMEOUT_S + STALL_TIMEOUT_S), "
         "and the process was killed\n"
     )
 
 
 @pytest.mark.long
-def test_a_load_has_a_clock_of_its_own(rkllm: Callable[..., Reported]) -> None:
-    done = rkllm("1.3", f"init ms={WAIT_S}000\n", LOAD_TIMEOUT_S="6", PREFILL_TIMEOUT_S="0.1")
-    assert done.code == 1
-    assert "- loading: it was not over after 6 s (LOAD_TIMEOUT_S)" in done.section("What failed")
+def test_load_has_its_own_timeout(rkllm: Callable[..., Reported]) -> None:
+    report = rkllm("1.3", f"init ms={WAIT_S}000\n", LOAD_TIMEOUT_S="6", PREFILL_TIMEOUT_S="0.1")
+    assert report.code == 1
+    assert "- loading: it was not over after 6 s (LOAD_TIMEOUT_S)" in report.section("What failed")
 
 
-def test_a_missing_library(rkllm: Callable[..., Reported], tmp_path: Path) -> None:
-    done = rkllm("1.3", "answer\n", RKLLM_LIB_PATH=str(tmp_path / "none.so"))
-    assert done.code == 1
-    failed = done.section("What failed")
+def test_missing_library_is_reported(rkllm: Callable[..., Reported], tmp_path: Path) -> None:
+    report = rkllm("1.3", "answer\n", RKLLM_LIB_PATH=str(tmp_path / "none.so"))
+    assert report.code == 1
+    failed = report.section("What failed")
     assert failed.startswith(
         "- library: `ModelLoadFailed: RKLLM_LIB_PATH: there is no file ~/none.so; "
     )
     assert "\n" not in failed
-    assert done.stderr == ""
+    assert report.stderr == ""
 
 
-def test_a_run_that_fails_does_not_end_it(rkllm: Callable[..., Reported]) -> None:
-    done = rkllm("1.3", 'answer when="twenty"\n  error "no"\nanswer\n  say "so" times=40 us=1000\n')
-    assert done.code == 1
-    assert done.section("What failed").startswith("- first run: `BackendFailed: ")
-    assert done.section("Closing").startswith("- ms: ")
+def test_failed_run_does_not_end_the_examination(rkllm: Callable[..., Reported]) -> None:
+    report = rkllm(
+        "1.3", 'answer when="twenty"\n  error "no"\nanswer\n  say "so" times=40 us=1000\n'
+    )
+    assert report.code == 1
+    assert report.section("What failed").startswith("- first run: `BackendFailed: ")
+    assert report.section("Closing").startswith("- ms: ")
 
 
-def test_a_terminal_shows_the_steps_and_ctrl_c_gets_a_report(
+def test_terminal_shows_the_steps_and_ctrl_c_ends_with_a_report(
     script: ScriptFactory, tmp_path: Path
 ) -> None:
     path = script({"pieces": [{"hang_s": 600, "deaf": True}]})
-    terminal, theirs = pty.openpty()
+    terminal, child_terminal = pty.openpty()
     command: list[Any] = [sys.executable, "-m", "handler", "doctor"]
     environment = clean_environment(tmp_path, {"MODEL_PATH": str(path), "TERM": "xterm"})
     with (
-        os.fdopen(terminal, "rb", buffering=0) as expected,
+        os.fdopen(terminal, "rb", buffering=0) as screen,
         subprocess.Popen(
             command,
             env=environment,
             cwd=tmp_path,
             stdout=subprocess.PIPE,
-            stderr=theirs,
+            stderr=child_terminal,
             text=True,
-            # Whoever runs the tests in the background has it ignored, and children inherit that.
+            # In a background shell, SIGINT is ignored, and child processes inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process,
     ):
-        os.close(theirs)
+        os.close(child_terminal)
         recorded = b""
         while b"first run" not in recorded:
-            recorded += expected.read(4096)
+            recorded += screen.read(4096)
         process.send_signal(signal.SIGINT)
         page, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
     assert page.endswith("## What failed\n\n- first run: it was interrupted\n")
 
 
-def test_nothing_is_left_when_it_is_killed(script: ScriptFactory, tmp_path: Path) -> None:
+def test_killed_doctor_leaves_no_examiner_process(script: ScriptFactory, tmp_path: Path) -> None:
     path = script({"pieces": [{"hang_s": 600, "deaf": True}]})
     with subprocess.Popen(
         [sys.executable, "-m", "handler", "doctor"],
@@ -250,12 +254,12 @@ def test_nothing_is_left_when_it_is_killed(script: ScriptFactory, tmp_path: Path
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
     ) as process:
-        wait_until_blocking(lambda: examiners(process.pid) != [], WAIT_S)
+        wait_until_blocking(lambda: find_examiners(process.pid) != [], WAIT_S)
         process.kill()
-    wait_until_blocking(lambda: examiners(process.pid) == [], WAIT_S)
+    wait_until_blocking(lambda: find_examiners(process.pid) == [], WAIT_S)
 
 
-def examiners(parent: int) -> list[int]:
+def find_examiners(parent: int) -> list[int]:
     result = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -265,15 +269,15 @@ def examiners(parent: int) -> list[int]:
     return result
 
 
-def test_clock_without_an_end(doctor: Doctor, script: ScriptFactory) -> None:
+def test_timeout_may_be_infinite(doctor: Doctor, script: ScriptFactory) -> None:
     path = script({"pieces": ["so "], "repeat": 300, "delay_ms": 1})
-    done = doctor(MODEL_PATH=str(path), PREFILL_TIMEOUT_S="inf")
-    assert (done.code, done.stderr) == (0, "")
+    report = doctor(MODEL_PATH=str(path), PREFILL_TIMEOUT_S="inf")
+    assert (report.code, report.stderr) == (0, "")
 
 
-# ---- what only a board can decide ----
+# ---- trials of the board ----
 
-TRIED = """
+TRIAL_SCRIPT = """
     {line}
     vocabulary 260
     answer
@@ -283,7 +287,7 @@ TRIED = """
       cache told
       say "one " times=40 us=5000
 """
-# Each line of the script, and what the profile has then.
+# Each line of the script, and its effect on the profile.
 OUTCOMES = {
     "prefix_reuse on": ("prefix_reuse", True),
     "prefix_reuse off": ("prefix_reuse", False),
@@ -305,9 +309,11 @@ def test_outcome_of_a_trial_is_written(
     line: str,
     outcome: tuple[str, bool | None],
 ) -> None:
-    done = rkllm(abi, TRIED.format(line=line), RKLLM_PROFILE=str(tmp_path / "profile.json"))
-    assert done.code == 0, done.page
-    assert "- written to: `~/profile.json`" in done.section("Profile")
+    report = rkllm(
+        abi, TRIAL_SCRIPT.format(line=line), RKLLM_PROFILE=str(tmp_path / "profile.json")
+    )
+    assert report.code == 0, report.page
+    assert "- written to: `~/profile.json`" in report.section("Profile")
     (profile,) = json.loads((tmp_path / "profile.json").read_text())["profiles"]
     name, expected = outcome
     assert profile[name] is expected
@@ -315,15 +321,17 @@ def test_outcome_of_a_trial_is_written(
     if profile["logits_with_history"]:
         assert list(profile["logits_run_ms"]) == ["1", "4", "8", "16"]
     if expected is False and name != "prefix_reuse":
-        assert "- reason: `the process was killed by SIGSEGV`" in done.page
+        assert "- reason: `the process was killed by SIGSEGV`" in report.page
 
 
-def test_engine_uses_what_the_doctor_wrote(rkllm: Callable[..., Reported], tmp_path: Path) -> None:
+def test_engine_uses_the_profile_of_the_doctor(
+    rkllm: Callable[..., Reported], tmp_path: Path
+) -> None:
     settings = {"RKLLM_PROFILE": str(tmp_path / "profile.json")}
-    done = rkllm("1.3.1", TRIED.format(line="prefix_reuse on"), **settings)
-    # The examination comes after the trials, and so with the profile.
-    assert "- tokens reused: 40" in done.section("Next turn")
-    assert "RKLLM_PROFILE" not in done.section("What was printed")
+    report = rkllm("1.3.1", TRIAL_SCRIPT.format(line="prefix_reuse on"), **settings)
+    # The examination follows the trials, so it uses the profile.
+    assert "- tokens reused: 40" in report.section("Next turn")
+    assert "RKLLM_PROFILE" not in report.section("What was printed")
 
 
 def test_profile_that_cannot_be_written_is_a_failure(
@@ -331,30 +339,30 @@ def test_profile_that_cannot_be_written_is_a_failure(
 ) -> None:
     path = tmp_path / "profile.json"
     path.write_text("[]")
-    done = rkllm("1.3.1", TRIED.format(line=""), RKLLM_PROFILE=str(path))
-    assert done.code == 1
+    report = rkllm("1.3.1", TRIAL_SCRIPT.format(line=""), RKLLM_PROFILE=str(path))
+    assert report.code == 1
     assert "- profile: `RKLLM_PROFILE: ~/profile.json was not written: it is no rkllm-profile`" in (
-        done.section("What failed")
+        report.section("What failed")
     )
 
 
 @pytest.mark.long_except("!")
 @pytest.mark.parametrize("text", ["!", "\\xff", "[PAD151935]"])
 def test_garbage_fails_the_doctor(rkllm: Callable[..., Reported], text: str) -> None:
-    done = rkllm("1.3.1", f'answer\n  say "{text}" times=40 us=1000\n')
-    assert done.code == 1
-    assert "- first run: `BackendFailed: the " in done.section("What failed")
+    report = rkllm("1.3.1", f'answer\n  say "{text}" times=40 us=1000\n')
+    assert report.code == 1
+    assert "- first run: `BackendFailed: the " in report.section("What failed")
 
 
 def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: Callable[..., Reported]) -> None:
     words = "invalid rknn llm model magic, rknn_init fail! ret=-1"
-    done = rkllm("1.3.1", f'init fails=0 "{words}"\nanswer\n  say "a"\n')
-    assert done.code == 1
-    assert "- loading: `ModelLoadFailed: MODEL_PATH: " in done.section("What failed")
-    assert "Prompts with a common start" not in done.page
+    report = rkllm("1.3.1", f'init fails=0 "{words}"\nanswer\n  say "a"\n')
+    assert report.code == 1
+    assert "- loading: `ModelLoadFailed: MODEL_PATH: " in report.section("What failed")
+    assert "Prompts with a common start" not in report.page
 
 
-def test_comparison_says_which_engine_is_faster(
+def test_comparison_names_the_faster_engine(
     rkllm: Callable[..., Reported], model_path: Path
 ) -> None:
     # Two tokens a second of an answer, which any machine exceeds with the built-in model.
@@ -368,9 +376,9 @@ def test_comparison_says_which_engine_is_faster(
           abort ms=0
           say "one " times=20 us=20000
     """
-    done = rkllm("1.3.1", slow, "--compare", str(model_path), CONTEXT_LENGTH="256")
-    assert done.code == 0, done.page
-    section = done.section("Comparison with a GGUF")
+    report = rkllm("1.3.1", slow, "--compare", str(model_path), CONTEXT_LENGTH="256")
+    assert report.code == 0, report.page
+    section = report.section("Comparison with a GGUF")
     values = dict(line[2:].split(": ", 1) for line in section.splitlines())
     assert 1.5 < float(values["tokens a second of answers, rkllm"]) < 2.5
     assert 15 < float(values["tokens a second of prompts, rkllm"]) < 25
@@ -387,12 +395,12 @@ def test_comparison_with_a_damaged_model_is_a_failure(
 ) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF")
-    done = rkllm("1.3.1", TRIED.format(line=""), "--compare", str(damaged))
-    assert done.code == 1
-    assert "- comparison with a GGUF: `ModelLoadFailed: " in done.section("What failed")
+    report = rkllm("1.3.1", TRIAL_SCRIPT.format(line=""), "--compare", str(damaged))
+    assert report.code == 1
+    assert "- comparison with a GGUF: `ModelLoadFailed: " in report.section("What failed")
 
 
-def test_comparison_with_a_missing_model_is_refused_at_once(doctor: Doctor) -> None:
-    done = doctor("--compare", "none.gguf")
-    assert done.code == 2
-    assert "--compare: there is no file none.gguf" in done.stderr
+def test_comparison_with_a_missing_model_is_refused_immediately(doctor: Doctor) -> None:
+    report = doctor("--compare", "none.gguf")
+    assert report.code == 2
+    assert "--compare: there is no file none.gguf" in report.stderr

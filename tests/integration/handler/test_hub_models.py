@@ -293,9 +293,9 @@ def test_error_names_the_setting(
 
 
 def environment(server: HubServer, cache: Path, **more: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     hub = {"HF_ENDPOINT": server.url, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_TELEMETRY": "1"}
-    return kept | hub | more
+    return inherited | hub | more
 
 
 def test_progress_is_lines_in_a_pipe(server: HubServer, tmp_path: Path, model_path: Path) -> None:

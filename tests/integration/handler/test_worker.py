@@ -38,7 +38,7 @@ def text(job: Job) -> str:
     return str(answer(job)["choices"][0]["text"])
 
 
-def test_good_job(worker: Worker) -> None:
+def test_job_completes_with_its_output(worker: Worker) -> None:
     # R45, R46, R51
     job = worker.plane.submit(streamed("hello"))
     output = answer(job)
@@ -49,7 +49,7 @@ def test_good_job(worker: Worker) -> None:
     assert set(job.done[0]) == {"output"}
 
 
-def test_partial_outputs_arrive_while_it_runs(generator_worker: Worker) -> None:
+def test_partial_outputs_are_sent_while_the_job_runs(generator_worker: Worker) -> None:
     # R29, R45
     job = generator_worker.plane.submit(streamed("hello"))
     *partials, final = job.output()
@@ -73,7 +73,7 @@ def test_partial_outputs_arrive_while_it_runs(generator_worker: Worker) -> None:
             {"prompt": "x", "sampling_params": {"temperature": float("nan")}},
             "input.sampling_params.temperature must be a number from 0 to 2, got nan",
         ),
-        # An error that UTF-8 cannot carry would never be posted, and the job never end.
+        # An error that UTF-8 cannot encode would never be posted, so the job would not end.
         (
             {"prompt": "x", "enable_validation": "\ud800"},
             'input.enable_validation must be true or false, got "\\ud800"',
@@ -113,21 +113,21 @@ def test_engine_failure_is_one_string(worker: Worker) -> None:
 
 
 @pytest.mark.long_except("generator")
-def test_jobs_run_side_by_side(worker: Worker) -> None:
+def test_jobs_run_concurrently(worker: Worker) -> None:
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
     jobs = [worker.plane.submit(SLOW) for _ in range(SLOTS)]
     outputs = [answer(job) for job in jobs]
     assert [output["choices"][0]["text"] for output in outputs] == ["so " * 10] * SLOTS
     assert all(output["timings"]["generate_ms"] > 400 for output in outputs)
-    # Nobody waited for a slot that another one had.
+    # No job waited for a slot.
     assert all(output["timings"]["queue_ms"] < 300 for output in outputs)
-    # One more than there are slots, so that a slot never stands idle between jobs.
+    # One more than the slots, so that no slot is idle between jobs.
     sizes = [int(q["batch_size"]) for path, q in worker.plane.queries if path == "job-take-batch"]
     assert max(sizes) == SLOTS + 1
 
 
 def run_until_stopped(worker: Worker, count: int) -> list[Job]:
-    """Return jobs that are running: one that was submitted later has run already."""
+    """Return running jobs: a job that was submitted later has already run."""
     jobs = [worker.plane.submit(streamed("hang")) for _ in range(count)]
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
     return jobs
@@ -148,7 +148,7 @@ def test_stopped_jobs_free_their_slots_and_are_not_reported(worker: Worker) -> N
 
 
 def test_jobs_stopped_while_a_post_is_under_way_free_their_slots(generator_worker: Worker) -> None:
-    # R31: the SDK is not inside our generator then, and just drops it.
+    # R31: the SDK is not inside our generator at that moment, so it only drops the job.
     jobs = [generator_worker.plane.submit(streamed("hang"), hold=True) for _ in range(SLOTS)]
     for job in jobs:
         job.wait_streaming()
@@ -163,7 +163,7 @@ def test_job_is_rerun_after_the_engine_is_killed(
 ) -> None:
     # R50
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
-    # In generator mode too: nothing of it was sent yet.
+    # In generator mode too, because no output was sent yet.
     job = worker.plane.submit({"prompt": "long"})
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
     (host,) = hosts_of(worker.pid)
@@ -212,9 +212,9 @@ def test_openai_stream(worker: Worker, route: str) -> None:
     if isinstance(output, list):
         assert output == job.streamed
         assert len(output) > 2
-        # Aligned: each post is whole events, so that a client may decode it alone.
-        alone = [event for post in output for event in events(post)]
-        assert alone == events("".join(output))
+        # Each post has complete events, so that a client may decode it separately.
+        events_by_post = [event for post in output for event in events(post)]
+        assert events_by_post == events("".join(output))
         output = "".join(output)
     assert isinstance(output, str)
     *chunks, done = events(output)
@@ -264,10 +264,10 @@ def test_no_text_and_no_key_is_logged_and_a_job_has_its_id(worker: Worker) -> No
 def test_sigterm_lets_the_running_job_finish(
     mode: str, terminate: Callable[[int, int], None], start_worker: WorkerFactory
 ) -> None:
-    # Docker tells the worker alone, Ctrl-C and some supervisors the whole group.
+    # Docker signals only the worker; Ctrl-C and some supervisors signal the process group.
     worker = start_worker(mode)
     job = worker.plane.submit(streamed("long"))
-    # It is running, since a later one has run already.
+    # The job is running, because a later job has already run.
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
     assert not job.finished.is_set()
     terminate(worker.pid, signal.SIGTERM)
@@ -284,13 +284,13 @@ def test_worker_without_an_engine_exits_and_keeps_no_job(
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
     job = worker.plane.submit({"prompt": "hang"})
     assert text(worker.plane.submit({"prompt": "fine"})) == "fine"
-    # It cannot be loaded any more.
+    # The engine's script can no longer be loaded.
     worker.script.write_text("{")
     (host,) = hosts_of(worker.pid)
     os.kill(host, signal.SIGKILL)
     assert worker.wait() == 1
     assert not alive(worker.pid)
-    # What it had is not answered: the platform gives it to another worker.
+    # The worker posts no result, so that the platform gives the job to another worker.
     assert job.done == []
     assert "the worker ends with exit code 1: the engine could not be started" in worker.stderr
 
@@ -314,7 +314,7 @@ def test_worker_whose_model_cannot_be_loaded_exits_and_takes_no_job(
 
 
 def alive(group: int) -> bool:
-    """Whether anything of a process group still lives after a moment."""
+    """Return whether a process of the group is still alive after a grace period."""
     waited = threading.Event()
     for _ in range(100):
         try:

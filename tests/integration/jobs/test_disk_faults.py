@@ -101,16 +101,19 @@ async def test_damaged_row_is_set_aside_and_the_rest_is_served(
     disk: Stores, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await disk.open()
-    sent = [await store.enqueue(new(number)) for number in range(3)]
+    queued_jobs = [await store.enqueue(new(number)) for number in range(3)]
     await disk.close()
     with contextlib.closing(sqlite3.connect(disk.path)) as database, database:
-        database.execute(f"UPDATE jobs SET {damage} WHERE id = ?", (sent[2].id,))  # noqa: S608
+        database.execute(f"UPDATE jobs SET {damage} WHERE id = ?", (queued_jobs[2].id,))  # noqa: S608
         database.text_factory = bytes
         before = database.execute("SELECT * FROM jobs WHERE number = 3").fetchone()
     reopened = await disk.open()
-    assert [job.id for job in await reopened.list_recent_jobs("e", 10)] == [sent[1].id, sent[0].id]
-    assert disk.journals[-1].set_aside == [sent[2].id]
-    assert f"job {sent[2].id} (row 3) is damaged and set aside" in caplog.text
+    assert [job.id for job in await reopened.list_recent_jobs("e", 10)] == [
+        queued_jobs[1].id,
+        queued_jobs[0].id,
+    ]
+    assert disk.journals[-1].set_aside == [queued_jobs[2].id]
+    assert f"job {queued_jobs[2].id} (row 3) is damaged and set aside" in caplog.text
     await reopened.enqueue(new())
     await disk.close()
     with contextlib.closing(sqlite3.connect(disk.path)) as database:
@@ -123,22 +126,22 @@ async def test_database_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert "No such file or directory" in await open_refused(tmp_path / "nowhere" / "jobs.sqlite3")
 
 
-@pytest.mark.parametrize("place", ["store-opened", "store-loading", "store-loaded"])
+@pytest.mark.parametrize("failpoint", ["store-opened", "store-loading", "store-loaded"])
 async def test_store_process_killed_during_start_is_replaced(
-    disk: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    disk: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failpoint: str
 ) -> None:
     store = await disk.open()
-    sent = [await store.enqueue(new(number)) for number in range(3)]
+    queued_jobs = [await store.enqueue(new(number)) for number in range(3)]
     await disk.close()
     mark = tmp_path / "killed"
-    monkeypatch.setenv(NAME_VARIABLE, place)
+    monkeypatch.setenv(NAME_VARIABLE, failpoint)
     monkeypatch.setenv(MARKER_VARIABLE, str(mark))
     reopened = await disk.open()
     # The last of these failpoints is passed after the store has received all jobs.
     await wait_until(mark.exists)
-    assert {(await take(reopened)).id for _ in sent} == {job.id for job in sent}
+    assert {(await take(reopened)).id for _ in queued_jobs} == {job.id for job in queued_jobs}
     # Writes work as well.
-    assert await reopened.ack(sent[0].id, 1, output=b"1")
+    assert await reopened.ack(queued_jobs[0].id, 1, output=b"1")
 
 
 async def test_database_is_refused_when_all_store_processes_die_loading_it(
@@ -154,9 +157,9 @@ async def test_database_is_refused_when_all_store_processes_die_loading_it(
 
 async def test_closed_store_raises_store_unavailable(disk: Stores) -> None:
     store = await disk.open()
-    sent = await store.enqueue(new())
+    queued_job = await store.enqueue(new())
     await disk.close()
-    for work in (store.enqueue(new()), store.cancel(sent.id)):
+    for work in (store.enqueue(new()), store.cancel(queued_job.id)):
         with pytest.raises(StoreUnavailable, match="not open"):
             await asyncio.wait_for(work, SOON_S)
 
@@ -245,7 +248,7 @@ async def test_refused_operations_change_nothing_and_succeed_after_the_fault(
         while True:
             # The first attempts may come before the journal has retried its batch.
             with contextlib.suppress(StoreUnavailable):
-                kept = await store.enqueue(new(LARGE_INPUT))
+                stored_job = await store.enqueue(new(LARGE_INPUT))
                 break
         assert await store.ack(ends.id, 1, output=b'"again"')
         await store.retry(fails.id)
@@ -258,7 +261,7 @@ async def test_refused_operations_change_nothing_and_succeed_after_the_fault(
         waits.id: JobStatus.CANCELLED,
         ends.id: JobStatus.COMPLETED,
         fails.id: JobStatus.IN_QUEUE,
-        kept.id: JobStatus.IN_QUEUE,
+        stored_job.id: JobStatus.IN_QUEUE,
     }
     assert (await job_of(reopened, ends.id)).output == b'"again"'
     assert [chunk.value for chunk in await reopened.read_chunks(ends.id, (0, 0), 0)] == [b"1"]
@@ -301,26 +304,28 @@ async def test_cancelled_enqueue_on_a_full_disk_does_not_block_other_jobs(
     async with asyncio.timeout(3 * SOON_S):
         while True:
             with contextlib.suppress(StoreUnavailable):
-                kept = await store.enqueue(new())
+                stored_job = await store.enqueue(new())
                 break
     await disk.close()
-    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [kept.id]
+    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [
+        stored_job.id
+    ]
 
 
 async def test_timeout_refused_by_a_full_disk_is_retried(disk: Stores) -> None:
     store = await disk.open()
-    sent = await store.enqueue(new(execution_timeout_ms=5_000))
+    queued_job = await store.enqueue(new(execution_timeout_ms=5_000))
     await take(store, lease_s=1000)
     await store.cancel((await store.enqueue(new())).id)
     async with full(disk):
         disk.clock.tick(6)
         # Too large for the space that is left in the log.
-        await store.append_chunks(sent.id, 1, [LARGE_INPUT.encode()])
+        await store.append_chunks(queued_job.id, 1, [LARGE_INPUT.encode()])
         with pytest.raises(StoreUnavailable):
             await store.sweep()
-        assert (await job_of(store, sent.id)).status is JobStatus.IN_PROGRESS
+        assert (await job_of(store, queued_job.id)).status is JobStatus.IN_PROGRESS
     await disk.pass_time(store, 2)
-    assert (await job_of(store, sent.id)).status is JobStatus.TIMED_OUT
+    assert (await job_of(store, queued_job.id)).status is JobStatus.TIMED_OUT
 
 
 async def test_append_chunks_waits_while_too_much_is_unwritten(
@@ -435,6 +440,8 @@ async def test_unexpected_error_of_a_batch_does_not_stop_the_next_batch(
         patch.setattr(module, "encode", broken)
         with pytest.raises(StoreUnavailable, match="an unexpected error"):
             await asyncio.wait_for(store.enqueue(new()), SOON_S)
-    kept = await asyncio.wait_for(store.enqueue(new()), SOON_S)
+    stored_job = await asyncio.wait_for(store.enqueue(new()), SOON_S)
     await disk.close()
-    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [kept.id]
+    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [
+        stored_job.id
+    ]

@@ -13,18 +13,18 @@ from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take
 
 async def test_longest_waiting_job_is_leased_first(stores: Stores) -> None:
     store = await stores.open()
-    sent = []
+    job_ids = []
     for number in range(5):
-        sent.append((await store.enqueue(new(number))).id)
+        job_ids.append((await store.enqueue(new(number))).id)
         stores.clock.tick(1)
-    assert [(await take(store)).id for _ in sent] == sent
+    assert [(await take(store)).id for _ in job_ids] == job_ids
 
 
 async def test_jobs_of_the_same_time_are_leased_in_the_order_of_enqueue(
     store: MemoryJobStore,
 ) -> None:
-    sent = [(await store.enqueue(new(number))).id for number in range(20)]
-    assert [job.id for job in await store.receive("e", "w", lease_s=1, limit=20)] == sent
+    job_ids = [(await store.enqueue(new(number))).id for number in range(20)]
+    assert [job.id for job in await store.receive("e", "w", lease_s=1, limit=20)] == job_ids
 
 
 async def test_low_priority_job_is_leased_after_all_others(stores: Stores) -> None:
@@ -42,8 +42,8 @@ async def test_nacked_job_keeps_its_place(stores: Stores) -> None:
     first = await store.enqueue(new(1))
     stores.clock.tick(1)
     second = await store.enqueue(new(2))
-    taken = await take(store)
-    assert await store.nack(taken.id, taken.attempt)
+    leased_job = await take(store)
+    assert await store.nack(leased_job.id, leased_job.attempt)
     assert [(await take(store)).id for _ in "ab"] == [first.id, second.id]
 
 
@@ -68,8 +68,8 @@ async def test_receive_returns_nothing_after_its_wait(store: MemoryJobStore) -> 
 
 async def test_receivers_are_served_in_order(store: MemoryJobStore) -> None:
     waiting = [await begin(store.receive("e", "w", lease_s=1, wait_s=30)) for _ in range(3)]
-    sent = [(await store.enqueue(new(number))).id for number in range(3)]
-    assert [(await soon(each))[0].id for each in waiting] == sent
+    job_ids = [(await store.enqueue(new(number))).id for number in range(3)]
+    assert [(await soon(each))[0].id for each in waiting] == job_ids
 
 
 @pytest.mark.parametrize("woken_first", [True, False], ids=["woken", "cancelled"])
@@ -114,10 +114,10 @@ async def test_has_ready_job_is_true_while_a_job_waits(store: MemoryJobStore) ->
 
 async def test_receive_leases_the_job_to_the_worker(stores: Stores) -> None:
     store = await stores.open()
-    sent = await store.enqueue(new())
+    queued_job = await store.enqueue(new())
     stores.clock.tick(2)
     job = await take(store, "me")
-    assert job == await store.get(sent.id)
+    assert job == await store.get(queued_job.id)
     assert (job.status, job.attempt, job.worker_id) == (JobStatus.IN_PROGRESS, 1, "me")
     assert (job.delay_ms, job.execution_ms) == (2000, None)
     assert store.list_leased_jobs("me") == [job]
@@ -218,12 +218,12 @@ async def test_only_the_first_ack_counts(stores: Stores) -> None:
 
 async def test_job_lost_too_often_fails(stores: Stores) -> None:
     store = await stores.open(max_losses=3)
-    sent = await store.enqueue(new())
+    queued_job = await store.enqueue(new())
     for number in range(3):
-        assert (await job_of(store, sent.id)).status is JobStatus.IN_QUEUE
+        assert (await job_of(store, queued_job.id)).status is JobStatus.IN_QUEUE
         job = await take(store, f"w{number}")
         assert await store.nack(job.id, job.attempt, "killed")
-    dead = await job_of(store, sent.id)
+    dead = await job_of(store, queued_job.id)
     assert (dead.status, dead.attempt, dead.lost_attempts) == (JobStatus.FAILED, 3, 3)
     assert dead.error == "the job was started and lost 3 times; the last time: killed"
     assert store.count_by_status()[JobStatus.FAILED] == 1
@@ -231,7 +231,7 @@ async def test_job_lost_too_often_fails(stores: Stores) -> None:
 
 
 async def test_skip_lost_leaves_out_jobs_that_the_worker_lost(stores: Stores) -> None:
-    """The worker may not know of the loss, and its SDK sends chunks without the attempt number."""
+    """The worker may not have noticed the loss; its SDK sends chunks without the attempt number."""
     store = await stores.open()
     lost = await store.enqueue(new(execution_timeout_ms=60_000))
     job = await take(store, "w1")
@@ -391,21 +391,21 @@ async def test_delivered_results_make_room(stores: Stores) -> None:
 
 async def test_result_of_a_retried_job_does_not_make_room(stores: Stores) -> None:
     store = await stores.open(max_jobs=1)
-    sent = await store.enqueue(new(sync=True))
+    queued_job = await store.enqueue(new(sync=True))
     await store.ack((await take(store)).id, 1, error="no")
-    await store.retry(sent.id)
+    await store.retry(queued_job.id)
     await store.ack((await take(store)).id, 2, output=b"1")
     with pytest.raises(StoreFull):
         await store.enqueue(new())
-    assert (await job_of(store, sent.id)).output == b"1"
+    assert (await job_of(store, queued_job.id)).output == b"1"
 
 
 async def test_result_of_a_published_job_does_not_make_room(stores: Stores) -> None:
     store = await stores.open(max_jobs=1)
-    sent = await store.enqueue(new(sync=True))
-    await store.publish(sent.id)
+    queued_job = await store.enqueue(new(sync=True))
+    await store.publish(queued_job.id)
     job = await take(store)
     await store.ack(job.id, job.attempt, output=b"1")
     with pytest.raises(StoreFull):
         await store.enqueue(new())
-    assert (await job_of(store, sent.id)).output == b"1"
+    assert (await job_of(store, queued_job.id)).output == b"1"

@@ -149,13 +149,15 @@ BODIES = [b"1", b'"' + b"x" * 200_000 + b'"', '{"a": "é\U0001f600\ufffd"}'.enco
 
 
 async def test_sent_job_is_received(driver: Driver) -> None:
-    sent = [await driver.send(body) for body in BODIES]
-    taken = [await driver.take_one() for _ in sent]
-    assert {job.id: job.input for job in taken} == {job.id: job.input for job in sent}
-    for job in taken:
+    queued_jobs = [await driver.send(body) for body in BODIES]
+    received_jobs = [await driver.take_one() for _ in queued_jobs]
+    assert {job.id: job.input for job in received_jobs} == {
+        job.id: job.input for job in queued_jobs
+    }
+    for job in received_jobs:
         assert (job.status, job.attempt, job.lost_attempts) == (JobStatus.IN_PROGRESS, 1, 0)
         assert (job.endpoint, job.worker_id) == (driver.endpoint, "w")
-        assert abs(job.created_at - sent[0].created_at) < 60
+        assert abs(job.created_at - queued_jobs[0].created_at) < 60
 
 
 async def test_characters_that_xml_does_not_allow_are_sent(driver: Driver) -> None:
@@ -172,17 +174,17 @@ async def test_receive_from_an_empty_queue_returns_nothing(driver: Driver) -> No
 async def test_waiting_receive_returns_a_new_job(driver: Driver) -> None:
     waiting = asyncio.create_task(driver.take(wait_s=15))
     await asyncio.sleep(0.05)
-    sent = await driver.send()
+    queued_job = await driver.send()
     async with asyncio.timeout(10):
-        assert [job.id for job in await waiting] == [sent.id]
+        assert [job.id for job in await waiting] == [queued_job.id]
 
 
 async def test_receive_returns_at_most_its_limit(driver: Driver) -> None:
-    sent = {(await driver.send(b"%d" % number)).id for number in range(5)}
+    job_ids = {(await driver.send(b"%d" % number)).id for number in range(5)}
     first = await driver.take(limit=3, wait_s=5)
     assert 1 <= len(first) <= 3
-    rest = [(await driver.take_one()).id for _ in range(5 - len(first))]
-    assert {job.id for job in first} | set(rest) == sent
+    later_ids = [(await driver.take_one()).id for _ in range(5 - len(first))]
+    assert {job.id for job in first} | set(later_ids) == job_ids
 
 
 async def test_leased_job_is_not_leased_to_another_worker(driver: Driver) -> None:
@@ -213,10 +215,10 @@ async def test_ack_with_an_error_ends_the_job(driver: Driver) -> None:
 
 async def test_earlier_attempt_cannot_change_the_job(driver: Driver) -> None:
     """A worker that was believed dead is still alive."""
-    sent = await driver.send()
+    queued_job = await driver.send()
     first = await driver.take_one("a", driver.lease_s)
     second = await driver.take_after_expiry("b")
-    assert second.id == first.id == sent.id
+    assert second.id == first.id == queued_job.id
     assert second.attempt > first.attempt
     assert not await driver.queue.extend(first.id, first.attempt, LONG_S)
     assert not await driver.queue.nack(first.id, first.attempt)
@@ -224,7 +226,7 @@ async def test_earlier_attempt_cannot_change_the_job(driver: Driver) -> None:
     # The lease of the second attempt is unchanged.
     assert await driver.take("c") == []
     assert await driver.queue.ack(second.id, second.attempt, output=b'"second"')
-    assert (await driver.find_ended(sent.id)).output == b'"second"'
+    assert (await driver.find_ended(queued_job.id)).output == b'"second"'
 
 
 async def test_expired_lease_is_invalid_before_the_job_is_leased_again(driver: Driver) -> None:
@@ -246,16 +248,16 @@ async def test_lease_can_be_extended_but_not_shortened(driver: Driver) -> None:
 
 
 async def test_nacked_job_is_ready_at_once(driver: Driver) -> None:
-    sent = await driver.send()
+    queued_job = await driver.send()
     job = await driver.take_one("a")
     assert await driver.queue.nack(job.id, job.attempt)
     assert not await driver.queue.nack(job.id, job.attempt)
     second = await driver.take_one("b")
-    assert (second.id, second.attempt) == (sent.id, job.attempt + 1)
+    assert (second.id, second.attempt) == (queued_job.id, job.attempt + 1)
 
 
 async def test_job_lost_too_often_becomes_a_dead_letter(driver: Driver) -> None:
-    sent = await driver.send(b'{"a": 1}')
+    queued_job = await driver.send(b'{"a": 1}')
     for _ in range(MAX_LOSSES):
         job = await driver.take_one()
         assert await driver.queue.nack(job.id, job.attempt, "the worker has gone")
@@ -267,7 +269,7 @@ async def test_job_lost_too_often_becomes_a_dead_letter(driver: Driver) -> None:
 
     assert await poll_until(is_dead)
     if isinstance(driver.queue, MemoryJobStore):
-        dead = await driver.queue.get(sent.id)
+        dead = await driver.queue.get(queued_job.id)
         assert dead is not None
         assert dead.status is JobStatus.FAILED
         assert dead.error is not None
@@ -296,20 +298,22 @@ async def test_jobs_are_counted(driver: Driver) -> None:
 
 async def test_concurrent_workers_end_each_job_once(driver: Driver) -> None:
     jobs_sent = 40
-    sent = await asyncio.gather(*(driver.send(b"%d" % number) for number in range(jobs_sent)))
+    queued_jobs = await asyncio.gather(
+        *(driver.send(b"%d" % number) for number in range(jobs_sent))
+    )
     ended_jobs, refused = set[str](), set[str]()
 
     async def work(name: str) -> None:
         while len(ended_jobs) < jobs_sent:
             for job in await driver.take(name, limit=4, wait_s=0.1):
-                taken = await driver.queue.ack(job.id, job.attempt, output=job.input)
-                (ended_jobs if taken else refused).add(job.id)
+                is_accepted = await driver.queue.ack(job.id, job.attempt, output=job.input)
+                (ended_jobs if is_accepted else refused).add(job.id)
 
     async with asyncio.timeout(30):
         await asyncio.gather(*(work(name) for name in "abcd"))
-    assert ended_jobs == {job.id for job in sent}
+    assert ended_jobs == {job.id for job in queued_jobs}
     # moto, like AWS, may deliver a message twice; the second ack is then refused.
     assert not refused or isinstance(driver.queue, SqsQueue)
-    for job in sent:
+    for job in queued_jobs:
         assert (await driver.find_ended(job.id)).output == job.input
     assert await driver.take() == []

@@ -44,27 +44,27 @@ async def test_jobs_of_every_status_are_recovered(disk: Stores) -> None:
     for number in range(6):
         await store.enqueue(new(number, webhook="http://x/", extra=b'{"a":1}', ttl_ms=10**7))
         disk.clock.tick(1)
-    done, broken, lost, runs = await store.receive("e", "w", lease_s=30, limit=4)
+    done, broken, lost, running = await store.receive("e", "w", lease_s=30, limit=4)
     await store.ack(done.id, 1, output=b'{"o":1}')
     await store.ack(broken.id, 1, error="no")
     await store.nack(lost.id, 1, "killed")
-    await store.save_progress(runs.id, 1, b'"half"')
-    waits, gone = [job.id for job in await store.list_recent_jobs("e", 2)][::-1]
-    await store.cancel(gone)
-    await store.mark_webhook_sent(gone)
+    await store.save_progress(running.id, 1, b'"half"')
+    waiting_id, cancelled_id = [job.id for job in await store.list_recent_jobs("e", 2)][::-1]
+    await store.cancel(cancelled_id)
+    await store.mark_webhook_sent(cancelled_id)
     before = {job.id: job for job in await store.list_recent_jobs("e", 10)}
-    counted = await store.stats("e")
-    assert counted.retried == 1
+    stats = await store.stats("e")
+    assert stats.retried == 1
     await disk.close()
     disk.ended.clear()
     reopened = await disk.open(lambda worker_id: True)
     assert {job.id: job for job in await reopened.list_recent_jobs("e", 10)} == before
-    assert await reopened.stats("e") == counted
-    assert [job.id for job in reopened.list_leased_jobs("w")] == [runs.id]
+    assert await reopened.stats("e") == stats
+    assert [job.id for job in reopened.list_leased_jobs("w")] == [running.id]
     # `on_ended` is called again only for jobs whose webhook was not sent.
     assert [job.id for job in disk.ended] == [done.id, broken.id]
-    assert [(await take(reopened)).id for _ in "ab"] == [lost.id, waits]
-    assert await reopened.ack(runs.id, 1, output=b"1")
+    assert [(await take(reopened)).id for _ in "ab"] == [lost.id, waiting_id]
+    assert await reopened.ack(running.id, 1, output=b"1")
 
 
 async def test_job_of_a_worker_that_ended_with_the_server_counts_as_lost(disk: Stores) -> None:
@@ -72,14 +72,14 @@ async def test_job_of_a_worker_that_ended_with_the_server_counts_as_lost(disk: S
     for number in range(3):
         await store.enqueue(new(number))
         disk.clock.tick(1)
-    twice = await take(store, "local")
-    await store.nack(twice.id, 1, "once")
+    relost = await take(store, "local")
+    await store.nack(relost.id, 1, "once")
     for name in ("local", "local", "far"):
         await take(store, name)
     await disk.close()
     disk.ended.clear()
     reopened = await disk.open(lambda worker_id: worker_id == "far", max_losses=2)
-    failed = await job_of(reopened, twice.id)
+    failed = await job_of(reopened, relost.id)
     assert failed.status is JobStatus.FAILED
     assert failed.error == (
         "the job was started and lost 2 times; the last time: the server was stopped"
@@ -182,25 +182,28 @@ async def test_input_is_written_once(disk: Stores, monkeypatch: pytest.MonkeyPat
         return await write_batch(frame, number)
 
     monkeypatch.setattr(client, "write_batch", recording)
-    sent = await store.enqueue(new("x" * 100_000))
+    queued_job = await store.enqueue(new("x" * 100_000))
     await store.ack((await take(store)).id, 1, output=b"1")
     assert sizes[0] > 100_000
     assert sum(sizes[1:]) < 5_000
     await disk.close()
-    assert (await job_of(await disk.open(), sent.id)).input == b"x" * 100_000
+    assert (await job_of(await disk.open(), queued_job.id)).input == b"x" * 100_000
 
 
 async def test_job_published_late_keeps_its_place(disk: Stores) -> None:
     store = await disk.open()
-    sent = []
+    queued_jobs = []
     for sync in (True, False):
-        sent.append(await store.enqueue(new(sync=sync)))
+        queued_jobs.append(await store.enqueue(new(sync=sync)))
         disk.clock.tick(1)
-    await store.publish(sent[0].id)
+    await store.publish(queued_jobs[0].id)
     await disk.close()
     reopened = await disk.open()
-    assert [job.id for job in await reopened.list_recent_jobs("e", 2)] == [sent[1].id, sent[0].id]
-    assert [(await take(reopened)).id for _ in sent] == [job.id for job in sent]
+    assert [job.id for job in await reopened.list_recent_jobs("e", 2)] == [
+        queued_jobs[1].id,
+        queued_jobs[0].id,
+    ]
+    assert [(await take(reopened)).id for _ in queued_jobs] == [job.id for job in queued_jobs]
 
 
 async def test_large_jobs_are_loaded_in_several_frames(disk: Stores) -> None:
@@ -223,12 +226,12 @@ async def test_large_jobs_are_loaded_in_several_frames(disk: Stores) -> None:
 
 async def test_publish_writes_a_runsync_to_disk(disk: Stores) -> None:
     store = await disk.open()
-    sent = await store.enqueue(new(sync=True))
-    await store.publish(sent.id)
-    assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
+    queued_job = await store.enqueue(new(sync=True))
+    await store.publish(queued_job.id)
+    assert await rows(disk.path) == {queued_job.id: "IN_QUEUE"}
     job = await take(store)
     await store.ack(job.id, 1, output=b"1")
-    assert await rows(disk.path) == {sent.id: "COMPLETED"}
+    assert await rows(disk.path) == {queued_job.id: "COMPLETED"}
 
 
 async def test_publish_writes_progress_and_chunks_of_a_runsync(disk: Stores) -> None:
@@ -253,33 +256,33 @@ async def test_publish_writes_progress_and_chunks_of_a_runsync(disk: Stores) -> 
 
 async def test_retry_writes_a_runsync_to_disk(disk: Stores) -> None:
     store = await disk.open()
-    sent = await store.enqueue(new("again", sync=True))
+    queued_job = await store.enqueue(new("again", sync=True))
     job = await take(store)
     await store.append_chunks(job.id, 1, [b"1"])
     await store.ack(job.id, 1, error="no")
     assert await rows(disk.path) == {}
-    await store.retry(sent.id)
-    assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
+    await store.retry(queued_job.id)
+    assert await rows(disk.path) == {queued_job.id: "IN_QUEUE"}
     await disk.close()
     reopened = await disk.open()
-    assert await reopened.read_chunks(sent.id, (0, 0), 0) == []
+    assert await reopened.read_chunks(queued_job.id, (0, 0), 0) == []
     job = await take(reopened)
-    assert (job.id, job.input, job.attempt, job.retries) == (sent.id, b"again", 2, 1)
+    assert (job.id, job.input, job.attempt, job.retries) == (queued_job.id, b"again", 2, 1)
     await reopened.ack(job.id, 2, output=b"1")
-    assert await rows(disk.path) == {sent.id: "COMPLETED"}
+    assert await rows(disk.path) == {queued_job.id: "COMPLETED"}
 
 
 async def test_visible_changes_are_on_disk(disk: Stores) -> None:
     store = await disk.open()
-    sent = await store.enqueue(new(execution_timeout_ms=5_000))
-    assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
+    queued_job = await store.enqueue(new(execution_timeout_ms=5_000))
+    assert await rows(disk.path) == {queued_job.id: "IN_QUEUE"}
     await take(store, lease_s=1000)
     await disk.pass_time(store, 6)
-    assert await rows(disk.path) == {sent.id: "TIMED_OUT"}
-    await store.retry(sent.id)
-    assert await rows(disk.path) == {sent.id: "IN_QUEUE"}
-    await store.cancel(sent.id)
-    assert await rows(disk.path) == {sent.id: "CANCELLED"}
+    assert await rows(disk.path) == {queued_job.id: "TIMED_OUT"}
+    await store.retry(queued_job.id)
+    assert await rows(disk.path) == {queued_job.id: "IN_QUEUE"}
+    await store.cancel(queued_job.id)
+    assert await rows(disk.path) == {queued_job.id: "CANCELLED"}
 
 
 async def test_killed_store_process_loses_nothing_under_load(disk: Stores) -> None:
@@ -305,24 +308,24 @@ async def test_killed_store_process_loses_nothing_under_load(disk: Stores) -> No
     async def send(number: int) -> None:
         while not killer.done():
             job = await store.enqueue(new(number))
-            sent.append(job.id)
+            job_ids.append(job.id)
             (mine,) = await store.receive("e", f"w{number}", lease_s=1000)
             await store.append_chunks(mine.id, mine.attempt, [b"1", b"2"])
             assert await store.ack(mine.id, mine.attempt, output=mine.id.encode())
             ended.append(mine.id)
             has_ended_one.set()
 
-    sent: list[str] = []
+    job_ids: list[str] = []
     ended: list[str] = []
     async with asyncio.timeout(4 * SOON_S):
         await asyncio.gather(killer, *(send(number) for number in range(PRODUCERS)))
     assert len(pids) == 5
-    assert sorted(sent) == sorted(ended)
+    assert sorted(job_ids) == sorted(ended)
     assert [job.id for job in disk.ended] == ended
     await disk.close()
     reopened = await disk.open()
     recovered = {job.id: job for job in await reopened.list_recent_jobs("e", 10**6)}
-    assert sorted(recovered) == sorted(sent)
+    assert sorted(recovered) == sorted(job_ids)
     for job_id, job in recovered.items():
         assert (job.status, job.output) == (JobStatus.COMPLETED, job_id.encode())
         assert [chunk.value for chunk in await reopened.read_chunks(job_id, (0, 0), 0)] == [
@@ -366,9 +369,9 @@ async def test_cancelled_enqueue_leaves_no_job(disk: Stores) -> None:
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
-    kept = await store.enqueue(new())
+    remaining = await store.enqueue(new())
     await disk.close()
-    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [kept.id]
+    assert [job.id for job in await (await disk.open()).list_recent_jobs("e", 10)] == [remaining.id]
 
 
 async def test_ack_takes_effect_when_its_caller_is_cancelled(
@@ -390,13 +393,13 @@ async def test_ack_takes_effect_when_its_caller_is_cancelled(
 
 async def test_close_writes_pending_changes(disk: Stores) -> None:
     store = await disk.open()
-    sent = await store.enqueue(new())
+    queued_job = await store.enqueue(new())
     await take(store)
     loop = asyncio.get_running_loop()
     before = loop.time()
     await disk.close()
     assert loop.time() - before < 5
-    assert await rows(disk.path) == {sent.id: "IN_PROGRESS"}
+    assert await rows(disk.path) == {queued_job.id: "IN_PROGRESS"}
 
 
 def is_alive(pid: int) -> bool:

@@ -13,17 +13,17 @@ from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take
 
 
 async def test_ids_have_the_format_of_runpod_and_are_unique(store: MemoryJobStore) -> None:
-    sent = [await store.enqueue(new(sync=number % 2 == 0)) for number in range(60)]
-    assert len({job.id for job in sent}) == len(sent)
-    assert all(job.id.endswith("-u1") for job in sent)
-    assert {job.id.startswith("sync-") for job in sent if job.sync} == {True}
-    assert {job.id.startswith("sync-") for job in sent if not job.sync} == {False}
+    queued_jobs = [await store.enqueue(new(sync=number % 2 == 0)) for number in range(60)]
+    assert len({job.id for job in queued_jobs}) == len(queued_jobs)
+    assert all(job.id.endswith("-u1") for job in queued_jobs)
+    assert {job.id.startswith("sync-") for job in queued_jobs if job.sync} == {True}
+    assert {job.id.startswith("sync-") for job in queued_jobs if not job.sync} == {False}
 
 
 async def test_get_returns_the_enqueued_job(store: MemoryJobStore) -> None:
-    sent = await store.enqueue(new('{"é": 1}', webhook="http://x/", extra=b'{"s3Config":{}}'))
-    assert await store.get(sent.id) == sent
-    assert (sent.input, sent.webhook, sent.extra) == (
+    queued_job = await store.enqueue(new('{"é": 1}', webhook="http://x/", extra=b'{"s3Config":{}}'))
+    assert await store.get(queued_job.id) == queued_job
+    assert (queued_job.input, queued_job.webhook, queued_job.extra) == (
         '{"é": 1}'.encode(),
         "http://x/",
         b'{"s3Config":{}}',
@@ -47,31 +47,31 @@ async def test_operations_on_an_unknown_job(store: MemoryJobStore) -> None:
 
 
 async def test_wait_returns_the_ended_job_to_all_waiters(store: MemoryJobStore) -> None:
-    sent = await store.enqueue(new())
-    waiting = [await begin(store.wait(sent.id, 60)) for _ in range(3)]
+    queued_job = await store.enqueue(new())
+    waiting = [await begin(store.wait(queued_job.id, 60)) for _ in range(3)]
     job = await take(store)
     await turns()
     assert not any(each.done() for each in waiting)
     await store.ack(job.id, 1, output=b"1")
-    ended = await job_of(store, sent.id)
+    ended = await job_of(store, queued_job.id)
     assert [await soon(each) for each in waiting] == [ended] * 3
-    assert await store.wait(sent.id, 60) == ended
+    assert await store.wait(queued_job.id, 60) == ended
 
 
 async def test_wait_returns_the_current_job_after_its_timeout(store: MemoryJobStore) -> None:
-    sent = await store.enqueue(new())
-    assert await store.wait(sent.id, 0.01) == sent
-    assert await store.wait(sent.id, 0) == sent
+    queued_job = await store.enqueue(new())
+    assert await store.wait(queued_job.id, 0.01) == queued_job
+    assert await store.wait(queued_job.id, 0) == queued_job
     job = await take(store)
-    assert await store.wait(sent.id, 0.01) == job
+    assert await store.wait(queued_job.id, 0.01) == job
 
 
 async def test_waiters_return_when_the_job_is_removed(stores: Stores) -> None:
     store = await stores.open()
-    sent = await store.enqueue(new(ttl_ms=10_000))
-    waiting = await begin(store.wait(sent.id, 60))
-    reading = await begin(store.read_chunks(sent.id, (0, 0), 60))
-    draining = await begin(store.take_chunks(sent.id, 60))
+    queued_job = await store.enqueue(new(ttl_ms=10_000))
+    waiting = await begin(store.wait(queued_job.id, 60))
+    reading = await begin(store.read_chunks(queued_job.id, (0, 0), 60))
+    draining = await begin(store.take_chunks(queued_job.id, 60))
     await stores.pass_time(store, 11)
     assert await soon(waiting) is None
     assert await soon(reading) == []
@@ -82,16 +82,16 @@ async def test_waiters_receive_an_end_that_is_removed_at_the_same_moment(
     stores: Stores,
 ) -> None:
     store = await stores.open(max_jobs=1)
-    sent = await store.enqueue(new(sync=True))
-    waiting = await begin(store.wait(sent.id, 60))
+    queued_job = await store.enqueue(new(sync=True))
+    waiting = await begin(store.wait(queued_job.id, 60))
     job = await take(store)
     await store.append_chunks(job.id, 1, [b"1"])
     await turns()
-    reading = await begin(store.read_chunks(sent.id, (1, 1), 60))
+    reading = await begin(store.read_chunks(queued_job.id, (1, 1), 60))
     await store.append_chunks(job.id, 1, [b"2"])
     await store.ack(job.id, 1, output=b'"out"')
     await store.enqueue(new(sync=True))
-    assert await store.get(sent.id) is None
+    assert await store.get(queued_job.id) is None
     ended = await soon(waiting)
     assert ended is not None
     assert ended.output == b'"out"'
@@ -100,9 +100,9 @@ async def test_waiters_receive_an_end_that_is_removed_at_the_same_moment(
 
 async def test_cancel_ends_a_waiting_job(stores: Stores) -> None:
     store = await stores.open()
-    sent = await store.enqueue(new())
-    cancelled = await store.cancel(sent.id)
-    assert cancelled == await store.get(sent.id)
+    queued_job = await store.enqueue(new())
+    cancelled = await store.cancel(queued_job.id)
+    assert cancelled == await store.get(queued_job.id)
     assert cancelled is not None
     assert cancelled.status is JobStatus.CANCELLED
     assert not store.has_ready_job("e")
@@ -137,63 +137,65 @@ async def test_cancel_does_not_change_an_ended_job(stores: Stores) -> None:
     assert len(stores.ended) == 1
 
 
-@pytest.mark.parametrize("how", ["cancel", "executionTimeout", "ttl"])
-async def test_stop_is_repeated_for_a_job_that_was_just_leased(stores: Stores, how: str) -> None:
+@pytest.mark.parametrize("cause", ["cancel", "executionTimeout", "ttl"])
+async def test_stop_is_repeated_for_a_job_that_was_just_leased(stores: Stores, cause: str) -> None:
     """The SDK ignores the stop of a job that it has received but not started."""
     store = await stores.open()
-    limits: dict[str, Any] = {"ttl_ms": 300} if how == "ttl" else {"execution_timeout_ms": 300}
-    sent = await store.enqueue(new(**limits))
+    limits: dict[str, Any] = {"ttl_ms": 300} if cause == "ttl" else {"execution_timeout_ms": 300}
+    queued_job = await store.enqueue(new(**limits))
     await take(store, "w")
-    if how == "cancel":
-        await store.cancel(sent.id)
+    if cause == "cancel":
+        await store.cancel(queued_job.id)
     else:
         await stores.pass_time(store, 0.3)
-    assert await store.receive_stops("w", 0) == [sent.id]
+    assert await store.receive_stops("w", 0) == [queued_job.id]
     await stores.pass_time(store, 0.4)
     assert await store.receive_stops("w", 0) == []
     await stores.pass_time(store, 0.2)
-    assert await store.receive_stops("w", 0) == [sent.id]
+    assert await store.receive_stops("w", 0) == [queued_job.id]
     await stores.pass_time(store, 60)
     assert await store.receive_stops("w", 0) == []
 
 
 async def test_stop_is_sent_once_for_a_started_job(stores: Stores) -> None:
     store = await stores.open()
-    sent = await store.enqueue(new())
+    queued_job = await store.enqueue(new())
     await take(store, "w")
     await stores.pass_time(store, 0.6)
-    await store.cancel(sent.id)
-    assert await store.receive_stops("w", 0) == [sent.id]
+    await store.cancel(queued_job.id)
+    assert await store.receive_stops("w", 0) == [queued_job.id]
     await stores.pass_time(store, 60)
     assert await store.receive_stops("w", 0) == []
 
 
-@pytest.mark.parametrize("how", ["cancel", "purge", "ttl", "taken again"])
-async def test_worker_that_lost_a_job_receives_its_stop(stores: Stores, how: str) -> None:
+@pytest.mark.parametrize("later_event", ["cancel", "purge", "ttl", "taken again"])
+async def test_worker_that_lost_a_job_receives_its_stop(stores: Stores, later_event: str) -> None:
     """Its lease has expired, but its handler may run the job for hours without knowing."""
     store = await stores.open()
-    sent = await store.enqueue(new(ttl_ms=40_000))
+    queued_job = await store.enqueue(new(ttl_ms=40_000))
     await take(store, "slow", lease_s=10)
     await stores.pass_time(store, 11)
-    if how == "taken again":
+    if later_event == "taken again":
         await take(store, "other")
-    if how == "ttl":
+    if later_event == "ttl":
         await stores.pass_time(store, 30)
-    elif how == "purge":
+    elif later_event == "purge":
         await store.purge("e")
     else:
-        await store.cancel(sent.id)
-    assert await store.receive_stops("slow", 0) == [sent.id]
-    assert await store.receive_stops("other", 0) == ([sent.id] if how == "taken again" else [])
+        await store.cancel(queued_job.id)
+    assert await store.receive_stops("slow", 0) == [queued_job.id]
+    assert await store.receive_stops("other", 0) == (
+        [queued_job.id] if later_event == "taken again" else []
+    )
 
 
 async def test_worker_that_lost_a_job_long_ago_receives_no_stop(stores: Stores) -> None:
     store = await stores.open()
-    sent = await store.enqueue(new(execution_timeout_ms=5_000))
+    queued_job = await store.enqueue(new(execution_timeout_ms=5_000))
     await take(store, "gone", lease_s=1)
     await stores.pass_time(store, 2)
     await stores.pass_time(store, 6)
-    await store.cancel(sent.id)
+    await store.cancel(queued_job.id)
     assert await store.receive_stops("gone", 0) == []
 
 
@@ -207,22 +209,22 @@ async def test_concurrent_ack_and_cancel_end_the_job_once(stores: Stores) -> Non
     assert (ended.status, stores.ended) == (JobStatus.COMPLETED, [ended])
 
 
-@pytest.mark.parametrize("how", ["failed", "timed out"])
-async def test_retry_queues_a_failed_job_under_its_id(stores: Stores, how: str) -> None:
+@pytest.mark.parametrize("outcome", ["failed", "timed out"])
+async def test_retry_queues_a_failed_job_under_its_id(stores: Stores, outcome: str) -> None:
     """`/retry/{id}`: only FAILED and TIMED_OUT, same id -> IN_QUEUE, drops the output."""
     store = await stores.open()
-    sent = await store.enqueue(new(execution_timeout_ms=5_000, webhook="http://x/"))
+    queued_job = await store.enqueue(new(execution_timeout_ms=5_000, webhook="http://x/"))
     job = await take(store, lease_s=1000)
     await store.append_chunks(job.id, 1, [b"1"])
     await store.save_progress(job.id, 1, b'"half"')
-    if how == "failed":
+    if outcome == "failed":
         await store.ack(job.id, 1, output=b'"some"', error="no")
     else:
         await stores.pass_time(store, 6)
     await store.mark_webhook_sent(job.id)
     stores.clock.tick(10)
-    retried = await store.retry(sent.id)
-    assert retried == await store.get(sent.id)
+    retried = await store.retry(queued_job.id)
+    assert retried == await store.get(queued_job.id)
     assert retried is not None
     assert (retried.status, retried.retries, retried.lost_attempts) == (JobStatus.IN_QUEUE, 1, 0)
     assert (retried.output, retried.error, retried.progress, retried.webhook_sent) == (
@@ -231,17 +233,17 @@ async def test_retry_queues_a_failed_job_under_its_id(stores: Stores, how: str) 
         b"",
         0,
     )
-    assert (retried.queued_at, retried.created_at) == (stores.clock.now(), sent.created_at)
-    assert await store.read_chunks(sent.id, (0, 0), 0) == []
+    assert (retried.queued_at, retried.created_at) == (stores.clock.now(), queued_job.created_at)
+    assert await store.read_chunks(queued_job.id, (0, 0), 0) == []
     assert (await store.stats("e")).retried == 1
-    assert not await store.ack(sent.id, 1, output=b'"late"')
+    assert not await store.ack(queued_job.id, 1, output=b'"late"')
     job = await take(store)
     assert job.attempt == 2
     await store.ack(job.id, 2, output=b'"well"')
-    assert (await job_of(store, sent.id)).output == b'"well"'
+    assert (await job_of(store, queued_job.id)).output == b'"well"'
     # Retention counts from the second end, not from the first.
     await stores.pass_time(store, 30 * 60 - 5)
-    assert await store.get(sent.id) is not None
+    assert await store.get(queued_job.id) is not None
 
 
 async def test_new_lease_drops_the_stop_of_the_earlier_attempt(stores: Stores) -> None:
@@ -258,16 +260,16 @@ async def test_new_lease_drops_the_stop_of_the_earlier_attempt(stores: Stores) -
 
 @pytest.mark.parametrize("status", ["IN_QUEUE", "IN_PROGRESS", "COMPLETED", "CANCELLED"])
 async def test_retry_refuses_a_job_that_did_not_fail(store: MemoryJobStore, status: str) -> None:
-    sent = await store.enqueue(new())
+    queued_job = await store.enqueue(new())
     if status == "CANCELLED":
-        await store.cancel(sent.id)
+        await store.cancel(queued_job.id)
     elif status != "IN_QUEUE":
         await take(store)
         if status == "COMPLETED":
-            await store.ack(sent.id, 1, output=b"1")
+            await store.ack(queued_job.id, 1, output=b"1")
     with pytest.raises(NotRetryable, match=f"this one is {status}"):
-        await store.retry(sent.id)
-    assert (await job_of(store, sent.id)).status == status
+        await store.retry(queued_job.id)
+    assert (await job_of(store, queued_job.id)).status == status
 
 
 async def test_purge_cancels_only_waiting_jobs_of_the_endpoint(stores: Stores) -> None:
@@ -359,16 +361,16 @@ async def test_unreceived_stops_expire(stores: Stores) -> None:
 async def test_job_is_removed_after_its_ttl(stores: Stores, running: bool) -> None:
     """ttl is hard: a running job is removed too, and its status is 404."""
     store = await stores.open()
-    sent = await store.enqueue(new(ttl_ms=10_000))
+    queued_job = await store.enqueue(new(ttl_ms=10_000))
     if running:
         await take(store, "w", lease_s=1000)
     await stores.pass_time(store, 9)
-    assert await store.get(sent.id) is not None
+    assert await store.get(queued_job.id) is not None
     await stores.pass_time(store, 2)
-    assert await store.get(sent.id) is None
+    assert await store.get(queued_job.id) is None
     assert not store.has_ready_job("e")
-    assert await store.receive_stops("w", 0) == ([sent.id] if running else [])
-    assert not await store.ack(sent.id, 1, output=b"1")
+    assert await store.receive_stops("w", 0) == ([queued_job.id] if running else [])
+    assert not await store.ack(queued_job.id, 1, output=b"1")
     assert store.list_leased_jobs("w") == []
     assert stores.ended == []
     assert store.list_endpoints() == []
@@ -376,11 +378,11 @@ async def test_job_is_removed_after_its_ttl(stores: Stores, running: bool) -> No
 
 async def test_ttl_does_not_apply_to_an_ended_job(stores: Stores) -> None:
     store = await stores.open()
-    sent = await store.enqueue(new(ttl_ms=10_000))
+    queued_job = await store.enqueue(new(ttl_ms=10_000))
     await take(store)
-    await store.ack(sent.id, 1, output=b"1")
+    await store.ack(queued_job.id, 1, output=b"1")
     await stores.pass_time(store, 100)
-    assert await store.get(sent.id) is not None
+    assert await store.get(queued_job.id) is not None
 
 
 async def test_job_times_out_after_its_execution_timeout(stores: Stores) -> None:

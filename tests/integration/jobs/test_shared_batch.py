@@ -12,8 +12,10 @@ _PRODUCERS = 32
 
 async def test_waiters_of_a_batch_are_resolved_together(disk: Stores) -> None:
     store = await disk.open()
-    sent = [asyncio.create_task(store.enqueue(new())) for _ in range(_PRODUCERS)]
-    _, waiting = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED, timeout=SOON_S)
+    enqueue_tasks = [asyncio.create_task(store.enqueue(new())) for _ in range(_PRODUCERS)]
+    _, waiting = await asyncio.wait(
+        enqueue_tasks, return_when=asyncio.FIRST_COMPLETED, timeout=SOON_S
+    )
     assert not waiting
 
 
@@ -34,12 +36,12 @@ async def test_all_continuing_producers_receive_their_ids(disk: Stores) -> None:
 
 async def test_cancelled_waiter_does_not_affect_the_others(disk: Stores) -> None:
     store = await disk.open()
-    sent = [asyncio.create_task(store.enqueue(new())) for _ in range(_PRODUCERS)]
+    enqueue_tasks = [asyncio.create_task(store.enqueue(new())) for _ in range(_PRODUCERS)]
     # All wait for the disk after one iteration of the loop.
     await asyncio.sleep(0)
-    sent[-1].cancel()
+    enqueue_tasks[-1].cancel()
     async with asyncio.timeout(SOON_S):
-        results = await asyncio.gather(*sent, return_exceptions=True)
+        results = await asyncio.gather(*enqueue_tasks, return_exceptions=True)
         await store.enqueue(new())
     assert isinstance(results[-1], asyncio.CancelledError)
     assert len({job.id for job in results[:-1] if isinstance(job, Job)}) == _PRODUCERS - 1

@@ -86,11 +86,11 @@ async def test_long_body_is_sent_as_a_pointer_in_the_format_of_amazon(
     assert json.loads(message["Body"]) == [POINTER, {"s3BucketName": "bodies", "s3Key": key}]
     size = message["MessageAttributes"]["ExtendedPayloadSize"]
     assert (size["DataType"], size["StringValue"]) == ("Number", "262145")
-    taken: list[Job] = []
-    while len(taken) < 2:
-        taken += await take(queue, url)
-    assert {job.input for job in taken} == {inline, long}
-    for job in taken:
+    received_jobs: list[Job] = []
+    while len(received_jobs) < 2:
+        received_jobs += await take(queue, url)
+    assert {job.input for job in received_jobs} == {inline, long}
+    for job in received_jobs:
         assert await queue.ack(job.id, job.attempt)
     # The body stays, for a message that is delivered again.
     assert bodies.objects == {key: long}
@@ -141,10 +141,10 @@ async def test_long_body_is_refused_without_a_bucket(server: MiniStack, url: str
 
 async def test_batch_of_long_bodies_respects_the_size_limit(queue: SqsQueue, url: str) -> None:
     """All messages of a request together have the size limit of one message."""
-    sent = await asyncio.gather(
+    queued_jobs = await asyncio.gather(
         *(queue.enqueue(NewJob(endpoint=url, input=b"%d" % n * 250_000)) for n in range(1, 10))
     )
-    assert len({job.id for job in sent}) == 9
+    assert len({job.id for job in queued_jobs}) == 9
 
 
 # ---- leases ----
@@ -203,8 +203,10 @@ async def test_fifo_queue_deduplicates_and_does_not_block(
     server: MiniStack, queue: SqsQueue, url: str
 ) -> None:
     fifo = make_queue(server.client(), f"{url.rpartition('/')[2]}.fifo")
-    sent = [await queue.enqueue(NewJob(endpoint=fifo, input=b"%d" % n)) for n in (1, 2, 3, 2)]
-    assert sent[3].id == sent[1].id
+    queued_jobs = [
+        await queue.enqueue(NewJob(endpoint=fifo, input=b"%d" % n)) for n in (1, 2, 3, 2)
+    ]
+    assert queued_jobs[3].id == queued_jobs[1].id
     assert [job.input for job in await take(queue, fifo)] == [b"1", b"2", b"3"]
 
 

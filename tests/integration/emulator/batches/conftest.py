@@ -1,4 +1,4 @@
-"""Clients that are closed again."""
+"""A fixture for clients of batches, which are closed after the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/batches` on the scripted engine: from its creation to each of its ends."""
+"""`/v1/batches` on the scripted engine: from creation to each final status."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_batch_responses_match_the_description(
         await check("Error", f"files/{ended.output_file_id}")
 
 
-async def test_chats_and_vectors(serve: Serve, clients: Clients) -> None:
+async def test_chat_and_embedding_lines_are_answered(serve: Serve, clients: Clients) -> None:
     client = clients(await serve())
     vector = {"custom_id": "v", "method": "POST", "url": "/v1/embeddings", "body": {"input": "x"}}
     for endpoint, line in (("/v1/chat/completions", chat("c")), ("/v1/embeddings", vector)):
@@ -102,7 +102,7 @@ async def test_chats_and_vectors(serve: Serve, clients: Clients) -> None:
         assert ended.error_file_id is None
 
 
-async def test_prompt_of_a_line_that_is_too_long_has_the_code_of_openai(
+async def test_line_with_a_too_long_prompt_has_the_error_code_of_openai(
     serve: Serve, clients: Clients, script: ScriptFactory
 ) -> None:
     # R64, R73

@@ -50,8 +50,8 @@ class CallOrder(NamedTuple):
     def occurs_in(self, calls: list[str]) -> bool:
         """Return whether calls contain the order; one that begins with init must be all of them."""
         regex, text = _regex(self.pattern), "".join(f"{call} " for call in calls)
-        is_whole = self.pattern.startswith("init ") and self.pattern.endswith(" destroy")
-        return bool(re.fullmatch(regex, text) if is_whole else re.search(regex, text))
+        is_complete = self.pattern.startswith("init ") and self.pattern.endswith(" destroy")
+        return bool(re.fullmatch(regex, text) if is_complete else re.search(regex, text))
 
 
 def read_orders() -> dict[str, CallOrder]:

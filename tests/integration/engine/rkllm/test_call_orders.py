@@ -193,8 +193,8 @@ async def test_calls_are_in_an_order_that_the_table_lists(
         assert ORDERS[name].is_used
         assert ORDERS[name].occurs_in(calls), (name, calls)
     crashing = [order.name for order in ORDERS.values() if order.is_crashing]
-    found = [name for name in crashing if ORDERS[name].occurs_in(calls)]
-    assert found == [*mode.crashing], calls
+    occurring = [name for name in crashing if ORDERS[name].occurs_in(calls)]
+    assert occurring == [*mode.crashing], calls
     never_made = [name for name in NEVER_MADE if name not in mode.crashing]
     assert [name for name in never_made if ORDERS[name].occurs_in(calls)] == [], calls
 

@@ -34,13 +34,13 @@ def test_older_versions_lack_symbols(
 
 
 @pytest.mark.parametrize(
-    ("version", "says"),
+    ("version", "full_version"),
     [("1.2", "1.2.3"), ("1.3", "1.3.0"), ("1.3.1", "1.3.1"), ("1.2.0", "1.2.0"), ("1.1", "1.1.4")],
 )
 def test_version_is_in_the_library(
-    fake_library: Callable[[str], Path], version: str, says: str
+    fake_library: Callable[[str], Path], version: str, full_version: str
 ) -> None:
-    assert b"rkllm-runtime version: " + says.encode() in fake_library(version).read_bytes()
+    assert b"rkllm-runtime version: " + full_version.encode() in fake_library(version).read_bytes()
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.1"])
@@ -64,7 +64,7 @@ def test_missing_compiler_is_a_failure(tmp_path: Path, monkeypatch: pytest.Monke
         build("1.2", tmp_path)
 
 
-def test_compile_error_is_shown(tmp_path: Path) -> None:
+def test_compile_error_is_in_the_message(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="expected identifier"):
         build("1.1", tmp_path, rkllm_run=1)
 

@@ -40,11 +40,11 @@ def aborted(driver: Driver, run: RunningThread) -> float:
 # ---- aborts ----
 
 
-@pytest.mark.parametrize("how", ["finish", "no_finish"])
-def test_abort_ends_the_run(driver: DriverFactory, how: str) -> None:
-    d = driver(f'answer\n  say "a" us=1000 times=100000\n  abort ms=0 {how}\n')
+@pytest.mark.parametrize("end", ["finish", "no_finish"])
+def test_abort_ends_the_run(driver: DriverFactory, end: str) -> None:
+    d = driver(f'answer\n  say "a" us=1000 times=100000\n  abort ms=0 {end}\n')
     assert aborted(d, d.start()) < BOUND_MS
-    assert (d.states[-1] == FINISH) == (how == "finish")
+    assert (d.states[-1] == FINISH) == (end == "finish")
 
 
 def test_slow_abort_continues_meanwhile(driver: DriverFactory) -> None:
@@ -76,8 +76,8 @@ def test_hang_generates_nothing_until_it_is_aborted(driver: DriverFactory) -> No
     assert d.text == b"a"
 
 
-@pytest.mark.parametrize(("prefill", "least", "most"), [("300", 0.3, 20), ("9000 hears", 0, 8)])
-def test_abort_in_prefill(driver: DriverFactory, prefill: str, least: float, most: float) -> None:
+@pytest.mark.parametrize(("prefill", "min_s", "max_s"), [("300", 0.3, 20), ("9000 hears", 0, 8)])
+def test_abort_in_prefill(driver: DriverFactory, prefill: str, min_s: float, max_s: float) -> None:
     d = driver(f'answer\n  prefill_ms {prefill}\n  say "a"\n  abort ms=0 no_finish\n')
     begin = time.monotonic()
     run = d.start()
@@ -85,7 +85,7 @@ def test_abort_in_prefill(driver: DriverFactory, prefill: str, least: float, mos
     while d.abort() != 0:
         assert time.monotonic() - begin < 20
     assert run.wait_for_end() == 0
-    assert least < time.monotonic() - begin < most
+    assert min_s < time.monotonic() - begin < max_s
     assert d.results == []
 
 

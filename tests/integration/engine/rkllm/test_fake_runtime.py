@@ -108,8 +108,8 @@ def test_answers_are_chosen_by_run_and_by_prompt(driver: DriverFactory) -> None:
         answer
           say "else \{run}:\{prompt}"
     """)
-    said = [d.generate(prompt) for prompt in ("hi", "two words", "two words", "hi")]
-    assert said == [b"else 1:hi", b"second", b"both", b"else 4:hi"]
+    answers = [d.generate(prompt) for prompt in ("hi", "two words", "two words", "hi")]
+    assert answers == [b"else 1:hi", b"second", b"both", b"else 4:hi"]
 
 
 def test_token_ids_match_as_numbers(driver: DriverFactory) -> None:
@@ -132,17 +132,17 @@ def test_repetition_uses_the_number_in_the_prompt(driver: DriverFactory) -> None
 
 def test_a_hundred_thousand_tokens(driver: DriverFactory) -> None:
     d = driver('answer\n  thread foreign\n  say "\\{i} " times=100000\n  finish null\n')
-    said: list[bytes | None] = []
+    texts: list[bytes | None] = []
 
     def on_result(result: Any, userdata: int | None, state: int) -> int:
-        said.append(result.contents.text)
+        texts.append(result.contents.text)
         return 0
 
     d.replace_callback(on_result)
     begin = time.monotonic()
     assert d.run() == 0
     assert time.monotonic() - begin < 30 * PATIENCE
-    assert said == [*(b"%d " % i for i in range(100_000)), None]
+    assert texts == [*(b"%d " % i for i in range(100_000)), None]
 
 
 def test_delays_are_kept(driver: DriverFactory) -> None:
@@ -156,9 +156,9 @@ def test_delays_are_kept(driver: DriverFactory) -> None:
 def test_clock_as_text(driver: DriverFactory) -> None:
     d = driver('answer\n  say "\\{ns}" us=1000 times=5\n')
     d.run()
-    late = [r.ns - int(r.text) for r in d.results[:-1] if r.text]
-    assert len(late) == 5
-    assert all(0 <= ns < 5_000_000_000 for ns in late)
+    delays_ns = [r.ns - int(r.text) for r in d.results[:-1] if r.text]
+    assert len(delays_ns) == 5
+    assert all(0 <= ns < 5_000_000_000 for ns in delays_ns)
 
 
 def test_threads_of_the_callbacks(driver: DriverFactory) -> None:
@@ -177,30 +177,30 @@ def test_threads_of_the_callbacks(driver: DriverFactory) -> None:
     for kind in ("caller", "foreign", "alternate"):
         d.generate(kind)
         threads[kind] = [r.thread for r in d.results]
-    here = threading.get_native_id()
-    assert set(threads["caller"]) == {here}
+    this_thread = threading.get_native_id()
+    assert set(threads["caller"]) == {this_thread}
     assert len(set(threads["foreign"])) == 1
-    assert here not in threads["foreign"]
+    assert this_thread not in threads["foreign"]
     other, *rest = threads["alternate"]
-    assert other != here
-    assert rest == [here, other, here, other]
+    assert other != this_thread
+    assert rest == [this_thread, other, this_thread, other]
 
 
 def test_random_choices_depend_on_the_seed(
     driver: DriverFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = threading.get_native_id()
+    this_thread = threading.get_native_id()
 
-    def fallen(seed: int) -> list[tuple[bool, bytes | None]]:
+    def run_with_seed(seed: int) -> list[tuple[bool, bytes | None]]:
         monkeypatch.setenv("FAKE_RKLLM_SEED", str(seed))
         d = driver('answer\n  say "a" times=2\n')
         for _ in range(20):
             d.run()
-        return [(r.thread == here, r.text) for r in d.results]
+        return [(r.thread == this_thread, r.text) for r in d.results]
 
-    first = fallen(1)
-    assert first == fallen(1) != fallen(2)
-    assert {elsewhere for elsewhere, _ in first} == {True, False}
+    first = run_with_seed(1)
+    assert first == run_with_seed(1) != run_with_seed(2)
+    assert {on_this_thread for on_this_thread, _ in first} == {True, False}
     assert {text for _, text in first} == {b"a", b"", None}
 
 
@@ -230,29 +230,45 @@ def test_perf_is_correct_unless_the_script_changes_it(driver: DriverFactory) -> 
     assert perf.memory_usage_mb >= right - 1
 
 
-SEEN = 'answer\n  say "\\{seen}"\n'
+REPORT_INPUT = 'answer\n  say "\\{seen}"\n'
 
 
-def test_seen_placeholder_contains_the_run_input(driver: DriverFactory) -> None:
-    d = driver(SEEN, top_k=7, temperature=0.25, max_new_tokens=9, max_context_len=64)
-    seen = d.run_input('a "quoted"\nprompt', role="user", thinking=True)
-    assert seen["prompt"] == 'a "quoted"\nprompt'
-    assert (seen["input_type"], seen["prompt_tokens"], seen["mode"]) == ("prompt", 3, "generate")
-    assert (seen["role"], seen["enable_thinking"], seen["keep_history"]) == ("user", True, False)
-    assert (seen["sampling"]["top_k"], seen["sampling"]["temperature"]) == (7, 0.25)
-    assert (seen["max_new_tokens"], seen["max_context_len"]) == (9, 64)
-    assert (seen["chat_template"], seen["function_tools"], seen["lora"]) == (None, None, None)
-    seen = d.run_input([5, 6])
-    assert (seen["input_type"], seen["prompt"], seen["prompt_tokens"]) == ("token", "5 6", 2)
+def test_placeholder_for_the_run_input_contains_all_parameters(driver: DriverFactory) -> None:
+    d = driver(REPORT_INPUT, top_k=7, temperature=0.25, max_new_tokens=9, max_context_len=64)
+    run_input = d.run_input('a "quoted"\nprompt', role="user", thinking=True)
+    assert run_input["prompt"] == 'a "quoted"\nprompt'
+    assert (run_input["input_type"], run_input["prompt_tokens"], run_input["mode"]) == (
+        "prompt",
+        3,
+        "generate",
+    )
+    assert (run_input["role"], run_input["enable_thinking"], run_input["keep_history"]) == (
+        "user",
+        True,
+        False,
+    )
+    assert (run_input["sampling"]["top_k"], run_input["sampling"]["temperature"]) == (7, 0.25)
+    assert (run_input["max_new_tokens"], run_input["max_context_len"]) == (9, 64)
+    assert (run_input["chat_template"], run_input["function_tools"], run_input["lora"]) == (
+        None,
+        None,
+        None,
+    )
+    run_input = d.run_input([5, 6])
+    assert (run_input["input_type"], run_input["prompt"], run_input["prompt_tokens"]) == (
+        "token",
+        "5 6",
+        2,
+    )
 
 
 def test_template_and_tools_are_kept(driver: DriverFactory) -> None:
-    d = driver(SEEN)
+    d = driver(REPORT_INPUT)
     assert d.functions.set_chat_template(d.handle, b"", b"<u>", b"</u>") == 0
     assert d.functions.set_function_tools(d.handle, b"sys", b"[]", b"tool_response") == 0
-    seen = d.run_input()
-    assert seen["chat_template"] == {"system": "", "prefix": "<u>", "postfix": "</u>"}
-    assert seen["function_tools"]["tool_response"] == "tool_response"
+    run_input = d.run_input()
+    assert run_input["chat_template"] == {"system": "", "prefix": "<u>", "postfix": "</u>"}
+    assert run_input["function_tools"]["tool_response"] == "tool_response"
 
 
 def sampling(driver: Driver, **values: Any) -> dict[str, Any]:
@@ -264,12 +280,12 @@ def sampling(driver: Driver, **values: Any) -> dict[str, Any]:
 
 
 def test_sampling_per_run_where_supported(driver: DriverFactory, abi: Abi) -> None:
-    d = driver(SEEN, top_k=7)
+    d = driver(REPORT_INPUT, top_k=7)
     if abi.sampling_per_run:
         own = sampling(d, top_k=1, top_p=0.5)
-        seen = d.run_input(max_new_tokens=4, **own)
-        assert (seen["sampling"]["top_k"], seen["sampling"]["top_p"]) == (1, 0.5)
-        assert seen["max_new_tokens"] == 4
+        run_input = d.run_input(max_new_tokens=4, **own)
+        assert (run_input["sampling"]["top_k"], run_input["sampling"]["top_p"]) == (1, 0.5)
+        assert run_input["max_new_tokens"] == 4
     assert d.run_input()["sampling"]["top_k"] == 7
     assert d.run_input()["max_new_tokens"] == -1
 
@@ -288,9 +304,9 @@ def test_history_is_kept_on_request(driver: DriverFactory) -> None:
     sizes = (ctypes.c_int * 1)()
     d.run("how are you", keep_history=1)
     d.run("and now", keep_history=1)
-    seen = d.run_input("seen", keep_history=1)
-    assert seen["history"] == "how are you\nfine\nand now\nfine\n"
-    assert seen["history_tokens"] == 3 + 1 + 2 + 1
+    run_input = d.run_input("seen", keep_history=1)
+    assert run_input["history"] == "how are you\nfine\nand now\nfine\n"
+    assert run_input["history_tokens"] == 3 + 1 + 2 + 1
     assert d.functions.get_kv_cache_size(d.handle, sizes) == 0
     assert sizes[0] == 7 + 1 + 1
     assert d.functions.clear_kv_cache(d.handle, 0, None, None) == 0
@@ -304,19 +320,19 @@ def size_of(d: Driver) -> int:
     return sizes[0]
 
 
-@pytest.mark.parametrize(("cached", "beyond"), [("told", 0), ("less", -1), ("more", 1)])
+@pytest.mark.parametrize(("cached", "extra_tokens"), [("told", 0), ("less", -1), ("more", 1)])
 def test_cache_content_follows_the_script(
-    driver: DriverFactory, call_log: Path, cached: str, beyond: int
+    driver: DriverFactory, call_log: Path, cached: str, extra_tokens: int
 ) -> None:
     d = driver(f'answer\n  spell "abc"\n  cache {cached}\n')
     assert d.generate([7, 8], keep_history=1) == b"abc"
     assert [result.token_id for result in d.results[:3]] == [id_of(letter) for letter in "abc"]
-    assert size_of(d) == 5 + beyond
+    assert size_of(d) == 5 + extra_tokens
     d.run([9], keep_history=1)
     contexts = [call.values for call in read_log(call_log) if call.name == "context"]
-    assert [(c["held"], c["new"]) for c in contexts] == [("0", "2"), (str(5 + beyond), "1")]
-    told = [7, 8, *map(id_of, "abc"), 999][: 5 + beyond]
-    assert contexts[1]["ids"] == ",".join(map(str, [*told, 9]))
+    assert [(c["held"], c["new"]) for c in contexts] == [("0", "2"), (str(5 + extra_tokens), "1")]
+    cached_ids = [7, 8, *map(id_of, "abc"), 999][: 5 + extra_tokens]
+    assert contexts[1]["ids"] == ",".join(map(str, [*cached_ids, 9]))
 
 
 def test_every_byte_is_spelled_with_the_tokenizers_id(driver: DriverFactory) -> None:
@@ -343,11 +359,11 @@ def test_clear_and_cache_size_can_fail(driver: DriverFactory) -> None:
     assert d.functions.get_kv_cache_size(d.handle, (ctypes.c_int * 1)()) == -1
 
 
-@pytest.mark.parametrize("how", ["error", "silent"])
-def test_prompt_too_long(driver: DriverFactory, how: str) -> None:
-    d = driver(f'overflow {how}\nanswer\n  say "a"\n', max_context_len=4)
+@pytest.mark.parametrize("overflow", ["error", "silent"])
+def test_prompt_too_long(driver: DriverFactory, overflow: str) -> None:
+    d = driver(f'overflow {overflow}\nanswer\n  say "a"\n', max_context_len=4)
     assert d.run("one two three four five") == -1
-    assert d.states == ([ERROR] if how == "error" else [])
+    assert d.states == ([ERROR] if overflow == "error" else [])
     assert d.generate("one two three four") == b"a"
     d.run("one two three", keep_history=1)
     assert d.run("four", keep_history=1) == -1
@@ -390,7 +406,9 @@ def test_userdata_comes_back(driver: DriverFactory, abi: Abi) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_asynchronous_runs_return_at_once(driver: DriverFactory, abi: Abi, is_async: bool) -> None:
+def test_asynchronous_runs_return_immediately(
+    driver: DriverFactory, abi: Abi, is_async: bool
+) -> None:
     d = driver('answer\n  say "a"\n  hang\n  abort ms=0\n', is_async=is_async)
     call = d.functions.run if is_async else d.functions.run_async
     assert call(d.handle, d.input("hi"), d.abi.infer_param(), 3) == 0
@@ -428,7 +446,7 @@ def test_hidden_states_and_logits(driver: DriverFactory, abi: Abi) -> None:
 
 
 def test_lora_is_loaded_once_and_chosen_per_run(driver: DriverFactory, tmp_path: Path) -> None:
-    d = driver(SEEN)
+    d = driver(REPORT_INPUT)
     weights = tmp_path / "tiny.lora"
     adapter = RKLLMLoraAdapter(str(weights).encode(), b"tiny", 1.0)
     assert d.functions.load_lora(d.handle, adapter) == -1
@@ -440,7 +458,7 @@ def test_lora_is_loaded_once_and_chosen_per_run(driver: DriverFactory, tmp_path:
 
 
 def test_prompt_cache_is_saved_loaded_and_released(driver: DriverFactory, tmp_path: Path) -> None:
-    d = driver(SEEN)
+    d = driver(REPORT_INPUT)
     path = str(tmp_path / "prompt.cache").encode()
     assert d.functions.load_prompt_cache(d.handle, path) == -1
     assert d.run_input(prompt_cache_params=ctypes.pointer(RKLLMPromptCacheParam(1, path)))[
@@ -452,7 +470,7 @@ def test_prompt_cache_is_saved_loaded_and_released(driver: DriverFactory, tmp_pa
 
 
 def test_cross_attention_is_set_and_reset(driver: DriverFactory) -> None:
-    d = driver(SEEN)
+    d = driver(REPORT_INPUT)
     numbers, places = (ctypes.c_float * 4)(), (ctypes.c_int32 * 4)()
     param = RKLLMCrossAttnParam(numbers, numbers, numbers, places, 4)
     assert d.functions.set_cross_attn_params(d.handle, param) == 0
@@ -463,19 +481,19 @@ def test_cross_attention_is_set_and_reset(driver: DriverFactory) -> None:
 
 @pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 def test_callers_tokenizer_and_embeddings_are_used(driver: DriverFactory) -> None:
-    given: list[Any] = []
+    arguments: list[Any] = []
 
     def tokenize(userdata: int | None, text: bytes, length: int, ids: Any, room: int) -> int:
-        given.append((userdata, text, length, room))
+        arguments.append((userdata, text, length, room))
         ids[0], ids[1] = 11, 12
         return 2
 
     def embed(userdata: int | None, ids: Any, count: int, numbers: int, size: int) -> int:
-        given.append((userdata, ids[:count], size))
+        arguments.append((userdata, ids[:count], size))
         ctypes.memset(numbers, 1, size)
         return 0
 
-    d = driver(SEEN, max_context_len=32)
+    d = driver(REPORT_INPUT, max_context_len=32)
     d.destroy()
     d.callback.tokenizer_callback = LLMTokenizerCallback(tokenize)
     d.callback.tokenizer_userdata = 1
@@ -483,7 +501,7 @@ def test_callers_tokenizer_and_embeddings_are_used(driver: DriverFactory) -> Non
     d.callback.embed_userdata = 2
     assert d.init() == 0
     assert d.run_input("a b c")["prompt_tokens"] == 2
-    assert given == [(1, b"a b c", 5, 32), (2, [11, 12], 32)]
+    assert arguments == [(1, b"a b c", 5, 32), (2, [11, 12], 32)]
 
 
 def test_calls_are_logged_in_order(driver: DriverFactory, call_log: Path) -> None:

@@ -114,9 +114,9 @@ async def abort_at_token(engine: Engine, generation: Any, tokens: int) -> None:
     """Abort a request after a number of tokens, and wait until the run has ended."""
     async with asyncio.timeout(60), await engine.generate(generation) as stream:
         await wait_until(lambda: engine.running == 1)
-        seen = 0
-        while seen < tokens and (deltas := await anext(stream, None)) is not None:
-            seen += len(deltas)
+        received = 0
+        while received < tokens and (deltas := await anext(stream, None)) is not None:
+            received += len(deltas)
     await wait_until(lambda: engine.running == 0)
 
 

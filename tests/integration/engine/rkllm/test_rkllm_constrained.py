@@ -1,7 +1,6 @@
 """RKLLM_MODE=logits with schemas and grammars, with both ABIs.
 
-The stand-in's model says what its random logits make of it, so nothing but the constraint keeps an
-answer in shape.
+The fake model samples from random logits, so only the constraint makes an answer match.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ def service(engine: Engine) -> OpenAIService:
     return OpenAIService(Pipeline(engine, "fake"))
 
 
-def chat(**given: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": "Which?"}], "max_tokens": 400, **given}
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Which?"}], "max_tokens": 400, **fields}
 
 
 def runs(log: Path) -> list[Call]:
@@ -103,9 +102,11 @@ async def test_answer_is_of_the_grammar(engine: Engine) -> None:
 @only_processes
 async def test_clients_answers_match_their_schemas(service: OpenAIService) -> None:
     # R39: complete and streamed, without a later validation.
-    whole = await service.complete(service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1)))
-    assert "warnings" not in whole
-    content = whole["choices"][0]["message"]["content"]
+    completion = await service.complete(
+        service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1))
+    )
+    assert "warnings" not in completion
+    content = completion["choices"][0]["message"]["content"]
     jsonschema_rs.validate(COLOUR, json.loads(content))
 
     call = service.parse_call(ROUTE, chat(response_format=FORMAT, seed=1, stream=True))
@@ -126,9 +127,12 @@ async def test_function_is_called_with_arguments_that_parse(service: OpenAIServi
         body = chat(tools=[WEATHER], tool_choice=choice)
         answer = await service.complete(service.parse_call(ROUTE, body))
         assert "warnings" not in answer
-        [told] = answer["choices"]
-        [call] = told["message"]["tool_calls"]
-        assert (told["finish_reason"], call["function"]["name"]) == ("tool_calls", "weather")
+        [answer_choice] = answer["choices"]
+        [call] = answer_choice["message"]["tool_calls"]
+        assert (answer_choice["finish_reason"], call["function"]["name"]) == (
+            "tool_calls",
+            "weather",
+        )
         assert json.loads(call["function"]["arguments"])["city"] in ("Oslo", "Lima")
 
 
@@ -137,8 +141,8 @@ async def test_forced_tokens_cost_no_run(engine: Engine, call_log: Path) -> None
     text, finish = await ask(engine, json_schema=COLOUR, seed=1)
     fed = [int(call.values["tokens"]) for call in runs(call_log)]
     # The prompt, then each generated token once, except for the last ones.
-    said = finish.usage.completion_tokens
-    assert said - len('x"}') <= sum(fed[1:]) < said
+    answer_tokens = finish.usage.completion_tokens
+    assert answer_tokens - len('x"}') <= sum(fed[1:]) < answer_tokens
     assert len(fed) < len(text) / 2
     # With log-probabilities every token was computed.
     async with await engine.generate(
@@ -196,8 +200,8 @@ async def test_constraint_does_not_affect_the_next_answer(
     ):
         await ask(engine, json_schema={"type": "null_"})
     assert (await ask(engine, seed=4, max_tokens=30))[0] == free
-    held = (ask(engine, json_schema=COLOUR, seed=seed) for seed in range(4))
-    for text, _ in await asyncio.gather(*held):
+    constrained = (ask(engine, json_schema=COLOUR, seed=seed) for seed in range(4))
+    for text, _ in await asyncio.gather(*constrained):
         jsonschema_rs.validate(COLOUR, json.loads(text))
 
 
@@ -205,8 +209,8 @@ async def test_constraint_does_not_affect_the_next_answer(
 async def test_unsupported_schema_is_validated_afterwards(service: OpenAIService) -> None:
     # R16, R39
     schema = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
-    wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
-    body = chat(response_format=wanted, max_tokens=3)
+    response_format = {"type": "json_schema", "json_schema": {"schema": schema}}
+    body = chat(response_format=response_format, max_tokens=3)
     answer = await service.complete(service.parse_call(ROUTE, body))
     assert any("cannot constrain its answers to this schema" in each for each in answer["warnings"])
 
@@ -218,9 +222,9 @@ THINKS = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>\n"
 async def test_schema_applies_after_the_reasoning(rkllm_of: RkllmMaker, files: Path) -> None:
     write_tokenizer(files, THINKS)
     # A separate token, as in reasoning models.
-    known: Any = Tokenizer.from_file(str(files / "tokenizer.json"))
-    known.add_tokens([AddedToken("</think>", special=False)])
-    known.save(str(files / "tokenizer.json"))
+    saved_tokenizer: Any = Tokenizer.from_file(str(files / "tokenizer.json"))
+    saved_tokenizer.add_tokens([AddedToken("</think>", special=False)])
+    saved_tokenizer.save(str(files / "tokenizer.json"))
     engine = rkllm_of(MODEL.replace("260", "261"), mode="logits")
     service = OpenAIService(Pipeline(engine, "fake"))
     body = chat(response_format=FORMAT, seed=2, logit_bias={"260": 3.0})

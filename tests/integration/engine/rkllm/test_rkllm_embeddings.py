@@ -1,7 +1,7 @@
 """Embeddings from the runtime's last layer, with both ABIs: pooling, counts, and generations.
 
-The stand-in's row of the token r is r, r + 0.01, r + 0.02 and so on to 8 numbers, so that a row
-tells which token it is of.
+The fake library's row of the token r is r, r + 0.01, r + 0.02 and so on to 8 numbers, so that a
+row identifies its token.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ def ended(log: Path) -> list[dict[str, str]]:
 
 
 async def embed(engine: Engine, *texts: RenderedPrompt) -> list[tuple[Sequence[float], int]]:
-    found = await engine.embed(texts, Priority.INTERACTIVE)
-    return [(each.vector, each.tokens) for each in found]
+    embeddings = await engine.embed(texts, Priority.INTERACTIVE)
+    return [(each.vector, each.tokens) for each in embeddings]
 
 
 async def abandon_an_embedding(engine: Engine, log: Path) -> None:
     """Request an embedding and cancel it once it runs; it keeps its slot until it is computed."""
     await engine.ready()
-    left = asyncio.create_task(embed(engine, (1, 2, 3)))
+    abandoned = asyncio.create_task(embed(engine, (1, 2, 3)))
     await wait_until(lambda: log.read_text().count(" rkllm_run ") == 1)
-    left.cancel()
-    await asyncio.gather(left, return_exceptions=True)
+    abandoned.cancel()
+    await asyncio.gather(abandoned, return_exceptions=True)
 
 
 @pytest.fixture
@@ -175,7 +175,9 @@ async def test_slot_is_held_until_the_embedding_is_done(
 @only_processes
 @pytest.mark.usefixtures("tokenizer")
 @pytest.mark.parametrize("n_batch", [1, 2])
-async def test_hanging_embedding_fails_alone(rkllm_of: RkllmMaker, n_batch: int) -> None:
+async def test_hanging_embedding_fails_without_affecting_others(
+    rkllm_of: RkllmMaker, n_batch: int
+) -> None:
     # R54
     script = f'answer when="1 2 3"\n  prefill_ms 600000\n{COUNT}'
     engine = rkllm_of(script, n_batch=n_batch, prefill_timeout_s=2.0)
@@ -244,11 +246,11 @@ async def test_openai_call_is_counted_and_answered(rkllm_of: RkllmMaker) -> None
     )
     assert [len(each["embedding"]) for each in body["data"]] == [WIDTH] * 2
     assert body["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
-    for bad, said in (
+    for bad, message in (
         ({"dimensions": 4}, "dimensions must be 8, the length of fake's vectors, got 4"),
         ({"model": "legal"}, "model must be fake for vectors, which adapters do not make"),
     ):
-        with pytest.raises(InvalidRequest, match=said):
+        with pytest.raises(InvalidRequest, match=message):
             await service.create_embeddings({"input": "a", **bad})
     with pytest.raises(ModelNotFound, match="there is: fake, legal"):
         await service.create_embeddings({"input": "a", "model": "other"})

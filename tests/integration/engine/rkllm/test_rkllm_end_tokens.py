@@ -1,4 +1,4 @@
-"""Answers end at the model's own end tokens, whatever the runtime goes on with."""
+"""Answers end at the model's own end tokens, even if the runtime generates more tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END, TURN_END = id_of("</s>"), id_of("<|im_end|>")
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """Files that name two end tokens, one of which only the configuration of generation has."""
+    """Write tokenizer files with two end tokens, one of them only in the generation config."""
     folder = write_tokenizer(tmp_path)
     config = {"eos_token_id": [TURN_END, END]}
     (folder / "generation_config.json").write_text(json.dumps(config))

@@ -35,17 +35,17 @@ only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 only_12 = pytest.mark.parametrize("abi", [ABI_12], ids=["abi1.2"])
 only_13 = pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 
-SEEN = 'answer\n  say "\\{seen}"\n'
+REPORT_INPUT = 'answer\n  say "\\{seen}"\n'
 COUNT = 'answer\n  say "\\{i} " times=asked\n'
 EMOJI = "Grüße 👩‍🚀, 漢!"
 # The defaults of a job (R49), with which 1.2 is loaded.
 DEFAULTS: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 50}
 
 
-async def seen(engine: Engine, prompt: Prompt = "hi", **sampling: Any) -> dict[str, Any]:
+async def read_run_input(engine: Engine, prompt: Prompt = "hi", **sampling: Any) -> dict[str, Any]:
     """Return the runtime's input, from a script that answers with `\\{seen}`."""
-    report: dict[str, Any] = json.loads((await ask(engine, prompt, **sampling))[0])
-    return report
+    run_input: dict[str, Any] = json.loads((await ask(engine, prompt, **sampling))[0])
+    return run_input
 
 
 async def warnings_of(engine: Engine, prompt: Prompt = "hi", **sampling: Any) -> tuple[str, ...]:
@@ -110,9 +110,13 @@ async def test_prompt_is_counted_by_the_runtime(rkllm_of: RkllmMaker) -> None:
 
 async def test_token_ids_are_sent_as_they_are(rkllm_of: RkllmMaker) -> None:
     # R5
-    engine = rkllm_of(SEEN)
-    given = await seen(engine, (7, 0, 70_000))
-    assert (given["input_type"], given["prompt"], given["history"]) == ("token", "7 0 70000", "")
+    engine = rkllm_of(REPORT_INPUT)
+    run_input = await read_run_input(engine, (7, 0, 70_000))
+    assert (run_input["input_type"], run_input["prompt"], run_input["history"]) == (
+        "token",
+        "7 0 70000",
+        "",
+    )
     assert (await ask(engine, (1, 2)))[1].usage.prompt_tokens == 2
 
 
@@ -127,12 +131,12 @@ async def test_impossible_token_ids_are_refused(rkllm_of: RkllmMaker, bad: tuple
     assert engine.restarts == 0
 
 
-@pytest.mark.parametrize("how", ["quick", "slow"])
+@pytest.mark.parametrize("speed", ["quick", "slow"])
 async def test_max_tokens_is_exact(
-    rkllm_of: RkllmMaker, call_log: Path, abi: Abi, how: str
+    rkllm_of: RkllmMaker, call_log: Path, abi: Abi, speed: str
 ) -> None:
     # R8
-    us = 0 if how == "quick" else 2000
+    us = 0 if speed == "quick" else 2000
     engine = rkllm_of(f'answer\n  say "\\{{i}} " us={us} times=5000\n')
     for limit in (5, 1, 2):
         text, finish = await ask(engine, max_tokens=limit)
@@ -145,13 +149,13 @@ async def test_max_tokens_is_exact(
         # The runtime receives the limit, ends there itself and reports its counts.
         assert [end.values["said"] for end in ends] == ["5", "1", "2"]
         assert not calls(call_log, "rkllm_abort")
-    elif how == "slow":
+    elif speed == "slow":
         assert [end.values["end"] for end in ends] == ["aborted"] * 3
     assert_runs_do_not_overlap(call_log)
 
 
 async def test_answer_that_ends_at_its_limit(rkllm_of: RkllmMaker) -> None:
-    # R8: no more tokens would follow, but that is unknown at the fifth token.
+    # R8: at the fifth token, the engine cannot know that the answer is complete.
     text, finish = await ask(rkllm_of(COUNT), "5", max_tokens=5)
     assert (text, finish.reason) == ("0 1 2 3 4 ", FinishReason.LENGTH)
     assert finish.usage.completion_tokens == 5
@@ -322,13 +326,13 @@ async def test_failure_affects_only_its_own_request(rkllm_of: RkllmMaker) -> Non
           say "fine"
         """
     )
-    for prompt, said in (
+    for prompt, message in (
         ("error", "failed and gave no reason"),
         ("nothing", "failed and gave no reason"),
         ("status", "rkllm_run answered 3"),
         ("unfinished", "without saying that it was done"),
     ):
-        with pytest.raises(BackendFailed, match=said) as caught:
+        with pytest.raises(BackendFailed, match=message) as caught:
             await ask(engine, prompt)
         assert "\n" not in caught.value.message
         assert (await ask(engine))[0] == "fine"
@@ -341,41 +345,45 @@ async def test_failure_affects_only_its_own_request(rkllm_of: RkllmMaker) -> Non
 @only_threads
 async def test_single_turn_is_put_into_the_runtimes_template(rkllm_of: RkllmMaker) -> None:
     # R38: the documented fallback, exact for one turn.
-    engine = rkllm_of(SEEN)
-    one = chat(("user", "What is <b>this</b> & \n that?"))
-    given = await seen(engine, one, **DEFAULTS)
-    assert given["prompt"] == "What is <b>this</b> & \n that?"
-    assert (given["input_type"], given["role"]) == ("prompt", "user")
-    assert given["chat_template"] is None
-    assert await warnings_of(engine, one, **DEFAULTS) == ()
+    engine = rkllm_of(REPORT_INPUT)
+    single_turn = chat(("user", "What is <b>this</b> & \n that?"))
+    run_input = await read_run_input(engine, single_turn, **DEFAULTS)
+    assert run_input["prompt"] == "What is <b>this</b> & \n that?"
+    assert (run_input["input_type"], run_input["role"]) == ("prompt", "user")
+    assert run_input["chat_template"] is None
+    assert await warnings_of(engine, single_turn, **DEFAULTS) == ()
 
 
 @only_threads
-async def test_several_turns_become_one_complete_turn(rkllm_of: RkllmMaker) -> None:
+async def test_several_turns_are_joined_into_a_single_turn(rkllm_of: RkllmMaker) -> None:
     # R38: and causes a warning.
-    engine = rkllm_of(SEEN)
-    several = chat(
+    engine = rkllm_of(REPORT_INPUT)
+    turns = chat(
         ("developer", "Be brief."),
         ("user", "Who are you?"),
         ("assistant", "A model."),
         ("tool", '{"ok": 1}'),
         ("user", "Of what?"),
     )
-    given = await seen(engine, several)
-    assert given["prompt"] == (
+    run_input = await read_run_input(engine, turns)
+    assert run_input["prompt"] == (
         "System: Be brief.\n\nUser: Who are you?\n\nAssistant: A model.\n\n"
         'User: <tool_response>\n{"ok": 1}\n</tool_response>\n\nUser: Of what?\n\nAssistant:'
     )
-    assert (given["input_type"], given["role"], given["history"]) == ("prompt", "user", "")
-    (warning,) = await warnings_of(engine, several, **DEFAULTS)
+    assert (run_input["input_type"], run_input["role"], run_input["history"]) == (
+        "prompt",
+        "user",
+        "",
+    )
+    (warning,) = await warnings_of(engine, turns, **DEFAULTS)
     assert warning.startswith("messages were given to the rkllm engine as the text of one turn")
 
 
 @only_threads
 async def test_plain_prompt_in_a_template_causes_a_warning(rkllm_of: RkllmMaker) -> None:
     # R16
-    engine = rkllm_of(SEEN)
-    assert (await seen(engine, "Once upon"))["prompt"] == "Once upon"
+    engine = rkllm_of(REPORT_INPUT)
+    assert (await read_run_input(engine, "Once upon"))["prompt"] == "Once upon"
     (warning,) = await warnings_of(engine, "Once upon", **DEFAULTS)
     assert warning.startswith("prompt was rendered with the model's chat template")
     assert await warnings_of(engine, (1, 2), **DEFAULTS) == ()
@@ -384,36 +392,37 @@ async def test_plain_prompt_in_a_template_causes_a_warning(rkllm_of: RkllmMaker)
 @only_threads
 async def test_thinking_is_switched_on_by_the_template_kwargs(rkllm_of: RkllmMaker) -> None:
     # R39
-    engine = rkllm_of(SEEN)
+    engine = rkllm_of(REPORT_INPUT)
     turn = ("user", "hi")
-    assert (await seen(engine, chat(turn, enable_thinking=True)))["enable_thinking"] is True
-    assert (await seen(engine, chat(turn, enable_thinking=False)))["enable_thinking"] is False
-    assert (await seen(engine, chat(turn)))["enable_thinking"] is False
+    for is_enabled in (True, False):
+        run_input = await read_run_input(engine, chat(turn, enable_thinking=is_enabled))
+        assert run_input["enable_thinking"] is is_enabled
+    assert (await read_run_input(engine, chat(turn)))["enable_thinking"] is False
 
 
 async def test_zero_character_is_refused(rkllm_of: RkllmMaker) -> None:
-    engine = rkllm_of(SEEN)
+    engine = rkllm_of(REPORT_INPUT)
     for prompt in ("a\0b", chat(("user", "a\0b")), chat(("user", "a"), ("user", "\0"))):
         with pytest.raises(RequestRejected, match="zero character"):
             await ask(engine, prompt)
-    assert (await seen(engine, "next"))["prompt"] == "next"
+    assert (await read_run_input(engine, "next"))["prompt"] == "next"
 
 
 @only_threads
 async def test_render_and_tokenize_need_a_tokenizer(rkllm_of: RkllmMaker) -> None:
-    engine = rkllm_of(SEEN)
+    engine = rkllm_of(REPORT_INPUT)
     with pytest.raises(UnsupportedParameter, match="RKLLM_TOKENIZER"):
         await engine.render(chat(("user", "hi")))
     with pytest.raises(UnsupportedParameter, match="RKLLM_TOKENIZER"):
         await engine.tokenize("hi")
 
 
-@pytest.mark.parametrize("how", ["error", "silent"])
+@pytest.mark.parametrize("overflow", ["error", "silent"])
 async def test_failure_names_the_context_as_a_possible_reason(
-    rkllm_of: RkllmMaker, how: str
+    rkllm_of: RkllmMaker, overflow: str
 ) -> None:
     # R54: without a tokenizer only the runtime can count tokens, and its errors have no reason.
-    engine = rkllm_of(f"overflow {how}\n{COUNT}", context_length=32)
+    engine = rkllm_of(f"overflow {overflow}\n{COUNT}", context_length=32)
     with pytest.raises(BackendFailed, match="does not fit the context of 32 tokens"):
         await ask(engine, "word " * 40)
     assert (await ask(engine, "word " * 31 + "1"))[0] == "0 "
@@ -452,11 +461,11 @@ async def test_token_prompt_beyond_the_context_is_refused_before_the_run(
 @pytest.mark.usefixtures("tokenizer")
 async def test_chat_is_rendered_by_the_models_template(rkllm_of: RkllmMaker) -> None:
     # R38: exactly, with special tokens and without a prefix.
-    engine = rkllm_of(SEEN)
-    several = chat(("system", "Be brief."), ("user", "Hé 😀?"), ("assistant", "A."), ("user", "B?"))
-    given = await seen(engine, several, **DEFAULTS)
-    ids = [int(word) for word in given["prompt"].split()]
-    assert given["input_type"] == "token"
+    engine = rkllm_of(REPORT_INPUT)
+    turns = chat(("system", "Be brief."), ("user", "Hé 😀?"), ("assistant", "A."), ("user", "B?"))
+    run_input = await read_run_input(engine, turns, **DEFAULTS)
+    ids = [int(word) for word in run_input["prompt"].split()]
+    assert run_input["input_type"] == "token"
     assert text_of(ids) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHé 😀?<|im_end|>\n"
         "<|im_start|>assistant\nA.<|im_end|>\n<|im_start|>user\nB?<|im_end|>\n"
@@ -464,17 +473,17 @@ async def test_chat_is_rendered_by_the_models_template(rkllm_of: RkllmMaker) -> 
     )
     assert ids.count(id_of("<|im_start|>")) == 5
     assert id_of("<s>") not in ids
-    assert await warnings_of(engine, several, **DEFAULTS) == ()
+    assert await warnings_of(engine, turns, **DEFAULTS) == ()
     # R4: the complete rendered prompt is counted.
-    assert (await ask(engine, several))[1].usage.prompt_tokens == len(ids)
-    assert text_of(ids) == await engine.render(several)
+    assert (await ask(engine, turns))[1].usage.prompt_tokens == len(ids)
+    assert text_of(ids) == await engine.render(turns)
 
 
 @only_threads
 @pytest.mark.usefixtures("tokenizer")
 async def test_plain_prompt_starts_with_the_tokenizers_special_tokens(rkllm_of: RkllmMaker) -> None:
-    engine = rkllm_of(SEEN)
-    ids = [int(word) for word in (await seen(engine, "Once\0 upon"))["prompt"].split()]
+    engine = rkllm_of(REPORT_INPUT)
+    ids = [int(word) for word in (await read_run_input(engine, "Once\0 upon"))["prompt"].split()]
     assert text_of(ids) == "<s>Once\0 upon"
     assert ids == await engine.tokenize("Once\0 upon")
     assert await warnings_of(engine, "Once", **DEFAULTS) == ()
@@ -484,11 +493,11 @@ async def test_plain_prompt_starts_with_the_tokenizers_special_tokens(rkllm_of: 
 async def test_template_gets_its_kwargs(rkllm_of: RkllmMaker, tmp_path: Path) -> None:
     # R39
     write_tokenizer(tmp_path / "files", "{{ 'T' if enable_thinking else 'N' }}{{ style }}")
-    engine = rkllm_of(SEEN, tokenizer=str(tmp_path / "files"))
+    engine = rkllm_of(REPORT_INPUT, tokenizer=str(tmp_path / "files"))
 
     async def rendered(**kwargs: Any) -> str:
-        given = await seen(engine, chat(("user", "x"), **kwargs))
-        return text_of([int(word) for word in given["prompt"].split()])
+        run_input = await read_run_input(engine, chat(("user", "x"), **kwargs))
+        return text_of([int(word) for word in run_input["prompt"].split()])
 
     assert await rendered(enable_thinking=True, style="S") == "TS"
     assert await rendered(enable_thinking=False) == "N"
@@ -501,13 +510,13 @@ async def test_template_may_refuse_a_chat(rkllm_of: RkllmMaker, tmp_path: Path) 
         "{% if messages[0].role != 'user' %}{{ raise_exception('begin as user') }}{% endif %}"
         "{% if messages|length > 1 %}{{ messages[0].content }}{% endif %}",
     )
-    engine = rkllm_of(SEEN)
+    engine = rkllm_of(REPORT_INPUT)
     with pytest.raises(RequestRejected, match=r"messages: .* cannot take them: begin as user"):
         await ask(engine, chat(("system", "x")))
     # A template that renders a chat to an empty prompt.
     with pytest.raises(RequestRejected, match="at least one token"):
         await ask(engine, chat(("user", "x")))
-    assert (await seen(engine, chat(("user", "x"), ("user", "y"))))["prompt_tokens"] == 1
+    assert (await read_run_input(engine, chat(("user", "x"), ("user", "y"))))["prompt_tokens"] == 1
     assert engine.restarts == 0
 
 
@@ -531,17 +540,17 @@ async def test_tokenizer_without_a_template_counts_and_takes_plain_prompts(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     write_tokenizer(tmp_path, None)
-    engine = rkllm_of(SEEN)
-    assert (await seen(engine, "hi"))["input_type"] == "token"
-    one = chat(("user", "hi"))
-    given = await seen(engine, one)
-    assert (given["input_type"], given["prompt"]) == ("prompt", "hi")
-    assert await warnings_of(engine, one, **DEFAULTS) == ()
+    engine = rkllm_of(REPORT_INPUT)
+    assert (await read_run_input(engine, "hi"))["input_type"] == "token"
+    single_turn = chat(("user", "hi"))
+    run_input = await read_run_input(engine, single_turn)
+    assert (run_input["input_type"], run_input["prompt"]) == ("prompt", "hi")
+    assert await warnings_of(engine, single_turn, **DEFAULTS) == ()
     with pytest.raises(PromptTooLong, match="5000 tokens do not fit the context of 4096 tokens"):
         await ask(engine, chat(("user", "x" * 5000)))
-    several = chat(("system", "S"), ("user", "hi"))
-    assert (await seen(engine, several))["prompt"] == "System: S\n\nUser: hi\n\nAssistant:"
-    (warning,) = await warnings_of(engine, several, **DEFAULTS)
+    turns = chat(("system", "S"), ("user", "hi"))
+    assert (await read_run_input(engine, turns))["prompt"] == "System: S\n\nUser: hi\n\nAssistant:"
+    (warning,) = await warnings_of(engine, turns, **DEFAULTS)
     assert warning.startswith("messages were given")
 
 
@@ -557,7 +566,7 @@ async def test_token_ids_beyond_the_vocabulary_are_refused(rkllm_of: RkllmMaker)
 @only_threads
 @only_13
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("tokenizer.json", "{}", "tokenizer.json is no tokenizer"),
         ("tokenizer_config.json", "{", "tokenizer_config.json is not JSON"),
@@ -565,12 +574,12 @@ async def test_token_ids_beyond_the_vocabulary_are_refused(rkllm_of: RkllmMaker)
     ],
 )
 async def test_damaged_files_are_named(
-    rkllm_of: RkllmMaker, tokenizer: Path, name: str, content: str, said: str
+    rkllm_of: RkllmMaker, tokenizer: Path, name: str, content: str, message: str
 ) -> None:
     (tokenizer / name).write_text(content)
-    error = await load_error(rkllm_of(SEEN))
+    error = await load_error(rkllm_of(REPORT_INPUT))
     assert error.message.startswith("RKLLM_TOKENIZER: ")
-    assert re.search(said, error.message)
+    assert re.search(message, error.message)
     assert name in error.message
 
 
@@ -581,8 +590,8 @@ async def test_damaged_files_are_named(
 @only_13
 async def test_sampling_of_a_run_is_its_own(rkllm_of: RkllmMaker) -> None:
     # R9
-    engine = rkllm_of(SEEN)
-    given = await seen(
+    engine = rkllm_of(REPORT_INPUT)
+    run_input = await read_run_input(
         engine,
         temperature=0.25,
         top_p=0.5,
@@ -592,8 +601,8 @@ async def test_sampling_of_a_run_is_its_own(rkllm_of: RkllmMaker) -> None:
         presence_penalty=0.75,
         max_tokens=9,
     )
-    assert given["max_new_tokens"] == 9
-    assert given["sampling"] == {
+    assert run_input["max_new_tokens"] == 9
+    assert run_input["sampling"] == {
         "top_k": 7,
         "top_p": 0.5,
         "temperature": 0.25,
@@ -604,8 +613,8 @@ async def test_sampling_of_a_run_is_its_own(rkllm_of: RkllmMaker) -> None:
         "mirostat_tau": 5,
         "mirostat_eta": 0.1,
     }
-    given = await seen(engine)
-    assert given["sampling"]["temperature"] == 1
+    run_input = await read_run_input(engine)
+    assert run_input["sampling"]["temperature"] == 1
     assert await warnings_of(engine, (1,), temperature=1.9, top_k=-1) == ()
 
 
@@ -616,8 +625,8 @@ async def test_top_k_of_all_tokens_is_a_number_the_runtime_accepts(
     rkllm_of: RkllmMaker, top_k: int
 ) -> None:
     # R9: requests may contain up to 32 bits.
-    engine = rkllm_of(SEEN)
-    assert (await seen(engine, top_k=top_k))["sampling"]["top_k"] == 1_000_000
+    engine = rkllm_of(REPORT_INPUT)
+    assert (await read_run_input(engine, top_k=top_k))["sampling"]["top_k"] == 1_000_000
 
 
 @only_threads
@@ -625,18 +634,24 @@ async def test_top_k_of_all_tokens_is_a_number_the_runtime_accepts(
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"top_p": 0.0}])
 async def test_greedy_is_the_likeliest_token(rkllm_of: RkllmMaker, greedy: dict[str, Any]) -> None:
     # R9
-    sampling = (await seen(rkllm_of(SEEN), **greedy))["sampling"]
+    sampling = (await read_run_input(rkllm_of(REPORT_INPUT), **greedy))["sampling"]
     assert (sampling["top_k"], sampling["temperature"], sampling["top_p"]) == (1, 1, 1)
 
 
 @only_13
 @only_threads
-async def test_no_seed_min_p_and_logprobs(rkllm_of: RkllmMaker) -> None:
+async def test_unsupported_parameters_cause_warnings(rkllm_of: RkllmMaker) -> None:
     # R10, R16
-    engine = rkllm_of(SEEN)
-    asked = {"seed": 1, "min_p": 0.1, "logprobs": 2, "logit_bias": {1: 1.0}, "ignore_eos": True}
-    warnings = await warnings_of(engine, (1,), **asked)
-    assert [warning.split(" ")[0] for warning in warnings] == list(asked)
+    engine = rkllm_of(REPORT_INPUT)
+    unsupported = {
+        "seed": 1,
+        "min_p": 0.1,
+        "logprobs": 2,
+        "logit_bias": {1: 1.0},
+        "ignore_eos": True,
+    }
+    warnings = await warnings_of(engine, (1,), **unsupported)
+    assert [warning.split(" ")[0] for warning in warnings] == list(unsupported)
     with pytest.raises(UnsupportedParameter, match="grammar"):
         await ask(engine, grammar='root ::= "a"')
 
@@ -644,10 +659,10 @@ async def test_no_seed_min_p_and_logprobs(rkllm_of: RkllmMaker) -> None:
 @only_12
 async def test_fixed_sampling_is_warned_about(rkllm_of: RkllmMaker, call_log: Path) -> None:
     # R9, R16: parameters are never ignored silently.
-    engine = rkllm_of(SEEN)
-    given = await seen(engine, **DEFAULTS)
-    assert {name: given["sampling"][name] for name in DEFAULTS} == pytest.approx(DEFAULTS)
-    assert given["sampling"]["repeat_penalty"] == 1
+    engine = rkllm_of(REPORT_INPUT)
+    run_input = await read_run_input(engine, **DEFAULTS)
+    assert {name: run_input["sampling"][name] for name in DEFAULTS} == pytest.approx(DEFAULTS)
+    assert run_input["sampling"]["repeat_penalty"] == 1
     assert await warnings_of(engine, (1,), **DEFAULTS) == ()
     warnings = await warnings_of(
         engine, (1,), **{**DEFAULTS, "temperature": 0, "presence_penalty": 0.5}, ignore_eos=True
@@ -667,21 +682,21 @@ async def test_reload_changes_the_sampling_between_runs(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     # R9: and the timings report it.
-    engine = rkllm_of(f"init ms=30\n{SEEN}", sampling="reload")
+    engine = rkllm_of(f"init ms=30\n{REPORT_INPUT}", sampling="reload")
     plain, finish = await ask(engine, **DEFAULTS)
     assert finish.timings.reload_ms == 0
     assert json.loads(plain)["sampling"]["temperature"] == pytest.approx(0.7)
-    for asked in ({"temperature": 1.5}, {"temperature": 0}):
-        text, finish = await ask(engine, **{**DEFAULTS, **asked})
+    for sampling in ({"temperature": 1.5}, {"temperature": 0}):
+        first_text, finish = await ask(engine, **{**DEFAULTS, **sampling})
         assert finish.timings.reload_ms >= 30
         assert finish.timings.first_token_ms >= finish.timings.reload_ms
-        again, finish = await ask(engine, **{**DEFAULTS, **asked})
+        second_text, finish = await ask(engine, **{**DEFAULTS, **sampling})
         assert finish.timings.reload_ms == 0
-        for given in (json.loads(text), json.loads(again)):
-            if asked["temperature"]:
-                assert given["sampling"]["temperature"] == pytest.approx(1.5)
+        for run_input in (json.loads(first_text), json.loads(second_text)):
+            if sampling["temperature"]:
+                assert run_input["sampling"]["temperature"] == pytest.approx(1.5)
             else:
-                assert given["sampling"]["top_k"] == 1
+                assert run_input["sampling"]["top_k"] == 1
     assert await warnings_of(engine, (1,), temperature=1.2, top_k=3) == ()
     names = [call.name for call in calls(call_log, "rkllm_init", "rkllm_destroy")]
     assert names == ["rkllm_init", *["rkllm_destroy", "rkllm_init"] * 3]
@@ -693,7 +708,7 @@ async def test_reload_changes_the_sampling_between_runs(
 async def test_parameters_unknown_to_the_runtime_cause_no_reload(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
-    engine = rkllm_of(SEEN, sampling="reload")
+    engine = rkllm_of(REPORT_INPUT, sampling="reload")
     await ask(engine, **DEFAULTS, max_tokens=3, stop=("x",), seed=5)
     await ask(engine, **DEFAULTS, stop_token_ids=(5,), ignore_eos=True)
     assert len(calls(call_log, "rkllm_init")) == 1
@@ -704,12 +719,12 @@ async def test_parameters_unknown_to_the_runtime_cause_no_reload(
 
 @only_13
 async def test_end_of_sequence_is_ignored_by_a_reload(rkllm_of: RkllmMaker, call_log: Path) -> None:
-    engine = rkllm_of(SEEN, sampling="reload")
-    assert (await seen(engine, temperature=0.3))["ignore_eos_token"] is False
+    engine = rkllm_of(REPORT_INPUT, sampling="reload")
+    assert (await read_run_input(engine, temperature=0.3))["ignore_eos_token"] is False
     text, finish = await ask(engine, ignore_eos=True)
     assert json.loads(text)["ignore_eos_token"] is True
     assert finish.timings.reload_ms > 0
-    assert (await seen(engine))["ignore_eos_token"] is False
+    assert (await read_run_input(engine))["ignore_eos_token"] is False
     assert await warnings_of(engine, (1,), ignore_eos=True) == ()
     # Only for this: all other parameters are set per run.
     assert len(calls(call_log, "rkllm_init")) == 4
@@ -718,7 +733,7 @@ async def test_end_of_sequence_is_ignored_by_a_reload(rkllm_of: RkllmMaker, call
 @only_12
 @only_processes
 async def test_failed_reload_fails_requests_until_one_succeeds(rkllm_of: RkllmMaker) -> None:
-    engine = rkllm_of(f"second_init fails\n{SEEN}", sampling="reload")
+    engine = rkllm_of(f"second_init fails\n{REPORT_INPUT}", sampling="reload")
     await ask(engine, **DEFAULTS)
     for _ in range(2):
         with pytest.raises(ModelLoadFailed, match="was not loaded: rkllm_init failed with -1"):
@@ -729,10 +744,12 @@ async def test_failed_reload_fails_requests_until_one_succeeds(rkllm_of: RkllmMa
 
 @only_threads
 async def test_board_settings_reach_the_runtime(rkllm_of: RkllmMaker) -> None:
-    given = await seen(rkllm_of(SEEN, cpu_mask=0x70, base_domain_id=3, context_length=2048))
-    assert (given["enabled_cpus_mask"], given["base_domain_id"]) == (0x70, 3)
-    assert (given["max_context_len"], given["skip_special_token"]) == (2048, True)
-    assert given["lora"] is given["function_tools"] is None
+    run_input = await read_run_input(
+        rkllm_of(REPORT_INPUT, cpu_mask=0x70, base_domain_id=3, context_length=2048)
+    )
+    assert (run_input["enabled_cpus_mask"], run_input["base_domain_id"]) == (0x70, 3)
+    assert (run_input["max_context_len"], run_input["skip_special_token"]) == (2048, True)
+    assert run_input["lora"] is run_input["function_tools"] is None
 
 
 # ---- models that do not load ----
@@ -764,16 +781,16 @@ async def test_context_beyond_the_model_is_refused(rkllm_of: RkllmMaker) -> None
 
 
 @only_threads
-async def test_context_of_zero_means_the_default(rkllm_of: RkllmMaker) -> None:
-    engine = rkllm_of(SEEN, context_length=0)
+async def test_context_of_zero_is_the_default(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(REPORT_INPUT, context_length=0)
     assert (await engine.ready()).context_length == 4096
-    assert (await seen(engine))["max_context_len"] == 4096
+    assert (await read_run_input(engine))["max_context_len"] == 4096
 
 
 @only_processes
 @only_13
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make_model", "message"),
     [
         (lambda path: None, "MODEL_PATH: there is no file "),
         (lambda path: path.touch(), " is empty"),
@@ -788,13 +805,13 @@ async def test_context_of_zero_means_the_default(rkllm_of: RkllmMaker) -> None:
     ids=["missing", "empty", "folder", "pointer", "GGUF", "another"],
 )
 async def test_bad_model_is_named(
-    rkllm_of: RkllmMaker, tmp_path: Path, make: Callable[[Path], object], said: str
+    rkllm_of: RkllmMaker, tmp_path: Path, make_model: Callable[[Path], object], message: str
 ) -> None:
     # R54
-    make(tmp_path / "bad.rkllm")
+    make_model(tmp_path / "bad.rkllm")
     error = await load_error(rkllm_of(tmp_path / "bad.rkllm"))
     assert error.message.startswith("MODEL_PATH: ")
-    assert said in error.message
+    assert message in error.message
     assert "bad.rkllm" in error.message
 
 
@@ -850,10 +867,10 @@ async def test_first_load_is_repeated(
 
 async def test_load_that_reports_an_error_and_returns_0_fails(rkllm_of: RkllmMaker) -> None:
     # ezrknpu#11, rknn-llm#129
-    words = "invalid rknn llm model magic, rknn_init fail! ret=-1"
-    error = await load_error(rkllm_of(f'init fails=0 "{words}"\nanswer\n  say "garbage"\n'))
+    log_line = "invalid rknn llm model magic, rknn_init fail! ret=-1"
+    error = await load_error(rkllm_of(f'init fails=0 "{log_line}"\nanswer\n  say "garbage"\n'))
     assert "rkllm_init succeeded, but reported an error (the library said: " in error.message
-    assert f"E rkllm: {words}). The model must be" in error.message
+    assert f"E rkllm: {log_line}). The model must be" in error.message
 
 
 async def test_failed_load_has_the_librarys_own_reason(rkllm_of: RkllmMaker) -> None:

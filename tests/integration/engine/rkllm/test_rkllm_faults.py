@@ -163,7 +163,7 @@ async def test_host_killed_in_the_middle(rkllm_of: RkllmMaker) -> None:
             await read(stream)
     await assert_next_request_succeeds(engine)
     assert child_pid(engine) != pid
-    assert is_gone(pid)
+    assert has_exited(pid)
 
 
 # ---- hangs and aborts ----
@@ -254,7 +254,7 @@ async def test_ignored_abort_of_a_client_that_left(rkllm_of: RkllmMaker) -> None
         await stream.wait_ended()
     await assert_next_request_succeeds(engine)
     assert engine.restarts == 1
-    assert is_gone(pid)
+    assert has_exited(pid)
 
 
 async def test_ignored_abort_of_a_run_that_ends_in_time(
@@ -284,8 +284,8 @@ async def test_slow_abort_delays_the_next_request(rkllm_of: RkllmMaker, call_log
     assert engine.running == 1
     await assert_next_request_succeeds(engine)
     assert_runs_do_not_overlap(call_log)
-    aborted, begun = calls(call_log, "rkllm_abort")[0], calls(call_log, "rkllm_run")[1]
-    assert begun.ns - aborted.ns >= 300_000_000
+    aborted, next_run = calls(call_log, "rkllm_abort")[0], calls(call_log, "rkllm_run")[1]
+    assert next_run.ns - aborted.ns >= 300_000_000
     assert engine.restarts == 0
 
 
@@ -319,8 +319,8 @@ async def test_cancelled_prefill_is_waited_out_without_a_reload(
     assert not calls(call_log, "run_end")
     assert engine.running == 1
     await assert_next_request_succeeds(engine)
-    begun, ended = calls(call_log, "rkllm_run", "run_end")[:2]
-    assert ended.ns - begun.ns >= 900_000_000
+    run, ended = calls(call_log, "rkllm_run", "run_end")[:2]
+    assert ended.ns - run.ns >= 900_000_000
     assert engine.restarts == 0
     assert len(calls(call_log, "rkllm_init")) == 1
     assert_runs_do_not_overlap(call_log)
@@ -462,7 +462,7 @@ async def test_late_callbacks_are_ignored(
 # ---- no orphaned process, no handle freed twice ----
 
 
-def is_gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     try:
         # A zombie process has no command line.
         return not Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -470,17 +470,17 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def looking_at(library: Path) -> list[int]:
+def find_inspecting_processes(library: Path) -> list[int]:
     """Return the processes that inspect a library."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes().split(b"\0")
         except OSError:
             continue
         if b"engine.backends.rkllm.abi.detect" in words and str(library).encode() in words:
-            found.append(int(entry.parent.name))
-    return found
+            pids.append(int(entry.parent.name))
+    return pids
 
 
 PROGRAM = """
@@ -536,9 +536,9 @@ async def test_parent_killed_while_the_runtime_ignores_aborts(
     assert program.stdout is not None
     line = await asyncio.wait_for(asyncio.to_thread(program.stdout.readline), BOUND_S)
     pid = int(line)
-    assert not is_gone(pid)
+    assert not has_exited(pid)
     program.kill()
-    await wait_until(lambda: is_gone(pid))
+    await wait_until(lambda: has_exited(pid))
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])
@@ -547,12 +547,12 @@ async def test_parent_killed_while_a_library_is_inspected(
 ) -> None:
     library = build_odd(tmp_path / "hangs", "AT_13", "HANGS")
     program = start(model("answer\n"), library, isolation)
-    await wait_until(lambda: looking_at(library))
+    await wait_until(lambda: find_inspecting_processes(library))
     program.kill()
     try:
-        await wait_until(lambda: not looking_at(library))
+        await wait_until(lambda: not find_inspecting_processes(library))
     finally:
-        for pid in looking_at(library):
+        for pid in find_inspecting_processes(library):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -585,14 +585,16 @@ async def test_sigterm_frees_the_handle_once(
     assert not calls(call_log, "refused", "crash")
 
 
-@pytest.mark.parametrize("how", ["idle", "speaking", "after a failure"])
-async def test_close_frees_the_handle_once(rkllm_of: RkllmMaker, call_log: Path, how: str) -> None:
+@pytest.mark.parametrize("state", ["idle", "speaking", "after a failure"])
+async def test_close_frees_the_handle_once(
+    rkllm_of: RkllmMaker, call_log: Path, state: str
+) -> None:
     engine = rkllm_of(f'{NEXT}\nanswer when="bad"\n  error null\n{FOREVER}')
     stream: TokenStream | None = None
-    if how == "speaking":
+    if state == "speaking":
         stream = await engine.generate(request("go"))
         await first_text(stream)
-    elif how == "idle":
+    elif state == "idle":
         await ask(engine, "next")
     else:
         with pytest.raises(EngineError):
@@ -607,7 +609,7 @@ async def test_close_frees_the_handle_once(rkllm_of: RkllmMaker, call_log: Path,
 
 @only_13
 @only_processes
-async def test_long_prefill_is_awaited_and_a_dead_one_is_found(rkllm_of: RkllmMaker) -> None:
+async def test_long_prefill_is_awaited_and_a_hanging_one_is_detected(rkllm_of: RkllmMaker) -> None:
     # Of 9,000 tokens in 400 s, with the default limit of 300 s, everything 100 times as fast.
     script = (
         'answer when="7 7 7"\n  prefill_ms 600000\n'

@@ -1,7 +1,7 @@
 """RKLLM_MODE=logits with both ABIs: sampling from a model whose logits are known.
 
-The stand-in's logits depend on each token before them, so an answer shows whether the runtime was
-given the prompt whole, each token once and in order, and nothing of another request.
+The fake library's logits depend on each preceding token, so an answer shows whether the runtime
+received the complete prompt, each token once and in order, and no token of another request.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def expected(
     return answer
 
 
-def said(tokens: Sequence[int]) -> str:
+def decode_text(tokens: Sequence[int]) -> str:
     """Return the text of tokens as in a stream."""
     decode = tokenizer().decoder.decode
     plain = [tokenizer().id_to_token(token) for token in tokens if token < 256]
@@ -86,17 +86,31 @@ async def answer(engine: Engine, prompt: RenderedPrompt = "hi", **sampling: Any)
     return text.rstrip("\N{REPLACEMENT CHARACTER}")
 
 
-async def agrees(engine: Engine, prompt: RenderedPrompt = "hi", **sampling: Any) -> bool:
-    found = await answer(engine, prompt, **sampling)
-    return found == said(expected(prompt, **sampling)).rstrip("\N{REPLACEMENT CHARACTER}")
+async def matches_expected(engine: Engine, prompt: RenderedPrompt = "hi", **sampling: Any) -> bool:
+    text = await answer(engine, prompt, **sampling)
+    return text == decode_text(expected(prompt, **sampling)).rstrip("\N{REPLACEMENT CHARACTER}")
 
 
 @only_threads
 async def test_capabilities(rkllm_of: RkllmMaker) -> None:
-    able = await logits_engine(rkllm_of).ready()
-    assert (able.seed, able.min_p, able.logit_bias, able.penalties, able.ignore_eos) == (True,) * 5
-    assert (able.max_logprobs, able.fixed_sampling, able.abort_in_prefill) == (20, {}, True)
-    assert (able.grammar, able.json_schema, able.prefix_reuse) == (True, True, False)
+    capabilities = await logits_engine(rkllm_of).ready()
+    assert (
+        capabilities.seed,
+        capabilities.min_p,
+        capabilities.logit_bias,
+        capabilities.penalties,
+        capabilities.ignore_eos,
+    ) == (True,) * 5
+    assert (
+        capabilities.max_logprobs,
+        capabilities.fixed_sampling,
+        capabilities.abort_in_prefill,
+    ) == (20, {}, True)
+    assert (capabilities.grammar, capabilities.json_schema, capabilities.prefix_reuse) == (
+        True,
+        True,
+        False,
+    )
 
 
 @only_threads
@@ -105,7 +119,7 @@ async def test_answer_follows_the_models_logits_step_by_step(
 ) -> None:
     engine = logits_engine(rkllm_of)
     prompt = "x" * (2 * PREFILL_CHUNK_TOKENS + 44)
-    assert await agrees(engine, prompt, **GREEDY, max_tokens=30)
+    assert await matches_expected(engine, prompt, **GREEDY, max_tokens=30)
     # The prompt in chunks, then one token at a time, and the cache cleared afterwards.
     fed = [int(call.values["tokens"]) for call in calls(call_log, "rkllm_run")]
     assert fed[:3] == [PREFILL_CHUNK_TOKENS, PREFILL_CHUNK_TOKENS, 45]
@@ -131,7 +145,7 @@ async def test_sampling_is_honoured(rkllm_of: RkllmMaker) -> None:
             text = "".join(delta.text for delta in await read(stream))
         assert stream.warnings == ()
         text = text.rstrip("\N{REPLACEMENT CHARACTER}")
-        assert text == said(expected("hi", **sampling, max_tokens=40)).rstrip(
+        assert text == decode_text(expected("hi", **sampling, max_tokens=40)).rstrip(
             "\N{REPLACEMENT CHARACTER}"
         )
         assert await answer(engine, **sampling, max_tokens=40) == text
@@ -146,17 +160,17 @@ async def test_logprobs_are_the_models(rkllm_of: RkllmMaker) -> None:
     async with await engine.generate(request("hi", **sampling)) as stream:
         deltas = await read(stream)
     tokens = expected("hi", **sampling)
-    told = [delta.logprob for delta in deltas if delta.logprob is not None]
-    assert len(told) == len(tokens) == 12
-    before = tokenizer().encode("hi").ids
-    for each, token in zip(told, tokens, strict=True):
-        row = logits_after(before, SIZE).astype(np.float64)
+    logprobs = [delta.logprob for delta in deltas if delta.logprob is not None]
+    assert len(logprobs) == len(tokens) == 12
+    preceding = tokenizer().encode("hi").ids
+    for each, token in zip(logprobs, tokens, strict=True):
+        row = logits_after(preceding, SIZE).astype(np.float64)
         logs = row - row.max() - np.log(np.exp(row - row.max()).sum())
         assert each.logprob == pytest.approx(logs[token], abs=1e-4)
         assert [logprob for _, logprob in each.top] == pytest.approx(
             sorted(logs, reverse=True)[:3], abs=1e-4
         )
-        before.append(token)
+        preceding.append(token)
 
 
 @only_threads
@@ -173,13 +187,13 @@ async def test_end_of_sequence_ends_the_answer(rkllm_of: RkllmMaker) -> None:
 async def test_limits_and_stops_are_exact(rkllm_of: RkllmMaker, call_log: Path) -> None:
     # R8, R11
     engine = logits_engine(rkllm_of, context_length=64)
-    just = {"logit_bias": {id_of("a"): 100.0}, **GREEDY}
-    text, finish = await ask(engine, "x" * 50, **just)
+    only_a = {"logit_bias": {id_of("a"): 100.0}, **GREEDY}
+    text, finish = await ask(engine, "x" * 50, **only_a)
     assert (text, finish.reason) == ("a" * 13, FinishReason.LENGTH)
     assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (51, 13)
-    text, finish = await ask(engine, "hi", **just, max_tokens=5)
+    text, finish = await ask(engine, "hi", **only_a, max_tokens=5)
     assert (text, finish.reason) == ("aaaaa", FinishReason.LENGTH)
-    text, finish = await ask(engine, "hi", **just, stop=("aaaa",))
+    text, finish = await ask(engine, "hi", **only_a, stop=("aaaa",))
     assert (text, finish.reason, finish.stop_reason) == ("", FinishReason.STOP, "aaaa")
     assert finish.usage.completion_tokens == 4
     with pytest.raises(PromptTooLong):
@@ -193,10 +207,14 @@ async def test_limits_and_stops_are_exact(rkllm_of: RkllmMaker, call_log: Path) 
 async def test_answers_do_not_share_a_context(rkllm_of: RkllmMaker, call_log: Path) -> None:
     engine = logits_engine(rkllm_of)
     sampling: dict[str, Any] = {**GREEDY, "max_tokens": 12}
-    alone = {prompt: said(expected(prompt, **sampling)) for prompt in ("a", "ab", "b")}
-    found = await asyncio.gather(*(answer(engine, prompt, **sampling) for prompt in [*alone] * 3))
-    for prompt, text in zip([*alone] * 3, found, strict=True):
-        assert text == alone[prompt].rstrip("\N{REPLACEMENT CHARACTER}")
+    expected_texts = {
+        prompt: decode_text(expected(prompt, **sampling)) for prompt in ("a", "ab", "b")
+    }
+    texts = await asyncio.gather(
+        *(answer(engine, prompt, **sampling) for prompt in [*expected_texts] * 3)
+    )
+    for prompt, text in zip([*expected_texts] * 3, texts, strict=True):
+        assert text == expected_texts[prompt].rstrip("\N{REPLACEMENT CHARACTER}")
     # Also after a cancelled and a refused request.
     forever: dict[str, Any] = {"logit_bias": {id_of("a"): 100.0}, "ignore_eos": True}
     async with await engine.generate(request("left", **forever)) as stream:
@@ -204,7 +222,7 @@ async def test_answers_do_not_share_a_context(rkllm_of: RkllmMaker, call_log: Pa
     await wait_until(lambda: not engine.running)
     with pytest.raises(RequestRejected, match="logit_bias: there is no token 260"):
         await ask(engine, "a", logit_bias={SIZE: 1.0})
-    assert await agrees(engine, "a", **sampling)
+    assert await matches_expected(engine, "a", **sampling)
     runs = [call.name for call in read_log(call_log) if call.name in ("rkllm_run", "run_end")]
     assert runs == ["rkllm_run", "run_end"] * (len(runs) // 2)
 
@@ -215,13 +233,13 @@ async def test_abort_takes_effect_between_prompt_chunks(
 ) -> None:
     engine = logits_engine(rkllm_of, f"vocabulary {SIZE}\nanswer\n  prefill_ms 100\n")
     await engine.ready()
-    left = asyncio.create_task(ask(engine, "x" * (10 * PREFILL_CHUNK_TOKENS)))
+    abandoned = asyncio.create_task(ask(engine, "x" * (10 * PREFILL_CHUNK_TOKENS)))
     await wait_until(lambda: call_log.exists() and bool(calls(call_log, "rkllm_run")))
-    left.cancel()
-    await asyncio.gather(left, return_exceptions=True)
+    abandoned.cancel()
+    await asyncio.gather(abandoned, return_exceptions=True)
     await wait_until(lambda: not engine.running)
     assert len(calls(call_log, "rkllm_run")) < 5
-    assert await agrees(engine, **GREEDY, max_tokens=2)
+    assert await matches_expected(engine, **GREEDY, max_tokens=2)
 
 
 @only_threads
@@ -233,7 +251,7 @@ async def test_failure_affects_only_its_request(rkllm_of: RkllmMaker) -> None:
     )
     with pytest.raises(BackendFailed, match="rkllm_run answered 3"):
         await ask(engine, (1, 2), **GREEDY)
-    assert await agrees(engine, (3, 4), **GREEDY, max_tokens=5)
+    assert await matches_expected(engine, (3, 4), **GREEDY, max_tokens=5)
 
 
 @only_threads
@@ -241,11 +259,11 @@ async def test_adapter_is_used_in_every_step(rkllm_of: RkllmMaker, tmp_path: Pat
     (tmp_path / "one.lora").touch()
     engine = logits_engine(rkllm_of, lora=f"french={tmp_path}/one.lora")
     sampling: dict[str, Any] = {**GREEDY, "max_tokens": 12}
-    wanted = said(expected("hi", lora="french", **sampling))
-    assert wanted != said(expected("hi", **sampling))
-    found = await answer(engine, **sampling, lora="french")
-    assert found == wanted.rstrip("\N{REPLACEMENT CHARACTER}")
-    assert await agrees(engine, **sampling)
+    expected_text = decode_text(expected("hi", lora="french", **sampling))
+    assert expected_text != decode_text(expected("hi", **sampling))
+    text = await answer(engine, **sampling, lora="french")
+    assert text == expected_text.rstrip("\N{REPLACEMENT CHARACTER}")
+    assert await matches_expected(engine, **sampling)
 
 
 @only_threads
@@ -253,7 +271,7 @@ async def test_embeddings_alongside_answers(rkllm_of: RkllmMaker) -> None:
     engine = logits_engine(rkllm_of)
     [vector] = await engine.embed(["hi"], Priority.INTERACTIVE)
     assert vector.tokens == 3
-    assert await agrees(engine, **GREEDY, max_tokens=5)
+    assert await matches_expected(engine, **GREEDY, max_tokens=5)
 
 
 @only_threads
@@ -296,7 +314,9 @@ async def test_chat_is_computed_completely_and_prompt_cache_causes_a_warning(
         assert stream.result is not None
         assert stream.result.usage.cached_tokens == 0
         await engine.embed(["hi"], Priority.INTERACTIVE)
-        begun = [call.values for call in calls(call_log, "context") if call.values["new"] == "10"]
-        assert begun[-1]["held"] == "0"
+        contexts = [
+            call.values for call in calls(call_log, "context") if call.values["new"] == "10"
+        ]
+        assert contexts[-1]["held"] == "0"
         prompt = (*prompt, *expected(prompt, **sampling))[:10]
     assert not any("prompt_cache" in call.name for call in read_log(call_log))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("examined_once")
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
 
-SEEN = 'answer\n  say "\\{seen}"\n'
+REPORT_INPUT = 'answer\n  say "\\{seen}"\n'
 NAMES = ("french", "legal")
 
 
@@ -35,7 +35,7 @@ def lora(tmp_path: Path) -> str:
     return ",".join(f"{name}={tmp_path / name}.lora" for name in NAMES)
 
 
-async def seen(engine: Engine, **sampling: Any) -> str | None:
+async def read_adapter(engine: Engine, **sampling: Any) -> str | None:
     """Return the adapter of a run."""
     adapter: str | None = json.loads((await ask(engine, **sampling))[0])["lora"]
     return adapter
@@ -45,10 +45,10 @@ async def seen(engine: Engine, **sampling: Any) -> str | None:
 async def test_each_run_has_the_adapter_it_names(
     rkllm_of: RkllmMaker, lora: str, call_log: Path
 ) -> None:
-    engine = rkllm_of(SEEN, lora=f"{lora}:0.5")
+    engine = rkllm_of(REPORT_INPUT, lora=f"{lora}:0.5")
     assert list((await engine.ready()).adapters) == [*NAMES]
     for name in ("french", None, "legal", "french", None):
-        assert await seen(engine, lora=name) == name
+        assert await read_adapter(engine, lora=name) == name
     loaded = [call.values for call in read_log(call_log) if call.name == "rkllm_load_lora"]
     scales = zip(NAMES, ("1", "0.5"), strict=True)
     assert loaded == [{"name": name, "scale": scale} for name, scale in scales]
@@ -59,20 +59,20 @@ async def test_adapter_of_an_aborted_run_does_not_affect_the_next(
     rkllm_of: RkllmMaker, lora: str
 ) -> None:
     engine = rkllm_of(
-        'answer when="long"\n  say "x" us=1000 times=100000\n' + SEEN,
+        'answer when="long"\n  say "x" us=1000 times=100000\n' + REPORT_INPUT,
         lora=lora,
     )
     async with await engine.generate(request("long", lora="legal")) as stream:
         await first_text(stream)
     await wait_until(lambda: not engine.running)
-    assert await seen(engine) is None
+    assert await read_adapter(engine) is None
 
 
 @only_threads
 async def test_unknown_adapter_error_lists_the_known_ones(
     rkllm_of: RkllmMaker, lora: str, call_log: Path
 ) -> None:
-    engine = rkllm_of(SEEN, lora=lora)
+    engine = rkllm_of(REPORT_INPUT, lora=lora)
     with pytest.raises(UnsupportedParameter) as caught:
         await ask(engine, lora="german")
     assert caught.value.message == (
@@ -84,16 +84,16 @@ async def test_unknown_adapter_error_lists_the_known_ones(
     )
     assert not any(call.name == "rkllm_run" for call in read_log(call_log))
     with pytest.raises(UnsupportedParameter, match="there are none"):
-        await ask(rkllm_of(SEEN), lora="german")
+        await ask(rkllm_of(REPORT_INPUT), lora="german")
 
 
 @only_threads
-async def test_adapters_are_loaded_again_with_the_model(
+async def test_adapters_are_reloaded_with_the_model(
     rkllm_of: RkllmMaker, lora: str, abi: Abi, call_log: Path
 ) -> None:
-    engine = rkllm_of(SEEN, lora=lora, sampling="reload")
-    differs: dict[str, Any] = {"ignore_eos": True} if abi.sampling_per_run else {"top_k": 3}
-    assert await seen(engine, lora="legal", **differs) == "legal"
+    engine = rkllm_of(REPORT_INPUT, lora=lora, sampling="reload")
+    other_sampling: dict[str, Any] = {"ignore_eos": True} if abi.sampling_per_run else {"top_k": 3}
+    assert await read_adapter(engine, lora="legal", **other_sampling) == "legal"
     names = [call.name for call in read_log(call_log)]
     assert names.count("rkllm_init") == 2
     assert names.count("rkllm_load_lora") == 2 * len(NAMES)
@@ -106,7 +106,7 @@ async def test_adapter_that_does_not_load_is_named(
     # One more than the fake library supports.
     path = tmp_path / "one.lora"
     path.write_text("weights")
-    engine = rkllm_of(SEEN, lora=",".join(f"n{number}={path}" for number in range(17)))
+    engine = rkllm_of(REPORT_INPUT, lora=",".join(f"n{number}={path}" for number in range(17)))
     with pytest.raises(ModelLoadFailed) as caught:
         await engine.ready()
     assert caught.value.message.startswith(
@@ -115,7 +115,7 @@ async def test_adapter_that_does_not_load_is_named(
     # And the base model does not answer instead.
     assert read_log(call_log)[-1].name == "rkllm_destroy"
     with pytest.raises(ModelLoadFailed, match="RKLLM_LORA: there is no file"):
-        await rkllm_of(SEEN, lora="one=/nowhere/one.lora").ready()
+        await rkllm_of(REPORT_INPUT, lora="one=/nowhere/one.lora").ready()
 
 
 @only_threads
@@ -129,7 +129,7 @@ async def test_adapter_that_does_not_load_is_named(
 async def test_openai_calls_name_an_adapter_as_their_model(
     rkllm_of: RkllmMaker, lora: str, route: str, prompt: dict[str, Any]
 ) -> None:
-    service = OpenAIService(Pipeline(rkllm_of(SEEN, lora=lora), "fake", adapters=NAMES))
+    service = OpenAIService(Pipeline(rkllm_of(REPORT_INPUT, lora=lora), "fake", adapters=NAMES))
     for model, adapter in (("legal", "legal"), ("fake", None), (None, None), ("french", "french")):
         body = await service.complete(service.parse_call(route, {**prompt, "model": model}))
         choice = body["choices"][0]

@@ -66,12 +66,12 @@ def calls(log: Path, name: str) -> list[Call]:
 
 def runs_of(log: Path) -> list[list[str]]:
     """Return the token ids of each sequence, run by run."""
-    found: dict[str, list[str]] = {}
+    sequences: dict[str, list[str]] = {}
     for call in calls(log, "context"):
-        run = found.setdefault(call.values["run"], [])
+        run = sequences.setdefault(call.values["run"], [])
         assert int(call.values["place"]) == len(run)
         run.append(call.values["ids"])
-    return list(found.values())
+    return list(sequences.values())
 
 
 @only_threads
@@ -141,7 +141,7 @@ async def test_each_request_has_its_own_stop_string_and_limit(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(COUNT, n_batch=3)
-    stopped, cut, whole = await asyncio.gather(
+    stopped, cut, complete = await asyncio.gather(
         ask(engine, (5, 40), stop=("7/",)),
         ask(engine, (6, 40), max_tokens=9),
         ask(engine, (7, 40)),
@@ -150,7 +150,7 @@ async def test_each_request_has_its_own_stop_string_and_limit(
     assert (stopped[1].stop_reason, stopped[1].usage.completion_tokens) == ("7/", 8)
     assert cut[0] == expected_text((6, 40), 9)
     assert (cut[1].reason, cut[1].usage.completion_tokens) == (FinishReason.LENGTH, 9)
-    assert (whole[0], whole[1].reason) == (expected_text((7, 40), 40), FinishReason.STOP)
+    assert (complete[0], complete[1].reason) == (expected_text((7, 40), 40), FinishReason.STOP)
     assert len(runs_of(call_log)) == 1
 
 
@@ -167,15 +167,15 @@ async def test_answer_ends_at_a_full_context(rkllm_of: RkllmMaker) -> None:
 
 
 async def wait_for_more(stream: TokenStream, prompt: tuple[int, ...], received: str) -> None:
-    """Read more of an endless answer."""
+    """Read 1,000 more characters of an endless answer."""
     assert stream.result is None
-    wanted = len(received) + 1000
-    while len(received) < wanted:
+    target_chars = len(received) + 1000
+    while len(received) < target_chars:
         received += await first_text(stream)
     assert expected_text(prompt, len(received)).startswith(received)
 
 
-async def test_aborted_request_returns_at_once_and_the_others_continue(
+async def test_aborted_request_returns_immediately_and_the_others_continue(
     rkllm_of: RkllmMaker,
 ) -> None:
     engine = rkllm_of(ENDLESS, n_batch=2)
@@ -229,9 +229,9 @@ async def test_different_sampling_shares_no_run_with_sampling_per_run(
     rkllm_of: RkllmMaker, abi: Abi, call_log: Path
 ) -> None:
     engine = rkllm_of('answer\n  say "\\{seen}"\n', n_batch=4)
-    asked = [{"top_k": 3}, {"top_k": 4}, {"top_k": 3}, {"top_k": 4}]
+    requested = [{"top_k": 3}, {"top_k": 4}, {"top_k": 3}, {"top_k": 4}]
     answers = await asyncio.gather(
-        *(ask(engine, (index, 1), **sampling) for index, sampling in enumerate(asked))
+        *(ask(engine, (index, 1), **sampling) for index, sampling in enumerate(requested))
     )
     top_k_values = [json.loads(text)["sampling"]["top_k"] for text, _ in answers]
     assert top_k_values == ([3, 4, 3, 4] if abi.sampling_per_run else [50] * 4)
@@ -249,13 +249,13 @@ async def test_requests_of_a_run_share_load_time_parameters(
     answers = await asyncio.gather(
         *(ask(engine, (index, 1), **sampling) for index, sampling in enumerate([usual, other] * 2))
     )
-    took = [finish.timings.reload_ms for _, finish in answers]
-    assert took[0] == took[2]
-    assert took[1] == took[3] > 0
+    reload_times_ms = [finish.timings.reload_ms for _, finish in answers]
+    assert reload_times_ms[0] == reload_times_ms[2]
+    assert reload_times_ms[1] == reload_times_ms[3] > 0
     names = [call.name for call in read_log(call_log)]
     assert names.count("rkllm_run") == 2
     # The order of arrival depends on the threads.
-    assert names.count("rkllm_init") == 2 + (took[0] > 0)
+    assert names.count("rkllm_init") == 2 + (reload_times_ms[0] > 0)
 
 
 @only_threads
@@ -264,11 +264,11 @@ async def test_adapters_share_no_run(rkllm_of: RkllmMaker, tmp_path: Path, call_
     path = tmp_path / "one.lora"
     path.write_text("weights")
     engine = rkllm_of('answer\n  say "\\{seen}"\n', n_batch=4, lora=f"french={path}")
-    wanted = ["french", None, "french", None]
+    adapters = ["french", None, "french", None]
     answers = await asyncio.gather(
-        *(ask(engine, (index, 1), lora=lora) for index, lora in enumerate(wanted))
+        *(ask(engine, (index, 1), lora=lora) for index, lora in enumerate(adapters))
     )
-    assert [json.loads(text)["lora"] for text, _ in answers] == wanted
+    assert [json.loads(text)["lora"] for text, _ in answers] == adapters
     assert len(runs_of(call_log)) == 2
 
 
@@ -280,12 +280,12 @@ async def test_failure_ends_all_active_requests(rkllm_of: RkllmMaker) -> None:
         f'answer when="66"\n  say "x" times=20\n  error null\n{SLOW}',
         n_batch=3,
     )
-    whole, failed, beside = await asyncio.gather(
+    complete, failed, other_failed = await asyncio.gather(
         ask(engine, (66, 2)), ask(engine, (66, 1)), ask(engine, (5, 200)), return_exceptions=True
     )
-    assert not isinstance(whole, BaseException)
-    assert whole[0] == expected_text((66, 2), 2)
-    for error in (failed, beside):
+    assert not isinstance(complete, BaseException)
+    assert complete[0] == expected_text((66, 2), 2)
+    for error in (failed, other_failed):
         assert isinstance(error, BackendFailed)
         assert "failed and gave no reason (rkllm_run answered -1)" in error.message
     both = await asyncio.gather(ask(engine, (5, 4)), ask(engine, (6, 4)))
@@ -343,9 +343,9 @@ async def test_embeddings_run_between_batches(rkllm_of: RkllmMaker, call_log: Pa
     await engine.ready()
 
     async def vector(text: tuple[int, ...]) -> int:
-        (found,) = await engine.embed([text], Priority.INTERACTIVE)
-        assert found.tokens == len(text)
-        return round(found.vector[0] / (found.vector[1] - found.vector[0]) / 100)
+        (embedding,) = await engine.embed([text], Priority.INTERACTIVE)
+        assert embedding.tokens == len(text)
+        return round(embedding.vector[0] / (embedding.vector[1] - embedding.vector[0]) / 100)
 
     for _ in range(5):
         rows, text, longer, (other, _) = await asyncio.gather(
@@ -428,14 +428,14 @@ def test_doctor_uses_the_batch_settings(
             "n_batch": 3,
         },
     )
-    found = {(step, name): value for step, name, value in doctor.examine()}
-    assert not [each for each in found.items() if each[0][1] == FAILED]
-    assert found["loading", "slots"] == 3
+    values = {(step, name): value for step, name, value in doctor.examine()}
+    assert not [each for each in values.items() if each[0][1] == FAILED]
+    assert values["loading", "slots"] == 3
     # The threads of requests never call the library.
-    assert found["first run", "callbacks on the calling thread"] is None
-    assert found["limit of 5 tokens", "text"] == "ababa"
-    assert found["next turn", "tokens reused"] == 0
-    assert found["vector", "tokens"] > 0
+    assert values["first run", "callbacks on the calling thread"] is None
+    assert values["limit of 5 tokens", "text"] == "ababa"
+    assert values["next turn", "tokens reused"] == 0
+    assert values["vector", "tokens"] > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""An answer goes on that the runtime ended at the end of the model's reasoning (1.3.0)."""
+"""An answer continues after the runtime ended it at the end of the reasoning (1.3.0)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_stop_string_in_the_answer_ends_it(rkllm_of: RkllmMaker) -> None:
     assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, " Or")
 
 
-async def test_second_run_that_thinks_again_is_the_last(
+async def test_second_run_that_reopens_reasoning_is_the_last(
     rkllm_of: RkllmMaker, call_log: Path
 ) -> None:
     engine = rkllm_of(script('spell "<think>Hm"'))

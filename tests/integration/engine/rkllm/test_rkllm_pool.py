@@ -177,5 +177,5 @@ async def test_each_copy_has_n_batch_slots(
         ]
         assert [each.running for each in engine.instances] == [3, 3]
         answers = await asyncio.gather(*(read(stream) for stream in streams))
-    whole = "".join(f"{number} " for number in range(200))
-    assert ["".join(delta.text for delta in answer) for answer in answers] == [whole] * 6
+    complete_text = "".join(f"{number} " for number in range(200))
+    assert ["".join(delta.text for delta in answer) for answer in answers] == [complete_text] * 6

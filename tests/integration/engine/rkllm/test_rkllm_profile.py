@@ -1,4 +1,4 @@
-"""The engine chooses by the file with what the doctor measured, and is safe without one."""
+"""The engine follows the profile that the doctor measured, and takes no risk without one."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ async def test_logits_mode_needs_an_outcome_only_with_abi_12(profiled: Profiled,
 
 
 @pytest.mark.parametrize("outcome", [True, False, None])
-async def test_model_is_reloaded_after_an_aborted_save_unless_the_outcome_says_otherwise(
+async def test_model_is_reloaded_after_an_aborted_save_unless_the_profile_allows_it(
     profiled: Profiled, call_log: Path, tmp_path: Path, outcome: bool | None
 ) -> None:
-    speaks = 'answer\n  abort ms=0 finish\n  say "a" times=50 us=2000\n'
-    script = speaks if outcome else f"aborted_save spoils\n{speaks}"
+    answer_script = 'answer\n  abort ms=0 finish\n  say "a" times=50 us=2000\n'
+    script = answer_script if outcome else f"aborted_save spoils\n{answer_script}"
     engine = profiled(
         script, {"cache_load_after_abort": outcome}, prompt_caches=str(tmp_path / "caches")
     )

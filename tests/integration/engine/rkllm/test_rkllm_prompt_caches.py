@@ -1,4 +1,4 @@
-"""Named prompt caches: what they save of later prompts, and invalid files."""
+"""Named prompt caches: tokens that later prompts reuse, and invalid files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GUIDE = "You are a guide who knows every town."
 AROUND = len("1system\n2\n1user\n")
 
 
-async def reused(engine: Engine, system: str, question: str, name: str | None) -> int:
+async def ask_and_count_reused(engine: Engine, system: str, question: str, name: str | None) -> int:
     chat = Chat((Message("system", system), Message("user", question)))
     _, finish = await ask(engine, chat, prompt_cache=name)
     timings = finish.timings
@@ -35,11 +35,11 @@ async def reused(engine: Engine, system: str, question: str, name: str | None) -
 
 def calls(log: Path) -> list[str]:
     """Return the loads and releases, and how many tokens of each prompt were cached."""
-    told = {"rkllm_load_prompt_cache": "load", "rkllm_release_prompt_cache": "release"}
+    labels = {"rkllm_load_prompt_cache": "load", "rkllm_release_prompt_cache": "release"}
     return [
-        told.get(call.name) or f"held {call.values['held']}"
+        labels.get(call.name) or f"held {call.values['held']}"
         for call in read_log(log)
-        if call.name in told or call.name == "context"
+        if call.name in labels or call.name == "context"
     ]
 
 
@@ -61,9 +61,9 @@ async def test_first_prompt_is_saved_and_later_ones_reuse_it(
     engine = rkllm_of(SPEAKS, prompt_caches=folder)
     assert (await engine.ready()).prompt_caches
     same = AROUND + len(BOT)
-    assert await reused(engine, BOT, "Are they fresh?", "bot") == 0
-    assert await reused(engine, BOT, "How much is a pound?", "bot") == same
-    assert await reused(engine, BOT, "Is one ripe?", "bot") == same
+    assert await ask_and_count_reused(engine, BOT, "Are they fresh?", "bot") == 0
+    assert await ask_and_count_reused(engine, BOT, "How much is a pound?", "bot") == same
+    assert await ask_and_count_reused(engine, BOT, "Is one ripe?", "bot") == same
     # Of an identical prompt the last token is computed, because the answer starts from it.
     prompt = (await ask(engine, (1, 2, 3), prompt_cache="ids"))[1].usage.prompt_tokens
     assert (await ask(engine, (1, 2, 3), prompt_cache="ids"))[1].usage.cached_tokens == prompt - 1
@@ -71,10 +71,21 @@ async def test_first_prompt_is_saved_and_later_ones_reuse_it(
     await engine.close()
     (model,) = Path(folder).parent.glob("*.rkllm")
     engine = rkllm_of(model, prompt_caches=folder)
-    assert await reused(engine, BOT, "Two?", "bot") == same
-    held = [f"held {each}" for each in (same, same, 0, prompt - 1, same)]
+    assert await ask_and_count_reused(engine, BOT, "Two?", "bot") == same
+    expected = [f"held {each}" for each in (same, same, 0, prompt - 1, same)]
     assert calls(call_log) == [
-        *["held 0", "load", held[0], held[1], "release", held[2], "load", held[3], "load", held[4]]
+        *[
+            "held 0",
+            "load",
+            expected[0],
+            expected[1],
+            "release",
+            expected[2],
+            "load",
+            expected[3],
+            "load",
+            expected[4],
+        ]
     ]
 
 
@@ -84,13 +95,21 @@ async def test_one_cache_is_loaded_and_none_without_a_name(
 ) -> None:
     engine = rkllm_of(SPEAKS, prompt_caches=folder)
     for name, system in (("bot", BOT), ("guide", GUIDE)):
-        await reused(engine, system, "Well?", name)
+        await ask_and_count_reused(engine, system, "Well?", name)
     bot, guide = (AROUND + len(system) for system in (BOT, GUIDE))
-    assert await reused(engine, BOT, "Again?", "bot") == bot
-    assert await reused(engine, GUIDE, "Again?", "guide") == guide
-    assert await reused(engine, GUIDE, "A third time?", None) == 0
-    held = [f"held {each}" for each in (bot, guide)]
-    assert calls(call_log)[2:] == ["load", held[0], "release", "load", held[1], "release", "held 0"]
+    assert await ask_and_count_reused(engine, BOT, "Again?", "bot") == bot
+    assert await ask_and_count_reused(engine, GUIDE, "Again?", "guide") == guide
+    assert await ask_and_count_reused(engine, GUIDE, "A third time?", None) == 0
+    expected = [f"held {each}" for each in (bot, guide)]
+    assert calls(call_log)[2:] == [
+        "load",
+        expected[0],
+        "release",
+        "load",
+        expected[1],
+        "release",
+        "held 0",
+    ]
 
 
 @only_threads
@@ -117,8 +136,8 @@ async def test_another_models_file_is_never_loaded(
     # The fake library ends the process that loads another model's cache.
     for script in (SPEAKS, SPEAKS + "  # another\n"):
         engine = rkllm_of(script, prompt_caches=folder)
-        assert await reused(engine, BOT, "Well?", "bot") == 0
-        assert await reused(engine, BOT, "Again?", "bot") > 0
+        assert await ask_and_count_reused(engine, BOT, "Well?", "bot") == 0
+        assert await ask_and_count_reused(engine, BOT, "Again?", "bot") > 0
         await engine.close()
     assert len(files(folder)) == 2
 
@@ -127,17 +146,17 @@ async def test_another_models_file_is_never_loaded(
 @only_threads
 async def test_damaged_file_is_named(rkllm_of: RkllmMaker, folder: str) -> None:
     engine = rkllm_of(SPEAKS, prompt_caches=folder)
-    await reused(engine, BOT, "Well?", "bot")
+    await ask_and_count_reused(engine, BOT, "Well?", "bot")
     (path,) = files(folder)
     path.write_text("nonsense")
     with pytest.raises(RequestRejected, match=f"did not load {path}; once it is deleted"):
-        await reused(engine, BOT, "Again?", "bot")
+        await ask_and_count_reused(engine, BOT, "Again?", "bot")
     path.unlink()
     # An incomplete cache counts as missing.
-    assert await reused(engine, BOT, "Again?", "bot") == 0
+    assert await ask_and_count_reused(engine, BOT, "Again?", "bot") == 0
     path.with_suffix(".json").write_text("{")
-    assert await reused(engine, BOT, "Again?", "bot") == 0
-    assert await reused(engine, BOT, "Again?", "bot") > 0
+    assert await ask_and_count_reused(engine, BOT, "Again?", "bot") == 0
+    assert await ask_and_count_reused(engine, BOT, "Again?", "bot") > 0
 
 
 @only_13
@@ -148,8 +167,8 @@ async def test_unwritable_folder_is_named(
     file = tmp_path / "tokenizer.json"
     engine = rkllm_of(SPEAKS, prompt_caches=str(file))
     with pytest.raises(RequestRejected, match=f"prompt_cache: {file}/.*cannot be written"):
-        await reused(engine, BOT, "Well?", "bot")
-    assert await reused(engine, BOT, "Well?", None) == 0
+        await ask_and_count_reused(engine, BOT, "Well?", "bot")
+    assert await ask_and_count_reused(engine, BOT, "Well?", None) == 0
 
 
 @only_13
@@ -159,7 +178,7 @@ async def test_model_without_prompt_cache_support_computes_every_prompt(
 ) -> None:
     engine = rkllm_of(f"prompt_cache not_saved\n{SPEAKS}", prompt_caches=folder)
     for _ in range(2):
-        assert await reused(engine, BOT, "Well?", "bot") == 0
+        assert await ask_and_count_reused(engine, BOT, "Well?", "bot") == 0
     assert caplog.text.count("saved no prompt cache bot") == 2
     assert calls(call_log) == ["held 0"] * 2
 
@@ -227,8 +246,8 @@ async def test_embedding_does_not_use_a_prompt_cache(
     rkllm_of: RkllmMaker, folder: str, call_log: Path
 ) -> None:
     engine = rkllm_of(SPEAKS, prompt_caches=folder)
-    [alone] = await engine.embed([(1, 2, 3)], Priority.INTERACTIVE)
+    [expected] = await engine.embed([(1, 2, 3)], Priority.INTERACTIVE)
     for _ in range(2):
         await ask(engine, (1, 2, 3, 4), prompt_cache="bot")
-    assert await engine.embed([(1, 2, 3)], Priority.INTERACTIVE) == [alone]
+    assert await engine.embed([(1, 2, 3)], Priority.INTERACTIVE) == [expected]
     assert calls(call_log) == ["held 0", "held 0", "load", "held 3", "release", "held 0"]

@@ -73,8 +73,8 @@ FAULTS = {
 }
 
 
-async def use(engine: Engine) -> dict[str, str]:
-    """Send a request for each answer of the script; return the messages of those that failed."""
+async def send_requests(engine: Engine) -> dict[str, str]:
+    """Send a request for each answer of the script; return the messages of the failed ones."""
     errors = {}
     for prompt in ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf"):
         try:
@@ -90,7 +90,7 @@ async def use(engine: Engine) -> dict[str, str]:
 
 
 async def record(engine: Engine, path: Path) -> tuple[dict[str, str], Recording]:
-    errors = await use(engine)
+    errors = await send_requests(engine)
     await engine.close()
     return errors, read_recording(path)
 
@@ -139,8 +139,8 @@ async def test_recording_replays_with_the_same_callbacks_times_and_faults(
     assert all(FAULTS[prompt] in message for prompt, message in errors.items())
 
     replay = rkllm_of(model(build_script([recorded])), record=str(tmp_path / "replay.jsonl"))
-    errors_again, replayed = await record(replay, tmp_path / "replay.jsonl")
-    assert errors_again == errors
+    replay_errors, replayed = await record(replay, tmp_path / "replay.jsonl")
+    assert replay_errors == errors
     assert [*map(callbacks, replayed.runs)] == [*map(callbacks, recorded.runs)]
     assert [*map(statistics_of, replayed.runs)] == [*map(statistics_of, recorded.runs)]
     assert [run.code for run in replayed.runs] == [run.code for run in recorded.runs]
@@ -225,8 +225,8 @@ async def test_embedding_replays_with_its_rows(
     recorded = read_recording(tmp_path / "board.jsonl")
     assert recorded.runs[0].results[0].details == {"hidden_states": [6, len(embedding.vector)]}
     replay = rkllm_of(model(build_script([recorded])), **options)
-    [again] = await replay.embed(("other",), Priority.JOB)
-    assert (len(again.vector), again.tokens) == (len(embedding.vector), 6)
+    [replayed] = await replay.embed(("other",), Priority.JOB)
+    assert (len(replayed.vector), replayed.tokens) == (len(embedding.vector), 6)
 
 
 @only_threads

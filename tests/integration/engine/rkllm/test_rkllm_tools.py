@@ -1,7 +1,7 @@
 """Tools and reasoning with the RKLLM engine and both ABIs: prompts, calls and parsing.
 
-In each way a prompt can come about: by the model's template, by one without a place for functions,
-and by the runtime's own, where everything is one turn.
+Each test runs with the model's template, with a template without support for functions, or with
+the runtime's own template, which renders the chat as one turn.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ WITH_TOOLS = (
     "{% if tools %}<|im_start|>system\n<tools>{% for tool in tools %}\n{{ tool | tojson }}"
     "{% endfor %}\n</tools><|im_end|>\n{% endif %}" + CHATML
 )
-OPENS = CHATML.replace("assistant\n{%", "assistant\n<think>\n{%")
+OPENS_REASONING = CHATML.replace("assistant\n{%", "assistant\n<think>\n{%")
 # Qwen3's template, with the opposite default.
-MAY_OPEN = CHATML.replace(
+OPENS_REASONING_ON_REQUEST = CHATML.replace(
     "assistant\n{%", "assistant\n{% if enable_thinking %}<think>\n{% endif %}{%"
 )
-WAYS: dict[str, Callable[[Path], object]] = {
+TEMPLATES: dict[str, Callable[[Path], object]] = {
     "template": lambda folder: write_tokenizer(folder, WITH_TOOLS),
     "template without a place": write_tokenizer,
     "runtime": lambda folder: None,
@@ -58,28 +58,28 @@ BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Köln?"}], "to
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=TEMPLATES)
+def template_kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Write the files that this variant needs next to the model."""
-    WAYS[request.param](tmp_path)
+    TEMPLATES[request.param](tmp_path)
     return str(request.param)
 
 
 @pytest.fixture
 def template(tmp_path: Path) -> None:
     """Write a template with tool support next to the model."""
-    WAYS["template"](tmp_path)
+    TEMPLATES["template"](tmp_path)
 
 
-def says(*texts: str) -> str:
+def answer_script(*texts: str) -> str:
     """Return a script that answers every prompt with these tokens."""
     return f"answer\n  say {' '.join(map(quoted, texts))}\n"
 
 
-def in_turn(*answers: list[str]) -> str:
+def answers_by_run(*answers: list[str]) -> str:
     """Return a script with one answer per run."""
     return "".join(
-        says(*texts).replace("answer", f"answer run={number}", 1)
+        answer_script(*texts).replace("answer", f"answer run={number}", 1)
         for number, texts in enumerate(answers, 1)
     )
 
@@ -90,159 +90,165 @@ def service_of(engine: Any) -> OpenAIService:
     )
 
 
-async def whole(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:
-    told = await service.complete(service.parse_call(ROUTE, body))
-    ChatCompletion.model_validate(told, strict=True)
-    return told
+async def complete_chat(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:
+    completion = await service.complete(service.parse_call(ROUTE, body))
+    ChatCompletion.model_validate(completion, strict=True)
+    return completion
 
 
-async def message(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:
-    [choice] = (await whole(service, body))["choices"]
-    said: dict[str, Any] = choice["message"]
-    return said
+async def get_message(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:
+    [choice] = (await complete_chat(service, body))["choices"]
+    content_and_calls: dict[str, Any] = choice["message"]
+    return content_and_calls
 
 
-async def deltas(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
+async def read_deltas(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
     call = service.parse_call(ROUTE, body | {"stream": True})
     async with await service.open_stream(call) as running:
-        said = b"".join([block async for block in stream_events(call, running)])
-    lines = [line.removeprefix("data: ") for line in said.decode().split("\n\n") if line]
+        content = b"".join([block async for block in stream_events(call, running)])
+    lines = [line.removeprefix("data: ") for line in content.decode().split("\n\n") if line]
     return [json.loads(line)["choices"][0] for line in lines[:-1]]
 
 
-async def streamed(service: OpenAIService, body: dict[str, Any]) -> tuple[str, str]:
+async def read_stream(service: OpenAIService, body: dict[str, Any]) -> tuple[str, str]:
     """Return the reasoning and the answer of a stream."""
-    told = [each["delta"] for each in await deltas(service, body)]
-    thoughts, answer = (
-        "".join(each.get(name, "") for each in told) for name in ("reasoning_content", "content")
+    deltas = [each["delta"] for each in await read_deltas(service, body)]
+    reasoning, answer = (
+        "".join(each.get(name, "") for each in deltas) for name in ("reasoning_content", "content")
     )
-    return thoughts, answer
+    return reasoning, answer
 
 
 async def prompt_of(service: OpenAIService, body: dict[str, Any]) -> str:
     """Return the runtime's input as text."""
-    given = json.loads((await message(service, body))["content"])
-    if given["input_type"] == "token":
-        return text_of([int(word) for word in given["prompt"].split()])
-    return str(given["prompt"])
+    run_input = json.loads((await get_message(service, body))["content"])
+    if run_input["input_type"] == "token":
+        return text_of([int(word) for word in run_input["prompt"].split()])
+    return str(run_input["prompt"])
 
 
-async def test_prompt_describes_the_functions(rkllm_of: RkllmMaker, way: str) -> None:
+async def test_prompt_describes_the_functions(rkllm_of: RkllmMaker, template_kind: str) -> None:
     service = service_of(rkllm_of('answer\n  say "\\{seen}"\n'))
-    told = await prompt_of(service, BODY)
-    assert '"weather"' in told
-    assert '"city"' in told
+    prompt = await prompt_of(service, BODY)
+    assert '"weather"' in prompt
+    assert '"city"' in prompt
     # If the template supports tools, in its own format instead of ours.
-    assert ("You may call functions" in told) is (way != "template")
+    assert ("You may call functions" in prompt) is (template_kind != "template")
     assert "weather" not in await prompt_of(service, BODY | {"tool_choice": "none"})
 
 
-async def test_one_turn_with_functions_causes_a_warning(rkllm_of: RkllmMaker, way: str) -> None:
+async def test_one_turn_with_functions_causes_a_warning(
+    rkllm_of: RkllmMaker, template_kind: str
+) -> None:
     # R16
-    service = service_of(rkllm_of(says("a")))
-    warnings = (await whole(service, BODY)).get("warnings", [])
-    assert any("as the text of one turn" in each for each in warnings) is (way == "runtime")
+    service = service_of(rkllm_of(answer_script("a")))
+    warnings = (await complete_chat(service, BODY)).get("warnings", [])
+    assert any("as the text of one turn" in each for each in warnings) is (
+        template_kind == "runtime"
+    )
 
 
 @pytest.mark.usefixtures("template")
 async def test_tool_call_is_returned_complete_and_streamed(rkllm_of: RkllmMaker) -> None:
     # R39: split at token boundaries, here between any two characters.
-    at_once, bit_by_bit = ["Let me see. ", CALL], ["Let me see. ", *CALL]
-    service = service_of(rkllm_of(in_turn(at_once, at_once, bit_by_bit, bit_by_bit)))
+    in_one_token, by_character = ["Let me see. ", CALL], ["Let me see. ", *CALL]
+    service = service_of(
+        rkllm_of(answers_by_run(in_one_token, in_one_token, by_character, by_character))
+    )
     for _ in range(2):
-        [choice] = (await whole(service, BODY))["choices"]
+        [choice] = (await complete_chat(service, BODY))["choices"]
         assert (choice["finish_reason"], choice["message"]["content"]) == (
             "tool_calls",
             "Let me see.",
         )
-        [called] = choice["message"]["tool_calls"]
-        assert called["function"] == {"name": "weather", "arguments": '{"city": "Köln"}'}
+        [tool_call] = choice["message"]["tool_calls"]
+        assert tool_call["function"] == {"name": "weather", "arguments": '{"city": "Köln"}'}
 
-        told = await deltas(service, BODY)
-        assert "".join(each["delta"].get("content") or "" for each in told) == "Let me see."
-        parts = [call for each in told for call in each["delta"].get("tool_calls", ())]
+        deltas = await read_deltas(service, BODY)
+        assert "".join(each["delta"].get("content") or "" for each in deltas) == "Let me see."
+        parts = [call for each in deltas for call in each["delta"].get("tool_calls", ())]
         assert [part["function"].get("name") for part in parts] == [
             "weather",
             *[None] * (len(parts) - 1),
         ]
         arguments = "".join(part["function"]["arguments"] for part in parts)
-        assert arguments == called["function"]["arguments"]
-        assert [each["finish_reason"] for each in told][-1] == "tool_calls"
+        assert arguments == tool_call["function"]["arguments"]
+        assert [each["finish_reason"] for each in deltas][-1] == "tool_calls"
 
 
-async def test_tool_result_is_sent_to_the_model(rkllm_of: RkllmMaker, way: str) -> None:
+async def test_tool_result_is_sent_to_the_model(rkllm_of: RkllmMaker, template_kind: str) -> None:
     service = service_of(rkllm_of('answer\n  say "\\{seen}"\n'))
-    called = {
+    tool_call = {
         "id": "call_1",
         "type": "function",
         "function": {"name": "weather", "arguments": '{"city": "Köln"}'},
     }
     turns = [
         *BODY["messages"],
-        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "assistant", "content": None, "tool_calls": [tool_call]},
         {"role": "tool", "tool_call_id": "call_1", "content": '{"celsius": 9}'},
     ]
-    told = await prompt_of(service, BODY | {"messages": turns})
-    assert '{"celsius": 9}' in told
-    assert ("<tool_response>" in told) is (way != "template")
+    prompt = await prompt_of(service, BODY | {"messages": turns})
+    assert '{"celsius": 9}' in prompt
+    assert ("<tool_response>" in prompt) is (template_kind != "template")
 
 
 @pytest.mark.usefixtures("template")
 async def test_required_tool_call_is_validated(rkllm_of: RkllmMaker) -> None:
     # R39: the answer cannot be constrained, so it is validated and retried once.
     body = BODY | {"tool_choice": "required"}
-    refuses, calls = ["I will not."], ['{"name": "weather", "arguments": {}}']
-    service = service_of(rkllm_of(in_turn(refuses, refuses, calls)))
-    refused = await whole(service, body)
+    refusal, calls = ["I will not."], ['{"name": "weather", "arguments": {}}']
+    service = service_of(rkllm_of(answers_by_run(refusal, refusal, calls)))
+    refused = await complete_chat(service, body)
     assert refused["validation"]["valid"] is False
     assert refused["regenerated"]
     assert any("cannot constrain its answers to a schema" in each for each in refused["warnings"])
-    assert (await whole(service, body))["choices"][0]["finish_reason"] == "tool_calls"
+    assert (await complete_chat(service, body))["choices"][0]["finish_reason"] == "tool_calls"
 
 
 @pytest.mark.usefixtures("template")
 async def test_reasoning_is_returned_separately(rkllm_of: RkllmMaker) -> None:
     # R39
     text = "<think>\nHm, <b>.\n</think>\n\nYes"
-    service = service_of(rkllm_of(in_turn([text], [text], [*text], [*text])))
+    service = service_of(rkllm_of(answers_by_run([text], [text], [*text], [*text])))
     body = {"messages": BODY["messages"]}
     for _ in range(2):
-        said = await message(service, body)
-        assert (said["reasoning_content"], said["content"]) == ("Hm, <b>.\n", "Yes")
-        assert await streamed(service, body) == ("Hm, <b>.\n", "Yes")
+        answer = await get_message(service, body)
+        assert (answer["reasoning_content"], answer["content"]) == ("Hm, <b>.\n", "Yes")
+        assert await read_stream(service, body) == ("Hm, <b>.\n", "Yes")
 
 
 async def test_template_that_starts_in_reasoning_is_detected(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     # As in DeepSeek-R1: the opening marker is in the prompt, only the closing one is generated.
-    write_tokenizer(tmp_path, OPENS)
-    service = service_of(rkllm_of(says("Hm.", "</th", "ink>", "Yes")))
+    write_tokenizer(tmp_path, OPENS_REASONING)
+    service = service_of(rkllm_of(answer_script("Hm.", "</th", "ink>", "Yes")))
     body = {"messages": BODY["messages"]}
-    for asked in (body, body | {"n": 2}, body | {"chat_template_kwargs": {"a": 1}}):
-        for choice in (await whole(service, asked))["choices"]:
+    for variant in (body, body | {"n": 2}, body | {"chat_template_kwargs": {"a": 1}}):
+        for choice in (await complete_chat(service, variant))["choices"]:
             assert choice["message"]["reasoning_content"] == "Hm."
             assert choice["message"]["content"] == "Yes"
-    assert await streamed(service, body) == ("Hm.", "Yes")
+    assert await read_stream(service, body) == ("Hm.", "Yes")
 
 
 async def test_reasoning_requested_by_a_call_is_detected(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
-    write_tokenizer(tmp_path, MAY_OPEN)
-    service = service_of(rkllm_of(says("Hm.</think>Yes")))
+    write_tokenizer(tmp_path, OPENS_REASONING_ON_REQUEST)
+    service = service_of(rkllm_of(answer_script("Hm.</think>Yes")))
     body = {"messages": BODY["messages"]}
-    said = await message(service, body | {"enable_thinking": True})
-    assert (said["reasoning_content"], said["content"]) == ("Hm.", "Yes")
-    for asked in (body, body | {"enable_thinking": False}):
-        assert (await message(service, asked))["content"] == "Hm.</think>Yes"
+    answer = await get_message(service, body | {"enable_thinking": True})
+    assert (answer["reasoning_content"], answer["content"]) == ("Hm.", "Yes")
+    for variant in (body, body | {"enable_thinking": False}):
+        assert (await get_message(service, variant))["content"] == "Hm.</think>Yes"
 
 
 async def test_template_that_refuses_one_turn_does_not_start_in_reasoning(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
     write_tokenizer(tmp_path, "{{ raise_exception('system first') }}")
-    assert not (await rkllm_of(says("a")).ready()).starts_in_reasoning
+    assert not (await rkllm_of(answer_script("a")).ready()).starts_in_reasoning
 
 
 STRICT = (
@@ -265,14 +271,16 @@ async def test_late_system_messages_are_joined_for_a_strict_template(
         {"role": "user", "content": "Hi"},
         {"role": "system", "content": "Be short."},
     ]
-    told = await prompt_of(service, {"messages": turns})
-    assert "system\nBe kind.\n\nBe short.<|im_end|>" in told
-    full = await whole(service, {"messages": turns})
-    assert any("at the start, so all of them were joined" in each for each in full["warnings"])
-    # A template that takes nothing says so in one sentence.
+    prompt = await prompt_of(service, {"messages": turns})
+    assert "system\nBe kind.\n\nBe short.<|im_end|>" in prompt
+    completion = await complete_chat(service, {"messages": turns})
+    assert any(
+        "at the start, so all of them were joined" in each for each in completion["warnings"]
+    )
+    # A template that refuses every chat causes a one-sentence error.
     write_tokenizer(tmp_path, "{{ raise_exception('no chats') }}")
     with pytest.raises(RequestRejected) as raised:
-        await whole(service_of(rkllm_of(says("a"))), {"messages": turns[1:2]})
+        await complete_chat(service_of(rkllm_of(answer_script("a"))), {"messages": turns[1:2]})
     failure = error_info(raised.value)
     assert failure.message == "messages: the model's chat template cannot take them: no chats"
     assert failure.param == "messages"

@@ -1,4 +1,4 @@
-"""Blobs: one suite for all drivers, the real server's where a mock would not do."""
+"""Blobs: one suite for all drivers; a real server where a mock differs from it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read(blobs: BlobStore, key: str) -> bytes:
     return b"".join(blobs.read(key))
 
 
-def test_what_was_written_is_read(blobs: BlobStore) -> None:
+def test_written_blob_is_read_back(blobs: BlobStore) -> None:
     assert blobs.write("a/b.json", b"one")
     assert read(blobs, "a/b.json") == b"one"
     assert blobs.write("a/b.json", b"two")
@@ -75,20 +75,20 @@ def test_what_was_written_is_read(blobs: BlobStore) -> None:
     assert read(blobs, "empty") == b""
 
 
-def test_what_is_not_there(blobs: BlobStore) -> None:
+def test_missing_blob_is_not_found(blobs: BlobStore) -> None:
     with pytest.raises(BlobNotFound, match="none"):
         read(blobs, "none")
     blobs.remove("none")
 
 
-def test_what_is_removed_is_gone(blobs: BlobStore) -> None:
+def test_removed_blob_is_not_found(blobs: BlobStore) -> None:
     blobs.write("a", b"x")
     blobs.remove("a")
     with pytest.raises(BlobNotFound):
         read(blobs, "a")
 
 
-def test_absent_writes_what_is_not_there_and_nothing_else(blobs: BlobStore) -> None:
+def test_only_if_absent_writes_only_missing_blobs(blobs: BlobStore) -> None:
     assert blobs.write("a", b"first", only_if_absent=True)
     assert not blobs.write("a", b"second", only_if_absent=True)
     assert not blobs.upload("a", [b"third"], only_if_absent=True)
@@ -96,12 +96,12 @@ def test_absent_writes_what_is_not_there_and_nothing_else(blobs: BlobStore) -> N
 
 
 @pytest.mark.parametrize("driver", ["of_files", "of_server"])
-def test_of_writers_at_the_same_time_one_is_first(
+def test_only_one_of_concurrent_writers_succeeds(
     driver: str, request: pytest.FixtureRequest
 ) -> None:
-    """What makes a result written once: each believes that it may be alone.
+    """Concurrent writers with `only_if_absent` write a result exactly once.
 
-    Not on moto, which lets two of them be first now and then.
+    Not on moto, where sometimes two writers succeed.
     """
     blobs: BlobStore = request.getfixturevalue(driver)
     together = threading.Barrier(8)
@@ -128,14 +128,14 @@ def test_keys_are_listed_in_order(blobs: BlobStore) -> None:
 
 @pytest.mark.long_except("of_files-8388608", "of_moto-17825792", "of_server-8388608")
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES + MB])
-def test_large_ones_are_uploaded_in_pieces(blobs: BlobStore, size: int) -> None:
+def test_large_blob_is_uploaded_in_parts(blobs: BlobStore, size: int) -> None:
     content = bytes(range(256)) * (size // 256 + 1)
     content = content[:size]
-    assert blobs.upload("large", (content[at : at + MB] for at in range(0, size, MB)))
+    assert blobs.upload("large", (content[start : start + MB] for start in range(0, size, MB)))
     assert read(blobs, "large") == content
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(blobs: BlobStore) -> None:
+def test_aborted_upload_leaves_no_blob(blobs: BlobStore) -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(20):
             yield b"x" * MB
@@ -148,13 +148,13 @@ def test_an_upload_that_breaks_off_leaves_nothing(blobs: BlobStore) -> None:
         read(blobs, "broken")
 
 
-def test_a_large_one_does_not_replace_what_is_there_either(blobs: BlobStore) -> None:
+def test_large_upload_with_only_if_absent_does_not_replace_a_blob(blobs: BlobStore) -> None:
     blobs.write("a", b"first")
     assert not blobs.upload("a", [b"x" * MB] * 17, only_if_absent=True)
     assert read(blobs, "a") == b"first"
 
 
-def test_nothing_unfinished_is_kept_of_an_upload(
+def test_refused_upload_leaves_no_multipart_upload(
     of_server: BlobStore, server: Seaweed, bucket: str
 ) -> None:
     of_server.write("a", b"first")
@@ -162,17 +162,17 @@ def test_nothing_unfinished_is_kept_of_an_upload(
     assert not server.client().list_multipart_uploads(Bucket=bucket).get("Uploads")
 
 
-# ---- what only a real server checks ----
+# ---- real server only ----
 
 
-def test_a_link_can_be_read_by_anybody_until_it_expires(of_server: BlobStore) -> None:
+def test_link_works_without_credentials_until_it_expires(of_server: BlobStore) -> None:
     of_server.write("a", b"content")
     link = of_server.link("a", 60)
     assert httpx2.get(link).content == b"content"
     changed = link.replace("X-Amz-Expires=60", "X-Amz-Expires=6000")
     assert httpx2.get(changed).status_code == 403
     with pytest.MonkeyPatch.context() as patched:
-        # Made an hour ago.
+        # Create a link as if an hour ago.
         before = datetime.now(UTC) - timedelta(hours=1)
         patched.setattr(
             "botocore.auth.get_current_datetime", lambda **_: before.replace(tzinfo=None)
@@ -181,7 +181,7 @@ def test_a_link_can_be_read_by_anybody_until_it_expires(of_server: BlobStore) ->
     assert httpx2.get(expired).status_code == 403
 
 
-def test_a_file_s_link(tmp_path: Path) -> None:
+def test_link_of_a_file_is_its_file_url(tmp_path: Path) -> None:
     blobs = FileBlobs(tmp_path)
     blobs.write("a b", b"content")
     assert Path(url2pathname(urlsplit(blobs.link("a b", 60)).path)).read_bytes() == b"content"
@@ -214,15 +214,15 @@ def test_missing_credentials_are_reported(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    # It keeps credentials that it has found once, perhaps for another test.
+    # boto3 caches credentials, perhaps those of another test.
     monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
     with pytest.raises(BlobDenied, match="Unable to locate credentials"):
         act(S3Blobs("ready", s3_client(server.url, region_name="us-east-1")))
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_a_bucket_that_is_not_there(act: Act) -> None:
-    """By moto: the other server makes buckets that it is asked for."""
+def test_missing_bucket_is_not_found(act: Act) -> None:
+    """Use moto: SeaweedFS creates a missing bucket on demand."""
     with mock_aws():
         job_input = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
         client = s3_client(region_name="us-east-1", **job_input)
@@ -230,7 +230,7 @@ def test_a_bucket_that_is_not_there(act: Act) -> None:
             act(S3Blobs("nobodys", client))
 
 
-def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     job_input: dict[str, Any] = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
     client = s3_client("http://127.0.0.1:9", region_name="us-east-1", **job_input)
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _s: None)
@@ -239,11 +239,11 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.retryable
 
 
-# ---- what only folders have ----
+# ---- folders only ----
 
 
 @pytest.mark.parametrize("key", ["", "/etc/x", "../x", "a/../../x", "a/"])
-def test_a_key_does_not_lead_out_of_the_folder(tmp_path: Path, key: str) -> None:
+def test_key_cannot_leave_the_folder(tmp_path: Path, key: str) -> None:
     (tmp_path / "in").mkdir()
     with pytest.raises(BlobError, match="is not a key"):
         FileBlobs(tmp_path / "in").write(key, b"x")
@@ -251,7 +251,7 @@ def test_a_key_does_not_lead_out_of_the_folder(tmp_path: Path, key: str) -> None
     assert [*(tmp_path / "in").iterdir()] == []
 
 
-def test_a_place_that_is_a_folder(tmp_path: Path) -> None:
+def test_reading_a_folder_is_unavailable(tmp_path: Path) -> None:
     blobs = FileBlobs(tmp_path)
     blobs.write("a/b", b"")
     with pytest.raises(BlobUnavailable, match="Is a directory"):
