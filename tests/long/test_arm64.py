@@ -1,4 +1,4 @@
-"""What `make test-arm64` runs: what boards do otherwise, on a machine that qemu is."""
+"""`make test-arm64` runs the tests of differences between boards on an emulated arm64 machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 1200
-# Told to children of make and pytest, which these are not.
-NOT_TOLD = ("MAKE", "MFLAGS", "PYTEST", "COV")
+# Prefixes of variables that make and pytest set for their own children only.
+EXCLUDED_PREFIXES = ("MAKE", "MFLAGS", "PYTEST", "COV")
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_arm64(tmp_path: Path) -> None:
     report = tmp_path / "arm64.xml"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_TOLD)}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(EXCLUDED_PREFIXES)
+    }
     done = subprocess.run(
         ["make", "test-arm64", f"PYTEST_ARGS=-p no:cacheprovider --junit-xml={report}"],
         cwd=ROOT,
@@ -31,7 +33,7 @@ def test_arm64(tmp_path: Path) -> None:
     written = report.read_text()
     assert "<skipped" not in written
     modules = {name.rpartition(".")[2] for name in re.findall(r'classname="([\w.]+)"', written)}
-    # Without arm64 the first of them fails.
+    # On another architecture, the first of them fails.
     assert modules >= {
         "test_machine",
         "test_abi",

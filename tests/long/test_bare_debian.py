@@ -1,7 +1,7 @@
-"""`make run` and `make test` of a clone, on a Debian with what the README asks for, and no more.
+"""`make run` and `make test` of a clone, on a Debian with only the packages that the README names.
 
 `make test-long` runs the tests that need more than Python: Node.js, a C compiler, curl and jq. The
-whole suite takes too long beside the others there; `make test-bare` runs it.
+complete suite takes too long for that; `make test-bare` runs it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tests.debian import debootstrap, mounts, package_index
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("python3", "python3-venv", "make", "git", "libgomp1", "ca-certificates")
-# Of each program that the system lacks, the tests that run it.
+# For each program that the system lacks, the tests that would run it.
 TESTS_OF_PROGRAMS = (
     "tests/acceptance/test_openai_programs.py",
     "tests/unit/emulator/console/test_scripts.py",
     "tests/integration/engine/rkllm/test_fake_build.py",
     "tests/unit/engine/backends/rkllm",
 )
-WHOLE_SUITE = os.environ.get("BARE_SUITE") == "all"
-LIMIT_S = 3600 if WHOLE_SUITE else 1200
+IS_COMPLETE_SUITE = os.environ.get("BARE_SUITE") == "all"
+LIMIT_S = 3600 if IS_COMPLETE_SUITE else 1200
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,13 @@ def test_make_run_answers_a_job_on_a_bare_debian(machine: Machine) -> None:
 
 @pytest.mark.timeout(LIMIT_S + 300)
 def test_make_test_runs_what_needs_other_programs_on_a_bare_debian(machine: Machine) -> None:
-    suite = () if WHOLE_SUITE else (f"SUITE={' '.join(TESTS_OF_PROGRAMS)}",)
-    said = machine.run("make", "test", *suite)
-    summary = said.rstrip().splitlines()[-1 if "passed" in said.rstrip().splitlines()[-1] else -2]
+    suite = () if IS_COMPLETE_SUITE else (f"SUITE={' '.join(TESTS_OF_PROGRAMS)}",)
+    output = machine.run("make", "test", *suite)
+    lines = output.rstrip().splitlines()
+    summary = lines[-1 if "passed" in lines[-1] else -2]
     assert " passed" in summary
     assert "skipped" not in summary
-    if not WHOLE_SUITE:
+    if not IS_COMPLETE_SUITE:
         collected = machine.run(
             *("env", "OPENBLAS_NUM_THREADS=1", ".venv/bin/python", "-m", "pytest"),
             *("-q", "--collect-only", "tests/unit", "tests/property"),

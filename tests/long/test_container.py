@@ -1,9 +1,9 @@
-"""The image, without a daemon: what the Dockerfile says, done in a clean Debian.
+"""The image without a daemon: the instructions of the Dockerfile, run in a clean Debian.
 
 No container engine runs where this project is tested, so no image is built. Instead debootstrap
-makes a Debian with Python in a folder, as the base image has it, and each instruction is done there
-by chroot, as root: packages from the mirror and the index that this machine is configured for.
-Nothing is mounted, so there is no /proc but while debootstrap runs.
+makes a Debian with Python in a folder, like the base image, and each instruction runs there in a
+chroot, as root. Packages come from the mirror and the index that this machine is configured for.
+Nothing is mounted, so /proc exists only while debootstrap runs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.dockerfile import Instruction, default_build
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 600
 JOB = {"input": {"prompt": "Once upon a time", "sampling_params": {"max_tokens": 8}}}
-# What `python` and `pip` are in the base image, and where a build's packages come from.
+# The packages that provide `python` and `pip`, which the base image has.
 _PACKAGES = ("python3", "python3-pip")
 
 
 @dataclass(slots=True)
 class Image:
-    """A root that an image's instructions are done in, one after the other."""
+    """A root folder in which an image's instructions run in order."""
 
     root: Path
     variables: dict[str, str] = field(default_factory=dict)
@@ -40,8 +40,8 @@ class Image:
     command: list[str] = field(default_factory=list)
     health: str = ""
 
-    def do(self, each: Instruction) -> None:
-        """Do one instruction. Raises: KeyError: it is one that is not known here."""
+    def execute(self, instruction: Instruction) -> None:
+        """Run one instruction; an unknown one raises a KeyError."""
         {
             "ARG": self._arg,
             "ENV": self._env,
@@ -51,7 +51,7 @@ class Image:
             "USER": self._user,
             "HEALTHCHECK": self._healthcheck,
             "CMD": self._cmd,
-        }[each.name](each)
+        }[instruction.name](instruction)
 
     def run(self, *command: str, user: str = "0", **variables: str) -> str:
         """Run a command in the image; return its output."""
@@ -127,15 +127,15 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     root = tmp_path_factory.mktemp("image")
     debootstrap(root, _PACKAGES)
     try:
-        # Whoever is not root has to get in as well.
+        # Users other than root must be able to enter the folder.
         root.chmod(0o755)
         (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
-        # A container has it for semaphores.
+        # Semaphores need this folder, which containers have.
         (root / "dev/shm").mkdir(exist_ok=True)
         (root / "dev/shm").chmod(0o1777)
         built = Image(root)
         for each in default_build(ROOT / "Dockerfile"):
-            built.do(each)
+            built.execute(each)
         yield built
     finally:
         assert mounts(root) == []
@@ -153,18 +153,18 @@ def test_a_job_is_answered_in_the_image_by_its_own_command(image: Image) -> None
 
 
 @pytest.mark.timeout(3 * LIMIT_S)
-def test_the_image_is_nobody_s_root_and_has_what_it_needs_alone(image: Image) -> None:
+def test_image_runs_without_root_and_has_only_needed_files(image: Image) -> None:
     assert image.user == "1000"
-    said = image.run(
+    access = image.run(
         "python",
         "-c",
         "import os; print(os.getuid(), os.access('.', os.W_OK), os.access('/data', os.W_OK))",
         user=image.user,
     )
-    assert said.split() == ["1000", "False", "True"]
-    there = {path.name for path in (image.root / image.folder[1:]).iterdir()}
+    assert access.split() == ["1000", "False", "True"]
+    names = {path.name for path in (image.root / image.folder[1:]).iterdir()}
     packages = {"engine", "handler", "validation", "emulator", "jobs", "batch"}
-    assert there == packages | {"models", "requirements", "test_input.json"}
+    assert names == packages | {"models", "requirements", "test_input.json"}
 
 
 @pytest.mark.timeout(3 * LIMIT_S)

@@ -1,4 +1,4 @@
-"""The first answer that a newcomer gets: test_input.json on the embedded model, many times."""
+"""The first answer of a new user: test_input.json on the built-in model, many times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.handler.control_plane import clean_environment
 
 ROOT = Path(__file__).parents[2]
 RUNS = 30
-LEAST_VALID = 27
+MIN_VALID = 27
 
 
 def run_local_job(home: Path) -> Any:
@@ -35,11 +35,11 @@ def run_local_job(home: Path) -> Any:
 def test_first_answer_is_never_empty_and_nearly_always_valid(
     tmp_path: Path, model_path: Path
 ) -> None:
-    # R44, R58, R60: the text is sampled anew each time, and the model is a small one.
+    # R44, R58, R60: each run samples another text, and the model is small.
     assert model_path.is_file()
     outputs = [run_local_job(tmp_path) for _ in range(RUNS)]
     texts = [output["choices"][0]["text"] for output in outputs]
     assert all(text.strip() for text in texts)
     assert {output["validation"]["intent"] for output in outputs} == {"career_guidance"}
     issues = [output["validation"]["issues"] for output in outputs]
-    assert issues.count([]) >= LEAST_VALID, [each for each in issues if each]
+    assert issues.count([]) >= MIN_VALID, [each for each in issues if each]

@@ -1,4 +1,4 @@
-"""Ten thousand requests made up from the server's own description: none is the server's fault."""
+"""Generate 10,000 requests from the server's own description: none causes a server error."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.conftest import ScriptFactory
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 
 REQUESTS = 10_000
-# The same requests in every run; another number is another ten thousand.
+# The same requests in every run; another seed generates other requests.
 SEED = 1
-# Of one operation at a time, right and wrong ones each.
+# Cases per operation and round, for valid and for invalid requests each.
 CASES = 15
-# All that the server holds open is let go of quickly.
+# Short hold times: the server ends held requests quickly.
 SETTINGS = {
     "POLL_HOLD_S": "0.02",
     "RATE_LIMIT_CHAT": "off",
@@ -39,12 +39,12 @@ SETTINGS = {
 }
 ANSWER_S = 20.0
 FORM = "multipart/form-data"
-# A prompt that keeps its slot; no more batches are answered while one does.
-FOR_EVER = "wait for ever"
-# What was asked for: an answer that says why, and no internal error.
+# A prompt that keeps its slot, so that batches with it never complete.
+ENDLESS_PROMPT = "wait for ever"
+# Server errors that a request may cause deliberately, with their types.
 ALLOWED = {503: "service_unavailable_error", 504: "timeout_error"}
-# Of webhooks that are nobody's, of workers that share a name, and of those that say they are ill.
-MAY_COMPLAIN = {
+# These log errors for unreachable webhooks, duplicate worker names and unhealthy workers.
+LOGGERS_WITH_ERRORS = {
     "emulator.runpod.webhooks",
     "emulator.runpod.worker_registry",
     "emulator.runpod.worker_routes",
@@ -53,75 +53,75 @@ MAY_COMPLAIN = {
 
 def examples(bodies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the content type and body of each example of a request."""
-    for label, content in bodies.items():
+    for media_type, content in bodies.items():
         if "examples" in content:
-            yield from ((label, each["value"]) for each in content["examples"].values())
+            yield from ((media_type, each["value"]) for each in content["examples"].values())
         else:
-            yield label, content.get("example", {})
+            yield media_type, content.get("example", {})
 
 
 class Fuzzer:
-    """Makes requests, and counts what comes back; what must not come ends the test."""
+    """Sends requests and counts the statuses; a forbidden status fails the test."""
 
     def __init__(self, server: EmulatorProcess) -> None:
         self._url = f"http://127.0.0.1:{server.port}"
         self._session = requests.Session()
         self._description = self._session.get(f"{self._url}/openapi.json", timeout=ANSWER_S).json()
         self.statuses: Counter[int] = Counter()
-        # Operations that were answered well, as the description calls them.
+        # The successful responses of each operation, by its label in the description.
         self.reached: Counter[str] = Counter()
-        # Jobs that are there, so that not every question about one is answered 404.
+        # Existing jobs, so that not every request about a job returns 404.
         self._jobs: deque[str] = deque(["none"], maxlen=50)
-        self._kept = {"file_id": self._file(), "batch_id": self._batch()}
+        self._ids = {"file_id": self._file(), "batch_id": self._batch()}
 
     def operations(self) -> Iterator[APIOperation]:  # type: ignore[type-arg]
         schema = schemathesis.openapi.from_dict(self._description)
-        for found in schema.get_all_operations():
-            assert isinstance(found, Ok), found
-            yield found.ok()
+        for result in schema.get_all_operations():
+            assert isinstance(result, Ok), result
+            yield result.ok()
 
     def ask_examples(self) -> None:
-        """Send what the description has for each operation, which must be answered well."""
+        """Send the examples of each operation; all of them must succeed."""
         for path, methods in self._description["paths"].items():
-            for method, known in methods.items():
-                bodies = known.get("requestBody", {}).get("content", {"application/json": {}})
-                for label, body in examples(bodies):
-                    sent: dict[str, Any] = {"headers": {"content-type": label}}
-                    if label == FORM:
-                        sent = {"data": dict(body), "files": {"file": body["file"]}}
-                        del sent["data"]["file"]
+            for method, operation in methods.items():
+                bodies = operation.get("requestBody", {}).get("content", {"application/json": {}})
+                for media_type, body in examples(bodies):
+                    options: dict[str, Any] = {"headers": {"content-type": media_type}}
+                    if media_type == FORM:
+                        options = {"data": dict(body), "files": {"file": body["file"]}}
+                        del options["data"]["file"]
                     elif "input_file_id" in body:
-                        sent["data"] = json.dumps(body | {"input_file_id": self._file()})
-                    elif "requestBody" in known:
-                        sent["data"] = json.dumps(body)
+                        options["data"] = json.dumps(body | {"input_file_id": self._file()})
+                    elif "requestBody" in operation:
+                        options["data"] = json.dumps(body)
                     response = self._session.request(
                         method,
-                        self._url + path.format(**self._places(path, known["parameters"])),
+                        self._url + path.format(**self._places(path, operation["parameters"])),
                         timeout=ANSWER_S,
-                        **sent,
+                        **options,
                     )
-                    assert response.status_code < 300, (method, path, label, response.text)
+                    assert response.status_code < 300, (method, path, media_type, response.text)
                     self.reached[f"{method.upper()} {path}"] += 1
 
     def _places(self, path: str, parameters: list[dict[str, Any]]) -> dict[str, str]:
-        """Return what stands in a path: things that there are."""
-        # The local worker serves one endpoint, and would be asked to share its jobs with another.
-        places = {"endpoint": "other" if "{worker}" in path else "default", "worker": "example"}
-        # One that no route of the server's own stands before, and that the worker answers.
-        places["route"] = "models"
+        """Return values for the parameters of a path that name existing objects."""
+        # Workers use another endpoint: the local worker serves the default one.
+        values = {"endpoint": "other" if "{worker}" in path else "default", "worker": "example"}
+        # A route that no other route of the server shadows, and that the worker answers.
+        values["route"] = "models"
         for each in parameters:
             if each["name"] == "job_id":
-                places["job_id"] = self._failed_job()
+                values["job_id"] = self._failed_job()
             elif each["name"] == "file_id":
-                places["file_id"] = self._file()
+                values["file_id"] = self._file()
             elif each["name"] == "batch_id":
-                places["batch_id"] = self._batch()
+                values["batch_id"] = self._batch()
             elif "enum" in each["schema"]:
-                places[each["name"]] = each["schema"]["enum"][0]
-        return places
+                values[each["name"]] = each["schema"]["enum"][0]
+        return values
 
     def _failed_job(self) -> str:
-        """Return a job that has failed: the one kind of which all may be asked."""
+        """Return the id of a failed job: all operations accept a job in this state."""
         body = {"input": {"prompt": ""}}
         job = self._session.post(f"{self._url}/run", json=body, timeout=ANSWER_S).json()
         job_id = str(job["id"])
@@ -130,27 +130,27 @@ class Fuzzer:
         return job_id
 
     def _file(self) -> str:
-        """Return a file of a request that is never answered."""
-        body = {"prompt": FOR_EVER}
+        """Return the id of a file with one request that is never answered."""
+        body = {"prompt": ENDLESS_PROMPT}
         line = {"custom_id": "one", "method": "POST", "url": "/v1/completions", "body": body}
         url, form = f"{self._url}/v1/files", {"purpose": "batch"}
         files = {"file": json.dumps(line)}
-        made = self._session.post(url, data=form, files=files, timeout=ANSWER_S)
-        return str(made.json()["id"])
+        response = self._session.post(url, data=form, files=files, timeout=ANSWER_S)
+        return str(response.json()["id"])
 
     def _batch(self) -> str:
-        """Return a batch that has been cancelled, and so may be again."""
+        """Return the id of a cancelled batch, which may be cancelled again."""
         body = {"endpoint": "/v1/completions", "completion_window": "24h"}
         url = f"{self._url}/v1/batches"
-        given = body | {"input_file_id": self._file()}
-        made = self._session.post(url, json=given, timeout=ANSWER_S)
-        batch_id = str(made.json()["id"])
+        request = body | {"input_file_id": self._file()}
+        response = self._session.post(url, json=request, timeout=ANSWER_S)
+        batch_id = str(response.json()["id"])
         self._session.post(f"{url}/{batch_id}/cancel", timeout=ANSWER_S)
         return batch_id
 
     def ask(self, case: Any) -> None:
-        """Send a case as it is, and spoilt in each of the ways."""
-        tame(case)
+        """Send a case unchanged, and damaged in several ways."""
+        avoid_long_waits(case)
         if "job_id" in case.path_parameters and sum(self.statuses.values()) % 3:
             case.path_parameters["job_id"] = self._jobs[0]
             if "endpoint" in case.path_parameters:
@@ -158,10 +158,10 @@ class Fuzzer:
             self._jobs.rotate()
         for name in {"file_id", "batch_id"} & case.path_parameters.keys():
             if sum(self.statuses.values()) % 3:
-                case.path_parameters[name] = self._kept[name]
-        whole = requests.Request(**case.as_transport_kwargs(base_url=self._url)).prepare()
-        for spoilt in spoil(whole):
-            response = self._session.send(spoilt, timeout=ANSWER_S)
+                case.path_parameters[name] = self._ids[name]
+        request = requests.Request(**case.as_transport_kwargs(base_url=self._url)).prepare()
+        for damaged in damage(request):
+            response = self._session.send(damaged, timeout=ANSWER_S)
             status = response.status_code
             self.statuses[status] += 1
             if status < 300:
@@ -170,18 +170,18 @@ class Fuzzer:
                     self._jobs.append(response.json()["id"])
             if status < 500:
                 continue
-            said = json.loads(response.content)["error"]["type"]
-            sent = spoilt.method, spoilt.url, spoilt.headers, spoilt.body
-            assert ALLOWED.get(status) == said, (sent, status, response.content)
+            error_type = json.loads(response.content)["error"]["type"]
+            sent = damaged.method, damaged.url, damaged.headers, damaged.body
+            assert ALLOWED.get(status) == error_type, (sent, status, response.content)
 
 
-def spoil(whole: requests.PreparedRequest) -> Iterator[requests.PreparedRequest]:
-    """Return a request, then the same again with things done to it that a schema cannot say.
+def damage(request: requests.PreparedRequest) -> Iterator[requests.PreparedRequest]:
+    """Yield a request, then copies with damage that a schema cannot describe.
 
-    Making a case up takes twenty times as long as sending it.
+    Generating a case takes twenty times as long as sending it.
     """
-    yield whole
-    body = whole.body.encode() if isinstance(whole.body, str) else whole.body
+    yield request
+    body = request.body.encode() if isinstance(request.body, str) else request.body
     if isinstance(body, bytes) and body:
         for content in (
             body[: -(len(body) // 2) or None],
@@ -189,34 +189,36 @@ def spoil(whole: requests.PreparedRequest) -> Iterator[requests.PreparedRequest]
             b"[" + body,
             b"\xff" + body,
         ):
-            spoilt = whole.copy()
-            spoilt.prepare_body(content, None)
-            yield spoilt
+            damaged = request.copy()
+            damaged.prepare_body(content, None)
+            yield damaged
     for headers in (
         {"content-type": "text/plain"},
         {"x-request-id": "a\tb" * 100, "authorization": "Bearer \xff"},
         {"expect": "100-continue", "connection": "close"},
     ):
-        spoilt = whole.copy()
-        spoilt.headers.update(headers)
-        yield spoilt
+        damaged = request.copy()
+        damaged.headers.update(headers)
+        yield damaged
 
 
-def tame(case: Any) -> None:
-    """Keep a case from waiting for what never comes: a worker that is not there."""
-    places = case.path_parameters
-    waits = case.path.endswith(("/runsync", "/status-sync/{job_id}"))
-    if waits or "/openai/v1/" in case.path:
-        if "endpoint" in places:
-            places["endpoint"] = "default"
+def avoid_long_waits(case: Any) -> None:
+    """Change a case so that it does not wait for a worker that does not exist."""
+    parameters = case.path_parameters
+    is_held = case.path.endswith(("/runsync", "/status-sync/{job_id}"))
+    if is_held or "/openai/v1/" in case.path:
+        if "endpoint" in parameters:
+            parameters["endpoint"] = "default"
         wait = str(case.query.get("wait", 90_000))
         case.query["wait"] = "1000" if wait.isdigit() and int(wait[:9]) > 1_000 else wait
     if case.path.endswith("/job-stop/{worker}"):
-        # Held for as long as the worker has jobs, so it must not be one that takes any.
-        places["worker"] = "listener"
+        # The request is held while the worker has jobs, so use a worker that takes no jobs.
+        parameters["worker"] = "listener"
 
 
-def fuzzed(fuzzer: Fuzzer, operation: Any, mode: GenerationMode, count: int, round_: int) -> None:
+def fuzz_operation(
+    fuzzer: Fuzzer, operation: Any, mode: GenerationMode, count: int, round_: int
+) -> None:
     @seed(f"{SEED} {round_} {operation.label} {mode.value}")
     @settings(
         max_examples=count,
@@ -235,7 +237,7 @@ def fuzzed(fuzzer: Fuzzer, operation: Any, mode: GenerationMode, count: int, rou
 @pytest.mark.timeout(900)
 async def test_no_request_is_the_servers_fault(script: ScriptFactory) -> None:
     print(f"seed {SEED}")  # noqa: T201
-    hang = {"when": FOR_EVER, "pieces": ["a", {"hang_s": 3600}]}
+    hang = {"when": ENDLESS_PROMPT, "pieces": ["a", {"hang_s": 3600}]}
     path = script(hang, {"pieces": ["yes", " it", " is"]}, slots=4)
     async with run_emulator(SETTINGS | {"MODEL_PATH": str(path)}, "--port", "0") as server:
         await server.wait_until_listening()
@@ -251,8 +253,8 @@ async def test_no_request_is_the_servers_fault(script: ScriptFactory) -> None:
             for operation, mode in itertools.product(operations, modes):
                 if mode is GenerationMode.POSITIVE or operation.body or operation.query:
                     count = 1 if "job-stop" in operation.path else CASES
-                    await asyncio.to_thread(fuzzed, fuzzer, operation, mode, count, round_)
-        # The seed makes the requests, not the moments at which they come: what is said may differ.
+                    await asyncio.to_thread(fuzz_operation, fuzzer, operation, mode, count, round_)
+        # The seed fixes the requests but not their timing, so the statuses may differ.
         missed = sorted({each.label for each in operations} - set(fuzzer.reached))
         print(f"{dict(fuzzer.statuses)}; only by their examples: {missed}")  # noqa: T201
         async with server.client() as client:
@@ -261,4 +263,4 @@ async def test_no_request_is_the_servers_fault(script: ScriptFactory) -> None:
             assert job.json()["status"] == "COMPLETED"
         assert "Traceback" not in server.stderr
         lines = [json.loads(line) for line in server.lines]
-        assert {line["logger"] for line in lines if line["level"] == "error"} <= MAY_COMPLAIN
+        assert {line["logger"] for line in lines if line["level"] == "error"} <= LOGGERS_WITH_ERRORS

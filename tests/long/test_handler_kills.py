@@ -25,7 +25,7 @@ from tests.waiting import wait_until_blocking
 JOBS_PER_KILL, KILLS = 5, int(os.environ.get("KILLS", "100"))
 ENDPOINT = "my-worker"
 WAIT_S = 60.0
-# How long a kill waits at most for a job that was completed since the one before.
+# Before each kill, wait at most this long until another job has completed.
 _PROGRESS_S = 8.0
 _LISTENING = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
 HANDLER = """\
@@ -95,15 +95,15 @@ class KilledServer:
     def kill_worker(self, chosen: random.Random) -> bool:
         """Kill one of the processes of the workers, if there is any."""
         path = str(self.project / "handler.py").encode()
-        found = []
+        pids = []
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 if path in entry.read_bytes().split(b"\0"):
-                    found.append(int(entry.parent.name))
-        if not found:
+                    pids.append(int(entry.parent.name))
+        if not pids:
             return False
         with suppress(ProcessLookupError):
-            os.kill(chosen.choice(found), signal.SIGKILL)
+            os.kill(chosen.choice(pids), signal.SIGKILL)
         return True
 
     def edit(self) -> None:
@@ -121,8 +121,8 @@ class KilledServer:
         return str(response.json()["id"])
 
     def status(self, job_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.get(f"/status/{job_id}").json()
-        return found
+        job: dict[str, Any] = self.client.get(f"/status/{job_id}").json()
+        return job
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def server(tmp_path: Path) -> Iterator[KilledServer]:
 
 
 @pytest.mark.timeout(1_800)
-def test_no_acknowledged_job_is_lost_or_run_again_after_its_end(server: KilledServer) -> None:
+def test_no_acknowledged_job_is_lost_or_rerun_after_its_end(server: KilledServer) -> None:
     seed = random.randrange(2**32)
     chosen = random.Random(seed)
     sent: dict[str, int] = {}
@@ -146,7 +146,7 @@ def test_no_acknowledged_job_is_lost_or_run_again_after_its_end(server: KilledSe
     kills = {"worker": 0, "server": 0, "edit": 0}
 
     def check_jobs() -> int:
-        """Ask for the jobs that have not ended; return how many of them have completed."""
+        """Poll the jobs that have not ended; return how many of them have completed now."""
         count = 0
         for job_id in [each for each in sent if each not in completed_at]:
             job = server.status(job_id)
@@ -179,10 +179,10 @@ def test_no_acknowledged_job_is_lost_or_run_again_after_its_end(server: KilledSe
         return len(completed_at) == len(sent)
 
     wait_until_blocking(all_completed, 600, 0.5)
-    # One more look at each, and at what has started since its end was seen.
+    # Check each job once more, and that no job started after it was seen as completed.
     assert all(server.status(job_id)["status"] == "COMPLETED" for job_id in sent)
     starts = [line.split() for line in server.starts.read_text().splitlines()]
-    again = [job_id for job_id, at in starts if float(at) > completed_at[job_id]]
-    assert again == [], (seed, again)
+    rerun = [job_id for job_id, started_at in starts if float(started_at) > completed_at[job_id]]
+    assert rerun == [], (seed, rerun)
     assert {job_id for job_id, _ in starts} == set(sent)
     sys.stderr.write(f"seed {seed}: {len(sent)} jobs, {len(starts)} starts, {kills}\n")

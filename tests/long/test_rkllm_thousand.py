@@ -1,6 +1,6 @@
-"""A thousand requests in a row over the stand-in for librkllmrt.so: none loses, none leaks.
+"""A thousand sequential requests on the fake librkllmrt.so: each answer has exactly its own tokens.
 
-The servers there are lose the last token of an answer and give it to the next user (rkllm.md §4).
+Other servers lose the last token of an answer and send it to the next user (rkllm.md §4).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A browser on the console, and what it must never do while it is there."""
+"""A browser that opens the console, and checks of its errors and requests."""
 
 from __future__ import annotations
 
@@ -23,73 +23,73 @@ ARGUMENTS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # As where several run side by side in containers.
+    # Needed when several browsers run in containers.
     "--disable-dev-shm-usage",
 )
 DESK = {"width": 1360, "height": 860}
 PHONE = {"width": 390, "height": 844}
-# A busy machine may take so long to show what is there.
+# A busy machine may take this long to draw an element.
 PATIENCE_MS = 30_000
 expect.set_options(timeout=PATIENCE_MS)
 
 
 @asynccontextmanager
-async def scripted(
+async def run_scripted_server(
     folder: Path, *answers: dict[str, Any], environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[EmulatorProcess]:
-    """Start a server whose engine says these answers."""
+    """Start a server whose engine generates these answers."""
     path = folder / "script.json"
     path.write_text(json.dumps({"answers": answers, "context_length": 100_000}))
-    always = {"MODEL_PATH": str(path), "DRAIN_S": "0"}
-    async with run_emulator({**always, **(environment or {})}, "--port", "0") as server:
+    defaults = {"MODEL_PATH": str(path), "DRAIN_S": "0"}
+    async with run_emulator({**defaults, **(environment or {})}, "--port", "0") as server:
         await server.wait_until_listening()
         yield server
 
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """Start Debian's browser, with a profile of its own."""
-    found = shutil.which("chromium")
-    if found is None:
+    """Start Debian's browser with a separate profile."""
+    executable = shutil.which("chromium")
+    if executable is None:
         pytest.fail("the console's tests need Debian's package chromium", pytrace=False)
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS))
+        browser = await playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS))
         try:
             yield browser
         finally:
             await browser.close()
 
 
-class Visit:
-    """One tab on one server; `check` is what holds of every visit."""
+class ConsolePage:
+    """The console of one server in one tab; every test ends with `check`."""
 
     def __init__(self, page: Page, server: EmulatorProcess) -> None:
         self.page = page
         self.url = f"http://127.0.0.1:{server.port}"
-        self.complaints: list[str] = []
-        self.outside: list[str] = []
+        self.browser_errors: list[str] = []
+        self.external_urls: list[str] = []
         page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda message: self._hear(message.type, message.text))
-        page.on("pageerror", lambda error: self._hear("error", str(error)))
-        page.on("request", lambda request: self._see(request.url))
+        page.on("console", lambda message: self._add_message(message.type, message.text))
+        page.on("pageerror", lambda error: self._add_message("error", str(error)))
+        page.on("request", lambda request: self._add_request(request.url))
 
-    def _hear(self, kind: str, text: str) -> None:
+    def _add_message(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
-            self.complaints.append(text)
+            self.browser_errors.append(text)
 
-    def _see(self, url: str) -> None:
+    def _add_request(self, url: str) -> None:
         if not url.startswith((f"{self.url}/", "blob:", "data:")):
-            self.outside.append(url)
+            self.external_urls.append(url)
 
     def check(self) -> None:
-        """Nothing was complained of, and nobody else was asked for anything."""
-        assert self.complaints == []
-        assert self.outside == []
+        """Check that the browser logged no error and sent no request to another server."""
+        assert self.browser_errors == []
+        assert self.external_urls == []
 
     async def go(self, screen: str = "playground") -> None:
         await self.page.goto(f"{self.url}/#/{screen}")
         if screen == "playground":
-            # Its forms are there once the server has said what may be asked.
+            # The forms are shown once the page has loaded the server's description.
             await self.page.get_by_label("temperature", exact=True).wait_for()
 
     async def ask(self, prompt: str, kind: str = "RunPod job") -> None:
@@ -99,7 +99,7 @@ class Visit:
         await self.page.get_by_label(box, exact=True).locator("visible=true").last.fill(prompt)
         await self.page.locator(".button.primary", has_text="Run").click()
 
-    async def ended(self, word: str = "Done") -> None:
+    async def wait_for_end(self, word: str = "Done") -> None:
         await self.page.locator(".answer .badge", has_text=word).first.wait_for()
 
     @property
@@ -116,15 +116,15 @@ class Visit:
 
 
 @asynccontextmanager
-async def visit(
+async def open_console(
     server: EmulatorProcess, browser: Browser, *, init: str = "", **options: Any
-) -> AsyncIterator[Visit]:
-    """Open a tab in a context of its own; `init` is run in it before the page is."""
+) -> AsyncIterator[ConsolePage]:
+    """Open a tab in a separate context; the script `init` runs before the page."""
     context = await browser.new_context(**{"viewport": DESK, **options})
     try:
         page = await context.new_page()
         if init:
             await page.add_init_script(init)
-        yield Visit(page, server)
+        yield ConsolePage(page, server)
     finally:
         await context.close()

@@ -1,4 +1,4 @@
-"""One browser and one server for the tests of a file; each test has a tab of its own."""
+"""One browser and one server for the tests of a file; each test has its own tab."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tests.long.console.browser import chromium
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as found:
-        yield found
+    async with chromium() as running_browser:
+        yield running_browser

@@ -1,4 +1,4 @@
-"""The console of a server that runs a user's handler: send any JSON, again, save, empty."""
+"""The console of a server with a user's handler: send any JSON, repeat a job, save a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Dialog, expect
 
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
-from tests.long.console.browser import visit
+from tests.long.console.browser import open_console
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,12 +43,12 @@ async def server(project: Path) -> AsyncIterator[EmulatorProcess]:
         yield server
 
 
-async def test_any_json_is_sent_sent_again_and_saved_as_a_test(
+async def test_job_with_any_json_is_sent_repeated_and_saved_as_a_test(
     browser: Browser, server: EmulatorProcess, project: Path
 ) -> None:
-    async with visit(server, browser) as here:
-        page = here.page
-        await page.goto(f"{here.url}/#/playground")
+    async with open_console(server, browser) as console:
+        page = console.page
+        await page.goto(f"{console.url}/#/playground")
         box = page.get_by_label("Input as JSON", exact=True)
         await box.fill('{"name": ')
         run = page.locator(".button.primary", has_text="Run")
@@ -57,11 +57,11 @@ async def test_any_json_is_sent_sent_again_and_saved_as_a_test(
         await expect(box).to_have_attribute("aria-invalid", "true")
         await box.fill('{"name": "Ada"}')
         await run.click()
-        await here.ended()
+        await console.wait_for_end()
         await page.reload()
         await expect(box).to_have_value('{"name": "Ada"}')
 
-        await page.goto(f"{here.url}/#/jobs")
+        await page.goto(f"{console.url}/#/jobs")
         rows = page.locator("tbody tr")
         await rows.first.get_by_role("link").click()
         first = page.url
@@ -69,7 +69,7 @@ async def test_any_json_is_sent_sent_again_and_saved_as_a_test(
         await expect(rows).to_have_count(2)
         await expect(page.locator(".detail .badge").first).to_have_text("Done")
         assert page.url != first
-        await expect(await here.tab("Output")).to_contain_text("Hello, Ada!")
+        await expect(await console.tab("Output")).to_contain_text("Hello, Ada!")
 
         async def name_it(dialog: Dialog) -> None:
             await dialog.accept("greets")
@@ -85,7 +85,7 @@ async def test_any_json_is_sent_sent_again_and_saved_as_a_test(
             await dialog.accept()
 
         page.once("dialog", agree)
-        await page.goto(f"{here.url}/#/jobs")
+        await page.goto(f"{console.url}/#/jobs")
         await page.get_by_role("button", name="Empty", exact=True).click()
         await expect(page.get_by_text("No jobs here")).to_be_visible()
-        here.check()
+        console.check()

@@ -1,4 +1,4 @@
-"""Twenty thousand tokens: the page stays quick, and forgets them again."""
+"""Streams of 20,000 tokens: the page stays responsive and releases their memory."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest_asyncio
 from playwright.async_api import Browser, CDPSession, expect
 
 from tests.integration.emulator.processes import EmulatorProcess
-from tests.long.console.browser import Visit, scripted, visit
+from tests.long.console.browser import ConsolePage, open_console, run_scripted_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Record = Callable[[str, object], None]
 
 TOKENS = 20_000
-LONGEST_MS = 100
-# What of one answer may stay with the page is that answer, which the next one replaces.
-MOST_GROWTH_BYTES = 3_000_000
+MAX_TASK_MS = 100
+# The page may keep one answer, which the next answer replaces.
+MAX_GROWTH_BYTES = 3_000_000
 OBSERVE = """
 window.long = [];
 new PerformanceObserver((list) => {
@@ -33,27 +33,27 @@ new PerformanceObserver((list) => {
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
     words = ["a ", "handful ", "of ", "words, "]
     burst, steady = [*words, "and\n"], [*words, {"text": "and\n", "delay_ms": 1}]
-    async with scripted(
+    async with run_scripted_server(
         tmp_path_factory.mktemp("load"),
-        # As fast as they come.
+        # As fast as possible.
         {"when": "burst", "pieces": burst, "repeat": TOKENS // len(burst)},
-        # Some thousand a second, so that there are many frames in it.
+        # About a thousand tokens a second, so that the stream spans many frames.
         {"when": "steady", "pieces": steady, "repeat": TOKENS // len(steady)},
-    ) as found:
-        yield found
+    ) as running_server:
+        yield running_server
 
 
-async def stream(here: Visit, prompt: str, kind: str) -> None:
-    await here.page.get_by_label("max_tokens", exact=True).fill(str(2 * TOKENS))
-    await here.ask(prompt, kind)
-    await here.ended()
-    assert (await here.fact("Tokens")).endswith(f"+ {TOKENS:,}")
+async def stream(console: ConsolePage, prompt: str, kind: str) -> None:
+    await console.page.get_by_label("max_tokens", exact=True).fill(str(2 * TOKENS))
+    await console.ask(prompt, kind)
+    await console.wait_for_end()
+    assert (await console.fact("Tokens")).endswith(f"+ {TOKENS:,}")
 
 
-def busiest_ms(trace: bytes) -> float:
-    """Return the most time that the page's main thread has worked on one task.
+def longest_task_ms(trace: bytes) -> float:
+    """Return the longest processor time of one task of the page's main thread.
 
-    Not how long that took: on a busy machine others work in between.
+    Elapsed time would include other processes of a busy machine.
     """
     events: list[dict[str, Any]] = json.loads(trace)["traceEvents"]
     mains = {
@@ -81,7 +81,7 @@ def busiest_ms(trace: bytes) -> float:
         ("Completion", "steady", False),
     ],
 )
-async def test_long_stream_does_not_hold_up_the_page(
+async def test_long_stream_does_not_block_the_page(
     browser: Browser,
     server: EmulatorProcess,
     record_property: Record,
@@ -89,25 +89,29 @@ async def test_long_stream_does_not_hold_up_the_page(
     prompt: str,
     bounded: bool,
 ) -> None:
-    async with visit(server, browser, init=OBSERVE) as here:
-        await here.go()
+    async with open_console(server, browser, init=OBSERVE) as console:
+        await console.go()
         if bounded:
-            await here.page.get_by_role("switch", name="Boundaries").click()
-            await here.page.get_by_role("switch", name="Timing").click()
-        await here.page.evaluate("window.long.length = 0")
-        await browser.start_tracing(page=here.page, categories=["toplevel"])
+            await console.page.get_by_role("switch", name="Boundaries").click()
+            await console.page.get_by_role("switch", name="Timing").click()
+        await console.page.evaluate("window.long.length = 0")
+        await browser.start_tracing(page=console.page, categories=["toplevel"])
         try:
-            await stream(here, prompt, kind)
+            await stream(console, prompt, kind)
         finally:
             trace = await browser.stop_tracing()
-        seen = await here.page.evaluate("window.long")
-        worked = busiest_ms(trace)
+        long_tasks = await console.page.evaluate("window.long")
+        worked = longest_task_ms(trace)
         record_property("worked_ms", round(worked))
-        record_property("long_tasks_ms", seen)
-        assert worked < LONGEST_MS, f"worked {worked:.0f} ms on one task; long ones took {seen} ms"
-        nodes = await here.page.evaluate("document.querySelector('.stream-text').childNodes.length")
+        record_property("long_tasks_ms", long_tasks)
+        assert worked < MAX_TASK_MS, (
+            f"worked {worked:.0f} ms on one task; long ones took {long_tasks} ms"
+        )
+        nodes = await console.page.evaluate(
+            "document.querySelector('.stream-text').childNodes.length"
+        )
         assert nodes <= 600
-        here.check()
+        console.check()
 
 
 async def heap_bytes(session: CDPSession) -> int:
@@ -115,21 +119,21 @@ async def heap_bytes(session: CDPSession) -> int:
     return int((await session.send("Runtime.getHeapUsage"))["usedSize"])
 
 
-async def test_memory_is_given_back(
+async def test_memory_is_released_after_each_answer(
     browser: Browser, server: EmulatorProcess, record_property: Record
 ) -> None:
-    async with visit(server, browser) as here:
-        await here.go()
-        session = await here.page.context.new_cdp_session(here.page)
+    async with open_console(server, browser) as console:
+        await console.go()
+        session = await console.page.context.new_cdp_session(console.page)
         sizes: list[int] = []
         for _ in range(6):
-            await stream(here, "burst", "Completion")
+            await stream(console, "burst", "Completion")
             sizes.append(await heap_bytes(session))
         counted = await session.send("Memory.getDOMCounters")
         record_property("heap_bytes", sizes)
         record_property("nodes", counted["nodes"])
-        # The first two fill what is kept of any answer.
-        assert max(sizes[2:]) - sizes[1] < MOST_GROWTH_BYTES, f"heap after each stream: {sizes}"
+        # The first two answers fill the caches that every answer uses.
+        assert max(sizes[2:]) - sizes[1] < MAX_GROWTH_BYTES, f"heap after each stream: {sizes}"
         assert counted["nodes"] < 5_000
-        await expect(here.text).to_be_visible()
-        here.check()
+        await expect(console.text).to_be_visible()
+        console.check()

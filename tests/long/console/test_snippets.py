@@ -1,4 +1,4 @@
-"""What "copy as" gives is run as it stands, and says what the page said."""
+"""Programs from "copy as" run unchanged and print the same answer as the page."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from tests.integration.emulator.processes import EmulatorProcess
-from tests.long.console.browser import scripted, visit
+from tests.long.console.browser import open_console, run_scripted_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KEY = "a-key-of-the-tests"
-# What shells, Python and JavaScript would make something of.
+# Characters with a special meaning in shells, Python or JavaScript.
 PROMPT = 'It\'s "a" `$HOME` \\n \\ %s ${x} {y} #1 é 🦀\n\'\'\'second""" line!'
 ANSWER = ["So ", "it's ", "🦀."]
 LANGUAGES = ("curl", "Python", "JavaScript")
@@ -27,19 +27,19 @@ LANGUAGES = ("curl", "Python", "JavaScript")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
-    # An answer for exactly this prompt, and for no other one.
-    exactly = {"when": 'second""" line!', "pieces": ANSWER}
-    async with scripted(
+    # This answer is for exactly this prompt.
+    answer_to_prompt = {"when": 'second""" line!', "pieces": ANSWER}
+    async with run_scripted_server(
         tmp_path_factory.mktemp("snippets"),
-        exactly,
+        answer_to_prompt,
         {"pieces": ["another prompt"]},
         environment={"API_KEYS": KEY},
-    ) as found:
-        yield found
+    ) as running_server:
+        yield running_server
 
 
 async def run(language: str, program: str, folder: Path) -> str:
-    """Run a program as somebody would who has pasted it, with the key where it says."""
+    """Run a pasted program with the API key in its environment; return its output."""
     arguments = {
         "curl": ["bash", "-euc", program],
         "Python": [sys.executable, "-c", program],
@@ -54,37 +54,37 @@ async def run(language: str, program: str, folder: Path) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(30):
-        out, wrong = await process.communicate()
-    assert process.returncode == 0, wrong.decode()
-    return out.decode()
+        stdout, stderr = await process.communicate()
+    assert process.returncode == 0, stderr.decode()
+    return stdout.decode()
 
 
-def streamed(output: str, chat: bool) -> str:
-    """Put together what curl printed of a stream."""
-    said = ""
+def join_stream(output: str, chat: bool) -> str:
+    """Join the text of a stream that curl printed."""
+    text = ""
     for line in output.splitlines():
         if line.startswith("data: {"):
             choice = json.loads(line.removeprefix("data: "))["choices"][0]
-            said += (choice["delta"].get("content") or "") if chat else choice["text"]
-    return said
+            text += (choice["delta"].get("content") or "") if chat else choice["text"]
+    return text
 
 
 @pytest.mark.parametrize("kind", ["RunPod job", "Completion", "Chat"])
-async def test_what_is_copied_works(
+async def test_copied_program_runs_and_prints_the_answer(
     browser: Browser, server: EmulatorProcess, tmp_path: Path, kind: str
 ) -> None:
-    async with visit(server, browser) as here:
-        page = here.page
+    async with open_console(server, browser) as console:
+        page = console.page
         await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        await page.goto(f"{here.url}/")
+        await page.goto(f"{console.url}/")
         await page.get_by_label("Key", exact=True).fill(KEY)
         await page.keyboard.press("Enter")
         await page.get_by_label("temperature", exact=True).wait_for()
         await page.get_by_label("temperature", exact=True).fill("0.5")
         await page.get_by_label("stop", exact=True).fill("\\n'\"")
-        await here.ask(PROMPT, kind)
-        await here.ended()
-        await expect(here.text).to_have_text("".join(ANSWER))
+        await console.ask(PROMPT, kind)
+        await console.wait_for_end()
+        await expect(console.text).to_have_text("".join(ANSWER))
         for stream in (True, False):
             if not stream:
                 await page.get_by_role("switch", name="Stream").click()
@@ -95,11 +95,13 @@ async def test_what_is_copied_works(
                 assert KEY not in program
                 output = await run(language, program, tmp_path)
                 if stream and kind != "RunPod job":
-                    said = streamed(output, kind == "Chat") if language == "curl" else output
-                    assert said.removesuffix("\n") == "".join(ANSWER)
+                    text_of_output = (
+                        join_stream(output, kind == "Chat") if language == "curl" else output
+                    )
+                    assert text_of_output.removesuffix("\n") == "".join(ANSWER)
                     continue
-                told = json.loads(output)
-                choice = (told["output"] if kind == "RunPod job" else told)["choices"][0]
+                body = json.loads(output)
+                choice = (body["output"] if kind == "RunPod job" else body)["choices"][0]
                 text = choice["message"]["content"] if kind == "Chat" else choice["text"]
                 assert text == "".join(ANSWER)
                 assert choice.get("deltas") == (ANSWER if stream else None)

@@ -11,7 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
-from tests.long.console.browser import DESK, PHONE, visit
+from tests.long.console.browser import DESK, PHONE, open_console
 from tests.long.console.test_accessibility import examine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -53,9 +53,9 @@ async def server(project: Path) -> AsyncIterator[EmulatorProcess]:
 async def test_log_is_followed_as_text_to_the_end_of_the_worker(
     browser: Browser, server: EmulatorProcess
 ) -> None:
-    async with visit(server, browser) as here, server.client() as client:
-        page = here.page
-        await here.go("workers")
+    async with open_console(server, browser) as console, server.client() as client:
+        page = console.page
+        await console.go("workers")
         row = page.locator("tbody tr").first
         await expect(row.locator(".badge")).to_have_text("Idle")
         await expect(row.locator(".number")).to_have_text(re.compile(r"^\d+ s$"))
@@ -76,7 +76,7 @@ async def test_log_is_followed_as_text_to_the_end_of_the_worker(
         await expect(page.locator("tbody tr.chosen .badge")).to_have_text(
             re.compile("Ended|Unhealthy")
         )
-        here.check()
+        console.check()
 
 
 async def test_log_resumes_after_a_break_without_gap_or_repetition(
@@ -104,9 +104,9 @@ async def test_log_resumes_after_a_break_without_gap_or_repetition(
       return new Response(body, response);
     };
     """
-    async with visit(server, browser, init=breaks) as here, server.client() as client:
-        page = here.page
-        await here.go("workers")
+    async with open_console(server, browser, init=breaks) as console, server.client() as client:
+        page = console.page
+        await console.go("workers")
         await expect(page.locator("tbody tr .badge").first).to_have_text("Idle")
         await page.locator("tbody tr").first.get_by_role("link").click()
         await expect(page.locator(".detail")).to_contain_text("Following the log.")
@@ -117,16 +117,16 @@ async def test_log_resumes_after_a_break_without_gap_or_repetition(
         first, second = await page.evaluate("window.lastEventIds")
         assert first is None
         assert re.fullmatch(r"\S+/\d{12}", second)
-        here.check()
+        console.check()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_failed_handler_is_shown_with_its_reason_and_output(
     browser: Browser, server: EmulatorProcess, project: Path, theme: str
 ) -> None:
-    async with visit(server, browser, color_scheme=theme) as here:
-        page = here.page
-        await here.go("workers")
+    async with open_console(server, browser, color_scheme=theme) as console:
+        page = console.page
+        await console.go("workers")
         card = page.get_by_role("region", name="Handler", exact=True)
         await expect(card.locator(".badge")).to_have_text("Ready")
         await expect(card).to_contain_text(str(project / "handler.py"))
@@ -136,10 +136,10 @@ async def test_failed_handler_is_shown_with_its_reason_and_output(
         output = card.get_by_role("region", name="Output of the handler")
         await expect(output).to_contain_text("a_missing_package")
         await expect(page.locator("#status-text")).to_have_text("Older code runs")
-        await examine(here, "workers, the handler is outdated")
+        await examine(console, "workers, the handler is outdated")
         await page.locator("tbody tr a").first.click()
         await expect(page.locator(".log-line").first).to_be_visible()
-        await examine(here, "worker log")
+        await examine(console, "worker log")
         await page.get_by_role("link", name="Playground", exact=True).click()
         await expect(page.get_by_text("Write the input of a job as JSON")).to_be_visible()
         await page.locator("#status").click()
@@ -147,25 +147,25 @@ async def test_failed_handler_is_shown_with_its_reason_and_output(
         (project / "handler.py").write_text(HANDLER)
         await expect(card.locator(".badge")).to_have_text("Ready")
         await expect(output).to_be_hidden()
-        here.check()
+        console.check()
 
 
 async def test_worker_without_a_log_is_explained(browser: Browser, server: EmulatorProcess) -> None:
-    async with visit(server, browser) as here:
-        await here.go("workers/my-worker/nobody")
-        failure = here.page.locator(".detail .form-error")
+    async with open_console(server, browser) as console:
+        await console.go("workers/my-worker/nobody")
+        failure = console.page.locator(".detail .form-error")
         await expect(failure).to_contain_text("endpoint my-worker has no worker nobody")
-        here.complaints = [each for each in here.complaints if "404" not in each]
-        here.check()
+        console.browser_errors = [each for each in console.browser_errors if "404" not in each]
+        console.check()
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE, {"width": 900, "height": 700}])
 async def test_workers_screen_fits_the_window_and_is_reached_by_keys(
     browser: Browser, server: EmulatorProcess, size: dict[str, int]
 ) -> None:
-    async with visit(server, browser, viewport=size) as here:
-        page = here.page
-        await here.go("engine")
+    async with open_console(server, browser, viewport=size) as console:
+        page = console.page
+        await console.go("engine")
         await page.get_by_role("link", name="Workers", exact=True).focus()
         await page.keyboard.press("Enter")
         await expect(page).to_have_title("Workers · worker-rkllm")
@@ -179,7 +179,7 @@ async def test_workers_screen_fits_the_window_and_is_reached_by_keys(
         await expect(log).to_be_focused()
         overflow = "document.documentElement.scrollWidth - innerWidth"
         assert await page.evaluate(overflow) <= 0
-        here.check()
+        console.check()
 
 
 async def test_handler_that_never_started_is_shown_as_failed(
@@ -191,9 +191,9 @@ async def test_handler_that_never_started_is_shown_as_failed(
     settings = {"HOME": str(home), "DRAIN_S": "0"}
     async with run_emulator(settings, "--handler", str(project), "--port", "0") as server:
         await server.wait_until_listening()
-        async with visit(server, browser) as here:
-            page = here.page
-            await here.go("workers")
+        async with open_console(server, browser) as console:
+            page = console.page
+            await console.go("workers")
             card = page.get_by_role("region", name="Handler", exact=True)
             await expect(card.locator(".badge")).to_have_text("Failed")
             await expect(card.get_by_role("alert")).to_contain_text("ModuleNotFoundError")
@@ -204,4 +204,4 @@ async def test_handler_that_never_started_is_shown_as_failed(
             await row.get_by_role("link").click()
             await expect(page.locator(".detail .form-error")).to_contain_text("code 1")
             await expect(page.locator(".log-line", has_text="before")).to_have_count(1)
-            here.check()
+            console.check()

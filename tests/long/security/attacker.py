@@ -1,4 +1,4 @@
-"""What an attacker's web page has: a site, a resolver for its own name, and ways to send requests.
+"""An attacker's web page: a site, a resolver for its own name, and ways to send requests.
 
 Each way is a script that the page runs against a victim's address. Its name is part of every path
 that it requests, so the victim's log shows what each way has sent.

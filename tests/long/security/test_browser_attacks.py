@@ -20,18 +20,18 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
 from tests.integration.emulator.processes import EmulatorProcess
-from tests.long.console.browser import ARGUMENTS, scripted
+from tests.long.console.browser import ARGUMENTS, run_scripted_server
 from tests.long.security.attacker import EVIL_NAME, WAYS, Attacker, attacker, script_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# The browser itself refuses these before anything is sent.
+# The browser refuses these without sending a request.
 SENDS_NOTHING = {"other-origin": {"fetch-same-origin", "fetch-navigate"}}
 SENDS_NOTHING["rebound-name"] = {"fetch-navigate"}
-# The log is complete when it has not grown for so long.
+# The log is complete when it has not grown for this long.
 QUIET_S = 0.3
-MOST_S = 20.0
-# Of the test's own requests, to tell them from those of the page.
+QUIET_TIMEOUT_S = 20.0
+# Marks the test's own requests, to distinguish them from those of the page.
 OWN = {"x-request-id": "the-test"}
 
 
@@ -74,7 +74,7 @@ class Scene:
 
     async def quiet(self) -> None:
         """Wait until the server logs nothing more."""
-        async with asyncio.timeout(MOST_S):
+        async with asyncio.timeout(QUIET_TIMEOUT_S):
             before = -1
             while len(self.server.lines) != before:
                 before = len(self.server.lines)
@@ -95,8 +95,8 @@ class Scene:
         """Return the jobs of the attacked endpoint with their states."""
         async with self.server.client() as client:
             response = await client.get("/v2/other/requests", headers=OWN)
-        found: Any = response.json()["requests"]
-        return [(each["id"], each["status"]) for each in found]
+        requests: Any = response.json()["requests"]
+        return [(each["id"], each["status"]) for each in requests]
 
     async def counts(self, endpoint: str) -> int:
         """Return how many jobs an endpoint has had."""
@@ -113,7 +113,7 @@ async def scene(folder: Path, *, cors: bool = False) -> AsyncIterator[Scene]:
     async with attacker() as evil:
         # Calls of workers are logged at DEBUG.
         environment = {"LOG_LEVEL": "DEBUG", **({"CORS_ORIGINS": evil.site_url} if cors else {})}
-        async with scripted(folder, {}, environment=environment) as server:
+        async with run_scripted_server(folder, {}, environment=environment) as server:
             async with server.client() as client:
                 sent = await client.post("/v2/other/run", json={"input": {"prompt": "kept"}})
             proxy = f"--proxy-server=socks5://127.0.0.1:{evil.resolver_port}"
@@ -127,8 +127,8 @@ async def scene(folder: Path, *, cors: bool = False) -> AsyncIterator[Scene]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
-    async with scene(tmp_path_factory.mktemp("victim")) as found:
-        yield found
+    async with scene(tmp_path_factory.mktemp("victim")) as attack_scene:
+        yield attack_scene
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -149,8 +149,8 @@ async def test_page_starts_leases_cancels_and_reads_nothing(
 
 
 async def test_page_named_by_cors_origins_reads_and_runs(tmp_path: Path) -> None:
-    async with scene(tmp_path, cors=True) as found:
-        readable = await found.run("fetch-cors", "other-origin")
+    async with scene(tmp_path, cors=True) as attack_scene:
+        readable = await attack_scene.run("fetch-cors", "other-origin")
         assert any("/v1/models" in each for each in readable)
         assert any(each.endswith("/run") for each in readable)
-        assert await found.counts("fetch-cors") > 1
+        assert await attack_scene.counts("fetch-cors") > 1

@@ -1,4 +1,4 @@
-"""Costly schemas without a pause, and thousands of JSON bodies: other users do not notice.
+"""Costly schemas without a pause, and thousands of JSON bodies: other users are not affected.
 
 `pytest --log-cli-level=INFO` shows the figures.
 """
@@ -38,7 +38,7 @@ JSON_SETTINGS = {
 }
 # The promise is made for 30,000: `JSON_CASES=30000`.
 JSON_CASES = int(os.environ.get("JSON_CASES", "5000"))
-CASES_AT_ONCE = 1_000
+CONCURRENT_CASES = 1_000
 # With thousands of jobs and their results in memory.
 MEMORY_LIMIT_BYTES = 1_000_000_000
 JOB = json.dumps(
@@ -65,15 +65,15 @@ async def attack(server: EmulatorProcess, seed: int, end_s: float, statuses: Cou
 
 async def run_jobs(server: EmulatorProcess, end_s: float) -> list[float]:
     """Run jobs of another user until a time; return how long each took, in seconds."""
-    took = []
+    durations_s = []
     while time.monotonic() < end_s:
-        began = time.monotonic()
+        started_at = time.monotonic()
         response = await exchange(
             server.port, "POST", "/runsync", body=JOB, deadline_s=ANSWER_LIMIT_S
         )
-        took.append(time.monotonic() - began)
+        durations_s.append(time.monotonic() - started_at)
         assert json.loads(response.body)["status"] == "COMPLETED", response.body[:300]
-    return took
+    return durations_s
 
 
 @pytest.mark.timeout(900)
@@ -81,8 +81,8 @@ async def test_thousands_of_hostile_json_bodies_cause_no_server_error() -> None:
     statuses: Counter[int] = Counter()
     async with run_emulator(JSON_SETTINGS, "--port", "0", grace_s=0.2) as server:
         await server.wait_until_listening()
-        for seed in range(JSON_CASES // CASES_AT_ONCE):
-            cases = list(json_cases(seed, CASES_AT_ONCE))
+        for seed in range(JSON_CASES // CONCURRENT_CASES):
+            cases = list(json_cases(seed, CONCURRENT_CASES))
             statuses += await send_cases(server.port, cases)
         logger.info("%s, server %.0f MB", dict(statuses), server.resident_bytes / 1e6)
         assert "Traceback" not in server.stderr
@@ -106,15 +106,15 @@ async def test_costly_schemas_never_end_the_engine_and_other_jobs_succeed(
             for seed in range(ATTACKERS):
                 group.create_task(attack(server, seed, end_s, statuses))
             jobs = group.create_task(run_jobs(server, end_s))
-        took = sorted(jobs.result())
+        durations_s = sorted(jobs.result())
         logger.info(
             "%g s: %d attacks %s, %d jobs, median %.2f s, longest %.2f s, server %.0f MB",
             ATTACK_S,
             statuses.total(),
             dict(statuses),
-            len(took),
-            took[len(took) // 2],
-            took[-1],
+            len(durations_s),
+            durations_s[len(durations_s) // 2],
+            durations_s[-1],
             server.resident_bytes / 1e6,
         )
         # Not one restart: the process is the same.

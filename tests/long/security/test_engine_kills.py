@@ -6,7 +6,7 @@ from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.security.engine_kills import kill_while_jobs_wait
 
-# 200 of these take 4 slots some 20 s.
+# With 4 slots, 200 of these jobs take about 20 s.
 ANSWER = {"when": "job", "pieces": ["a", {"text": "b", "delay_ms": 400}]}
 
 
@@ -14,9 +14,9 @@ async def test_twenty_kills_of_the_engine_fail_no_waiting_job(
     serve: Serve, script: ScriptFactory
 ) -> None:
     server = await serve(script(ANSWER, slots=4), engine_isolation="process")
-    found = await kill_while_jobs_wait(
+    result = await kill_while_jobs_wait(
         server, "job", jobs=200, kills=20, interval_s=1.0, within_s=120
     )
-    assert found.kills == 20
-    assert found.failed_too_early == []
-    assert found.statuses["COMPLETED"] == 200 - len(found.failed)
+    assert result.kills == 20
+    assert result.failed_too_early == []
+    assert result.statuses["COMPLETED"] == 200 - len(result.failed)
