@@ -36,6 +36,18 @@ PROGRAMS = {
     "instructor": [CLIENTS_PYTHON, "-m", "tests.clients.instructor_models"],
     "pydantic-ai": [sys.executable, "-m", "tests.clients.pydantic_ai_models"],
     "openai-agents": [CLIENTS_PYTHON, "-m", "tests.clients.openai_agents_models"],
+    "pydantic-ai responses": [
+        sys.executable,
+        "-m",
+        "tests.clients.pydantic_ai_models",
+        "--responses",
+    ],
+    "openai-agents responses": [
+        CLIENTS_PYTHON,
+        "-m",
+        "tests.clients.openai_agents_models",
+        "--responses",
+    ],
     "llama-index": [CLIENTS_PYTHON, "-m", "tests.clients.llama_index_models"],
 }
 # How each client gets objects from the model.
@@ -43,6 +55,8 @@ METHODS = {
     "instructor": ["call"],
     "pydantic-ai": ["call"],
     "openai-agents": ["json", "argument"],
+    "pydantic-ai responses": ["call"],
+    "openai-agents responses": ["json", "argument"],
     "llama-index": ["json", "call"],
 }
 

@@ -9,6 +9,7 @@ from agents import (
     Agent,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
     Runner,
     RunResultStreaming,
     function_tool,
@@ -17,7 +18,13 @@ from agents import (
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from tests.clients.structured_output import read_arguments, report, report_parts, write_prompt
+from tests.clients.structured_output import (
+    read_arguments,
+    report,
+    report_parts,
+    uses_responses,
+    write_prompt,
+)
 
 TEXT_EVENTS = {"response.output_text.delta", "response.function_call_arguments.delta"}
 
@@ -59,7 +66,8 @@ async def main() -> None:
     set_tracing_disabled(True)
     arguments = read_arguments()
     client = AsyncOpenAI(base_url=arguments.base_url, api_key=arguments.api_key, max_retries=0)
-    chat_model = OpenAIChatCompletionsModel(arguments.model_name, client)
+    model_class = OpenAIResponsesModel if uses_responses() else OpenAIChatCompletionsModel
+    chat_model = model_class(arguments.model_name, client)
     for model in arguments.models:
         writer = build_writer(chat_model, model)
         prompt = write_prompt(model, "json")

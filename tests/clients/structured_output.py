@@ -81,8 +81,13 @@ class Arguments:
 
 
 def read_arguments() -> Arguments:
-    """Parse the program's only argument, a JSON object."""
-    return Arguments(**json.loads(sys.argv[1]))
+    """Parse the program's last argument, a JSON object."""
+    return Arguments(**json.loads(sys.argv[-1]))
+
+
+def uses_responses() -> bool:
+    """Return whether the program shall use the Responses API instead of chats."""
+    return "--responses" in sys.argv
 
 
 def write_prompt(model: type[BaseModel], method: str) -> str:
