@@ -83,6 +83,7 @@ def _engine_routes(components: Components) -> list[BaseRoute]:
     return [
         *engine_components.openai_routes.routes(),
         *engine_components.responses_routes.routes(),
+        *engine_components.messages_routes.routes(),
         *engine_components.batches.routes(),
     ]
 

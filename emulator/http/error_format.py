@@ -10,7 +10,10 @@ from starlette.types import Scope
 
 from emulator.http.request_target import ORACLE_SEGMENTS, WORKER_LIST, RouteGroup, classify
 from handler.errors import ErrorInfo
+from handler.messages.errors import encode_error
 
+# Where Anthropic's Messages API begins.
+MESSAGES_PATH = "/v1/messages"
 # Operations of RunPod's job API without an endpoint in the path.
 _SHORT_FORMS = frozenset(
     {
@@ -31,6 +34,8 @@ class ErrorFormat(Enum):
     RUNPOD = "runpod"
     # RunPod's REST API v2.
     PROBLEM = "application/problem+json"
+    # Anthropic's Messages API.
+    MESSAGES = "messages"
 
 
 def find_error_format(scope: Scope) -> ErrorFormat:
@@ -38,6 +43,8 @@ def find_error_format(scope: Scope) -> ErrorFormat:
     path: str = scope["path"]
     if path.split("/", 2)[1] in ORACLE_SEGMENTS:
         return ErrorFormat.NAMED
+    if path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/"):
+        return ErrorFormat.MESSAGES
     target = classify(scope)
     if target.group is RouteGroup.WORKER:
         return ErrorFormat.RUNPOD
@@ -67,6 +74,8 @@ def build_error_body(
             "errors": errors,
             **identity,
         }
+    if error_format is ErrorFormat.MESSAGES:
+        return encode_error(failure, request_id)
     body = failure.named_error() if error_format is ErrorFormat.NAMED else failure.openai_error()
     body["error"] |= identity
     return body

@@ -9,7 +9,7 @@ from emulator.http.request_target import RouteGroup, classify
 OTHER = "other"
 _OPENAI = (
     *("chat", "completions", "embeddings", "models", "files", "batches"),
-    *("responses", "tokenize", "detokenize", "system"),
+    *("messages", "responses", "tokenize", "detokenize", "system"),
 )
 _OTHERS = (
     *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry", "purge-queue"),

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 # Bodies that name the served model as well.
-SCHEMAS_WITH_MODEL = frozenset({"Completion", "Chat", "NewResponse", "Embeddings"})
+SCHEMAS_WITH_MODEL = frozenset(
+    {"Completion", "Chat", "NewResponse", "Embeddings", "NewMessage", "MessagePrompt"}
+)
 
 # By the name of the body's schema.
 _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
@@ -33,6 +35,15 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "max_output_tokens": 32,
         "temperature": 0,
     },
+    "NewMessage": {
+        "max_tokens": 32,
+        "temperature": 0,
+        "system": "You answer in one sentence.",
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    },
+    "MessagePrompt": {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    },
     "Embeddings": {"input": ["The capital of France is", "Paris"]},
     "NewFile": {
         "purpose": "batch",
@@ -53,7 +64,7 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
 
 
 # Schemas whose answer can be streamed.
-_STREAMABLE = ("Completion", "Chat", "NewResponse")
+_STREAMABLE = ("Completion", "Chat", "NewResponse", "NewMessage")
 
 
 def examples(schema: str, model: str) -> dict[str, Any]:

@@ -62,7 +62,7 @@ _BATCH = _query(
     maximum=1_000,
     default=1,
 )
-_JOBS, _OPENAI, _RESPONSES = "Jobs", "OpenAI", "Responses"
+_JOBS, _OPENAI, _RESPONSES, _MESSAGES = "Jobs", "OpenAI", "Responses", "Messages"
 _BATCHES, _ALIASES = "Batches", "Aliases"
 _SERVER, _ENDPOINTS, _CONSOLE, _WORKERS = "Server", "Endpoints", "Console", "Workers"
 # In the order in which a reader meets them.
@@ -70,6 +70,8 @@ TAGS = {
     _JOBS: "RunPod's job API: queue a job, wait for it, stream its output, cancel it.",
     _OPENAI: "OpenAI's API. Any OpenAI client works with the base URL `/v1`.",
     _RESPONSES: "OpenAI's Responses API, which agents use.",
+    _MESSAGES: "Anthropic's Messages API. Its clients, such as Claude Code, work with the server's "
+    "address as base URL.",
     _BATCHES: "OpenAI's batch API: upload a file of requests, have it answered, download the "
     "answers.",
     _SERVER: "State and metrics of the server.",
@@ -293,6 +295,17 @@ OPERATIONS = {
         _ALIASES,
         can_stream=True,
         query=(_FOR_WORKER,),
+    ),
+    "/v1/messages": _openai(
+        "Create a message",
+        "Message",
+        "NewMessage",
+        tag=_MESSAGES,
+        can_stream=True,
+        description=_STREAMING,
+    ),
+    "/v1/messages/count_tokens": _openai(
+        "Count the tokens of a message's prompt", "MessageTokens", "MessagePrompt", tag=_MESSAGES
     ),
     "/system/status": Operation(
         summary="Get the state of the models",

@@ -24,6 +24,7 @@ from emulator.openapi.schemas.common import ref
 from emulator.openapi.schemas.console import console_schemas
 from emulator.openapi.schemas.faults import fault_schemas
 from emulator.openapi.schemas.jobs import job_schemas
+from emulator.openapi.schemas.messages import messages_schemas
 from emulator.openapi.schemas.openai import openai_schemas
 from emulator.openapi.schemas.responses import response_schemas
 from emulator.settings.emulator_settings import EmulatorSettings
@@ -34,6 +35,7 @@ _ERROR_SCHEMAS = {
     ErrorFormat.NAMED: "NamedError",
     ErrorFormat.RUNPOD: "JobApiError",
     ErrorFormat.PROBLEM: "Problem",
+    ErrorFormat.MESSAGES: "MessagesError",
 }
 
 _FAILURES = {
@@ -107,6 +109,7 @@ def build_description(routes: Iterable[BaseRoute], settings: EmulatorSettings) -
             "schemas": job_schemas(policy_bounds_ms)
             | openai_schemas(settings.served_models, settings.served_adapters)
             | response_schemas(settings.served_models)
+            | messages_schemas()
             | batch_schemas()
             | console_schemas()
             | (fault_schemas() if settings.faults_per_request else {})

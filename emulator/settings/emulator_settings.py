@@ -15,6 +15,7 @@ from emulator.settings.limits import ConnectionLimits, FaultRates, PolicyLimits,
 from handler.delivery.limits import PayloadLimits
 from handler.delivery.outbound_targets import OutboundPolicy, is_loopback
 from handler.input.json_values import MAX_JSON_VALUES
+from handler.models.model_name_map import CLAUDE_TO_DEFAULT, ModelNameMap, parse_name_map
 from handler.settings.worker_settings import ResultSettings
 from jobs import Limits, Policy
 
@@ -172,6 +173,14 @@ class EmulatorSettings(ResultSettings):
         False,
         description="`on`: a completions request with several prompts may be streamed. Each chunk "
         "has the `index` of its prompt.",
+    )
+    model_name_map: str = Field(
+        "",
+        description="Which model answers requests to /v1/messages whose model is not served: "
+        "pairs of a name, in which `*` stands for any text, and a served name, separated by "
+        "commas. The first pair that matches counts. Unset: the default model answers all names "
+        "that begin with `claude`.",
+        examples=["claude-haiku-*=small,claude-*=large"],
     )
     rate_limit_chat: str = Field(
         "10/minute",
@@ -416,6 +425,12 @@ class EmulatorSettings(ResultSettings):
                 )
         return value
 
+    @field_validator("model_name_map")
+    @classmethod
+    def _check_name_map(cls, value: str) -> str:
+        parse_name_map(value)
+        return value
+
     @field_validator("allowed_hosts")
     @classmethod
     def _host_names(cls, value: str) -> str:
@@ -430,6 +445,10 @@ class EmulatorSettings(ResultSettings):
     def host_check(self) -> AllowedHosts:
         """Return the check of the host names that requests are sent to."""
         return AllowedHosts(self.host, _split(self.allowed_hosts), has_keys=bool(self.keys()))
+
+    def name_map(self) -> ModelNameMap:
+        """Return the models that answer to names that are not served."""
+        return parse_name_map(self.model_name_map) if self.model_name_map else CLAUDE_TO_DEFAULT
 
     def origins(self) -> tuple[str, ...]:
         """Return the origins of `cors_origins`."""

@@ -11,6 +11,7 @@ from functools import partial
 from common.setting_error import SettingError
 from emulator.batches.service import BatchService
 from emulator.console.generation_tracker import GenerationTracker
+from emulator.messages.routes import MessagesRoutes
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_engine_metrics, build_npu_metrics
 from emulator.metrics.instruments import Metric
@@ -33,6 +34,9 @@ from handler.composition import (
     build_result_uploader,
     build_services,
 )
+from handler.messages.service import MessagesService
+from handler.models.model_name_map import ModelNameMap
+from handler.models.registry import ModelRegistry
 from handler.responses.service import ResponsesService
 from handler.responses.store import ResponseStore
 from jobs import JobStore
@@ -54,6 +58,7 @@ class EngineComponents:
     watch: EngineWatch
     openai_routes: OpenAIRoutes
     responses_routes: ResponsesRoutes
+    messages_routes: MessagesRoutes
     _load_task: asyncio.Task[None] | None = None
 
     def spawn(self) -> None:
@@ -164,7 +169,24 @@ def build_engine_components(
             max_body_bytes,
             settings.stream_interval_ms / 1000,
         ),
+        messages_routes=MessagesRoutes(
+            MessagesService(
+                services.openai, services.models, _build_name_map(settings, services.models)
+            ),
+            max_body_bytes,
+            settings.stream_interval_ms / 1000,
+        ),
     )
+
+
+def _build_name_map(settings: EmulatorSettings, models: ModelRegistry) -> ModelNameMap:
+    names = settings.name_map()
+    for model in names.models:
+        if model not in models.names:
+            raise SettingError(
+                f"MODEL_NAME_MAP: there is no model {model}, there is: {', '.join(models.names)}"
+            )
+    return names
 
 
 def _build_chat_rate_limiter(rate: str) -> ChatRateLimiter:

@@ -91,7 +91,7 @@ _SECTIONS = (
         EmulatorSettings,
         "allowed_hosts allow_no_api_key cors_origins metrics_open otel_exporter_otlp_endpoint "
         "head_timeout_s body_timeout_s read_timeout_s max_body_mb rate_limit_chat "
-        "runpod_rate_limits drain_s",
+        "runpod_rate_limits model_name_map drain_s",
         parent=ResultSettings,
         has_rest=True,
     ),

@@ -33,6 +33,9 @@ BUSY = ErrorInfo("the model loads", ErrorMapping(503, "service_unavailable_error
         ("/", ErrorFormat.OPENAI),
         ("/chat/completions", ErrorFormat.NAMED),
         ("/system/status", ErrorFormat.NAMED),
+        ("/v1/messages", ErrorFormat.MESSAGES),
+        ("/v1/messages/count_tokens", ErrorFormat.MESSAGES),
+        ("/v1/messages2", ErrorFormat.OPENAI),
     ],
 )
 def test_format_is_that_of_the_api_of_the_path(path: str, expected: ErrorFormat) -> None:
@@ -65,6 +68,14 @@ def test_format_is_that_of_the_api_of_the_path(path: str, expected: ErrorFormat)
                     "param": "tail",
                     "request_id": "r1",
                 }
+            },
+        ),
+        (
+            ErrorFormat.MESSAGES,
+            {
+                "type": "error",
+                "error": {"type": "invalid_request_error", "message": "tail must be a number"},
+                "request_id": "r1",
             },
         ),
         (

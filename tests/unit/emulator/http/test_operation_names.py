@@ -24,6 +24,8 @@ from emulator.openapi.operations import OPERATIONS
         ("/v1/models/chat/completions", "models"),
         ("/v1/files/file-1/content", "files"),
         ("/v1/batches/batch_1/cancel", "batches"),
+        ("/v1/messages", "messages"),
+        ("/v1/messages/count_tokens", "messages"),
         ("/system/status", "system"),
         ("/metrics", "metrics"),
         ("/health", "health"),

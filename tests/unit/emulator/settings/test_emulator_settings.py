@@ -51,6 +51,7 @@ def test_environment_is_read_by_plain_names(monkeypatch: pytest.MonkeyPatch) -> 
         ("FAULT_DELAY_MS", "-1"),
         ("FAULT_SEED", "x"),
         ("API_KEYS", " , "),
+        ("MODEL_NAME_MAP", "claude-*"),
         ("CORS_ORIGINS", "app.example"),
         ("CORS_ORIGINS", "https://app.example/"),
         ("CORS_ORIGINS", "https://*.example"),

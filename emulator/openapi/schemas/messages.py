@@ -1,0 +1,115 @@
+"""JSON Schemas of the bodies of Anthropic's Messages API, by their names in /openapi.json."""
+
+from __future__ import annotations
+
+from emulator.openapi.schemas.common import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Schema,
+    list_of,
+    object_of,
+    or_null,
+)
+from handler.input.sampling import MAX_INT32, MAX_STOP_CHARS, MAX_STOPS
+from handler.openai.tools import MAX_TOOLS
+
+_TEXT_BLOCK = object_of({"type": {"const": "text"}, "text": TEXT})
+_TEXTS: Schema = {"anyOf": [TEXT, list_of(_TEXT_BLOCK)]}
+_CALL = object_of(
+    {"type": {"const": "tool_use"}, "id": TEXT, "name": TEXT, "input": {"type": "object"}}
+)
+_RESULT = object_of(
+    {"type": {"const": "tool_result"}, "tool_use_id": TEXT},
+    {"content": or_null(_TEXTS), "is_error": FLAG},
+)
+_THINKING_BLOCK = object_of({"type": {"enum": ["thinking", "redacted_thinking"]}})
+_USER_BLOCKS = list_of({"anyOf": [_TEXT_BLOCK, _RESULT]})
+_ASSISTANT_BLOCKS = list_of({"anyOf": [_TEXT_BLOCK, _CALL, _THINKING_BLOCK]})
+_MESSAGE: Schema = {
+    "anyOf": [
+        object_of({"role": {"const": "user"}, "content": {"anyOf": [TEXT, _USER_BLOCKS]}}),
+        object_of(
+            {"role": {"const": "assistant"}, "content": {"anyOf": [TEXT, _ASSISTANT_BLOCKS]}}
+        ),
+        object_of({"role": {"const": "system"}, "content": _TEXTS}),
+    ]
+}
+_NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+_TOOL = object_of(
+    {"name": _NAME},
+    {
+        "type": {"enum": ["custom", None]},
+        "description": or_null(TEXT),
+        "input_schema": or_null({"type": "object", "description": "A JSON Schema."}),
+    },
+)
+_PROMPT: dict[str, Schema] = {
+    "model": or_null(TEXT),
+    "system": or_null(_TEXTS),
+    "tools": or_null(
+        list_of(_TOOL) | {"maxItems": MAX_TOOLS, "description": "Tools with different names."}
+    ),
+    "tool_choice": or_null(
+        object_of(
+            {"type": {"enum": ["auto", "any", "tool", "none"]}},
+            {"name": TEXT, "disable_parallel_tool_use": or_null(FLAG)},
+        )
+    )
+    | {"description": "`any` and `tool` need `tools`."},
+    "thinking": or_null(
+        object_of(
+            {"type": {"enum": ["enabled", "disabled", "adaptive"]}},
+            {"budget_tokens": or_null(COUNT | {"maximum": 2**31 - 1})},
+        )
+    ),
+}
+_FRACTION: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+_STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
+_PARAMETERS: dict[str, Schema] = {
+    "max_tokens": or_null({"type": "integer", "minimum": 1})
+    | {"description": "A number beyond the context is not refused."},
+    "stop_sequences": or_null(list_of(_STOP) | {"maxItems": MAX_STOPS}),
+    "stream": or_null(FLAG),
+    "temperature": or_null(_FRACTION),
+    "top_p": or_null(_FRACTION),
+    "top_k": or_null({"type": "integer", "minimum": -1, "maximum": MAX_INT32}),
+    "metadata": or_null({"type": "object"}),
+}
+
+
+def messages_schemas() -> dict[str, Schema]:
+    """Return the schemas."""
+    messages = {"messages": list_of(_MESSAGE) | {"minItems": 1}}
+    usage = object_of(
+        {
+            "input_tokens": COUNT,
+            "cache_creation_input_tokens": COUNT,
+            "cache_read_input_tokens": COUNT,
+            "output_tokens": COUNT,
+        }
+    )
+    return {
+        "NewMessage": object_of(messages, _PROMPT | _PARAMETERS),
+        "Message": object_of(
+            {
+                "id": TEXT,
+                "type": {"const": "message"},
+                "role": {"const": "assistant"},
+                "model": TEXT,
+                "content": _ASSISTANT_BLOCKS,
+                "stop_reason": TEXT,
+                "stop_sequence": or_null(TEXT),
+                "usage": usage,
+            }
+        ),
+        "MessagePrompt": object_of(messages, _PROMPT),
+        "MessageTokens": object_of({"input_tokens": COUNT}),
+        "MessagesError": object_of(
+            {
+                "type": {"const": "error"},
+                "error": object_of({"type": TEXT, "message": TEXT}),
+            },
+            {"request_id": TEXT},
+        ),
+    }

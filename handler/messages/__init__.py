@@ -1,0 +1,1 @@
+"""Anthropic's Messages API without HTTP, as a dialect of chat completions."""

@@ -1,0 +1,93 @@
+"""Encode an answer as a message of the Messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from engine import FinishReason, Usage
+from handler.generation.completed_answer import CompletedAnswer
+
+_STOP_REASONS: Mapping[FinishReason, str] = {
+    FinishReason.STOP: "end_turn",
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTENT_FILTER: "refusal",
+}
+
+
+def encode_envelope(message_id: str, model: str) -> dict[str, Any]:
+    """Return the fields of a message that are known before its first text."""
+    return {"id": message_id, "type": "message", "role": "assistant", "model": model}
+
+
+def encode_message(message_id: str, model: str, answer: CompletedAnswer) -> dict[str, Any]:
+    """Return a whole message."""
+    reply = answer.reply
+    content: list[dict[str, Any]] = []
+    if reply.reasoning:
+        block = {"thinking": reply.reasoning, "signature": create_signature(message_id)}
+        content.append({"type": "thinking", **block})
+    if answer.text:
+        content.append({"type": "text", "text": answer.text})
+    content += [
+        {
+            "type": "tool_use",
+            "id": convert_call_id(call.id),
+            "name": call.name,
+            "input": _parse_input(call.arguments),
+        }
+        for call in reply.calls
+    ]
+    return {
+        **encode_envelope(message_id, model),
+        "content": content or [{"type": "text", "text": ""}],
+        **encode_stop(answer),
+        "usage": encode_usage(answer.finish.usage),
+    }
+
+
+def encode_stop(answer: CompletedAnswer) -> dict[str, Any]:
+    """Return `stop_reason` and `stop_sequence`."""
+    finish = answer.finish
+    stop_sequence = None
+    reason = _STOP_REASONS[finish.reason]
+    if finish.reason is FinishReason.STOP:
+        if answer.reply.calls:
+            reason = "tool_use"
+        elif isinstance(finish.stop_reason, str):
+            reason, stop_sequence = "stop_sequence", finish.stop_reason
+    return {"stop_reason": reason, "stop_sequence": stop_sequence}
+
+
+def encode_usage(usage: Usage) -> dict[str, Any]:
+    """Return the token counts; `input_tokens` excludes the tokens that the cache had."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def create_signature(message_id: str) -> str:
+    """Return the signature of a thinking block: clients drop a block without one.
+
+    This server does not check it, because it leaves out the thinking of earlier turns.
+    """
+    return message_id.removeprefix("msg_")
+
+
+def convert_call_id(call_id: str) -> str:
+    """Return the id of a call with Anthropic's prefix."""
+    return f"toolu_{call_id.removeprefix('call_')}"
+
+
+def _parse_input(arguments: str) -> dict[str, Any]:
+    """Return the arguments of a call as an object, an empty one if a limit has cut them."""
+    try:
+        parsed = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
