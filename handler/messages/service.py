@@ -56,8 +56,6 @@ class MessagesService:
             )
         except InvalidRequest as error:
             raise translated.field_names.rename(error) from error
-        if chat.parameters.sampling.max_tokens == 0:
-            raise InvalidRequest("max_tokens must be at least 1, got 0", "max_tokens")
         chat.add_warnings(*translated.warnings)
         return MessagesCall(chat, model if isinstance(model, str) else chat.model)
 

@@ -73,8 +73,6 @@ class ResponsesService:
             chat = await self._openai.parse_call_async(
                 CHAT_ROUTE, request.chat_body, priority=priority
             )
-        if chat.parameters.sampling.max_tokens == 0:
-            raise InvalidRequest("max_output_tokens must be at least 1, got 0", "max_output_tokens")
         if chat.parameters.candidates != 1:
             raise InvalidRequest("n and best_of must be 1: a response has one output", "n")
         return ResponseCall(new_response_id(), request, chat)
@@ -100,7 +98,7 @@ class ResponsesService:
         """Start a streamed call and wait for its first text. Raises EngineError."""
         with _naming_parameters():
             generation = await self._openai.open_stream(call.chat)
-        # `parse` has refused the calls that have another kind of generation.
+        # A chat with one choice has no other kind: chats refuse a limit of 0 tokens.
         assert isinstance(generation, ActiveGeneration)  # noqa: S101
         return generation
 
