@@ -22,7 +22,7 @@ _FOREIGN_PREFIXES = (
 )
 # These resemble a setting of one command but are known to the local server or to RKLLM's library.
 _KNOWN_VARIABLES = frozenset(
-    {"BODY_TIMEOUT_S", "HEAD_TIMEOUT_S", "READ_TIMEOUT_S", "RKLLM_LOG_LEVEL"}
+    {"BODY_TIMEOUT_S", "HEAD_TIMEOUT_S", "MODEL_NAME_MAP", "READ_TIMEOUT_S", "RKLLM_LOG_LEVEL"}
 )
 # Users may put the program's name before a setting's name.
 _OWN_PREFIXES = ("WORKER_RKLLM_", "RKLLM_")

@@ -70,6 +70,7 @@ class Target:
             "model": "scripted",
             "file_id": "file-1",
             "batch_id": "batch-1",
+            "response_id": "resp_1",
             "route": "chat/completions",
         }
         return _PARAMETER.sub(lambda match: values[match[1]], path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx2
@@ -198,6 +199,11 @@ async def test_content_filter_is_sent_only_for_blocked_requests(
 # -- redacted -------------------------------------------------------------------------------------
 
 
+def without_numbers_of_the_server(content: str) -> str:
+    """Return JSON without ids and times, whose digits may be those of the card by chance."""
+    return re.sub(r'"(?:id|created|[a-z_]*_ms)": ?(?:"[^"]*"|[0-9.]+)', "", content)
+
+
 @pytest.mark.parametrize("route", ROUTES)
 async def test_stream_has_no_personal_data(serve: Serve, script: ScriptFactory, route: str) -> None:
     # R24
@@ -208,7 +214,8 @@ async def test_stream_has_no_personal_data(serve: Serve, script: ScriptFactory, 
     assert join_text(chunks) == answer_text(complete.json()) == REDACTED
     assert chunks[-1]["redacted"] == complete.json()["redacted"] == {"email": 1, "card": 1}
     for content in (stream, complete.content):
-        assert not [datum for datum in (b"bob", b"@exam", b"ple.com", b"1111") if datum in content]
+        text = without_numbers_of_the_server(content.decode())
+        assert not [datum for datum in ("bob", "@exam", "ple.com", "1111") if datum in text]
 
 
 async def test_job_output_has_no_personal_data(serve: Serve, script: ScriptFactory) -> None:
@@ -219,7 +226,8 @@ async def test_job_output_has_no_personal_data(serve: Serve, script: ScriptFacto
         choice = output["choices"][0]
         assert choice["text"] == "".join(choice["tokens"]) == REDACTED
         assert output["redacted"] == {"email": 1, "card": 1}
-        assert not [datum for datum in ("bob", "@exam", "1111") if datum in json.dumps(output)]
+        text = without_numbers_of_the_server(json.dumps(output))
+        assert not [datum for datum in ("bob", "@exam", "1111") if datum in text]
 
 
 # -- checked --------------------------------------------------------------------------------------
