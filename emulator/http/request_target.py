@@ -42,7 +42,10 @@ class RouteGroup(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """The API, operation and endpoint of a request; `endpoint` is None for the default one."""
+    """Which API, operation and endpoint a request is for.
+
+    `endpoint` is None if the path names none: then it is the server's default endpoint.
+    """
 
     group: RouteGroup
     operation: str

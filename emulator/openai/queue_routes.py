@@ -42,7 +42,8 @@ class QueuedOpenAIRoutes:
 
     As on RunPod, every call goes to the worker, even to a route that this server does not have:
     only the worker knows its own routes. The models of the local worker are listed without a job,
-    because it cannot run one while it is busy or loading. `service` is None if there is none.
+    because the local worker cannot run a job while it is busy or loading. `service` answers for the
+    local worker; it is None on a server without one.
     """
 
     def __init__(

@@ -169,7 +169,10 @@ def _find_error(value: Any) -> ErrorInfo | None:
 
 
 def _read_error(value: Mapping[str, Any], text: str) -> ErrorInfo:
-    """Convert a worker's error object; `text` is the message if the object has none."""
+    """Return the error that a worker's error object describes.
+
+    `text` becomes the message if the object has no message.
+    """
     inner = value.get("error")
     if isinstance(inner, str):
         inner = {"message": inner}

@@ -22,7 +22,7 @@ _IDLE_EXPIRY_S = 10.0
 # A worker's report that it no longer has a job is acted on after this delay. By then a second
 # worker of the same name, which may have sent the report, has been noticed.
 _MISSING_CONFIRM_S = 1.5
-# How long a worker is shown as unhealthy after its report or its failed start.
+# How long a worker is shown as unhealthy after it has reported that, or has failed to start.
 _UNHEALTHY_EXPIRY_S = 120.0
 _MAX_UNHEALTHY = 100
 _MAX_REASON_CHARS = 300
@@ -147,7 +147,7 @@ class WorkerRegistry:
         self._count_local_slots[endpoint] = count_slots
 
     def local_status(self, endpoint: str) -> str | None:
-        """Return the status of the local worker of an endpoint; None if it has none."""
+        """Return the status of an endpoint's local worker; None if the endpoint has none."""
         count_slots = self._count_local_slots.get(endpoint)
         if count_slots is None:
             return None
