@@ -313,14 +313,35 @@ async def test_runtime_that_ignores_an_abort_is_detected(rkllm_of: RkllmMaker) -
         n_batch=2,
         stall_timeout_s=0.3 * PATIENCE,
         abort_grace_s=0.3 * PATIENCE,
+        neighbour_grace_s=0.5 * PATIENCE,
     )
     lost = await asyncio.gather(
         *(ask(engine, (66, number)) for number in (1, 2)), return_exceptions=True
     )
-    # A request that waited for the next run fails with the process.
+    # A request that came too late for the first run fails with the process.
     kinds = {type(each) for each in lost}
     assert EngineStalled in kinds <= {EngineStalled, EngineCrashed}
     await wait_until(lambda: engine.restarts == 1)
+    assert (await ask(engine, (5, 9)))[0] == expected_text((5, 9), 9)
+
+
+@only_processes
+async def test_request_waiting_for_a_run_that_hangs_fails_after_the_drain(
+    rkllm_of: RkllmMaker,
+) -> None:
+    engine = rkllm_of(
+        f'answer when="66"\n  say "x"\n  hang\n  abort ignored\n{COUNT}',
+        n_batch=2,
+        stall_timeout_s=0.3 * PATIENCE,
+        abort_grace_s=0.3 * PATIENCE,
+        neighbour_grace_s=0.5 * PATIENCE,
+    )
+    async with await engine.generate(request((66, 1))) as first:
+        await first_text(first)
+        with pytest.raises(EngineCrashed):
+            await ask(engine, (5, 9))
+        with pytest.raises(EngineStalled):
+            await read(first)
     assert (await ask(engine, (5, 9)))[0] == expected_text((5, 9), 9)
 
 
