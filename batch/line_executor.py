@@ -16,11 +16,11 @@ import orjson
 from batch.input.line import BadLine, Line
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineRestarting
+from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 from handler.composition import Services
 from handler.errors import HandlerError, InvalidRequest, error_info
 from handler.generation.offload import check_body
 from handler.job.job_result import Interruption
-from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
 logger = logging.getLogger(__name__)
 

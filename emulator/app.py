@@ -10,6 +10,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from emulator.apis.openai.no_engine_routes import NoEngineRoutes
+from emulator.apis.openai.queue_routes import on_call_failed
+from emulator.apis.openai.worker_output import CallFailed
 from emulator.batches.file_storage import InsufficientStorage
 from emulator.batches.service import handle_insufficient_storage
 from emulator.console.pages import PageRoutes
@@ -18,9 +21,6 @@ from emulator.http.responses import error_response, on_error, on_http_error
 from emulator.metrics.route import MetricsRoute
 from emulator.middleware.faults.routes import FaultRoutes
 from emulator.middleware.stack import build_middleware
-from emulator.openai.no_engine_routes import NoEngineRoutes
-from emulator.openai.queue_routes import on_call_failed
-from emulator.openai.worker_output import CallFailed
 from emulator.openapi.routes import DocsRoutes
 from emulator.startup.components import Components
 from engine.errors import EngineError

@@ -69,7 +69,7 @@ TemplateMode = Literal["auto", "on", "off"]
 class SamplingParams:
     """How to choose tokens and when to stop; the fields have OpenAI's and vLLM's meanings.
 
-    The values must be valid: `handler.input` and `handler.openai` refuse invalid ones with a
+    The values must be valid: `handler.input` and `handler.apis.openai` refuse invalid ones with a
     message that names the field. `temperature` 0 is greedy; `top_k` -1 allows all tokens; `seed`
     None is random; `max_tokens` None runs to the end of the context. Before `min_tokens` neither
     an end token nor anything in `stop` or `stop_token_ids` ends the answer. `allowed_token_ids`

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from common.setting_error import SettingError
 from common.value_description import describe_value
 from engine import AnyEngine, engines_by_model
+from handler.apis.openai.service import OpenAIService
 from handler.delivery.bucket import Bucket, check_name, check_secret, check_url
 from handler.delivery.limits import PayloadLimits
 from handler.delivery.outbound_targets import OutboundPolicy
@@ -24,7 +25,6 @@ from handler.generation.active_generation import ActiveGeneration
 from handler.input.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.job.job_handler import JobHandler
 from handler.models.registry import ModelRegistry
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from handler.settings.shared_settings import Settings
 from handler.settings.unused_settings import find_ineffective_settings, find_misspelled_settings

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from common.value_description import describe_value
+from handler.apis.openai.body_keys import CALL_LINE_KEYS
 from handler.input.job_keys import find_job_warnings
 from handler.input.json_values import MAX_JSON_VALUES, has_more_values, parse_json
-from handler.openai.body_keys import CALL_LINE_KEYS
 
 # OpenAI's limit for metadata values. The id is only copied into the answer.
 MAX_ID_CHARS = 512

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import emulator.__main__
-import emulator.openai.routes
+import emulator.apis.openai.routes
 from benchmarks.client import HOST
 from common.process_utils import die_with_parent
 from engine.hooks import EngineEvent, RequestEnded
+from handler.apis.openai.call import OpenAICall
+from handler.apis.openai.events import DONE
 from handler.generation.active_generation import ActiveGeneration
-from handler.openai.call import OpenAICall
-from handler.openai.events import DONE
 
 _ABORTS_FLAG = "--tell-aborts="
 
@@ -29,7 +29,7 @@ _ABORTS_FLAG = "--tell-aborts="
 async def event_per_token(
     call: OpenAICall, running: ActiveGeneration, interval_s: float = 0.0
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events of `handler.openai.events.stream_events`, with one event per token."""
+    """Yield the events of `handler.apis.openai.events.stream_events`, with one event per token."""
     opening = call.encode_opening(running.created)
     async for batch in running.batches(interval_s):
         yield opening + b"".join([call.encode_delta([delta]) for delta in batch])
@@ -61,7 +61,7 @@ def main() -> int:
     port, parent, *flags = sys.argv[1:]
     die_with_parent(int(parent))
     if "--event-per-token" in flags:
-        routes: Any = emulator.openai.routes
+        routes: Any = emulator.apis.openai.routes
         routes.stream_events = event_per_token
     for flag in flags:
         if flag.startswith(_ABORTS_FLAG):

@@ -8,7 +8,7 @@ from pathlib import Path
 from batch.input.line import BadLine, Line
 from batch.input.scan import MAX_LISTED_PROBLEMS, InputSummary, scan_input
 from batch.input.source import LineSource
-from handler.openai.service import EMBEDDINGS, ENDPOINT_SPECS
+from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS
 
 ENDPOINTS = (*ENDPOINT_SPECS, EMBEDDINGS)
 # OpenAI's limit, for all lines of a file together.

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from emulator.openapi.schemas.common import Schema, fields_of
 from emulator.settings.emulator_settings import EmulatorSettings
 from engine import Capabilities, SamplingParams
+from handler.apis.openai.parameters import ChatInput, CompletionInput
 from handler.input.options import OptionsInput
 from handler.input.sampling import JOB_DEFAULTS, SamplingDefaults, SamplingInput
-from handler.openai.parameters import ChatInput, CompletionInput
 
 # Has a value for each parameter that some engine does not support, to find those of this engine.
 _PROBE = SamplingParams(

@@ -10,8 +10,8 @@ import orjson
 from emulator.console import job_view
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
+from handler.apis.openai.events import escape_line_separators
 from handler.generation.active_generation import ActiveGeneration
-from handler.openai.events import escape_line_separators
 from jobs import Job, JobStatus, JobStore
 
 # Deltas are polled, so that a generation without a reader costs nothing. The interval is that of a

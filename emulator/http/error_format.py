@@ -9,8 +9,8 @@ from typing import Any
 from starlette.types import Scope
 
 from emulator.http.request_target import ORACLE_SEGMENTS, WORKER_LIST, RouteGroup, classify
+from handler.apis.messages.errors import encode_error
 from handler.errors import ErrorInfo
-from handler.messages.errors import encode_error
 
 # Where Anthropic's Messages API begins.
 MESSAGES_PATH = "/v1/messages"

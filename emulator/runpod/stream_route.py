@@ -15,8 +15,8 @@ from emulator.http.responses import JSON
 from emulator.http.sse import SSEResponse
 from emulator.runpod import job_response
 from emulator.runpod.stream_end import explain_drained, explain_end
+from handler.apis.openai.events import escape_line_separators
 from handler.errors import InvalidRequest, NotFound
-from handler.openai.events import escape_line_separators
 from jobs import Chunk, Job, JobStore
 
 # The id of the last event. An EventSource reconnects with this id, and a 204 makes it stop.

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.reload import CodeWatch
@@ -22,7 +23,6 @@ from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_job_metrics
 from emulator.metrics.instruments import Metric
 from emulator.middleware.faults.rules import FaultRules
-from emulator.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.job_log import log_ended, log_started
 from emulator.runpod.job_response import is_managed, worker_key, worker_name

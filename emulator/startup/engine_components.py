@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from common.setting_error import SettingError
+from emulator.apis.messages.routes import MessagesRoutes
+from emulator.apis.openai.chat_rate_limit import ChatRateLimiter
+from emulator.apis.openai.routes import OpenAIRoutes
+from emulator.apis.openai.system_status import RequestStatistics, SystemStatus
+from emulator.apis.openai.tokenize_routes import TokenizeRoutes
+from emulator.apis.responses.routes import ResponsesRoutes
 from emulator.batches.service import BatchService
 from emulator.console.generation_tracker import GenerationTracker
-from emulator.messages.routes import MessagesRoutes
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_engine_metrics, build_npu_metrics
 from emulator.metrics.instruments import Metric
 from emulator.metrics.validator import InstrumentedValidator
-from emulator.openai.chat_rate_limit import ChatRateLimiter
-from emulator.openai.routes import OpenAIRoutes
-from emulator.openai.system_status import RequestStatistics, SystemStatus
-from emulator.openai.tokenize_routes import TokenizeRoutes
-from emulator.responses.routes import ResponsesRoutes
 from emulator.runpod.local_worker import LocalWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.server.engine_watch import EngineWatch
@@ -28,17 +28,17 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tracing.setup import Tracing
 from engine import AnyEngine, Engine, engines_by_model
 from engine.errors import EngineError
+from handler.apis.messages.service import MessagesService
+from handler.apis.responses.service import ResponsesService
+from handler.apis.responses.store import ResponseStore
 from handler.composition import (
     Services,
     ValidationSetup,
     build_result_uploader,
     build_services,
 )
-from handler.messages.service import MessagesService
 from handler.models.model_name_map import ModelNameMap
 from handler.models.registry import ModelRegistry
-from handler.responses.service import ResponsesService
-from handler.responses.store import ResponseStore
 from jobs import JobStore
 
 logger = logging.getLogger(__name__)

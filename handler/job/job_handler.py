@@ -14,6 +14,7 @@ import orjson
 from common.value_description import describe_value
 from engine import Slot
 from engine.request import TemplateMode
+from handler.apis.openai.service import OpenAIService
 from handler.delivery import limits
 from handler.delivery.results import ResultDelivery, ResultUploader
 from handler.errors import ErrorInfo, ResultTooLarge, error_info
@@ -23,7 +24,6 @@ from handler.input.request import JobRequest, OpenAIRequest, TextRequest, parse_
 from handler.job.job_output import OutputGenerator
 from handler.job.job_result import Interruption, JobResult, find_interruption
 from handler.models.registry import ModelRegistry
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)

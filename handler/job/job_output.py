@@ -7,11 +7,11 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from engine import Delta, Slot
+from handler.apis.openai.events import stream_events
+from handler.apis.openai.service import OpenAIService
 from handler.delivery import limits
 from handler.input.request import OpenAIRequest, TextRequest
 from handler.models.registry import ModelRegistry
-from handler.openai.events import stream_events
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from handler.response import encode_answer, encode_partial
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from common.value_description import describe_value
 from engine import EngineState
+from handler.apis.openai.models import model_not_found
 from handler.errors import InvalidRequest
-from handler.openai.models import model_not_found
 from handler.pipeline import Pipeline
 
 

@@ -20,8 +20,8 @@ import pytest_asyncio
 from openai.types.chat import ChatCompletion, ChatCompletionMessageFunctionToolCall
 
 from engine import BackendConfig, Engine, EngineConfig
-from handler.openai.events import stream_events
-from handler.openai.service import OpenAIService
+from handler.apis.openai.events import stream_events
+from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 
 from engine import BackendConfig, Engine, EngineConfig
+from handler.apis.openai.service import OpenAIService
 from handler.job.job_handler import JobHandler
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
-from tests.unit.handler.openai.calls import CHAT, COMPLETIONS, complete, complete_streamed
-from tests.unit.handler.openai.reading import Choice, ReadResponse
+from tests.unit.handler.apis.openai.calls import CHAT, COMPLETIONS, complete, complete_streamed
+from tests.unit.handler.apis.openai.reading import Choice, ReadResponse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

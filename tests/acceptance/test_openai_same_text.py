@@ -19,8 +19,8 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from tests.fake_rkllm import build, write_script
 from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.emulator.serving import run_server
-from tests.unit.handler.openai import reading
-from tests.unit.handler.openai.reading import ReadResponse
+from tests.unit.handler.apis.openai import reading
+from tests.unit.handler.apis.openai.reading import ReadResponse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

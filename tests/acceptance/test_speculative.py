@@ -9,12 +9,12 @@ import pytest
 
 from engine import Engine
 from engine.errors import ModelLoadFailed
-from handler.openai.dialect import OVMS
-from handler.openai.service import OpenAIService
+from handler.apis.openai.dialect import OVMS
+from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from handler.settings.shared_settings import Settings
 from tests.conftest import EngineFactory
-from tests.unit.handler.openai.calls import COMPLETIONS, complete, complete_streamed
+from tests.unit.handler.apis.openai.calls import COMPLETIONS, complete, complete_streamed
 
 PROMPTS = ["The capital of France is", "def fibonacci(n):"]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

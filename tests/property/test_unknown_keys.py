@@ -7,9 +7,9 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
+from handler.apis.openai.body_keys import BODY_KEYS, CALL_LINE_KEYS, DETOKENIZE_KEYS, TOKENIZE_KEYS
 from handler.input.job_keys import INPUT_KEYS, JOB_KEYS, POLICY_KEYS, SAMPLING_KEYS
 from handler.input.unknown_keys import KnownKeys
-from handler.openai.body_keys import BODY_KEYS, CALL_LINE_KEYS, DETOKENIZE_KEYS, TOKENIZE_KEYS
 
 OBJECTS = (
     *(JOB_KEYS, POLICY_KEYS, INPUT_KEYS, SAMPLING_KEYS),

@@ -14,8 +14,8 @@ from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.model_capabilities import build_capabilities as rkllm
 from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities
+from handler.apis.openai.embeddings import EmbeddingsInput
 from handler.input.parameter_names import IGNORED
-from handler.openai.embeddings import EmbeddingsInput
 from tools.docs.support_matrix import ADAPTERS, Engines, Matrix, dialect_table, in_markdown
 from tools.docs.support_probes import CHAT, COMPLETIONS
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from engine import Capabilities
 from engine.errors import UnsupportedParameter
+from handler.apis.openai import chat, completions
+from handler.apis.openai.call import OpenAICall
+from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
+from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.errors import InvalidRequest, ModelNotFound
-from handler.openai import chat, completions
-from handler.openai.call import OpenAICall
-from handler.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
-from handler.openai.endpoint_spec import EndpointSpec
 from tools.docs.support_probes import CHAT, COMPLETIONS, PROBES, Probe
 
 # The capabilities by engine and by configuration; the first one is the default and has no name.

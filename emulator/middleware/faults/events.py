@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from emulator.middleware.faults.parser import Faults
+from handler.apis.openai.dialect import OPENAI, Dialect
+from handler.apis.openai.events import DONE, error_event
 from handler.errors import ErrorInfo, ErrorMapping
-from handler.openai.dialect import OPENAI, Dialect
-from handler.openai.events import DONE, error_event
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_SEPARATORS = "\u0085\u2028\u2029"

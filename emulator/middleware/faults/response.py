@@ -26,8 +26,8 @@ from emulator.middleware.faults.events import (
     Write,
 )
 from emulator.middleware.faults.parser import Faults
+from handler.apis.openai.dialect import OPENAI, ORACLE
 from handler.errors import ErrorInfo, ErrorMapping
-from handler.openai.dialect import OPENAI, ORACLE
 
 _HTML_502 = (
     "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n"

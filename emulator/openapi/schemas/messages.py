@@ -11,8 +11,8 @@ from emulator.openapi.schemas.common import (
     object_of,
     or_null,
 )
+from handler.apis.openai.tools import MAX_TOOLS
 from handler.input.sampling import MAX_INT32, MAX_STOP_CHARS, MAX_STOPS
-from handler.openai.tools import MAX_TOOLS
 
 _TEXT_BLOCK = object_of({"type": {"const": "text"}, "text": TEXT})
 _TEXTS: Schema = {"anyOf": [TEXT, list_of(_TEXT_BLOCK)]}

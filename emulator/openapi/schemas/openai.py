@@ -15,12 +15,12 @@ from emulator.openapi.schemas.common import (
     or_null,
     ref,
 )
+from handler.apis.openai.chat import REASONING_EFFORTS
+from handler.apis.openai.embeddings import EmbeddingsInput
+from handler.apis.openai.parameters import ChatInput, CompletionInput, OpenAIInput
+from handler.apis.openai.tools import MAX_TOOLS
 from handler.input.options import OptionsInput
 from handler.input.sampling import MAX_TOKEN_ID
-from handler.openai.chat import REASONING_EFFORTS
-from handler.openai.embeddings import EmbeddingsInput
-from handler.openai.parameters import ChatInput, CompletionInput, OpenAIInput
-from handler.openai.tools import MAX_TOOLS
 
 _TOKEN: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}
 _NOT_EMPTY: Schema = {"type": "string", "minLength": 1}

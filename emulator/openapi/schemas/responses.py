@@ -13,10 +13,10 @@ from emulator.openapi.schemas.common import (
     object_of,
     or_null,
 )
-from handler.openai.chat import REASONING_EFFORTS
-from handler.responses.input_items import MAX_ITEMS
-from handler.responses.request import MAX_METADATA
-from handler.responses.tools import MAX_TOOLS
+from handler.apis.openai.chat import REASONING_EFFORTS
+from handler.apis.responses.input_items import MAX_ITEMS
+from handler.apis.responses.request import MAX_METADATA
+from handler.apis.responses.tools import MAX_TOOLS
 
 _PARTS = list_of(object_of({"type": {"const": "input_text"}, "text": TEXT}))
 _ITEM: Schema = {

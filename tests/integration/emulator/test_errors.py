@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from engine import EngineState
 from engine.hooks import RequestQueued, RequestStarted
+from handler.apis.openai.service import OpenAIService
 from handler.errors import OPENAI_CODES
 from handler.models.model_list import ModelEntry
-from handler.openai.service import OpenAIService
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
 from tests.integration.emulator.serving import RawConnection, Server, build_request_head

@@ -10,8 +10,8 @@ import pytest
 from openai import AsyncOpenAI
 
 import emulator.startup.engine_components
+from emulator.apis.openai.routes import OpenAIRoutes
 from emulator.http.sse import KEEP_ALIVE
-from emulator.openai.routes import OpenAIRoutes
 from engine.hooks import RequestEnded
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve

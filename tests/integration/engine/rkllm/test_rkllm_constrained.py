@@ -16,8 +16,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from engine import Engine, FinishReason
 from engine.errors import RequestRejected
-from handler.openai.events import stream_events
-from handler.openai.service import OpenAIService
+from handler.apis.openai.events import stream_events
+from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer

@@ -26,8 +26,8 @@ from engine.errors import (
     UnsupportedParameter,
 )
 from engine.request import RenderedPrompt
+from handler.apis.openai.service import OpenAIService
 from handler.errors import InvalidRequest, ModelNotFound
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer

@@ -11,8 +11,8 @@ import pytest
 from engine import Engine
 from engine.backends.rkllm.abi.abi import Abi
 from engine.errors import ModelLoadFailed, UnsupportedParameter
+from handler.apis.openai.service import OpenAIService
 from handler.errors import ModelNotFound, error_info
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import read_log
 from tests.integration.engine.rkllm.conftest import RkllmMaker

@@ -24,7 +24,7 @@ from engine.errors import (
     ModelLoadFailed,
     UnsupportedParameter,
 )
-from handler.openai.service import OpenAIService
+from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.tokenizer import write_tokenizer

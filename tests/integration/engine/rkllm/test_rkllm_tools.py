@@ -15,10 +15,10 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from engine.errors import RequestRejected
+from handler.apis.openai.events import stream_events
+from handler.apis.openai.service import OpenAIService
 from handler.errors import error_info
 from handler.input.options import NO_DEFAULTS
-from handler.openai.events import stream_events
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import quoted
 from tests.fake_rkllm.tokenizer import CHATML, text_of, write_tokenizer

@@ -19,8 +19,8 @@ from emulator.openapi.spec import build_description, openapi_path
 from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.startup.components import build_components
 from engine import Engine
+from handler.apis.openai.service import OpenAIService
 from handler.errors import HandlerError
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 
 ROUTES = {"Completion": "/v1/completions", "Chat": "/v1/chat/completions"}

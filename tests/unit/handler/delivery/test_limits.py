@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Delta, TokenLogprob
+from handler.apis.openai.call import OpenAICall
+from handler.apis.openai.chat import CHAT
+from handler.apis.openai.completions import COMPLETIONS
+from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.delivery import limits
 from handler.errors import ResultTooLarge
-from handler.openai.call import OpenAICall
-from handler.openai.chat import CHAT
-from handler.openai.completions import COMPLETIONS
-from handler.openai.endpoint_spec import EndpointSpec
 from handler.response import encode_partial
 
 

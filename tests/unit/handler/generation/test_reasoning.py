@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from engine import Chat
+from handler.apis.openai.events import stream_events
+from handler.apis.openai.service import OpenAIService
+from handler.apis.openai.tools import read_tools
 from handler.errors import InvalidRequest
 from handler.job.job_handler import JobHandler
-from handler.openai.events import stream_events
-from handler.openai.service import OpenAIService
-from handler.openai.tools import read_tools
 from handler.pipeline import Pipeline
 from tests.unit.handler.conftest import PipelineFactory
 from validation.rules import DEFAULT_RULES

@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
+from handler.apis.openai.events import stream_events
+from handler.apis.openai.service import OpenAIService
 from handler.errors import InvalidRequest
 from handler.generation.reasoning_budget import BUDGET_KEYS, read_reasoning_budget
 from handler.job.job_handler import JobHandler
-from handler.openai.events import stream_events
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.unit.handler.conftest import PipelineFactory
 

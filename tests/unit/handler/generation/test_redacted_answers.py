@@ -12,15 +12,15 @@ import pytest
 
 from engine import Chat, GenerationRequest, Message, SamplingParams
 from engine.errors import BackendFailed
+from handler.apis.openai.events import stream_events
+from handler.apis.openai.service import OpenAIService
 from handler.input.options import OptionsInput, OptionsReader
 from handler.input.request import TextRequest
 from handler.job.job_handler import JobHandler
-from handler.openai.events import stream_events
-from handler.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.conftest import SMALL_RULES
+from tests.unit.handler.apis.openai.calls import complete, complete_streamed
 from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RunRecorder
-from tests.unit.handler.openai.calls import complete, complete_streamed
 from validation import Subject, Validator
 from validation.rules_validator import RulesValidator
 

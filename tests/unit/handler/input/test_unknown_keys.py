@@ -6,14 +6,14 @@ import time
 
 import pytest
 
+from handler.apis.openai.body_keys import BODY_KEYS, TOKENIZE_KEYS
+from handler.apis.openai.completions import COMPLETIONS
+from handler.apis.openai.parameters import ChatInput, CompletionInput
 from handler.errors import InvalidRequest
 from handler.input.job_keys import INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.input.parameter_names import IGNORED, NEUTRAL
 from handler.input.request import OpenAIRequest, TextRequest, parse_job
 from handler.input.unknown_keys import MAX_COMPARED_KEYS, MAX_READ_KEYS, KnownKeys
-from handler.openai.body_keys import BODY_KEYS, TOKENIZE_KEYS
-from handler.openai.completions import COMPLETIONS
-from handler.openai.parameters import ChatInput, CompletionInput
 from tools.docs.support_matrix import create_call
 
 KNOWN = KnownKeys(

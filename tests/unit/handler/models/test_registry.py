@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from engine import EngineState
+from handler.apis.openai.service import EMBEDDINGS, MODELS, OpenAIService
 from handler.errors import InvalidRequest, ModelNotFound
 from handler.generation.active_generation import ActiveGeneration
 from handler.job.job_handler import JobHandler
 from handler.models.registry import ModelRegistry
-from handler.openai.service import EMBEDDINGS, MODELS, OpenAIService
 from handler.pipeline import Pipeline
 from tests.unit.handler.conftest import PipelineFactory
 

@@ -33,7 +33,7 @@ def worker() -> ModuleType:
 def test_nothing_else_needs_the_sdk_nor_the_client_of_buckets_at_the_start() -> None:
     program = (
         "import sys, handler.__main__, handler.job.job_handler, handler.worker.local, "
-        "handler.openai.service; "
+        "handler.apis.openai.service; "
         "sys.exit(bool(sys.modules.keys() & {'runpod', 'boto3', 'botocore'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=30, check=False)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from engine import Capabilities
+from handler.apis.openai.call import OpenAICall
+from handler.apis.openai.dialect import OVMS, Dialect
 from handler.input.parameter_names import IGNORED
-from handler.openai.call import OpenAICall
-from handler.openai.dialect import OVMS, Dialect
 from tools.docs.openai import DIALECT_LABELS, engines
 from tools.docs.support_matrix import ENDPOINTS, Matrix, create_call, dialect_table
 from tools.docs.support_probes import BOTH, CHAT, COMPLETIONS, PROBES, Probe

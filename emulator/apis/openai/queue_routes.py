@@ -1,0 +1,216 @@
+"""Serve `/v2/{endpoint}/openai/v1/*`: the OpenAI API of an endpoint, through its job queue.
+
+As on RunPod, a call becomes a job whose input is `{"openai_route": …, "openai_input": …}`. The
+local worker or an SDK worker runs it, and its output becomes the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from common.value_description import describe_value
+from emulator.apis.openai.queued_call import QueuedCall
+from emulator.apis.openai.worker_output import CallFailed, read_body
+from emulator.http.disconnect import while_connected
+from emulator.http.request_body import read_json
+from emulator.http.responses import JSON, error_response
+from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, ShutdownState
+from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
+from emulator.runpod.client_routes import read_wait_s
+from emulator.runpod.job_request import parse_job
+from emulator.settings.emulator_settings import EmulatorSettings
+from handler.apis.openai.events import DONE, error_event
+from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
+from handler.errors import ModelNotFound, error_info
+from jobs import Job, JobStore, StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "/v2/{endpoint}/openai"
+
+
+class QueuedOpenAIRoutes:
+    """Submits calls as jobs and returns their output.
+
+    As on RunPod, every call goes to the worker, even to a route that this server does not have:
+    only the worker knows its own routes. The models of the local worker are listed without a job,
+    because the local worker cannot run a job while it is busy or loading. `service` answers for the
+    local worker; it is None on a server without one.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        service: OpenAIService | None,
+        shutdown: ShutdownState,
+        settings: EmulatorSettings,
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
+        self._store = store
+        # That of the local worker, whose models are listed without a job.
+        self._local_service = service if settings.local_worker else None
+        self._shutdown = shutdown
+        self._policy = settings.policy_limits()
+        self._max_body_bytes = int(settings.max_body_mb * 1e6)
+        self._local_endpoint = settings.endpoint_id
+        self._keep_alive_s = keep_alive_s
+        self._cancellations: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> list[Route]:
+        """Return the routes to mount."""
+        models = PREFIX + MODELS
+        post_paths = [*ENDPOINT_SPECS, EMBEDDINGS, "/v1/{route:path}"]
+        return [
+            Route(models, self._list_models, methods=["GET"]),
+            Route(f"{models}/{{model:path}}", self._get_model, methods=["GET"]),
+            *[Route(PREFIX + path, self._call_worker, methods=["POST"]) for path in post_paths],
+            Route(f"{PREFIX}/v1/{{route:path}}", self._forward, methods=["GET", "DELETE"]),
+        ]
+
+    async def close(self) -> None:
+        """Wait until the jobs of disconnected clients are cancelled."""
+        if self._cancellations:
+            await asyncio.wait(self._cancellations)
+
+    async def _call_worker(self, request: Request) -> Response | SSEResponse:
+        body = await read_json(request, self._max_body_bytes)
+        job_input = {"openai_route": _route_of(request), "openai_input": body}
+        if body.get("stream") is True:
+            return await self._stream_call(request, job_input)
+        return JSON(await self._complete_call(request, job_input))
+
+    async def _forward(self, request: Request) -> Response:
+        """Pass on a GET or DELETE in the two forms that RunPod's vLLM worker reads."""
+        route = _route_of(request)
+        if request.url.query:
+            route += f"?{request.url.query}"
+        job_input: dict[str, Any] = {"openai_route": route, "openai_input": {}}
+        if request.method != "GET":
+            job_input = {"route": route, "body": None, "method": request.method}
+        return JSON(await self._complete_call(request, job_input))
+
+    async def _list_models(self, request: Request) -> Response:
+        return JSON(await self._read_model_list(request))
+
+    async def _get_model(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        if not name:
+            # Model names may contain slashes, so this route also matches `/models/`.
+            return RedirectResponse(request.url.path.rstrip("/"))
+        service = self._service_of(request)
+        if service is not None:
+            return JSON(service.get_model(name))
+        model_list = await self._read_model_list(request)
+        models = [each for each in model_list.get("data") or () if isinstance(each, dict)]
+        for model in models:
+            if model.get("id") == name:
+                return JSON(model)
+        names = [str(each.get("id")) for each in models]
+        raise ModelNotFound(
+            f"the model {describe_value(name)} does not exist, there is: {', '.join(names)}",
+            "model",
+            {"available_models": names},
+        )
+
+    async def _read_model_list(self, request: Request) -> dict[str, Any]:
+        service = self._service_of(request)
+        if service is not None:
+            return service.list_models()
+        # An empty input means GET: a job has no HTTP method.
+        return await self._complete_call(request, {"openai_route": MODELS, "openai_input": {}})
+
+    def _service_of(self, request: Request) -> OpenAIService | None:
+        is_local = request.path_params["endpoint"] == self._local_endpoint
+        return self._local_service if is_local else None
+
+    async def _complete_call(self, request: Request, job_input: dict[str, Any]) -> dict[str, Any]:
+        call = await self._submit(request, job_input)
+        try:
+            job = await while_connected(request.receive, call.wait_until_completed())
+        finally:
+            call.detach()
+        output = orjson.loads(job.output) if job.output is not None else None
+        if output == []:
+            # A generator handler without `return_aggregate_stream` has its output in chunks only.
+            output = [
+                orjson.loads(chunk.value)
+                for chunk in await self._store.read_chunks(job.id, (0, 0), 0)
+            ]
+        return read_body(output)
+
+    async def _stream_call(self, request: Request, job_input: dict[str, Any]) -> SSEResponse:
+        call = await self._submit(request, job_input)
+        try:
+            # An error before the first event is sent as an HTTP error.
+            first_events = await while_connected(request.receive, call.next_events())
+        except BaseException:
+            call.detach()
+            raise
+        closing_event = error_event(SHUTTING_DOWN_ERROR) + DONE
+        return SSEResponse(
+            _stream_events(call, first_events), call.detach, closing_event, self._keep_alive_s
+        )
+
+    async def _submit(self, request: Request, job_input: dict[str, Any]) -> QueuedCall:
+        """Queue a call as a synchronous job, like /runsync; `job_input` is the job's input.
+
+        Raises:
+            InvalidRequest: the body or the query is wrong.
+            StoreFull: the store has no room for another job.
+            StoreUnavailable: the job cannot be written.
+        """
+        wait_s = read_wait_s(request)
+        job_body = {"input": job_input}
+        endpoint = request.path_params["endpoint"]
+        job = await self._store.enqueue(parse_job(job_body, endpoint, self._policy, sync=True))
+        # For the request's log line.
+        request.path_params["job_id"] = job.id
+        return QueuedCall(self._store, job, self._shutdown, wait_s, self._on_detach)
+
+    def _on_detach(self, job: Job, is_finished: bool) -> None:
+        if is_finished:
+            return
+        task = asyncio.create_task(self._cancel_job(job.id))
+        self._cancellations.add(task)
+        task.add_done_callback(self._cancellations.discard)
+
+    async def _cancel_job(self, job_id: str) -> None:
+        try:
+            await self._store.cancel(job_id)
+        except StoreUnavailable as error:
+            logger.warning(
+                "job %s of a disconnected client could not be cancelled: %s",
+                job_id,
+                error,
+                extra={"job_id": job_id},
+            )
+
+
+def _route_of(request: Request) -> str:
+    return "/v1/" + str(request.scope["path"]).partition("/openai/v1/")[2]
+
+
+async def _stream_events(call: QueuedCall, first_events: bytes) -> AsyncGenerator[bytes, None]:
+    yield first_events
+    try:
+        while not call.done:
+            yield await call.next_events()
+    except CallFailed as failed:
+        yield error_event(failed.info) + DONE
+    except Exception as error:
+        # Any error: a stream that ends without one looks like a complete answer to some clients.
+        yield error_event(error_info(error)) + DONE
+
+
+async def on_call_failed(request: Request, error: Exception) -> Response:
+    """Return the error response of a call whose job has no usable output."""
+    info = error.info if isinstance(error, CallFailed) else error_info(error)
+    return error_response(info, request.scope)

@@ -1,0 +1,83 @@
+"""Serve `/tokenize` and `/detokenize`, in the format of vLLM's server."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from common.value_description import describe_value
+from emulator.http.request_body import read_json
+from emulator.http.responses import JSON
+from engine import Chat, Engine
+from handler.apis.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
+from handler.errors import InvalidRequest
+from handler.generation.offload import check_body
+from handler.input.messages import check_text, read_messages
+from handler.input.sampling import check_token_count, read_token_ids
+from handler.models.registry import ModelRegistry
+
+logger = logging.getLogger(__name__)
+
+
+class TokenizeRoutes:
+    """Converts between text and token ids with a model's engine; has no state between requests."""
+
+    def __init__(self, models: ModelRegistry, max_body_bytes: int) -> None:
+        self._models = models
+        self._max_body_bytes = max_body_bytes
+
+    def routes(self) -> list[Route]:
+        """Return the routes to mount."""
+        return [
+            Route("/tokenize", self._tokenize, methods=["POST"]),
+            Route("/detokenize", self._detokenize, methods=["POST"]),
+        ]
+
+    async def _tokenize(self, request: Request) -> Response:
+        body = await read_json(request, self._max_body_bytes)
+        engine = self._models.find_for_body(body).engine
+        tokens = await engine.tokenize(await self._read_text(body, engine))
+        capabilities = await engine.ready()
+        return _create_response(
+            {
+                "count": len(tokens),
+                "max_model_len": capabilities.context_length,
+                "tokens": tokens,
+            },
+            TOKENIZE_KEYS.warnings(body),
+        )
+
+    async def _read_text(self, body: dict[str, Any], engine: Engine) -> str:
+        """Return the prompt, or the messages rendered by the model's chat template."""
+        if body.get("messages") is not None:
+            messages = await check_body(body, partial(read_messages, body["messages"]))
+            return await engine.render(Chat(messages))
+        prompt = body.get("prompt")
+        if not isinstance(prompt, str):
+            raise InvalidRequest(f"prompt must be a string, got {describe_value(prompt)}", "prompt")
+        check_text(prompt, "prompt")
+        return prompt
+
+    async def _detokenize(self, request: Request) -> Response:
+        body = await read_json(request, self._max_body_bytes)
+        check_token_count(body.get("tokens"), "tokens")
+        tokens = await check_body(body, partial(read_token_ids, body.get("tokens")))
+        if tokens is None:
+            raise InvalidRequest(
+                f"tokens must be an array of token ids, got {describe_value(body.get('tokens'))}",
+                "tokens",
+            )
+        engine = self._models.find_for_body(body).engine
+        prompt = await engine.detokenize([*tokens])
+        return _create_response({"prompt": prompt}, DETOKENIZE_KEYS.warnings(body))
+
+
+def _create_response(body: dict[str, Any], warnings: tuple[str, ...]) -> Response:
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return JSON({**body, "warnings": list(warnings)} if warnings else body)

@@ -1,0 +1,225 @@
+"""Convert a worker's output of an OpenAI call into events, a response body, or an error."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from common.value_description import describe_value
+from handler.apis.openai.events import DONE, escape_line_separators
+from handler.delivery.results import find_result_pointer
+from handler.errors import OPENAI_CODES, ErrorInfo, ErrorMapping
+from jobs import Job, JobStatus
+
+_DEFAULT_STATUS = 500
+_INVALID_OUTPUT = ErrorMapping(502, "worker_error")
+_IN_BUCKET = ErrorMapping(413, "result_too_large_error")
+_TIMEOUT = ErrorMapping(504, "timeout_error", retryable=True)
+_CANCELLED = ErrorMapping(499, "cancelled_error")
+# Longer than the error message of any worker.
+_MAX_REPR_CHARS = 100_000
+
+
+class CallFailed(Exception):
+    """A call has no response; `info` is the error that its client gets instead."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message)
+        self.info = info
+
+
+class SSEReassembler:
+    """Builds complete server-sent events from a worker's stream.
+
+    Workers stream text that is split anywhere, even within an event or a line end; chunks as
+    objects; or lists of either. Each event is returned with one `data` line, which all OpenAI
+    clients can read, and with its Unicode line separators escaped. Anything after `[DONE]` is
+    discarded.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._pending = ""
+        self._has_events = False
+
+    def feed(self, value: Any) -> bytes:
+        """Return the events that are complete now. Raises CallFailed if the value is no output."""
+        if isinstance(value, list):
+            return b"".join([self.feed(each) for each in value])
+        if value is None or self.done:
+            return b""
+        if isinstance(value, str):
+            return self._feed_text(value)
+        if (error := _find_error(value)) is not None:
+            raise CallFailed(error)
+        if not _is_chunk(value):
+            raise CallFailed(_invalid_output("a stream of chunks", value))
+        self._has_events = True
+        return escape_line_separators(b"data: " + orjson.dumps(value) + b"\n\n")
+
+    def finish(self) -> bytes:
+        """Return the remaining events, `[DONE]` last. Raises CallFailed if there was no event."""
+        if self.done:
+            return b""
+        rest, self._pending = self._pending, ""
+        events = self._build_event(rest.replace("\r", "\n"))
+        if not self._has_events:
+            raise CallFailed(_invalid_output("server-sent events", rest))
+        if not self.done:
+            events += DONE
+        self.done = True
+        return events
+
+    def _feed_text(self, text: str) -> bytes:
+        text = self._pending + text
+        # A carriage return at the end may be the first half of a line end.
+        half = "\r" if text.endswith("\r") else ""
+        text = text.removesuffix(half).replace("\r\n", "\n").replace("\r", "\n")
+        complete, _, rest = text.rpartition("\n\n")
+        self._pending = rest + half
+        return b"".join([self._build_event(block) for block in complete.split("\n\n")])
+
+    def _build_event(self, block: str) -> bytes:
+        """Return the event in a block of lines; nothing for a comment or after `[DONE]`."""
+        lines = [
+            line.removeprefix("data:").removeprefix(" ")
+            for line in block.split("\n")
+            if line.startswith("data:")
+        ]
+        data = "\n".join(lines).strip()
+        if not data or self.done:
+            return b""
+        self._has_events = True
+        if data == "[DONE]":
+            self.done = True
+            return DONE
+        return escape_line_separators(b"data: " + _encode_data(data) + b"\n\n")
+
+
+def read_body(output: Any) -> dict[str, Any]:
+    """Return the response body in a worker's output of a call that is not streamed.
+
+    A worker may return or yield the body, as an object or as JSON text. Raises CallFailed.
+    """
+    body = output
+    while isinstance(body, list) and len(body) == 1:
+        [body] = body
+    if isinstance(body, list) and all(isinstance(each, str) for each in body):
+        body = "".join(body)
+    if isinstance(body, str):
+        try:
+            body = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            raise CallFailed(_invalid_output("one JSON body", output)) from None
+    if (error := _find_error(body)) is not None:
+        raise CallFailed(error)
+    if not isinstance(body, dict):
+        raise CallFailed(_invalid_output("one JSON body", output))
+    return body
+
+
+def describe_job_failure(job: Job) -> ErrorInfo:
+    """Return the error of a call whose job ended without completing."""
+    if job.status is JobStatus.TIMED_OUT:
+        timeout_s = job.policy.execution_timeout_ms / 1000
+        return ErrorInfo(f"the call took the worker longer than {timeout_s:g} s", _TIMEOUT)
+    if job.status is JobStatus.CANCELLED:
+        return ErrorInfo("the job of this call was cancelled", _CANCELLED)
+    text = job.error or "the worker failed without a message"
+    value = _parse_error_text(text)
+    if not isinstance(value, Mapping):
+        # The SDK appends the traceback of a generator's error, which clients must not get.
+        message = text.partition("\ntraceback:")[0].strip()
+        return ErrorInfo(message, ErrorMapping(_DEFAULT_STATUS, "worker_error"))
+    # The SDK reports other exceptions of a handler as an object with `error_message`.
+    return _read_error({"message": value.get("error_message")} | dict(value), text)
+
+
+def _parse_error_text(text: str) -> Any:
+    """Return the object that a worker's error text encodes; None if it is plain text."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    if not text.startswith("{'") or len(text) > _MAX_REPR_CHARS:
+        return None
+    try:
+        # The SDK writes an object that a generator yielded as its Python repr.
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _find_error(value: Any) -> ErrorInfo | None:
+    """Return the error if an output is one, because some workers return errors as output.
+
+    A pointer to a result in a bucket is an error too, because OpenAI clients cannot follow it.
+    """
+    if (pointer := find_result_pointer(value)) is not None:
+        return ErrorInfo(f"the answer was put into a bucket: {pointer['url']}", _IN_BUCKET)
+    if not isinstance(value, dict) or not (value.get("error") or value.get("object") == "error"):
+        return None
+    try:
+        return _read_error(value, orjson.dumps(value).decode())
+    except orjson.JSONEncodeError:
+        return _read_error(value, "the worker answered with an error that is nested too deeply")
+
+
+def _read_error(value: Mapping[str, Any], text: str) -> ErrorInfo:
+    """Return the error that a worker's error object describes.
+
+    `text` becomes the message if the object has no message.
+    """
+    inner = value.get("error")
+    if isinstance(inner, str):
+        inner = {"message": inner}
+    error = inner if isinstance(inner, Mapping) else value
+    code = error.get("code") or value.get("code")
+    status = code if isinstance(code, int) and 400 <= code <= 599 else _DEFAULT_STATUS
+    known_code = code if isinstance(code, str) and code in OPENAI_CODES else None
+    if known_code is not None:
+        status = OPENAI_CODES[known_code]
+    message = error.get("message")
+    details = error.get("details")
+    if status == 503 and isinstance(details, Mapping):
+        # This project's worker sends the same message for every cause; `reason` is specific.
+        message = details.get("reason", message)
+    kind, param = error.get("type"), error.get("param")
+    return ErrorInfo(
+        message if isinstance(message, str) and message else text,
+        ErrorMapping(
+            status,
+            kind if isinstance(kind, str) else "worker_error",
+            name=known_code,
+            code=known_code,
+        ),
+        param if isinstance(param, str) else None,
+    )
+
+
+def _invalid_output(expected: str, value: Any) -> ErrorInfo:
+    return ErrorInfo(
+        f"the worker's output must be {expected}, got {describe_value(value)}", _INVALID_OUTPUT
+    )
+
+
+def _is_chunk(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("choices"), list)
+        and value.get("object") != "chat.completion"
+    )
+
+
+def _encode_data(data: str) -> bytes:
+    """Return an event's data on one line if possible."""
+    if "\n" in data:
+        try:
+            return orjson.dumps(orjson.loads(data))
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            # Not JSON, or nested too deeply to be encoded again.
+            return data.replace("\n", "\ndata: ").encode()
+    return data.encode()

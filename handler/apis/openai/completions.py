@@ -1,0 +1,70 @@
+"""The `/v1/completions` endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.request import RenderedPrompt
+from handler.apis.openai import logprobs
+from handler.apis.openai.endpoint_spec import EndpointSpec
+from handler.apis.openai.parameters import CompletionInput
+from handler.apis.openai.response_mode import ResponseMode
+from handler.errors import InvalidRequest
+from handler.input.constraints import read_constraint
+from handler.input.messages import check_text
+from handler.input.sampling import check_token_count, read_token_ids
+
+# OpenAI's limit. Each prompt is at least one generation.
+MAX_PROMPTS = 2048
+_PLAIN_TEXT = ResponseMode()
+
+
+def _read_prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
+    """Return the prompts of a body, in any of the API's four forms.
+
+    Raises:
+        InvalidRequest: the form is wrong, with the message that clients match on, or there are too
+            many prompts.
+    """
+    prompts = body.get("prompt")
+    check_token_count(prompts, "prompt")
+    if not isinstance(prompts, list) or read_token_ids(prompts):
+        prompts = [prompts]
+    if len(prompts) > MAX_PROMPTS:
+        raise InvalidRequest(
+            f"prompt must have at most {MAX_PROMPTS} prompts, got {len(prompts)}", "prompt"
+        )
+    if len({type(prompt) for prompt in prompts}) != 1:
+        raise InvalidRequest("Invalid prompt format", "prompt")
+    return tuple(map(_check_prompt, prompts))
+
+
+def _check_prompt(prompt: Any) -> RenderedPrompt:
+    if isinstance(prompt, str) and prompt:
+        check_text(prompt, "prompt")
+        return prompt
+    if ids := read_token_ids(prompt):
+        return ids
+    raise InvalidRequest("Invalid prompt format", "prompt")
+
+
+def _read_response_mode(body: Mapping[str, Any]) -> ResponseMode:
+    constraint = read_constraint(body)
+    return _PLAIN_TEXT if constraint is None else ResponseMode(constraint=constraint)
+
+
+COMPLETIONS = EndpointSpec(
+    id_prefix="cmpl",
+    object="text_completion",
+    chunk_object="text_completion",
+    input_model=CompletionInput,
+    read_prompts=_read_prompts,
+    encode_answer=lambda answer, echo: {"text": echo + answer.text},
+    encode_chunk=lambda text: b'"text":' + text,
+    encode_chunk_with_role=lambda text: b'"text":' + text,
+    read_response_mode=_read_response_mode,
+    encode_logprobs=logprobs.encode_completion_logprobs,
+    opening_choice=None,
+    last_choice={"text": ""},
+)

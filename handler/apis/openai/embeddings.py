@@ -1,0 +1,161 @@
+"""The `/v1/embeddings` endpoint."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from common.value_description import describe_value
+from engine import Capabilities, Embedding
+from engine.request import RenderedPrompt
+from handler.apis.openai.dialect import Dialect
+from handler.apis.openai.models import read_model
+from handler.errors import InvalidRequest
+from handler.input.messages import check_text
+from handler.input.parameter_names import IGNORED, LABELS
+from handler.input.sampling import (
+    MAX_INT32,
+    SamplingInput,
+    as_integer_parameter,
+    check_token_count,
+    read_token_ids,
+    validate_model,
+)
+from handler.input.unknown_keys import KnownKeys
+
+# OpenAI's limit.
+MAX_INPUTS = 2048
+_INPUT_RULE = (
+    f"input must be a non-empty string, an array of up to {MAX_INPUTS} of them, an array of token "
+    f"ids or an array of up to {MAX_INPUTS} such arrays"
+)
+
+
+class EmbeddingsInput(BaseModel):
+    """Parameters other than `input` and `model`; a description completes "… must be …"."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    _accept_integral_floats = field_validator("*", mode="before")(as_integer_parameter)
+
+    encoding_format: Literal["float", "base64"] | None = Field(None, description="float or base64")
+    dimensions: int | None = Field(
+        None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
+    )
+    user: str | None = Field(None, description="a string")
+
+
+_KEYS = KnownKeys(
+    "",
+    EmbeddingsInput.model_fields.keys() | LABELS | {"input", "model"},
+    notes={
+        **dict.fromkeys(SamplingInput.model_fields, "has no effect on vectors and was ignored"),
+        **dict.fromkeys(("messages", "prompt"), "is not for vectors and was ignored: use input"),
+        **dict.fromkeys(IGNORED, "is not supported and was ignored"),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsCall:
+    """One call: its texts, the length of the vectors, and their encoding.
+
+    `warnings` has a sentence for each key that has no effect.
+    """
+
+    model: str
+    texts: Sequence[RenderedPrompt]
+    dimensions: int | None
+    in_base64: bool
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_body(
+        cls,
+        body: Mapping[str, Any],
+        served: str,
+        dialect: Dialect,
+        adapters: Sequence[str] = (),
+        aliases: Sequence[str] = (),
+    ) -> EmbeddingsCall:
+        """Parse a request body. Raises InvalidRequest or ModelNotFound."""
+        model = read_model(body, served, dialect, adapters, aliases)
+        if model != served:
+            raise InvalidRequest(
+                f"model must be {served} for vectors, which adapters do not make, got {model}",
+                "model",
+            )
+        texts = _read_texts(body.get("input"))
+        fields = validate_model(EmbeddingsInput, body)
+        warnings = _KEYS.warnings(body)
+        return cls(model, texts, fields.dimensions, fields.encoding_format == "base64", warnings)
+
+    def check_dimensions(self, capabilities: Capabilities) -> None:
+        """Check that `dimensions` is the length of the model's vectors.
+
+        Vectors may be shortened only if the model was trained for it. Model files do not state
+        this, and shortened vectors of other models are meaningless.
+
+        Raises:
+            InvalidRequest: `dimensions` is a different length.
+        """
+        self._check_length(capabilities.embedding_size)
+
+    def _check_length(self, size: int) -> None:
+        if self.dimensions is not None and size and self.dimensions != size:
+            raise InvalidRequest(
+                f"dimensions must be {size}, the length of {self.model}'s vectors, "
+                f"got {self.dimensions}",
+                "dimensions",
+            )
+
+    def encode_response(self, embeddings: Sequence[Embedding]) -> dict[str, Any]:
+        """Return the response body, with the vectors in the order of the texts.
+
+        Raises:
+            InvalidRequest: the vectors have another length than `dimensions`. Some engines do not
+                know the length before they compute a vector.
+        """
+        for embedding in embeddings:
+            self._check_length(len(embedding.vector))
+        tokens = sum(embedding.tokens for embedding in embeddings)
+        body: dict[str, Any] = {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": self._encode(each.vector)}
+                for index, each in enumerate(embeddings)
+            ],
+            "model": self.model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        if self.warnings:
+            body["warnings"] = list(self.warnings)
+        return body
+
+    def _encode(self, vector: Sequence[float]) -> Sequence[float] | str:
+        if not self.in_base64:
+            return vector
+        return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _read_texts(value: Any) -> Sequence[RenderedPrompt]:
+    check_token_count(value, "input")
+    texts = [value] if isinstance(value, str) or read_token_ids(value) else value
+    if not isinstance(texts, list) or not texts:
+        raise InvalidRequest(f"{_INPUT_RULE}, got {describe_value(value)}", "input")
+    if len(texts) > MAX_INPUTS:
+        raise InvalidRequest(f"{_INPUT_RULE}, got {len(texts)}", "input")
+    return [_read_text(text, f"input[{index}]") for index, text in enumerate(texts)]
+
+
+def _read_text(value: Any, name: str) -> RenderedPrompt:
+    if isinstance(value, str) and value:
+        check_text(value, name)
+        return value
+    if ids := read_token_ids(value):
+        return ids
+    raise InvalidRequest(f"{_INPUT_RULE}, got {describe_value(value)} at {name}", "input")

@@ -1,0 +1,41 @@
+"""The differences between the completions and the chat endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine import PromptToken, TokenLogprob
+from engine.request import Prompt
+from handler.apis.openai.parameters import OpenAIInput
+from handler.apis.openai.response_mode import ResponseMode
+from handler.generation.completed_answer import CompletedAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSpec:
+    """How an endpoint reads request bodies and encodes responses.
+
+    `encode_answer` returns the keys of a choice that contain the answer. Its second argument is the
+    echoed prompt, which comes before the answer. `encode_chunk` returns the key of a streamed
+    choice with a new text; the text and the result are JSON. `encode_chunk_with_role` adds the
+    role, for a dialect that has it in every delta. `opening_choice` and `last_choice` are the
+    first and the last choice of a stream; `opening_choice` is None if the
+    stream starts with text.
+    """
+
+    id_prefix: str
+    object: str
+    chunk_object: str
+    input_model: type[OpenAIInput]
+    read_prompts: Callable[[Mapping[str, Any]], Sequence[Prompt]]
+    encode_answer: Callable[[CompletedAnswer, str], dict[str, Any]]
+    encode_chunk: Callable[[bytes], bytes]
+    encode_chunk_with_role: Callable[[bytes], bytes]
+    read_response_mode: Callable[[Mapping[str, Any]], ResponseMode]
+    encode_logprobs: Callable[
+        [Sequence[TokenLogprob], int, int, Sequence[PromptToken]], dict[str, Any]
+    ]
+    opening_choice: dict[str, Any] | None
+    last_choice: dict[str, Any]

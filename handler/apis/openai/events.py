@@ -1,0 +1,107 @@
+"""Stream a call as blocks of server-sent events, including its errors and `[DONE]`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+import orjson
+
+from engine import Delta
+from handler.apis.openai.call import OpenAICall
+from handler.apis.openai.dialect import OPENAI, Dialect
+from handler.apis.openai.parallel import CompletedGenerations, ParallelGenerations, Part
+from handler.delivery.limits import PARTIAL_CHARS, split_deltas, split_events
+from handler.errors import ErrorInfo, error_info
+from handler.generation.active_generation import ActiveGeneration
+from handler.generation.completed_answer import CompletedAnswer
+
+DONE = b"data: [DONE]\n\n"
+# Unicode line separators by their UTF-8 bytes.
+_ESCAPED_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
+
+
+async def stream_events(
+    call: OpenAICall,
+    generations: ActiveGeneration | ParallelGenerations | CompletedGenerations,
+    interval_s: float = 0.0,
+    part_chars: int = PARTIAL_CHARS,
+) -> AsyncGenerator[bytes, None]:
+    """Yield a streamed answer as blocks of complete server-sent events, `[DONE]` last.
+
+    Text that arrives while the reader is busy becomes one event, or several of at most `part_chars`
+    characters. An error after the first text is sent as an event and ends the stream.
+    """
+    events = b""
+    try:
+        if isinstance(generations, ActiveGeneration):
+            events = call.encode_opening(generations.created)
+            async for batch in generations.batches(interval_s):
+                for deltas in split_deltas(batch, part_chars):
+                    for block in _split_blocks(events + call.encode_delta(deltas)):
+                        yield block
+                    events = b""
+            events += call.encode_closing(await generations.build_answer())
+        else:
+            opened, unfinished = set[int](), len(call.requests)
+            async for parts in generations.batches(interval_s):
+                for index, part in _merge_deltas(parts):
+                    if index not in opened:
+                        opened.add(index)
+                        events += call.encode_opening(generations.created, index)
+                    if isinstance(part, CompletedAnswer):
+                        events += call.encode_closing(part, index)
+                        unfinished -= 1
+                    else:
+                        for deltas in split_deltas(part, part_chars):
+                            events += call.encode_delta(deltas, index)
+                if unfinished:
+                    for block in _split_blocks(events):
+                        yield block
+                    events = b""
+        for block in _split_blocks(events + DONE):
+            yield block
+    except Exception as error:
+        # Any error: a stream that ends without one looks like a complete answer to some clients.
+        failure = error_event(error_info(error), call.dialect)
+        for block in _split_blocks(events + failure + DONE):
+            yield block
+
+
+def _split_blocks(events: bytes) -> Sequence[bytes]:
+    """Return blocks of complete events that each fit into a job's chunk, line ends escaped."""
+    return split_events(escape_line_separators(events))
+
+
+def escape_line_separators(events: bytes) -> bytes:
+    """Return events in which U+0085, U+2028 and U+2029 are escaped as in JSON.
+
+    `str.splitlines` splits at these characters. Clients that use it, such as httpx, would split an
+    event there and could read the model's text after it as an event of its own.
+    """
+    if not events.isascii():
+        for separator, escaped in _ESCAPED_LINE_ENDS.items():
+            events = events.replace(separator, escaped)
+    return events
+
+
+def _merge_deltas(parts: Sequence[Part]) -> Sequence[Part]:
+    """Join the deltas of each choice, so that they become one event."""
+    if len(parts) == 1:
+        return parts
+    deltas: dict[int, list[Delta]] = {}
+    merged: list[Part] = []
+    for index, part in parts:
+        if isinstance(part, CompletedAnswer):
+            merged.append((index, part))
+        elif index in deltas:
+            deltas[index] += part
+        else:
+            deltas[index] = [*part]
+            merged.append((index, deltas[index]))
+    return merged
+
+
+def error_event(error: ErrorInfo, dialect: Dialect = OPENAI) -> bytes:
+    """Return the event that reports an error."""
+    body = error.named_error() if dialect.named_errors else error.openai_error()
+    return b"data: " + orjson.dumps(body) + b"\n\n"

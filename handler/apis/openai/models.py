@@ -1,0 +1,68 @@
+"""The names of a model, its aliases and its adapters, and their `/models` objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.value_description import describe_value
+from handler.apis.openai.dialect import Dialect
+from handler.errors import InvalidRequest, ModelNotFound
+from handler.pipeline import Pipeline
+
+
+def read_model(
+    body: Mapping[str, Any],
+    served: str,
+    dialect: Dialect,
+    adapters: Sequence[str] = (),
+    aliases: Sequence[str] = (),
+) -> str:
+    """Return the name of the model, or of the adapter, that a body requests.
+
+    An alias is returned as the model's own name, because responses report that name.
+
+    Raises:
+        InvalidRequest: `model` is not a string, or is missing where the dialect requires it.
+        ModelNotFound: no model or adapter has that name.
+    """
+    model = body.get("model")
+    if model is None:
+        if dialect.model_required:
+            raise InvalidRequest("model must be given", "model")
+        return served
+    if not isinstance(model, str):
+        raise InvalidRequest(f"model must be a string, got {describe_value(model)}", "model")
+    if model in aliases:
+        return served
+    if model != served and model not in adapters:
+        raise model_not_found(model, [served, *aliases, *adapters])
+    return model
+
+
+def model_not_found(name: str, served: Sequence[str], param: str = "model") -> ModelNotFound:
+    """Return the error for a model that is not served; it lists the served models."""
+    return ModelNotFound(
+        f"the model {describe_value(name)} does not exist, there is: {', '.join(served)}",
+        param,
+        {"available_models": list(served)},
+    )
+
+
+def describe_model(name: str, pipeline: Pipeline, created: int) -> dict[str, Any]:
+    """Return the `/models` object of a name.
+
+    Each name has an object of its own, because clients look models up by `id`. The other fields are
+    vLLM's: `max_model_len` is the context length in tokens, null until the model is loaded; `root`
+    of an alias is the name that responses report; `parent` of an adapter is its model.
+    """
+    capabilities, served = pipeline.engine.capabilities, pipeline.model_name
+    described = {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "worker-rkllm",
+        "root": served if name in pipeline.aliases else name,
+        "max_model_len": None if capabilities is None else capabilities.context_length,
+    }
+    return described | {"parent": served} if name in pipeline.adapters else described

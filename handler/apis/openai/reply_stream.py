@@ -1,0 +1,39 @@
+"""Stream one chat's answer as the parts of a reply, for APIs other than chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from handler.apis.openai.call import OpenAICall
+from handler.delivery.limits import PARTIAL_CHARS, split_deltas
+from handler.generation.active_generation import ActiveGeneration
+from handler.generation.completed_answer import CompletedAnswer
+from handler.reply.parser import ReplyParser
+from handler.reply.parts import Part, TextPart
+
+
+async def stream_reply(
+    call: OpenAICall,
+    generation: ActiveGeneration,
+    interval_s: float = 0.0,
+    part_chars: int = PARTIAL_CHARS,
+) -> AsyncGenerator[list[Part] | CompletedAnswer, None]:
+    """Yield lists of new parts as they arrive, and the completed answer last.
+
+    A part has at most `part_chars` characters. Lists may be empty: the text so far may be the start
+    of a mark. Raises EngineError.
+    """
+    reply_format = call.request.reply_format
+    parser: ReplyParser | None = None
+    if reply_format is not None:
+        parser = ReplyParser(reply_format, starts_in_reasoning=generation.starts_in_reasoning)
+    position = 0
+    async for batch in generation.batches(interval_s):
+        for deltas in split_deltas(batch, part_chars):
+            text = "".join(delta.text for delta in deltas)
+            yield parser.push(text) if parser is not None else [TextPart(text, position)]
+            position += len(text)
+    answer = await generation.build_answer()
+    if parser is not None:
+        yield parser.close()
+    yield answer

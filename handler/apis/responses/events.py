@@ -1,0 +1,37 @@
+"""Encode the events of a streamed response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from handler.apis.openai.events import escape_line_separators
+from handler.apis.responses.output_items import Event
+from handler.errors import ErrorInfo
+
+
+class EventEncoder:
+    """Numbers the events of one stream and encodes them."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def encode(self, kind: str, members: Mapping[str, Any]) -> bytes:
+        """Return one event."""
+        data = {"type": kind, "sequence_number": self._number, **members}
+        self._number += 1
+        event = b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+        return escape_line_separators(event)
+
+    def encode_all(self, events: Iterable[Event]) -> bytes:
+        """Return several events."""
+        return b"".join([self.encode(kind, members) for kind, members in events])
+
+    def encode_failure(self, envelope: Mapping[str, Any], error: ErrorInfo) -> bytes:
+        """Return the events of a response that has failed."""
+        code = error.mapping.code or error.mapping.type
+        failed = {**envelope, "status": "failed", "error": {"code": code, "message": error.message}}
+        event = {"code": code, "message": error.message, "param": error.param}
+        return self.encode("error", event) + self.encode("response.failed", {"response": failed})

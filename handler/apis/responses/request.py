@@ -1,0 +1,176 @@
+"""Read the body of a response: translate it to the body of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.value_description import describe_value
+from handler.apis.responses.input_items import read_items, to_messages
+from handler.apis.responses.tools import read_tools
+from handler.errors import HandlerError, InvalidRequest
+from handler.input.request import read_flag
+
+MAX_METADATA = 16
+# Members of the body that have a translation, or none in a chat. All others are passed on, so that
+# the parameters of the engines work here too.
+_OWN_KEYS = frozenset(
+    {
+        *("background", "conversation", "include", "input", "instructions", "max_output_tokens"),
+        *("max_tool_calls", "metadata", "previous_response_id", "prompt", "prompt_cache_key"),
+        *("prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store"),
+        *("stream_options", "text", "tool_choice", "tools", "top_logprobs", "truncation"),
+    }
+)
+# Names of a chat's parameters in error messages, and their names in a response.
+_RESPONSE_NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+# Refused, because the answer would be to another prompt than the client thinks.
+_UNSUPPORTED = ("conversation", "prompt")
+_IGNORED = ("max_tool_calls", "top_logprobs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseRequest:
+    """A response that a client asks for.
+
+    `chat_body` is the body of the chat that answers it. `items` are the input items of this request
+    alone; those of earlier responses are in the chat. `body` is what the client sent.
+    """
+
+    body: Mapping[str, Any]
+    chat_body: Mapping[str, Any]
+    items: Sequence[Mapping[str, Any]]
+    custom_names: frozenset[str]
+    previous_id: str | None
+    is_stored: bool
+    warnings: tuple[str, ...]
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the response is streamed."""
+        return self.chat_body["stream"] is True
+
+
+def read_previous_id(body: Mapping[str, Any]) -> str | None:
+    """Return the id of the response that this one continues. Raises InvalidRequest."""
+    previous_id = body.get("previous_response_id")
+    if previous_id is not None and not isinstance(previous_id, str):
+        raise InvalidRequest(
+            f"previous_response_id must be a string, got {describe_value(previous_id)}",
+            "previous_response_id",
+        )
+    return previous_id
+
+
+def read_request(
+    body: Mapping[str, Any], earlier_items: Sequence[Mapping[str, Any]]
+) -> ResponseRequest:
+    """Translate a body; `earlier_items` are the input and output before `input`.
+
+    Raises:
+        InvalidRequest: naming the parameter that is wrong.
+    """
+    for name in _UNSUPPORTED:
+        if body.get(name) is not None:
+            raise InvalidRequest(f"{name} is not supported", name)
+    if read_flag(body, "background", default=False):
+        raise InvalidRequest("background: true is not supported", "background")
+    items = read_items(body.get("input"))
+    messages, item_warnings = to_messages([*earlier_items, *items])
+    instructions = body.get("instructions")
+    if instructions is not None:
+        if not isinstance(instructions, str):
+            raise InvalidRequest(
+                f"instructions must be a string, got {describe_value(instructions)}", "instructions"
+            )
+        messages.insert(0, {"role": "system", "content": instructions})
+    tools = read_tools(body)
+    _check_metadata(body.get("metadata"))
+    chat_body: dict[str, Any] = {
+        name: value for name, value in body.items() if name not in _OWN_KEYS
+    }
+    chat_body |= {
+        "messages": messages,
+        "stream": read_flag(body, "stream", default=False),
+        **_read_text_format(body.get("text")),
+        **_read_reasoning(body.get("reasoning")),
+    }
+    if (limit := body.get("max_output_tokens")) is not None:
+        chat_body["max_tokens"] = limit
+    if tools.functions or tools.choice == "required":
+        chat_body |= {"tools": tools.functions, "tool_choice": tools.choice}
+    return ResponseRequest(
+        body=body,
+        chat_body=chat_body,
+        items=items,
+        custom_names=tools.custom_names,
+        previous_id=read_previous_id(body),
+        is_stored=read_flag(body, "store", default=True),
+        warnings=(*item_warnings, *tools.warnings, *_find_ignored(body)),
+    )
+
+
+def _find_ignored(body: Mapping[str, Any]) -> list[str]:
+    return [f"{name} is not supported and was ignored" for name in _IGNORED if body.get(name)]
+
+
+def _check_metadata(metadata: Any) -> None:
+    if metadata is None:
+        return
+    if (
+        not isinstance(metadata, Mapping)
+        or len(metadata) > MAX_METADATA
+        or not all(isinstance(value, str) for value in metadata.values())
+    ):
+        raise InvalidRequest(
+            f"metadata must be an object of up to {MAX_METADATA} strings, "
+            f"got {describe_value(metadata)}",
+            "metadata",
+        )
+
+
+def _read_text_format(text: Any) -> dict[str, Any]:
+    """Return the `response_format` of the chat. Raises InvalidRequest."""
+    if text is None:
+        return {}
+    text_format = text.get("format") if isinstance(text, Mapping) else None
+    if not isinstance(text, Mapping) or not isinstance(text_format, Mapping | None):
+        raise InvalidRequest(
+            f"text must be an object with a format, got {describe_value(text)}", "text"
+        )
+    if text_format is None or text_format.get("type") == "text":
+        return {}
+    if text_format.get("type") == "json_schema":
+        # A response has the members beside the type, a chat in an object of their own.
+        members = {name: value for name, value in text_format.items() if name != "type"}
+        return {"response_format": {"type": "json_schema", "json_schema": members}}
+    return {"response_format": dict(text_format)}
+
+
+def _read_reasoning(reasoning: Any) -> dict[str, Any]:
+    """Return the `reasoning_effort` of the chat. Raises InvalidRequest."""
+    if reasoning is None:
+        return {}
+    if not isinstance(reasoning, Mapping):
+        raise InvalidRequest(
+            f"reasoning must be an object, got {describe_value(reasoning)}", "reasoning"
+        )
+    effort = reasoning.get("effort")
+    return {} if effort is None else {"reasoning_effort": effort}
+
+
+def name_as_response(error: HandlerError) -> HandlerError:
+    """Return an error about a parameter of the chat as one about the response's parameter."""
+    param = error.param or ""
+    for chat_name, name in _RESPONSE_NAMES.items():
+        if param == chat_name or param.startswith((f"{chat_name}[", f"{chat_name}.")):
+            message = error.message.replace(chat_name, name, 1)
+            return type(error)(message, name + param.removeprefix(chat_name))
+    return error

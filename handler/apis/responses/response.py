@@ -1,0 +1,104 @@
+"""The response object: what a client asked for, its status, output and usage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine import FinishReason
+from handler.apis.openai.call import OpenAICall
+from handler.apis.responses.request import ResponseRequest
+from handler.generation.completed_answer import CompletedAnswer
+from handler.response import encode_verdict
+
+
+def new_response_id() -> str:
+    """Return a random id."""
+    return f"resp_{os.urandom(24).hex()}"
+
+
+def encode_envelope(
+    request: ResponseRequest, call: OpenAICall, response_id: str, created: int
+) -> dict[str, Any]:
+    """Return a response that has just been started, with all members of the request."""
+    body, sampling = request.body, call.parameters.sampling
+    text = body.get("text") or {}
+    reasoning = body.get("reasoning") or {}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created,
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "max_tool_calls": body.get("max_tool_calls"),
+        "metadata": body.get("metadata") or {},
+        "model": call.model,
+        "output": [],
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+        "previous_response_id": request.previous_id,
+        "prompt_cache_key": body.get("prompt_cache_key"),
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "safety_identifier": body.get("safety_identifier"),
+        "service_tier": "default",
+        "store": request.is_stored,
+        "temperature": sampling.temperature,
+        "text": {"format": text.get("format") or {"type": "text"}},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "top_logprobs": 0,
+        "top_p": sampling.top_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.get("user"),
+    }
+
+
+def encode_ended(
+    envelope: Mapping[str, Any],
+    answer: CompletedAnswer,
+    output: Sequence[Mapping[str, Any]],
+    completed: int,
+    warnings: Sequence[str],
+) -> dict[str, Any]:
+    """Return the completed, or incomplete, response."""
+    ended: dict[str, Any] = {**envelope, "output": list(output), "usage": encode_usage(answer)}
+    reason = incomplete_reason(answer)
+    if reason is None:
+        ended |= {"status": "completed", "completed_at": completed}
+    else:
+        ended |= {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    all_warnings = [*dict.fromkeys([*warnings, *answer.warnings])]
+    if all_warnings:
+        ended["warnings"] = all_warnings
+    return ended | encode_verdict(answer)
+
+
+def incomplete_reason(answer: CompletedAnswer) -> str | None:
+    """Return why an answer is incomplete; None if it is complete."""
+    match answer.finish.reason:
+        case FinishReason.LENGTH:
+            return "max_output_tokens"
+        case FinishReason.CONTENT_FILTER:
+            return "content_filter"
+        case _:
+            return None
+
+
+def encode_usage(answer: CompletedAnswer) -> dict[str, Any]:
+    """Return the tokens of an answer; those of its reasoning are not counted apart."""
+    usage = answer.finish.usage
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

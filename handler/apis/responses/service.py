@@ -1,0 +1,213 @@
+"""Answer responses with the service of chats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from engine import Priority
+from engine.errors import RequestRejected
+from handler.apis.openai.call import OpenAICall
+from handler.apis.openai.events import DONE
+from handler.apis.openai.reply_stream import stream_reply
+from handler.apis.openai.service import OpenAIService
+from handler.apis.responses.events import EventEncoder
+from handler.apis.responses.output_items import Event, OutputBuilder
+from handler.apis.responses.request import (
+    ResponseRequest,
+    name_as_response,
+    read_previous_id,
+    read_request,
+)
+from handler.apis.responses.response import (
+    encode_ended,
+    encode_envelope,
+    incomplete_reason,
+    new_response_id,
+)
+from handler.apis.responses.store import ResponseStore
+from handler.errors import HandlerError, InvalidRequest, error_info
+from handler.generation.active_generation import ActiveGeneration
+from handler.generation.completed_answer import CompletedAnswer
+from handler.reply.parts import CallArguments, CallStart, ReasoningPart, TextPart
+
+CHAT_ROUTE = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseCall:
+    """A response that can be run: what the client asked for, and the chat that answers it."""
+
+    id: str
+    request: ResponseRequest
+    chat: OpenAICall
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the response is streamed."""
+        return self.request.streaming
+
+
+class ResponsesService:
+    """Answers the Responses API; keeps nothing between requests but the stored responses.
+
+    Owned by the event loop.
+    """
+
+    def __init__(self, openai: OpenAIService, store: ResponseStore) -> None:
+        self._openai = openai
+        self._store = store
+
+    async def parse(
+        self, body: Mapping[str, Any], priority: Priority = Priority.INTERACTIVE
+    ) -> ResponseCall:
+        """Read a body. Raises InvalidRequest or ModelNotFound, naming the parameter."""
+        earlier_items = self._store.conversation(read_previous_id(body))
+        request = read_request(body, earlier_items)
+        with _naming_parameters():
+            chat = await self._openai.parse_call_async(
+                CHAT_ROUTE, request.chat_body, priority=priority
+            )
+        if chat.parameters.candidates != 1:
+            raise InvalidRequest("n and best_of must be 1: a response has one output", "n")
+        return ResponseCall(new_response_id(), request, chat)
+
+    async def complete(self, call: ResponseCall) -> dict[str, Any]:
+        """Run a call and return its response, without streaming. Raises EngineError."""
+        created = int(time.time())
+        with _naming_parameters():
+            answer = await self._openai.answer(call.chat)
+        builder = OutputBuilder(call.request.custom_names)
+        reply = answer.reply
+        if reply.reasoning:
+            _read_all(builder.add(ReasoningPart(reply.reasoning)))
+        if answer.text or not reply.calls:
+            _read_all(builder.add(TextPart(answer.text, 0)))
+        for number, tool_call in enumerate(reply.calls):
+            _read_all(builder.add(CallStart(tool_call.name, number, tool_call.id)))
+            _read_all(builder.add(CallArguments(tool_call.arguments, number)))
+        envelope = encode_envelope(call.request, call.chat, call.id, created)
+        return self._end(call, envelope, answer, builder)
+
+    async def open_stream(self, call: ResponseCall) -> ActiveGeneration:
+        """Start a streamed call and wait for its first text. Raises EngineError."""
+        with _naming_parameters():
+            generation = await self._openai.open_stream(call.chat)
+        # A chat with one choice has no other kind: chats refuse a limit of 0 tokens.
+        assert isinstance(generation, ActiveGeneration)  # noqa: S101
+        return generation
+
+    async def stream_events(
+        self, call: ResponseCall, generation: ActiveGeneration, interval_s: float = 0.0
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield a streamed response as blocks of complete events, its terminal event last.
+
+        An error after the first text ends the stream with `response.failed`.
+        """
+        encoder = EventEncoder()
+        envelope = encode_envelope(call.request, call.chat, call.id, generation.created)
+        builder = OutputBuilder(call.request.custom_names)
+        block = encoder.encode("response.created", {"response": envelope})
+        block += encoder.encode("response.in_progress", {"response": envelope})
+        try:
+            async for parts in stream_reply(call.chat, generation, interval_s):
+                if isinstance(parts, list):
+                    for part in parts:
+                        block += encoder.encode_all(builder.add(part))
+                else:
+                    if not builder.items:
+                        block += encoder.encode_all(builder.add(TextPart("", 0)))
+                    reason = incomplete_reason(parts)
+                    status = "completed" if reason is None else "incomplete"
+                    block += encoder.encode_all(builder.close(status))
+                    ended = self._end(call, envelope, parts, builder)
+                    block += encoder.encode(f"response.{status}", {"response": ended})
+                if block:
+                    yield block
+                    block = b""
+        except Exception as error:
+            # Any error: a stream that ends without one looks like a complete answer.
+            yield block + encoder.encode_failure(envelope, error_info(error))
+        yield DONE
+
+    def _end(
+        self,
+        call: ResponseCall,
+        envelope: Mapping[str, Any],
+        answer: CompletedAnswer,
+        builder: OutputBuilder,
+    ) -> dict[str, Any]:
+        """Return the ended response, and store it if the client wants that."""
+        is_complete = incomplete_reason(answer) is None
+        *before, last = builder.items
+        output = [
+            *(item.encode() for item in before),
+            last.encode("completed" if is_complete else "incomplete"),
+        ]
+        ended = encode_ended(envelope, answer, output, int(time.time()), call.request.warnings)
+        if call.request.is_stored:
+            self._store.add(ended, call.request.items, call.request.previous_id)
+        return ended
+
+    def get(self, response_id: str) -> bytes:
+        """Return a stored response as JSON. Raises NotFound."""
+        return self._store.get(response_id).response
+
+    def delete(self, response_id: str) -> dict[str, Any]:
+        """Delete a stored response. Raises NotFound."""
+        self._store.remove(response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    def cancel(self, response_id: str) -> bytes:
+        """Refuse to cancel: only background responses can be cancelled. Raises InvalidRequest."""
+        self._store.get(response_id)
+        raise InvalidRequest(
+            "only a response with background: true can be cancelled", "response_id"
+        )
+
+    def list_input_items(
+        self, response_id: str, *, limit: int = 20, order: str = "desc", after: str | None = None
+    ) -> dict[str, Any]:
+        """Return a page of the input items of a response. Raises NotFound."""
+        stored = self._store.get(response_id)
+        items = [
+            {"id": f"item_{response_id.removeprefix('resp_')}_{number}", **item}
+            for number, item in enumerate(orjson.loads(stored.items))
+        ]
+        if order == "desc":
+            items.reverse()
+        if after is not None:
+            ids = [item["id"] for item in items]
+            items = items[ids.index(after) + 1 :] if after in ids else []
+        page = items[:limit]
+        return {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(items) > len(page),
+        }
+
+
+@contextmanager
+def _naming_parameters() -> Iterator[None]:
+    """Name the parameters of the response in errors about the chat."""
+    try:
+        yield
+    except HandlerError as error:
+        raise name_as_response(error) from error
+    except RequestRejected as error:
+        renamed = name_as_response(InvalidRequest(error.message, str(error.details.get("param"))))
+        details = error.details | {"param": renamed.param}
+        raise type(error)(renamed.message, **details) from error
+
+
+def _read_all(events: Iterator[Event]) -> None:
+    """Run a generator to its end; a response that is not streamed needs no events."""
+    for _ in events:
+        pass

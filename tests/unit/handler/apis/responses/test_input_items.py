@@ -1,0 +1,85 @@
+"""Input items as chat messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from handler.apis.responses.input_items import MAX_ITEMS, read_items, to_messages
+from handler.errors import InvalidRequest
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
+
+
+def test_string_is_a_message_of_the_user() -> None:
+    messages, warnings = to_messages(read_items("hi"))
+    assert messages == [{"role": "user", "content": "hi"}]
+    assert warnings == []
+
+
+def test_text_parts_of_all_kinds_are_joined() -> None:
+    content = [
+        {"type": "input_text", "text": "a"},
+        {"type": "output_text", "text": "b", "annotations": []},
+        {"type": "refusal", "refusal": "c"},
+    ]
+    [message], _ = to_messages([{"role": "assistant", "content": content, "id": "msg_1"}])
+    assert message == {"role": "assistant", "content": "abc"}
+
+
+def test_calls_join_the_message_before_them_and_each_other() -> None:
+    custom = {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "x\ny"}
+    items: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "on it"},
+        CALL,
+        custom,
+        {"type": "function_call_output", "call_id": "c1", "output": "3"},
+        {
+            "type": "custom_tool_call_output",
+            "call_id": "c2",
+            "output": [{"type": "input_text", "text": "done"}],
+        },
+        CALL | {"call_id": "c3"},
+    ]
+    messages, _ = to_messages(items)
+    assert [message["role"] for message in messages] == ["assistant", "tool", "tool", "assistant"]
+    assert [call["id"] for call in messages[0]["tool_calls"]] == ["c1", "c2"]
+    assert messages[0]["tool_calls"][1]["function"]["arguments"] == '{"input": "x\\ny"}'
+    assert [message["content"] for message in messages[1:3]] == ["3", "done"]
+    assert messages[3]["content"] is None
+
+
+def test_reasoning_is_left_out_and_unknown_types_are_reported_once() -> None:
+    items = [
+        {"type": "reasoning", "id": "rs_1"},
+        {"type": "shell_call"},
+        {"type": "shell_call"},
+        {"role": "user", "content": "hi"},
+    ]
+    messages, warnings = to_messages(items)
+    assert [message["content"] for message in messages] == ["hi"]
+    assert warnings == ["input items of type shell_call were skipped"]
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"role": "user"}, "input[0].content"),
+        ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0]"),
+        ({"role": "user", "content": ["text"]}, "input[0].content[0]"),
+        ({"type": 3}, "input[0].type"),
+        (CALL | {"arguments": {}}, "input[0].arguments"),
+        ({"type": "function_call_output", "output": "x"}, "input[0].call_id"),
+        ({"type": "custom_tool_call", "call_id": "c", "name": "p"}, "input[0].input"),
+    ],
+)
+def test_error_names_the_item_and_the_field(item: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        to_messages([item])
+    assert caught.value.param == param
+
+
+def test_number_of_items_is_limited() -> None:
+    with pytest.raises(InvalidRequest, match=f"at most {MAX_ITEMS} items"):
+        read_items([{}] * (MAX_ITEMS + 1))
