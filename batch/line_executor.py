@@ -16,7 +16,7 @@ import orjson
 from batch.input.line import BadLine, Line
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineRestarting
-from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS
+from handler.apis.calls import CALL_ROUTES, CallContext, encode_call_error, read_usage
 from handler.composition import Services
 from handler.errors import HandlerError, InvalidRequest, error_info
 from handler.generation.offload import check_body
@@ -25,7 +25,7 @@ from handler.job.job_result import Interruption
 logger = logging.getLogger(__name__)
 
 # Jobs have the route None.
-ROUTES = (*ENDPOINT_SPECS, EMBEDDINGS, None)
+ROUTES = (*CALL_ROUTES, None)
 _COMPLETED, _FAILED = "COMPLETED", "FAILED"
 _STREAM_ERROR = "stream must be false: a batch has nobody to stream to"
 # With several models loaded, `ready` can return while the line's own model is restarting. Without
@@ -78,7 +78,7 @@ class LineExecutor:
             if line.route is None:
                 self._services.jobs.check({"input": line.body})
             else:
-                self._services.openai.check_call(line.route, line.body)
+                self._services.calls.check(line.route, line.body)
         except HandlerError as error:
             raise BadLine(error.message) from None
         if line.route is not None and line.body.get("stream"):
@@ -141,14 +141,14 @@ class LineExecutor:
         try:
             body = await self._answer_call(route, line.body, slot)
             status = 200
-            tokens = body["usage"].get("completion_tokens", 0)
+            tokens = read_usage(body["usage"]).completion_tokens
         except Exception as error:
             failure = error_info(error)
             replaced = isinstance(error, EngineReplaced | EngineRestarting)
             is_deferred = replaced and self._is_engine_alive
             crashed = isinstance(error, EngineCrashed) and not replaced
             body, status, retryable = (
-                failure.openai_error(),
+                encode_call_error(route, failure),
                 failure.mapping.status,
                 failure.mapping.retryable,
             )
@@ -172,20 +172,16 @@ class LineExecutor:
         self, route: str, body: Mapping[str, Any], slot: Slot | None
     ) -> dict[str, Any]:
         """Return the response body to a request. The caller releases `slot`, if it has one."""
-        service, own_slot = self._services.openai, None
+        calls, own_slot = self._services.calls, None
         priority = Priority.INTERACTIVE if self._priority is None else self._priority
         if body.get("stream"):
             raise InvalidRequest(_STREAM_ERROR, "stream")
         if self._priority is not None and slot is None:
             # Reject an invalid request before it waits for a slot.
-            await check_body(body, partial(service.check_call, route, body))
+            await check_body(body, partial(calls.check, route, body))
             slot = own_slot = await self._engine.reserve(priority)
         try:
-            answer = await service.answer_without_generation(route, body, slot)
-            if answer is None:
-                call = await service.parse_call_async(route, body, priority=priority)
-                answer = await service.complete(call, slot)
-            return answer
+            return await calls.answer(route, body, CallContext(slot=slot, priority=priority))
         finally:
             if own_slot is not None:
                 own_slot.release()

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from common.setting_error import SettingError
 from common.value_description import describe_value
 from engine import AnyEngine, engines_by_model
+from handler.apis.calls import ApiCalls, build_calls
 from handler.apis.openai.service import OpenAIService
 from handler.delivery.bucket import Bucket, check_name, check_secret, check_url
 from handler.delivery.limits import PayloadLimits
@@ -24,6 +25,7 @@ from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration
 from handler.input.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.job.job_handler import JobHandler
+from handler.models.model_name_map import CLAUDE_TO_DEFAULT, ModelNameMap
 from handler.models.registry import ModelRegistry
 from handler.pipeline import Pipeline
 from handler.settings.shared_settings import Settings
@@ -52,8 +54,13 @@ class Services:
     """The services that entry points pass requests to; they share one pipeline per model."""
 
     jobs: JobHandler
-    openai: OpenAIService
+    calls: ApiCalls
     models: ModelRegistry
+
+    @property
+    def openai(self) -> OpenAIService:
+        """The service of OpenAI's API."""
+        return self.calls.openai
 
 
 def build_validation(settings: Settings) -> ValidationSetup:
@@ -140,11 +147,13 @@ def build_services(
     results: ResultUploader | None = None,
     validator: Validator | None = None,
     on_open: Callable[[ActiveGeneration], object] = lambda generation: None,
+    names: ModelNameMap = CLAUDE_TO_DEFAULT,
 ) -> Services:
     """Return the services that answer jobs and OpenAI calls with an engine.
 
     `validator` replaces the one in `validation`, for example with one that counts verdicts.
-    `on_open` is called with each generation that has started.
+    `on_open` is called with each generation that has started. `names` chooses the model for names
+    that no model has.
     """
     validator = validator or validation.validator
     models = ModelRegistry(
@@ -167,16 +176,17 @@ def build_services(
         stream_multi_prompt=stream_multi_prompt,
         tool_form=None if settings.tool_parser == "auto" else settings.tool_parser,
     )
+    calls = build_calls(openai, models, names)
     jobs = JobHandler(
         models,
         validation.options,
         validation=settings.enable_validation,
         chat_template=settings.apply_chat_template,
         interval_s=interval_s,
-        openai=openai,
+        calls=calls,
         results=results,
     )
-    return Services(jobs, openai, models)
+    return Services(jobs, calls, models)
 
 
 def _check_optional(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:

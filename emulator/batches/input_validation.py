@@ -8,9 +8,9 @@ from pathlib import Path
 from batch.input.line import BadLine, Line
 from batch.input.scan import MAX_LISTED_PROBLEMS, InputSummary, scan_input
 from batch.input.source import LineSource
-from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS
+from handler.apis.calls import CALL_ROUTES
+from handler.apis.openai.service import EMBEDDINGS
 
-ENDPOINTS = (*ENDPOINT_SPECS, EMBEDDINGS)
 # OpenAI's limit, for all lines of a file together.
 MAX_EMBEDDING_INPUTS = 50_000
 
@@ -37,8 +37,8 @@ class _LineCheck:
     def __call__(self, line: Line) -> None:
         if line.route is None:
             raise BadLine("custom_id, method, url and body must be given, and no job's input")
-        if line.route not in ENDPOINTS:
-            raise BadLine(f"url must be one of {', '.join(ENDPOINTS)}, got {line.route}")
+        if line.route not in CALL_ROUTES:
+            raise BadLine(f"url must be one of {', '.join(CALL_ROUTES)}, got {line.route}")
         if self._endpoint not in (None, line.route):
             raise BadLine(f"url must be the batch's endpoint, {self._endpoint}, got {line.route}")
         if line.route == EMBEDDINGS:

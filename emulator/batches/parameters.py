@@ -11,9 +11,9 @@ from starlette.requests import Request
 
 from common.digits import parse_digits
 from common.value_description import describe_value
-from emulator.batches.input_validation import ENDPOINTS
 from emulator.batches.models import COMPLETION_WINDOW
 from emulator.batches.repository import is_valid_id
+from handler.apis.calls import CALL_ROUTES
 from handler.errors import InvalidRequest
 from handler.input.sampling import validate_model
 
@@ -52,9 +52,9 @@ def read_new_batch(body: Mapping[str, Any]) -> tuple[NewBatchInput, str, int | N
     """
     fields = validate_model(NewBatchInput, body)
     endpoint = body.get("endpoint")
-    if endpoint not in ENDPOINTS:
+    if endpoint not in CALL_ROUTES:
         raise InvalidRequest(
-            f"endpoint must be one of {', '.join(ENDPOINTS)}, got {describe_value(endpoint)}",
+            f"endpoint must be one of {', '.join(CALL_ROUTES)}, got {describe_value(endpoint)}",
             "endpoint",
         )
     expires_s = read_expiry(body.get("output_expires_after"), "output_expires_after")

@@ -14,12 +14,12 @@ from batch.input.source import LineSource
 from batch.output.journal import BatchJournal
 from emulator.batches.file_storage import FileStorage
 from emulator.batches.models import BatchResult
+from handler.apis.calls import read_usage
 
 _UNANSWERED_MESSAGES = {
     "batch_cancelled": "the batch was cancelled before this line was answered",
     "batch_expired": "the batch expired before this line was answered",
 }
-_NO_DETAILS = {"cached_tokens": 0}
 
 
 @dataclass(slots=True)
@@ -33,11 +33,10 @@ class UsageTotals:
     def count(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         """Add the usage of each line, and yield the line unchanged."""
         for line in lines:
-            usage = orjson.loads(line)["response"]["body"]["usage"]
-            self.input_tokens += usage["prompt_tokens"]
-            # The usage of embeddings has no details and no completion tokens.
-            self.cached_tokens += usage.get("prompt_tokens_details", _NO_DETAILS)["cached_tokens"]
-            self.output_tokens += usage.get("completion_tokens", 0)
+            usage = read_usage(orjson.loads(line)["response"]["body"]["usage"])
+            self.input_tokens += usage.prompt_tokens
+            self.cached_tokens += usage.cached_tokens
+            self.output_tokens += usage.completion_tokens
             yield line
 
     def to_openai(self) -> dict[str, Any]:

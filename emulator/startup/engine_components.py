@@ -28,16 +28,12 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tracing.setup import Tracing
 from engine import AnyEngine, Engine, engines_by_model
 from engine.errors import EngineError
-from handler.apis.messages.service import MessagesService
-from handler.apis.responses.service import ResponsesService
-from handler.apis.responses.store import ResponseStore
 from handler.composition import (
     Services,
     ValidationSetup,
     build_result_uploader,
     build_services,
 )
-from handler.models.model_name_map import ModelNameMap
 from handler.models.registry import ModelRegistry
 from jobs import JobStore
 
@@ -122,7 +118,9 @@ def build_engine_components(
         ),
         validator=InstrumentedValidator(validation.validator, metrics.count_verdict),
         on_open=tracker.add,
+        names=settings.name_map(),
     )
+    _check_name_map(settings, services.models)
     statistics = RequestStatistics()
     engine.subscribe(statistics)
     local_worker = LocalWorker(
@@ -165,28 +163,20 @@ def build_engine_components(
             settings.stream_interval_ms / 1000,
         ),
         responses_routes=ResponsesRoutes(
-            ResponsesService(services.openai, ResponseStore()),
-            max_body_bytes,
-            settings.stream_interval_ms / 1000,
+            services.calls.responses, max_body_bytes, settings.stream_interval_ms / 1000
         ),
         messages_routes=MessagesRoutes(
-            MessagesService(
-                services.openai, services.models, _build_name_map(settings, services.models)
-            ),
-            max_body_bytes,
-            settings.stream_interval_ms / 1000,
+            services.calls.messages, max_body_bytes, settings.stream_interval_ms / 1000
         ),
     )
 
 
-def _build_name_map(settings: EmulatorSettings, models: ModelRegistry) -> ModelNameMap:
-    names = settings.name_map()
-    for model in names.models:
+def _check_name_map(settings: EmulatorSettings, models: ModelRegistry) -> None:
+    for model in settings.name_map().models:
         if model not in models.names:
             raise SettingError(
                 f"MODEL_NAME_MAP: there is no model {model}, there is: {', '.join(models.names)}"
             )
-    return names
 
 
 def _build_chat_rate_limiter(rate: str) -> ChatRateLimiter:

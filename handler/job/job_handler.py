@@ -14,6 +14,7 @@ import orjson
 from common.value_description import describe_value
 from engine import Slot
 from engine.request import TemplateMode
+from handler.apis.calls import ApiCalls, build_calls
 from handler.apis.openai.service import OpenAIService
 from handler.delivery import limits
 from handler.delivery.results import ResultDelivery, ResultUploader
@@ -48,18 +49,18 @@ class JobHandler:
         validation: bool = True,
         chat_template: TemplateMode = "auto",
         interval_s: float = 0.05,
-        openai: OpenAIService | None = None,
+        calls: ApiCalls | None = None,
         results: ResultUploader | None = None,
     ) -> None:
         self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
         self._options = options
-        self._openai = openai or OpenAIService(self._models, options, max_tokens=max_tokens)
+        self._calls = calls or build_calls(
+            OpenAIService(self._models, options, max_tokens=max_tokens), self._models
+        )
         self._validation = validation
         self._chat_template = chat_template
         self._results = results or ResultUploader()
-        self._outputs = OutputGenerator(
-            self._models, self._openai, self._results.limits, interval_s
-        )
+        self._outputs = OutputGenerator(self._models, self._calls, self._results.limits, interval_s)
 
     @property
     def is_dead(self) -> bool:
@@ -175,7 +176,7 @@ class JobHandler:
         request = self._parse(job)
         self._plan_delivery(job, request)
         if isinstance(request, OpenAIRequest):
-            self._openai.check_call(request.route, request.body)
+            self._calls.check(request.route, request.body)
         else:
             self._outputs.find_pipeline(request)
 

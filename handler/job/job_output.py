@@ -7,8 +7,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from engine import Delta, Slot
-from handler.apis.openai.events import stream_events
-from handler.apis.openai.service import OpenAIService
+from handler.apis.calls import ApiCalls, CallContext
 from handler.delivery import limits
 from handler.input.request import OpenAIRequest, TextRequest
 from handler.models.registry import ModelRegistry
@@ -36,12 +35,12 @@ class OutputGenerator:
     def __init__(
         self,
         models: ModelRegistry,
-        openai: OpenAIService,
+        calls: ApiCalls,
         payload_limits: limits.PayloadLimits,
         interval_s: float,
     ) -> None:
         self._models = models
-        self._openai = openai
+        self._calls = calls
         self._limits = payload_limits
         self._interval_s = interval_s
 
@@ -118,22 +117,19 @@ class OutputGenerator:
     async def _stream_openai(
         self, request: OpenAIRequest, slot: Slot | None
     ) -> AsyncGenerator[OutputChunk, None]:
-        body = await self._openai.answer_without_generation(request.route, request.body, slot)
-        if body is not None:
-            if request.warnings:
-                body = body | {"warnings": [*body.get("warnings", ()), *request.warnings]}
-        else:
-            call = await self._openai.parse_call_async(request.route, request.body)
-            call.add_warnings(*request.warnings)
-            call.timeout_s = request.timeout_s
-            if call.streaming:
-                max_chars = self._limits.partial_chars
-                async with await self._openai.open_stream(call, slot) as generation:
-                    async for block in stream_events(call, generation, self._interval_s, max_chars):
-                        yield OutputChunk(block.decode())
-                return
-            body = await self._openai.complete(call, slot)
-        yield OutputChunk(body, body)
+        context = CallContext(
+            slot=slot,
+            timeout_s=request.timeout_s,
+            warnings=request.warnings,
+            interval_s=self._interval_s,
+            part_chars=self._limits.partial_chars,
+        )
+        async with aclosing(self._calls.run(request.route, request.body, context)) as outputs:
+            async for output in outputs:
+                if isinstance(output, dict):
+                    yield OutputChunk(output, output)
+                else:
+                    yield OutputChunk(output.decode())
 
 
 def _without(output: dict[str, Any], names: tuple[str, ...], note: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from emulator.batches.input_validation import ENDPOINTS
 from emulator.batches.models import COMPLETION_WINDOW, INPUT_PURPOSE, OUTPUT_PURPOSE, BatchStatus
 from emulator.batches.parameters import EXPIRY_ANCHOR, MAX_EXPIRY_S, MIN_EXPIRY_S, NewBatchInput
 from emulator.openapi.schemas.common import (
@@ -15,6 +14,7 @@ from emulator.openapi.schemas.common import (
     or_null,
     ref,
 )
+from handler.apis.calls import CALL_ROUTES
 
 _TIMESTAMP: Schema = {"type": "integer", "description": "Unix time in seconds."}
 _SECONDS: Schema = {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S}
@@ -65,7 +65,7 @@ def batch_schemas() -> dict[str, Schema]:
         "NewBatch": object_of(
             {
                 "input_file_id": fields["input_file_id"],
-                "endpoint": {"enum": list(ENDPOINTS)},
+                "endpoint": {"enum": list(CALL_ROUTES)},
                 "completion_window": fields["completion_window"],
             },
             {
@@ -79,7 +79,7 @@ def batch_schemas() -> dict[str, Schema]:
             {
                 "id": TEXT,
                 "object": {"const": "batch"},
-                "endpoint": {"enum": list(ENDPOINTS)},
+                "endpoint": {"enum": list(CALL_ROUTES)},
                 "model": TEXT,
                 "input_file_id": TEXT,
                 "completion_window": {"const": COMPLETION_WINDOW},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from engine import Chat
+from engine import Chat, Priority, Slot
 from engine.errors import EngineError
 from handler.apis.messages.errors import naming_prompt_length
 from handler.apis.messages.events import MessageEncoder
@@ -45,33 +45,52 @@ class MessagesService:
         self._models = models
         self._names = names
 
-    async def parse_call(self, body: Mapping[str, Any]) -> MessagesCall:
+    def check(self, body: Mapping[str, Any]) -> None:
+        """Check a body without running it. Raises InvalidRequest or NotFound."""
+        translated = translate_request(body)
+        try:
+            self._openai.check_call(_CHAT_ROUTE, self._with_served_model(translated.body, body))
+        except InvalidRequest as error:
+            raise translated.field_names.rename(error) from error
+
+    async def parse_call(
+        self, body: Mapping[str, Any], priority: Priority = Priority.INTERACTIVE
+    ) -> MessagesCall:
         """Parse a body. Raises InvalidRequest or NotFound, naming the client's field."""
         translated = await check_body(body, partial(translate_request, body))
         model = body.get("model")
-        served = self._names.find(model, self._models.names) if isinstance(model, str) else model
         try:
             chat = await self._openai.parse_call_async(
-                _CHAT_ROUTE, {**translated.body, "model": served}
+                _CHAT_ROUTE, self._with_served_model(translated.body, body), priority=priority
             )
         except InvalidRequest as error:
             raise translated.field_names.rename(error) from error
         chat.add_warnings(*translated.warnings)
         return MessagesCall(chat, model if isinstance(model, str) else chat.model)
 
-    async def complete(self, call: MessagesCall) -> dict[str, Any]:
+    def _with_served_model(
+        self, chat_body: Mapping[str, Any], body: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the chat's body with the name of the model that answers."""
+        model = body.get("model")
+        served = self._names.find(model, self._models.names) if isinstance(model, str) else model
+        return {**chat_body, "model": served}
+
+    async def complete(self, call: MessagesCall, slot: Slot | None = None) -> dict[str, Any]:
         """Run a call and return its message. Raises EngineError."""
         with naming_prompt_length():
-            answer = await self._openai.answer(call.chat)
+            answer = await self._openai.answer(call.chat, slot)
         return encode_message(call.id, call.model, answer)
 
-    async def open_stream(self, call: MessagesCall) -> tuple[ActiveGeneration, MessageEncoder]:
+    async def open_stream(
+        self, call: MessagesCall, slot: Slot | None = None
+    ) -> tuple[ActiveGeneration, MessageEncoder]:
         """Start a streamed call, wait for its first text, and count the tokens of its prompt.
 
         Raises EngineError.
         """
         with naming_prompt_length():
-            opened = await self._openai.open_stream(call.chat)
+            opened = await self._openai.open_stream(call.chat, slot)
         # Only calls with several choices, or without any token to generate, have another type.
         generation = cast("ActiveGeneration", opened)
         try:

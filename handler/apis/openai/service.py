@@ -78,10 +78,7 @@ class OpenAIService:
         """Parse a request body of a route. Raises InvalidRequest or NotFound."""
         spec = ENDPOINT_SPECS.get(route)
         if spec is None:
-            known = ", ".join([*ENDPOINT_SPECS, EMBEDDINGS, MODELS])
-            raise NotFound(
-                f"there is no route {describe_value(route)}, there are: {known}", "openai_route"
-            )
+            raise NotFound(f"there is no route {describe_value(route)}", "openai_route")
         pipeline = self._models.find_for_body(body)
         return OpenAICall(
             spec,

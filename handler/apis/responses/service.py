@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from engine import Priority
+from engine import Priority, Slot
 from engine.errors import RequestRejected
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.events import DONE
@@ -31,6 +31,7 @@ from handler.apis.responses.response import (
     new_response_id,
 )
 from handler.apis.responses.store import ResponseStore
+from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import HandlerError, InvalidRequest, error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
@@ -77,11 +78,17 @@ class ResponsesService:
             raise InvalidRequest("n and best_of must be 1: a response has one output", "n")
         return ResponseCall(new_response_id(), request, chat)
 
-    async def complete(self, call: ResponseCall) -> dict[str, Any]:
+    def check(self, body: Mapping[str, Any]) -> None:
+        """Check a body without running it. Raises InvalidRequest or ModelNotFound."""
+        request = read_request(body, self._store.conversation(read_previous_id(body)))
+        with _naming_parameters():
+            self._openai.check_call(CHAT_ROUTE, request.chat_body)
+
+    async def complete(self, call: ResponseCall, slot: Slot | None = None) -> dict[str, Any]:
         """Run a call and return its response, without streaming. Raises EngineError."""
         created = int(time.time())
         with _naming_parameters():
-            answer = await self._openai.answer(call.chat)
+            answer = await self._openai.answer(call.chat, slot)
         builder = OutputBuilder(call.request.custom_names)
         reply = answer.reply
         if reply.reasoning:
@@ -94,16 +101,20 @@ class ResponsesService:
         envelope = encode_envelope(call.request, call.chat, call.id, created)
         return self._end(call, envelope, answer, builder)
 
-    async def open_stream(self, call: ResponseCall) -> ActiveGeneration:
+    async def open_stream(self, call: ResponseCall, slot: Slot | None = None) -> ActiveGeneration:
         """Start a streamed call and wait for its first text. Raises EngineError."""
         with _naming_parameters():
-            generation = await self._openai.open_stream(call.chat)
+            generation = await self._openai.open_stream(call.chat, slot)
         # A chat with one choice has no other kind: chats refuse a limit of 0 tokens.
         assert isinstance(generation, ActiveGeneration)  # noqa: S101
         return generation
 
     async def stream_events(
-        self, call: ResponseCall, generation: ActiveGeneration, interval_s: float = 0.0
+        self,
+        call: ResponseCall,
+        generation: ActiveGeneration,
+        interval_s: float = 0.0,
+        part_chars: int = PARTIAL_CHARS,
     ) -> AsyncGenerator[bytes, None]:
         """Yield a streamed response as blocks of complete events, its terminal event last.
 
@@ -115,7 +126,7 @@ class ResponsesService:
         block = encoder.encode("response.created", {"response": envelope})
         block += encoder.encode("response.in_progress", {"response": envelope})
         try:
-            async for parts in stream_reply(call.chat, generation, interval_s):
+            async for parts in stream_reply(call.chat, generation, interval_s, part_chars):
                 if isinstance(parts, list):
                     for part in parts:
                         block += encoder.encode_all(builder.add(part))

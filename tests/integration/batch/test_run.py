@@ -87,6 +87,30 @@ def test_run_answers_chats(model: Path, tmp_path: Path, out: Path) -> None:
     assert "word" in text(line)
 
 
+@pytest.mark.parametrize(
+    ("url", "fields", "kind"),
+    [
+        ("/v1/responses", {"input": "word"}, "response"),
+        (
+            "/v1/messages",
+            {"max_tokens": 9, "messages": [{"role": "user", "content": "word"}]},
+            "message",
+        ),
+    ],
+)
+def test_run_answers_responses_and_messages(
+    model: Path, tmp_path: Path, out: Path, url: str, fields: dict[str, Any], kind: str
+) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": url, "body": fields}
+    completed = run(model, "-i", write(tmp_path / "in.jsonl", [line]), "-o", out)
+    assert completed.returncode == 0, completed.stderr
+    [answer] = read(out)
+    body = answer["response"]["body"]
+    assert kind in (body.get("object"), body.get("type"))
+    assert body["usage"]["output_tokens"] > 0
+    assert "word" in json.dumps(body)
+
+
 def test_run_answers_embeddings(model: Path, tmp_path: Path, out: Path) -> None:
     lines = [
         {

@@ -12,11 +12,12 @@ from batch.input.line import Line, parse_line
 from batch.line_executor import LineExecutor, LineOutcome
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineReplaced, EngineRestarting
+from handler.apis.calls import CallContext
 from handler.composition import Services
 from handler.job.job_result import Interruption, JobResult
 
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
-BODY: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 2}}
+BODY: dict[str, Any] = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
 RESTARTING = EngineRestarting("the engine is restarting", retry_after_s=1)
 REPLACED = EngineReplaced("it was ended while the request was running beside another one")
 
@@ -42,7 +43,7 @@ class FakeEngine:
         self.held -= 1
 
 
-class FakeService:
+class FakeCalls:
     """Raises the errors one after the other, then answers."""
 
     def __init__(self, engine: FakeEngine, *errors: Exception) -> None:
@@ -51,12 +52,10 @@ class FakeService:
         self.attempts = 0
         self.held: list[int] = []
 
-    def check_call(self, route: str, body: object) -> None:
+    def check(self, route: str, body: object) -> None:
         """Accept everything."""
 
-    async def answer_without_generation(
-        self, route: str, body: object, slot: Slot | None
-    ) -> dict[str, Any]:
+    async def answer(self, route: str, body: object, context: CallContext) -> dict[str, Any]:
         self.attempts += 1
         self.held.append(self._engine.held)
         if self._errors:
@@ -80,30 +79,30 @@ def create_line(**fields: Any) -> Line:
 
 def create_executor(
     *errors: Exception, priority: Priority | None = None
-) -> tuple[LineExecutor, FakeService, FakeEngine]:
+) -> tuple[LineExecutor, FakeCalls, FakeEngine]:
     engine = FakeEngine()
-    service = FakeService(engine, *errors)
-    services = Services(cast("Any", None), cast("Any", service), cast("Any", None))
-    return LineExecutor(services, cast("AnyEngine", engine), priority), service, engine
+    calls = FakeCalls(engine, *errors)
+    callss = Services(cast("Any", None), cast("Any", calls), cast("Any", None))
+    return LineExecutor(callss, cast("AnyEngine", engine), priority), calls, engine
 
 
 @pytest.mark.parametrize("error", [RESTARTING, REPLACED])
 async def test_deferred_line_is_retried_after_a_pause(error: Exception) -> None:
     """With another model loaded, the engine is ready: without a pause this would be a busy loop."""
-    executor, service, _ = create_executor(*[error] * 1_000)
+    executor, calls, _ = create_executor(*[error] * 1_000)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await executor.answer(create_line())
-    assert service.attempts == 1
+    assert calls.attempts == 1
 
 
 async def test_deferred_line_is_answered_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("batch.line_executor._RETRY_DELAY_S", 0.0)
-    executor, service, _ = create_executor(RESTARTING, REPLACED)
+    executor, calls, _ = create_executor(RESTARTING, REPLACED)
     outcome = await executor.answer(create_line())
-    assert (outcome.ok, outcome.tokens, service.attempts) == (True, 2, 3)
+    assert (outcome.ok, outcome.tokens, calls.attempts) == (True, 2, 3)
 
 
 @pytest.mark.parametrize("priority", [None, Priority.BATCH])
@@ -111,19 +110,17 @@ async def test_exclusive_line_reserves_the_engine_for_each_attempt(
     monkeypatch: pytest.MonkeyPatch, priority: Priority | None
 ) -> None:
     monkeypatch.setattr("batch.line_executor._RETRY_DELAY_S", 0.0)
-    executor, service, engine = create_executor(
-        REPLACED, EngineCrashed("it died"), priority=priority
-    )
+    executor, calls, engine = create_executor(REPLACED, EngineCrashed("it died"), priority=priority)
     outcome = await executor.answer(create_line(), exclusive=True)
     assert (outcome.ok, outcome.crashed, outcome.retryable) == (False, True, True)
     assert engine.reserved == [(Priority.BATCH, True)] * 2
-    assert (service.held, engine.held) == ([1, 1], 0)
+    assert (calls.held, engine.held) == ([1, 1], 0)
 
 
 async def test_line_reserves_a_shared_slot_by_default() -> None:
-    executor, service, engine = create_executor(priority=Priority.BATCH)
+    executor, calls, engine = create_executor(priority=Priority.BATCH)
     assert (await executor.answer(create_line())).ok
-    assert (engine.reserved, service.held, engine.held) == ([(Priority.BATCH, False)], [1], 0)
+    assert (engine.reserved, calls.held, engine.held) == ([(Priority.BATCH, False)], [1], 0)
 
 
 @pytest.mark.parametrize(("interruption", "crashed"), [(Interruption.CRASH, True), (None, False)])
@@ -131,8 +128,8 @@ async def test_outcome_of_a_job_reports_a_crash(
     interruption: Interruption | None, crashed: bool
 ) -> None:
     result = JobResult(error="no", retryable=True, interruption=interruption, reason="no")
-    services = Services(cast("Any", FakeJobs(result)), cast("Any", None), cast("Any", None))
-    executor = LineExecutor(services, cast("AnyEngine", FakeEngine()))
+    callss = Services(cast("Any", FakeJobs(result)), cast("Any", None), cast("Any", None))
+    executor = LineExecutor(callss, cast("AnyEngine", FakeEngine()))
     line = parse_line(b'{"id": "a", "input": {"prompt": "x"}}', 1)
     outcome: LineOutcome = await executor.answer(line)
     assert (outcome.ok, outcome.retryable, outcome.crashed) == (False, True, crashed)

@@ -102,6 +102,26 @@ async def test_chat_and_embedding_lines_are_answered(serve: Serve, clients: Clie
         assert ended.error_file_id is None
 
 
+async def test_response_and_message_lines_are_answered_and_counted(
+    serve: Serve, clients: Clients
+) -> None:
+    client = clients(await serve())
+    message = {"max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+    for endpoint, good in (("/v1/responses", {"input": "x"}), ("/v1/messages", message)):
+        lines: list[dict[str, Any]] = [
+            {"custom_id": name, "method": "POST", "url": endpoint, "body": body}
+            for name, body in (("good", good), ("bad", good | {"temperature": "hot"}))
+        ]
+        ended = await client.ended(await client.create(lines, endpoint))
+        assert counts(ended) == (2, 1, 1)
+        (answered,) = await client.lines(ended.output_file_id)
+        usage = answered["response"]["body"]["usage"]
+        assert ended.usage is not None
+        assert ended.usage.output_tokens == usage["output_tokens"] > 0
+        (failed,) = await client.lines(ended.error_file_id)
+        assert "temperature" in failed["response"]["body"]["error"]["message"]
+
+
 async def test_line_with_a_too_long_prompt_has_the_error_code_of_openai(
     serve: Serve, clients: Clients, script: ScriptFactory
 ) -> None:
@@ -139,7 +159,7 @@ async def test_lines_for_another_endpoint_fail_the_batch_by_their_numbers(
 
 BAD_BATCHES: list[tuple[dict[str, Any], str]] = [
     ({"input_file_id": None}, "input_file_id"),
-    ({"endpoint": "/v1/responses"}, "endpoint"),
+    ({"endpoint": "/v1/images"}, "endpoint"),
     ({"endpoint": ["/v1/completions"]}, "endpoint"),
     ({"completion_window": "1h"}, "completion_window"),
     ({"metadata": {"a": 1}}, "metadata"),

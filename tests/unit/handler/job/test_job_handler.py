@@ -305,13 +305,13 @@ BAD_CALLS = [
         'the model "gpt" does not exist, there is: scripted',
     ),
     (
-        "/v1/responses",
+        "/v1/images",
         {},
         404,
         "not_found_error",
         "openai_route",
-        'there is no route "/v1/responses", there are: '
-        "/v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models",
+        'there is no route "/v1/images", there are: /v1/completions, /v1/chat/completions, '
+        "/v1/embeddings, /v1/responses, /v1/messages, /v1/models",
     ),
     (
         "/v1/completions",

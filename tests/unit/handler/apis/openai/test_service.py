@@ -166,7 +166,7 @@ async def test_default_of_max_tokens(pipeline_of: PipelineFactory) -> None:
 
 @pytest.mark.parametrize("route", ["", "/v1/responses", "v1/completions", "/v1/completions/"])
 def test_unknown_route(route: str, pipeline_of: PipelineFactory) -> None:
-    with pytest.raises(NotFound, match=r"there are: /v1/completions, /v1/chat/completions, /v1/em"):
+    with pytest.raises(NotFound, match="there is no route"):
         OpenAIService(pipeline_of()).parse_call(route, {})
 
 
