@@ -154,6 +154,12 @@ class JobStore(JobQueue, Protocol):
                 removed, but they may be stored again after a restart.
         """
 
+    async def remove(self, job_id: str) -> bool:
+        """Cancel a job unless it has ended, and remove it; False if it is not stored.
+
+        Durable when this returns. Raises StoreUnavailable, as `reset` does.
+        """
+
     async def receive_stops(self, worker_id: str, wait_s: float) -> list[str]:
         """Return the ids of jobs that this worker must stop; none after `wait_s`.
 

@@ -254,7 +254,22 @@ OPERATIONS = {
         can_stream=True,
         description=_STREAMING,
     ),
-    "GET /v1/responses/{response_id}": _responses("Get a response", "Response"),
+    "GET /v1/responses/{response_id}": _responses(
+        "Get a response",
+        "Response",
+        can_stream=True,
+        description="With `stream=true` the events of a background response, as they come.",
+        query=(
+            _query("stream", "Whether to stream the events.", enum=["true", "false"]),
+            _query(
+                "starting_after",
+                "The `sequence_number` of the last event that the client has.",
+                type="integer",
+                minimum=0,
+                maximum=999_999_999,
+            ),
+        ),
+    ),
     "DELETE /v1/responses/{response_id}": _responses("Delete a response", "DeletedResponse"),
     "/v1/responses/{response_id}/input_items": _responses(
         "List the input items of a response",

@@ -14,6 +14,7 @@ from emulator.apis.openai.chat_rate_limit import ChatRateLimiter
 from emulator.apis.openai.routes import OpenAIRoutes
 from emulator.apis.openai.system_status import RequestStatistics, SystemStatus
 from emulator.apis.openai.tokenize_routes import TokenizeRoutes
+from emulator.apis.responses.background import BackgroundResponses
 from emulator.apis.responses.routes import ResponsesRoutes
 from emulator.batches.service import BatchService
 from emulator.console.generation_tracker import GenerationTracker
@@ -139,6 +140,10 @@ def build_engine_components(
     exported_metrics += build_engine_metrics(settings, engine, batches.batches)
     if "rkllm" in settings.backends:
         exported_metrics += build_npu_metrics()
+    background = BackgroundResponses(
+        store, services.calls.responses, settings.endpoint_id, settings.policy_limits().default
+    )
+    services.calls.responses.add_source(background)
     engines = engines_by_model(engine, settings.served_model)
     max_body_bytes = int(settings.max_body_mb * 1e6)
     return EngineComponents(
@@ -163,7 +168,10 @@ def build_engine_components(
             settings.stream_interval_ms / 1000,
         ),
         responses_routes=ResponsesRoutes(
-            services.calls.responses, max_body_bytes, settings.stream_interval_ms / 1000
+            services.calls.responses,
+            background,
+            max_body_bytes,
+            settings.stream_interval_ms / 1000,
         ),
         messages_routes=MessagesRoutes(
             services.calls.messages, max_body_bytes, settings.stream_interval_ms / 1000

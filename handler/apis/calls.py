@@ -15,10 +15,11 @@ from handler.apis.messages.service import MessagesService
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
+from handler.apis.responses.response import ID_PREFIX
 from handler.apis.responses.service import ResponsesService
 from handler.apis.responses.store import ResponseStore
 from handler.delivery.limits import PARTIAL_CHARS, split_events
-from handler.errors import ErrorInfo, NotFound
+from handler.errors import ErrorInfo, InvalidRequest, NotFound
 from handler.models.model_name_map import CLAUDE_TO_DEFAULT, ModelNameMap
 from handler.models.registry import ModelRegistry
 
@@ -32,13 +33,15 @@ class CallContext:
     """What a call has besides its route and its body.
 
     `slot` is a reserved slot, which its owner releases. `timeout_s` limits each generation; None
-    for the engine's own limit. `warnings` become part of the answer. `interval_s` is the minimum
-    time between two blocks of a stream, and `part_chars` the maximum text of an event.
+    for the engine's own limit. `job_id` names the job that the call is; None if it is none.
+    `warnings` become part of the answer. `interval_s` is the minimum time between two blocks of a
+    stream, and `part_chars` the maximum text of an event.
     """
 
     slot: Slot | None = None
     priority: Priority = Priority.INTERACTIVE
     timeout_s: float | None = None
+    job_id: str | None = None
     warnings: tuple[str, ...] = ()
     interval_s: float = 0.0
     part_chars: int = PARTIAL_CHARS
@@ -122,8 +125,21 @@ class ApiCalls:
     async def _run_response(
         self, body: Mapping[str, Any], context: CallContext
     ) -> AsyncGenerator[bytes | dict[str, Any], None]:
-        call = await self.responses.parse(body, context.priority)
+        response_id = None if context.job_id is None else ID_PREFIX + context.job_id
+        call = await self.responses.parse(body, context.priority, response_id)
         _apply_context(call.chat, context)
+        if call.request.background:
+            if context.job_id is None:
+                raise InvalidRequest(
+                    "background: true is for POST /v1/responses, and not for lines of a batch",
+                    "background",
+                )
+            async with await self.responses.open_stream(call, context.slot) as generation:
+                async for output in self.responses.run_in_background(
+                    call, generation, context.interval_s
+                ):
+                    yield output
+            return
         if not call.streaming:
             yield await self.responses.complete(call, context.slot)
             return

@@ -96,6 +96,7 @@ class OpenAIRequest:
 
     route: str
     body: Mapping[str, Any]
+    job_id: str | None = None
     timeout_s: float | None = None
     warnings: tuple[str, ...] = ()
 
@@ -135,7 +136,9 @@ def parse_job(
         )
     warnings_about_job = find_job_warnings(job)
     if (call := _parse_call(job_input)) is not None:
-        return replace(call, warnings=(*warnings_about_job, *CALL_KEYS.warnings(job_input)))
+        job_id = None if job.get("id") is None else str(job["id"])
+        warnings = (*warnings_about_job, *CALL_KEYS.warnings(job_input))
+        return replace(call, job_id=job_id, warnings=warnings)
     params = job_input.get("sampling_params")
     if params is None:
         params = {}

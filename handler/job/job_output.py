@@ -120,6 +120,7 @@ class OutputGenerator:
         context = CallContext(
             slot=slot,
             timeout_s=request.timeout_s,
+            job_id=request.job_id,
             warnings=request.warnings,
             interval_s=self._interval_s,
             part_chars=self._limits.partial_chars,

@@ -182,7 +182,16 @@ class ProducerOperations:
 
         Jobs that are submitted or retried during the call stay. Raises StoreUnavailable.
         """
-        records = [record for record in self._table if record.job.endpoint == endpoint]
+        return await self._remove_all(
+            [record for record in self._table if record.job.endpoint == endpoint]
+        )
+
+    async def remove(self, job_id: str) -> bool:
+        """Cancel a job unless it has ended, and remove it. Raises StoreUnavailable."""
+        record = self._table.find(job_id)
+        return record is not None and await self._remove_all([record]) == 1
+
+    async def _remove_all(self, records: Sequence[JobRecord]) -> int:
         while transitions := {each.transition for each in records if each.transition is not None}:
             await asyncio.wait(transitions)
         # Some may have been removed during the wait, because their ttl or retention has passed.

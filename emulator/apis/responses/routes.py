@@ -7,6 +7,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from common.value_description import describe_value
+from emulator.apis.responses.background import (
+    BackgroundResponses,
+    encode_response,
+    read_starting_after,
+)
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
@@ -15,9 +20,12 @@ from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from handler.apis.openai.events import DONE, error_event
 from handler.apis.responses.service import ResponsesService
 from handler.errors import InvalidRequest
+from handler.input.request import read_flag
+from jobs import Job
 
 PATH = "/v1/responses"
 MAX_PAGE_ITEMS = 100
+_CLOSING_EVENT = error_event(SHUTTING_DOWN_ERROR) + DONE
 _MEDIA_TYPE = "application/json"
 
 
@@ -27,11 +35,13 @@ class ResponsesRoutes:
     def __init__(
         self,
         service: ResponsesService,
+        background: BackgroundResponses,
         max_body_bytes: int,
         interval_s: float,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._service = service
+        self._background = background
         self._max_body_bytes = max_body_bytes
         self._interval_s = interval_s
         self._keep_alive_s = keep_alive_s
@@ -49,6 +59,11 @@ class ResponsesRoutes:
 
     async def _create(self, request: Request) -> Response | SSEResponse:
         body = await read_json(request, self._max_body_bytes)
+        if read_flag(body, "background", default=False):
+            job = await self._background.create(body)
+            # For the request's log line.
+            request.path_params["job_id"] = job.id
+            return self._stream_job(job) if body.get("stream") else JSON(encode_response(job))
         call = await self._service.parse(body)
         if not call.streaming:
             return JSON(await while_connected(request.receive, self._service.complete(call)))
@@ -58,19 +73,27 @@ class ResponsesRoutes:
             dispose=lambda generation: generation.abort(),
         )
         events = self._service.stream_events(call, generation, self._interval_s)
-        closing_event = error_event(SHUTTING_DOWN_ERROR) + DONE
-        return SSEResponse(events, generation.abort, closing_event, self._keep_alive_s)
+        return SSEResponse(events, generation.abort, _CLOSING_EVENT, self._keep_alive_s)
 
-    async def _get(self, request: Request) -> Response:
-        response = self._service.get(request.path_params["response_id"])
+    def _stream_job(self, job: Job, after: int = -1) -> SSEResponse:
+        # The job goes on when its reader disconnects.
+        return SSEResponse(
+            self._background.stream(job, after), lambda: None, _CLOSING_EVENT, self._keep_alive_s
+        )
+
+    async def _get(self, request: Request) -> Response | SSEResponse:
+        response_id = request.path_params["response_id"]
+        if request.query_params.get("stream") == "true" and request.method == "GET":
+            after = read_starting_after(request.query_params.get("starting_after"))
+            return self._stream_job(await self._background.get_job(response_id), after)
+        response = await self._service.get(response_id)
         return Response(response, media_type=_MEDIA_TYPE)
 
     async def _delete(self, request: Request) -> Response:
-        return JSON(self._service.delete(request.path_params["response_id"]))
+        return JSON(await self._service.delete(request.path_params["response_id"]))
 
     async def _cancel(self, request: Request) -> Response:
-        response = self._service.cancel(request.path_params["response_id"])
-        return Response(response, media_type=_MEDIA_TYPE)
+        return JSON(await self._background.cancel(request.path_params["response_id"]))
 
     async def _list_input_items(self, request: Request) -> Response:
         query = request.query_params
@@ -84,7 +107,7 @@ class ResponsesRoutes:
             raise InvalidRequest(
                 f'order must be "asc" or "desc", got {describe_value(order)}', "order"
             )
-        page = self._service.list_input_items(
+        page = await self._service.list_input_items(
             request.path_params["response_id"],
             limit=int(limit),
             order=order,

@@ -16,6 +16,7 @@ from emulator.openapi.schemas.common import (
 from handler.apis.openai.chat import REASONING_EFFORTS
 from handler.apis.responses.input_items import MAX_ITEMS
 from handler.apis.responses.request import MAX_METADATA
+from handler.apis.responses.response import STATUSES
 from handler.apis.responses.tools import MAX_TOOLS
 
 _PARTS = list_of(object_of({"type": {"const": "input_text"}, "text": TEXT}))
@@ -82,6 +83,7 @@ def response_schemas(models: Sequence[str]) -> dict[str, Schema]:
                 "temperature": or_null({"type": "number", "minimum": 0, "maximum": 2}),
                 "top_p": or_null({"type": "number", "minimum": 0, "maximum": 1}),
                 "stream": or_null(FLAG),
+                "background": or_null(FLAG),
                 "store": or_null(FLAG),
                 "metadata": or_null(metadata),
                 "reasoning": or_null(
@@ -103,13 +105,15 @@ def response_schemas(models: Sequence[str]) -> dict[str, Schema]:
                 "id": TEXT,
                 "object": {"const": "response"},
                 "created_at": COUNT,
-                "status": {"enum": ["completed", "incomplete"]},
+                "status": {"enum": list(STATUSES)},
                 "model": TEXT,
                 "output": list_of(object_of({"id": TEXT, "type": TEXT, "status": TEXT})),
-                "usage": object_of(
-                    {"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT}
+                "usage": or_null(
+                    object_of(
+                        {"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT}
+                    )
                 ),
-                "error": {"type": "null"},
+                "error": or_null(object_of({"code": TEXT, "message": TEXT})),
                 "incomplete_details": or_null(object_of({"reason": TEXT})),
                 "previous_response_id": or_null(TEXT),
                 "metadata": metadata,

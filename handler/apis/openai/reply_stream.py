@@ -17,11 +17,14 @@ async def stream_reply(
     generation: ActiveGeneration,
     interval_s: float = 0.0,
     part_chars: int = PARTIAL_CHARS,
+    *,
+    by_token: bool = False,
 ) -> AsyncGenerator[list[Part] | CompletedAnswer, None]:
     """Yield lists of new parts as they arrive, and the completed answer last.
 
     A part has at most `part_chars` characters. Lists may be empty: the text so far may be the start
-    of a mark. Raises EngineError.
+    of a mark. With `by_token` each token has a list of its own, so that the same tokens give the
+    same lists, however fast they arrive. Raises EngineError.
     """
     reply_format = call.request.reply_format
     parser: ReplyParser | None = None
@@ -29,7 +32,8 @@ async def stream_reply(
         parser = ReplyParser(reply_format, starts_in_reasoning=generation.starts_in_reasoning)
     position = 0
     async for batch in generation.batches(interval_s):
-        for deltas in split_deltas(batch, part_chars):
+        groups = [[delta] for delta in batch] if by_token else split_deltas(batch, part_chars)
+        for deltas in groups:
             text = "".join(delta.text for delta in deltas)
             yield parser.push(text) if parser is not None else [TextPart(text, position)]
             position += len(text)

@@ -13,10 +13,10 @@ from handler.errors import ErrorInfo
 
 
 class EventEncoder:
-    """Numbers the events of one stream and encodes them."""
+    """Numbers the events of one stream from `first` on and encodes them."""
 
-    def __init__(self) -> None:
-        self._number = 0
+    def __init__(self, first: int = 0) -> None:
+        self._number = first
 
     def encode(self, kind: str, members: Mapping[str, Any]) -> bytes:
         """Return one event."""

@@ -15,20 +15,23 @@ _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_t
 _MEDIA_PARTS = ("input_image", "input_file", "input_audio", "input_video")
 
 
-def read_items(raw: Any) -> list[Mapping[str, Any]]:
-    """Return the items of `input`; a string is one message of the user. Raises InvalidRequest."""
+def read_items(raw: Any, name: str = "input") -> list[Mapping[str, Any]]:
+    """Return the items of a member of the body; a string is one message of the user.
+
+    Raises InvalidRequest.
+    """
     if isinstance(raw, str):
         return [{"type": "message", "role": "user", "content": raw}]
     if not isinstance(raw, list):
         raise InvalidRequest(
-            f"input must be a string or an array of items, got {describe_value(raw)}", "input"
+            f"{name} must be a string or an array of items, got {describe_value(raw)}", name
         )
     if len(raw) > MAX_ITEMS:
-        raise InvalidRequest(f"input must have at most {MAX_ITEMS} items, got {len(raw)}", "input")
+        raise InvalidRequest(f"{name} must have at most {MAX_ITEMS} items, got {len(raw)}", name)
     for index, item in enumerate(raw):
         if not isinstance(item, Mapping):
             raise InvalidRequest(
-                f"input[{index}] must be an object, got {describe_value(item)}", f"input[{index}]"
+                f"{name}[{index}] must be an object, got {describe_value(item)}", f"{name}[{index}]"
             )
     return raw
 

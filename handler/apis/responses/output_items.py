@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
@@ -65,12 +65,14 @@ def _custom_input(arguments: str) -> str:
 class OutputBuilder:
     """Turns the parts of a reply into output items, and yields the events of a stream on the way.
 
-    An item ends when the next one begins. Owned by the task that answers the request.
+    An item ends when the next one begins. Ids are derived from that of the response, so that a
+    response that is generated once more has the same. Owned by the task that answers the request.
     """
 
-    def __init__(self, custom_names: frozenset[str]) -> None:
+    def __init__(self, custom_names: frozenset[str], response_id: str) -> None:
         self.items: list[OutputItem] = []
         self._custom_names = custom_names
+        self._response_id = response_id
         self._open: OutputItem | None = None
 
     def add(self, part: Part) -> Iterator[Event]:
@@ -84,11 +86,11 @@ class OutputBuilder:
                 yield from self._add_text(
                     text, "response.output_text.delta", content_index=0, logprobs=[]
                 )
-            case CallStart(name, _, call_id):
+            case CallStart(name):
                 yield from self.close()
                 is_custom = name in self._custom_names
                 kind, prefix = ("custom_tool_call", "ctc") if is_custom else ("function_call", "fc")
-                yield from self._begin(kind, prefix, name, call_id)
+                yield from self._begin(kind, prefix, name)
             case CallArguments(text) if (item := self._open) is not None:
                 if item.kind == "custom_tool_call":
                     # Sent at the end: the input is inside a JSON string.
@@ -122,11 +124,14 @@ class OutputBuilder:
         encoded = item.encode(status)
         yield "response.output_item.done", {"output_index": item.index, "item": encoded}
 
-    def _begin(self, kind: str, prefix: str, name: str = "", call_id: str = "") -> Iterator[Event]:
+    def _begin(self, kind: str, prefix: str, name: str = "") -> Iterator[Event]:
         if self._open is not None and self._open.kind == kind:
             return
         yield from self.close()
-        item = OutputItem(kind, len(self.items), f"{prefix}_{os.urandom(16).hex()}", name, call_id)
+        index = len(self.items)
+        digest = blake2b(f"{self._response_id}/{index}".encode(), digest_size=16).hexdigest()
+        call_id = f"call_{digest}" if name else ""
+        item = OutputItem(kind, index, f"{prefix}_{digest}", name, call_id)
         self.items.append(item)
         self._open = item
         added = {"output_index": item.index, "item": item.encode("in_progress")}

@@ -17,10 +17,11 @@ MAX_METADATA = 16
 # the parameters of the engines work here too.
 _OWN_KEYS = frozenset(
     {
-        *("background", "conversation", "include", "input", "instructions", "max_output_tokens"),
-        *("max_tool_calls", "metadata", "previous_response_id", "prompt", "prompt_cache_key"),
-        *("prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store"),
-        *("stream_options", "text", "tool_choice", "tools", "top_logprobs", "truncation"),
+        *("background", "conversation", "created_at", "include", "input", "instructions"),
+        *("max_output_tokens", "max_tool_calls", "metadata", "previous_items"),
+        *("previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention"),
+        *("reasoning", "safety_identifier", "service_tier", "store", "stream_options", "text"),
+        *("tool_choice", "tools", "top_logprobs", "truncation"),
     }
 )
 # Names of a chat's parameters in error messages, and their names in a response.
@@ -49,6 +50,7 @@ class ResponseRequest:
     items: Sequence[Mapping[str, Any]]
     custom_names: frozenset[str]
     previous_id: str | None
+    background: bool
     is_stored: bool
     warnings: tuple[str, ...]
 
@@ -69,6 +71,17 @@ def read_previous_id(body: Mapping[str, Any]) -> str | None:
     return previous_id
 
 
+def read_created_at(body: Mapping[str, Any]) -> int | None:
+    """Return when a background response was created; None if it is not. Raises InvalidRequest."""
+    created = body.get("created_at")
+    if created is not None and type(created) is not int:
+        raise InvalidRequest(
+            f"created_at must be a whole number of seconds, got {describe_value(created)}",
+            "created_at",
+        )
+    return created
+
+
 def read_request(
     body: Mapping[str, Any], earlier_items: Sequence[Mapping[str, Any]]
 ) -> ResponseRequest:
@@ -80,8 +93,10 @@ def read_request(
     for name in _UNSUPPORTED:
         if body.get(name) is not None:
             raise InvalidRequest(f"{name} is not supported", name)
-    if read_flag(body, "background", default=False):
-        raise InvalidRequest("background: true is not supported", "background")
+    background = read_flag(body, "background", default=False)
+    is_stored = read_flag(body, "store", default=True)
+    if background and not is_stored:
+        raise InvalidRequest("background: true needs store: true", "background")
     items = read_items(body.get("input"))
     messages, item_warnings = to_messages([*earlier_items, *items])
     instructions = body.get("instructions")
@@ -112,7 +127,8 @@ def read_request(
         items=items,
         custom_names=tools.custom_names,
         previous_id=read_previous_id(body),
-        is_stored=read_flag(body, "store", default=True),
+        background=background,
+        is_stored=is_stored,
         warnings=(*item_warnings, *tools.warnings, *_find_ignored(body)),
     )
 

@@ -12,10 +12,14 @@ from handler.apis.responses.request import ResponseRequest
 from handler.generation.completed_answer import CompletedAnswer
 from handler.response import encode_verdict
 
+ID_PREFIX = "resp_"
+# A response that is not in the background is only ever completed or incomplete.
+STATUSES = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
+
 
 def new_response_id() -> str:
     """Return a random id."""
-    return f"resp_{os.urandom(24).hex()}"
+    return ID_PREFIX + os.urandom(24).hex()
 
 
 def encode_envelope(
@@ -31,7 +35,7 @@ def encode_envelope(
         "created_at": created,
         "completed_at": None,
         "status": "in_progress",
-        "background": False,
+        "background": request.background,
         "error": None,
         "incomplete_details": None,
         "instructions": body.get("instructions"),

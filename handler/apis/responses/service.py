@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +17,12 @@ from handler.apis.openai.events import DONE
 from handler.apis.openai.reply_stream import stream_reply
 from handler.apis.openai.service import OpenAIService
 from handler.apis.responses.events import EventEncoder
+from handler.apis.responses.input_items import read_items
 from handler.apis.responses.output_items import Event, OutputBuilder
 from handler.apis.responses.request import (
     ResponseRequest,
     name_as_response,
+    read_created_at,
     read_previous_id,
     read_request,
 )
@@ -30,23 +32,27 @@ from handler.apis.responses.response import (
     incomplete_reason,
     new_response_id,
 )
-from handler.apis.responses.store import ResponseStore
+from handler.apis.responses.store import ResponseSource, ResponseStore
 from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import HandlerError, InvalidRequest, error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.parts import CallArguments, CallStart, ReasoningPart, TextPart
+from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 CHAT_ROUTE = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseCall:
-    """A response that can be run: what the client asked for, and the chat that answers it."""
+    """A response that can be run: what the client asked for, and the chat that answers it.
+
+    `created` is when a background response was created, in seconds since the epoch.
+    """
 
     id: str
     request: ResponseRequest
     chat: OpenAICall
+    created: int | None = None
 
     @property
     def streaming(self) -> bool:
@@ -65,10 +71,18 @@ class ResponsesService:
         self._store = store
 
     async def parse(
-        self, body: Mapping[str, Any], priority: Priority = Priority.INTERACTIVE
+        self,
+        body: Mapping[str, Any],
+        priority: Priority = Priority.INTERACTIVE,
+        response_id: str | None = None,
     ) -> ResponseCall:
-        """Read a body. Raises InvalidRequest or ModelNotFound, naming the parameter."""
-        earlier_items = self._store.conversation(read_previous_id(body))
+        """Read a body; without `response_id` the response gets a new id.
+
+        Raises:
+            InvalidRequest: naming the parameter that is wrong.
+            ModelNotFound: no model has that name.
+        """
+        earlier_items = await self.read_conversation(body)
         request = read_request(body, earlier_items)
         with _naming_parameters():
             chat = await self._openai.parse_call_async(
@@ -76,11 +90,19 @@ class ResponsesService:
             )
         if chat.parameters.candidates != 1:
             raise InvalidRequest("n and best_of must be 1: a response has one output", "n")
-        return ResponseCall(new_response_id(), request, chat)
+        return ResponseCall(response_id or new_response_id(), request, chat, read_created_at(body))
+
+    async def read_conversation(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the items of the responses that a body continues. Raises InvalidRequest."""
+        previous_id = read_previous_id(body)
+        if (items := body.get("previous_items")) is not None:
+            return read_items(items, "previous_items")
+        return await self._store.conversation(previous_id)
 
     def check(self, body: Mapping[str, Any]) -> None:
-        """Check a body without running it. Raises InvalidRequest or ModelNotFound."""
-        request = read_request(body, self._store.conversation(read_previous_id(body)))
+        """Check a body, without what it continues. Raises InvalidRequest or ModelNotFound."""
+        read_previous_id(body)
+        request = read_request(body, ())
         with _naming_parameters():
             self._openai.check_call(CHAT_ROUTE, request.chat_body)
 
@@ -89,7 +111,7 @@ class ResponsesService:
         created = int(time.time())
         with _naming_parameters():
             answer = await self._openai.answer(call.chat, slot)
-        builder = OutputBuilder(call.request.custom_names)
+        builder = OutputBuilder(call.request.custom_names, call.id)
         reply = answer.reply
         if reply.reasoning:
             _read_all(builder.add(ReasoningPart(reply.reasoning)))
@@ -122,29 +144,60 @@ class ResponsesService:
         """
         encoder = EventEncoder()
         envelope = encode_envelope(call.request, call.chat, call.id, generation.created)
-        builder = OutputBuilder(call.request.custom_names)
-        block = encoder.encode("response.created", {"response": envelope})
-        block += encoder.encode("response.in_progress", {"response": envelope})
+        yield encoder.encode("response.created", {"response": envelope}) + encoder.encode(
+            "response.in_progress", {"response": envelope}
+        )
         try:
-            async for parts in stream_reply(call.chat, generation, interval_s, part_chars):
-                if isinstance(parts, list):
-                    for part in parts:
-                        block += encoder.encode_all(builder.add(part))
-                else:
-                    if not builder.items:
-                        block += encoder.encode_all(builder.add(TextPart("", 0)))
-                    reason = incomplete_reason(parts)
-                    status = "completed" if reason is None else "incomplete"
-                    block += encoder.encode_all(builder.close(status))
-                    ended = self._end(call, envelope, parts, builder)
-                    block += encoder.encode(f"response.{status}", {"response": ended})
-                if block:
-                    yield block
-                    block = b""
+            parts = stream_reply(call.chat, generation, interval_s, part_chars)
+            async for block, _ in self._encode_events(call, envelope, encoder, parts):
+                yield block
         except Exception as error:
             # Any error: a stream that ends without one looks like a complete answer.
-            yield block + encoder.encode_failure(envelope, error_info(error))
+            yield encoder.encode_failure(envelope, error_info(error))
         yield DONE
+
+    async def run_in_background(
+        self, call: ResponseCall, generation: ActiveGeneration, interval_s: float = 0.0
+    ) -> AsyncGenerator[bytes | dict[str, Any], None]:
+        """Yield the events of a background response after its first two, and the response last.
+
+        The same tokens give the same events with the same numbers, so that a reader can go on with
+        those of another attempt. The server that took the response sends the first two. Raises
+        EngineError.
+        """
+        created = generation.created if call.created is None else call.created
+        envelope = encode_envelope(call.request, call.chat, call.id, created)
+        encoder = EventEncoder(first=2)
+        yield encoder.encode("response.in_progress", {"response": envelope})
+        parts = stream_reply(call.chat, generation, interval_s, by_token=True)
+        async for block, ended in self._encode_events(call, envelope, encoder, parts):
+            yield block
+            if ended is not None:
+                yield ended
+
+    async def _encode_events(
+        self,
+        call: ResponseCall,
+        envelope: Mapping[str, Any],
+        encoder: EventEncoder,
+        parts: AsyncGenerator[list[Part] | CompletedAnswer, None],
+    ) -> AsyncGenerator[tuple[bytes, dict[str, Any] | None], None]:
+        """Yield blocks of events; the last one comes with the ended response."""
+        builder = OutputBuilder(call.request.custom_names, call.id)
+        async for new in parts:
+            if isinstance(new, list):
+                block = b"".join([encoder.encode_all(builder.add(part)) for part in new])
+                if block:
+                    yield block, None
+                continue
+            block = b""
+            if not builder.items:
+                block = encoder.encode_all(builder.add(TextPart("", 0)))
+            reason = incomplete_reason(new)
+            status = "completed" if reason is None else "incomplete"
+            block += encoder.encode_all(builder.close(status))
+            ended = self._end(call, envelope, new, builder)
+            yield block + encoder.encode(f"response.{status}", {"response": ended}), ended
 
     def _end(
         self,
@@ -153,7 +206,7 @@ class ResponsesService:
         answer: CompletedAnswer,
         builder: OutputBuilder,
     ) -> dict[str, Any]:
-        """Return the ended response, and store it if the client wants that."""
+        """Return the ended response; store it if the client wants that and no job has it."""
         is_complete = incomplete_reason(answer) is None
         *before, last = builder.items
         output = [
@@ -161,31 +214,28 @@ class ResponsesService:
             last.encode("completed" if is_complete else "incomplete"),
         ]
         ended = encode_ended(envelope, answer, output, int(time.time()), call.request.warnings)
-        if call.request.is_stored:
+        if call.request.is_stored and not call.request.background:
             self._store.add(ended, call.request.items, call.request.previous_id)
         return ended
 
-    def get(self, response_id: str) -> bytes:
-        """Return a stored response as JSON. Raises NotFound."""
-        return self._store.get(response_id).response
+    def add_source(self, source: ResponseSource) -> None:
+        """Add a place that has responses besides those in memory."""
+        self._store.others.append(source)
 
-    def delete(self, response_id: str) -> dict[str, Any]:
+    async def get(self, response_id: str) -> bytes:
+        """Return a stored response as JSON. Raises NotFound."""
+        return (await self._store.get(response_id)).response
+
+    async def delete(self, response_id: str) -> dict[str, Any]:
         """Delete a stored response. Raises NotFound."""
-        self._store.remove(response_id)
+        await self._store.remove(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
-    def cancel(self, response_id: str) -> bytes:
-        """Refuse to cancel: only background responses can be cancelled. Raises InvalidRequest."""
-        self._store.get(response_id)
-        raise InvalidRequest(
-            "only a response with background: true can be cancelled", "response_id"
-        )
-
-    def list_input_items(
+    async def list_input_items(
         self, response_id: str, *, limit: int = 20, order: str = "desc", after: str | None = None
     ) -> dict[str, Any]:
         """Return a page of the input items of a response. Raises NotFound."""
-        stored = self._store.get(response_id)
+        stored = await self._store.get(response_id)
         items = [
             {"id": f"item_{response_id.removeprefix('resp_')}_{number}", **item}
             for number, item in enumerate(orjson.loads(stored.items))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -25,6 +25,7 @@ class StoredResponse:
     response: bytes
     items: bytes
     previous_id: str | None
+    has_ended: bool = True
 
     @property
     def size_bytes(self) -> int:
@@ -32,13 +33,24 @@ class StoredResponse:
         return len(self.response) + len(self.items)
 
 
+class ResponseSource(Protocol):
+    """Another place that has responses, such as the jobs of background responses."""
+
+    async def find(self, response_id: str) -> StoredResponse | None:
+        """Return a response; None if it is not there."""
+
+    async def remove(self, response_id: str) -> bool:
+        """Remove a response; False if it is not there."""
+
+
 class ResponseStore:
     """Responses in memory, the least recently stored of which are removed for new ones.
 
-    Owned by the event loop.
+    `others` are asked for the responses that are not in memory. Owned by the event loop.
     """
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
+        self.others: list[ResponseSource] = []
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
         self._max_responses = max_responses
         self._max_bytes = max_bytes
@@ -58,32 +70,50 @@ class ResponseStore:
             _, oldest = self._responses.popitem(last=False)
             self._size_bytes -= oldest.size_bytes
 
-    def get(self, response_id: str) -> StoredResponse:
+    async def get(self, response_id: str) -> StoredResponse:
         """Return a response. Raises NotFound."""
-        stored = self._responses.get(response_id)
+        stored = await self._find(response_id)
         if stored is None:
-            raise NotFound(f"there is no response {describe_value(response_id)}", "response_id")
+            raise _not_found(response_id)
         return stored
 
-    def remove(self, response_id: str) -> None:
-        """Remove a response. Raises NotFound."""
-        self._size_bytes -= self.get(response_id).size_bytes
-        del self._responses[response_id]
+    async def _find(self, response_id: str) -> StoredResponse | None:
+        stored = self._responses.get(response_id)
+        for other in self.others:
+            stored = stored or await other.find(response_id)
+        return stored
 
-    def conversation(self, response_id: str | None) -> list[Mapping[str, Any]]:
+    async def remove(self, response_id: str) -> None:
+        """Remove a response. Raises NotFound."""
+        stored = self._responses.pop(response_id, None)
+        if stored is not None:
+            self._size_bytes -= stored.size_bytes
+            return
+        for other in self.others:
+            if await other.remove(response_id):
+                return
+        raise _not_found(response_id)
+
+    async def conversation(self, response_id: str | None) -> list[Mapping[str, Any]]:
         """Return the input and output items of a response and of all before it, oldest first.
 
         Raises:
-            InvalidRequest: one of them is not stored, or there are too many.
+            InvalidRequest: one of them is not stored or has not ended, or there are too many.
         """
         turns: list[StoredResponse] = []
         while response_id is not None:
-            stored = self._responses.get(response_id)
+            stored = await self._find(response_id)
             if stored is None:
                 raise InvalidRequest(
                     f"previous_response_id: there is no response {describe_value(response_id)}; "
-                    "responses are kept until the server ends, and those with store: false are "
-                    "not kept",
+                    "responses are kept until the server ends, background responses for half an "
+                    "hour, and those with store: false not at all",
+                    "previous_response_id",
+                )
+            if not stored.has_ended:
+                raise InvalidRequest(
+                    f"previous_response_id: the response {describe_value(response_id)} has not "
+                    "ended yet",
                     "previous_response_id",
                 )
             turns.append(stored)
@@ -98,3 +128,7 @@ class ResponseStore:
             items += orjson.loads(stored.items)
             items += orjson.loads(stored.response)["output"]
         return items
+
+
+def _not_found(response_id: str) -> NotFound:
+    return NotFound(f"there is no response {describe_value(response_id)}", "response_id")

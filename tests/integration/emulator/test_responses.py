@@ -202,7 +202,7 @@ async def test_conversation_continues_and_can_be_read_and_deleted(client: Any) -
         )
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(first.id)
-    with pytest.raises(openai.BadRequestError, match="background"):
+    with pytest.raises(openai.NotFoundError, match="background"):
         await client.responses.cancel(second.id)
 
 
@@ -262,7 +262,7 @@ async def test_failure_after_the_first_text_ends_the_stream_with_failed(
         ({"input": "x", "text": {"format": {"type": "yaml"}}}, "text.format"),
         ({"input": "x", "tools": [{"type": "function"}]}, "tools"),
         ({"input": "x", "tool_choice": "required"}, "tool_choice"),
-        ({"input": "x", "background": True}, "background"),
+        ({"input": "x", "background": 1}, "background"),
         ({"input": "x", "previous_response_id": "resp_no"}, "previous_response_id"),
         ({"input": "x", "metadata": {"a": 1}}, "metadata"),
         ({"input": "x", "n": 2}, "n"),

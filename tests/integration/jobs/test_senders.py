@@ -330,6 +330,24 @@ async def test_reset_waits_for_the_end_of_a_job_that_is_being_written(stores: St
     assert [job.status for job in stores.ended] == [JobStatus.COMPLETED]
 
 
+async def test_removed_job_is_stopped_and_gone_after_a_restart(stores: Stores) -> None:
+    store = await stores.open()
+    await store.enqueue(new(1))
+    running = await take(store, "busy")
+    kept = await store.enqueue(new(2))
+    assert await store.remove(running.id)
+    assert await store.receive_stops("busy", 0) == [running.id]
+    assert await store.get(running.id) is None
+    assert not await store.remove(running.id)
+    assert [job.status for job in stores.ended] == [JobStatus.CANCELLED]
+    assert await store.get(kept.id) == kept
+    if stores.driver == "memory":
+        return
+    await stores.close()
+    store = await stores.open()
+    assert [job.id for job in await store.list_recent_jobs("e", 9)] == [kept.id]
+
+
 async def test_job_that_is_retried_during_a_reset_stays(stores: Stores) -> None:
     store = await stores.open()
     await store.enqueue(new(1))

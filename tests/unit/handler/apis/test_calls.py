@@ -111,7 +111,7 @@ async def test_warnings_of_the_job_are_in_the_answer(calls: ApiCalls, route: str
     [
         (RESPONSES, {"input": 3}, "input"),
         (RESPONSES, {"input": "hi", "max_output_tokens": "x"}, "max_output_tokens"),
-        (RESPONSES, {"input": "hi", "previous_response_id": "gone"}, "previous_response_id"),
+        (RESPONSES, {"input": "hi", "previous_response_id": 3}, "previous_response_id"),
         (MESSAGES, {"messages": []}, None),
         ("/v1/embeddings", {}, "input"),
         ("/v1/completions", {}, "prompt"),

@@ -23,7 +23,7 @@ REPLIES = st.lists(_GROUPS, max_size=5).map(lambda groups: [part for g in groups
 
 
 def build(parts: list[Part]) -> tuple[OutputBuilder, list[Event]]:
-    builder = OutputBuilder(frozenset({"patch"}))
+    builder = OutputBuilder(frozenset({"patch"}), "resp_1")
     events = [event for part in parts for event in builder.add(part)]
     return builder, [*events, *builder.close()]
 
@@ -88,7 +88,7 @@ def test_input_of_a_custom_tool_is_the_text_inside_the_arguments(
 
 
 def test_interrupted_item_has_its_status() -> None:
-    builder = OutputBuilder(frozenset())
+    builder = OutputBuilder(frozenset(), "resp_1")
     events = [*builder.add(TextPart("half", 0)), *builder.close("incomplete")]
     kind, members = events[-1]
     assert (kind, members["item"]["status"]) == ("response.output_item.done", "incomplete")

@@ -15,47 +15,47 @@ def add(store: ResponseStore, name: str, previous: str | None = None, text: str 
     store.add({"id": name, "output": output}, [{"in": name}], previous)
 
 
-def test_conversation_has_input_and_output_of_all_turns_in_order() -> None:
+async def test_conversation_has_input_and_output_of_all_turns_in_order() -> None:
     store = ResponseStore()
     add(store, "a")
     add(store, "b", "a")
     add(store, "other")
-    assert store.conversation("b") == [{"in": "a"}, {"out": "a"}, {"in": "b"}, {"out": "b"}]
-    assert store.conversation(None) == []
+    assert await store.conversation("b") == [{"in": "a"}, {"out": "a"}, {"in": "b"}, {"out": "b"}]
+    assert await store.conversation(None) == []
 
 
-def test_oldest_responses_are_removed_for_new_ones() -> None:
+async def test_oldest_responses_are_removed_for_new_ones() -> None:
     store = ResponseStore(max_responses=2)
     for name in "abc":
         add(store, name)
     with pytest.raises(NotFound, match='no response "a"'):
-        store.get("a")
-    assert store.get("c").items == b'[{"in":"c"}]'
+        await store.get("a")
+    assert (await store.get("c")).items == b'[{"in":"c"}]'
 
 
-def test_size_of_all_responses_is_limited() -> None:
+async def test_size_of_all_responses_is_limited() -> None:
     store = ResponseStore(max_bytes=2_000)
     for name in "abc":
         add(store, name, text="x" * 900)
     with pytest.raises(NotFound):
-        store.get("a")
-    store.remove("b")
-    store.remove("c")
+        await store.get("a")
+    await store.remove("b")
+    await store.remove("c")
     add(store, "d", text="x" * 1_800)
-    assert store.get("d")
+    assert await store.get("d")
 
 
-def test_missing_turn_is_an_error_of_the_parameter() -> None:
+async def test_missing_turn_is_an_error_of_the_parameter() -> None:
     store = ResponseStore()
     add(store, "b", "a")
     with pytest.raises(InvalidRequest, match='no response "a"') as caught:
-        store.conversation("b")
+        await store.conversation("b")
     assert caught.value.param == "previous_response_id"
 
 
-def test_length_of_a_conversation_is_limited() -> None:
+async def test_length_of_a_conversation_is_limited() -> None:
     store = ResponseStore()
     for number in range(MAX_CHAIN + 1):
         add(store, str(number), str(number - 1) if number else None)
     with pytest.raises(InvalidRequest, match=f"more than {MAX_CHAIN} responses"):
-        store.conversation(str(MAX_CHAIN))
+        await store.conversation(str(MAX_CHAIN))

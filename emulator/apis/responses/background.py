@@ -1,0 +1,236 @@
+"""Background responses: jobs of the default endpoint, which survive the end of the server."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from common.digits import parse_digits
+from common.value_description import describe_value
+from handler.apis.calls import RESPONSES
+from handler.apis.openai.events import DONE
+from handler.apis.responses.events import EventEncoder
+from handler.apis.responses.input_items import read_items
+from handler.apis.responses.request import read_previous_id
+from handler.apis.responses.response import ID_PREFIX, encode_envelope
+from handler.apis.responses.service import ResponsesService
+from handler.apis.responses.store import StoredResponse
+from handler.errors import InvalidRequest, NotFound
+from jobs import Job, JobStatus, JobStore, NewJob, Policy
+
+# How long to wait for an event before the job's status is read again.
+_POLL_S = 15.0
+_MAX_SEED = 2**31
+_STATUSES = {
+    JobStatus.IN_QUEUE: "queued",
+    JobStatus.IN_PROGRESS: "in_progress",
+    JobStatus.COMPLETED: "completed",
+    JobStatus.FAILED: "failed",
+    JobStatus.TIMED_OUT: "failed",
+    JobStatus.CANCELLED: "cancelled",
+}
+_TERMINAL_EVENTS = frozenset(
+    f"response.{status}" for status in ("completed", "incomplete", "failed", "cancelled")
+)
+
+
+class BackgroundResponses:
+    """Queues responses as jobs, and reads them from the store of jobs.
+
+    The id of a response is that of its job, with a prefix. A job that was interrupted is run again
+    from the start. Its events get the same numbers, and a text that is sampled gets a seed, so that
+    a reader continues with the next number. Has no state; owned by the event loop.
+    """
+
+    def __init__(
+        self, store: JobStore, service: ResponsesService, endpoint: str, policy: Policy
+    ) -> None:
+        self._store = store
+        self._service = service
+        self._endpoint = endpoint
+        self._policy = policy
+
+    async def create(self, body: Mapping[str, Any]) -> Job:
+        """Check a body and queue its job.
+
+        Raises:
+            InvalidRequest: naming the parameter that is wrong.
+            ModelNotFound: no model has that name.
+            StoreFull: the store has no room for another job.
+            StoreUnavailable: the job cannot be written.
+        """
+        created = int(time.time())
+        call = await self._service.parse(body)
+        work = {**body, "created_at": created, "stream": True}
+        if call.request.previous_id is not None:
+            # A worker in another process does not have the earlier responses.
+            work["previous_items"] = await self._service.read_conversation(body)
+        if body.get("seed") is None:
+            work["seed"] = secrets.randbelow(_MAX_SEED)
+        envelope = encode_envelope(call.request, call.chat, "", created)
+        job_input = {"openai_route": RESPONSES, "openai_input": work, "envelope": envelope}
+        return await self._store.enqueue(
+            NewJob(endpoint=self._endpoint, input=orjson.dumps(job_input), policy=self._policy)
+        )
+
+    async def find_job(self, response_id: str) -> Job | None:
+        """Return the job of a response; None if there is none."""
+        if not response_id.startswith(ID_PREFIX):
+            return None
+        job = await self._store.get(response_id.removeprefix(ID_PREFIX))
+        return job if job is not None and _read_work(job) is not None else None
+
+    async def get_job(self, response_id: str) -> Job:
+        """Return the job of a response. Raises NotFound."""
+        job = await self.find_job(response_id)
+        if job is None:
+            raise NotFound(
+                f"there is no background response {describe_value(response_id)}", "response_id"
+            )
+        return job
+
+    async def find(self, response_id: str) -> StoredResponse | None:
+        """Return a response as it is now; None if it is not a background response."""
+        job = await self.find_job(response_id)
+        if job is None:
+            return None
+        work = _read_work(job) or {}
+        return StoredResponse(
+            orjson.dumps(encode_response(job)),
+            orjson.dumps(read_items(work.get("input"))),
+            read_previous_id(work),
+            has_ended=job.status.is_final,
+        )
+
+    async def remove(self, response_id: str) -> bool:
+        """Cancel a response unless it has ended, and remove it; False if it is not there."""
+        job = await self.find_job(response_id)
+        return job is not None and await self._store.remove(job.id)
+
+    async def cancel(self, response_id: str) -> dict[str, Any]:
+        """Cancel a response unless it has ended, and return it.
+
+        Raises:
+            NotFound: there is no such response.
+            StoreUnavailable: the end cannot be written.
+        """
+        job = await self.get_job(response_id)
+        return encode_response(await self._store.cancel(job.id) or job)
+
+    async def stream(self, job: Job, after: int = -1) -> AsyncGenerator[bytes, None]:
+        """Yield the events of a response whose numbers are greater than `after`, as they come."""
+        response_id = ID_PREFIX + job.id
+        queued = {"response": encode_response(job) | _UNSTARTED}
+        encoder = EventEncoder()
+        for number, kind in enumerate(("response.created", "response.queued")):
+            event = encoder.encode(kind, queued)
+            if number > after:
+                yield event
+        last = max(after, 1)
+        position, has_ended = (0, 0), False
+        while not has_ended:
+            # The job before its chunks: if it has ended, all its chunks are read below.
+            current = await self._store.get(job.id)
+            block = b""
+            for chunk in await self._store.read_chunks(job.id, position, _POLL_S):
+                position = (chunk.attempt, chunk.number)
+                for event, number, kind in _split_events(chunk.value):
+                    has_ended = has_ended or kind in _TERMINAL_EVENTS
+                    if number > last:
+                        block += event
+                        last = number
+            if block:
+                yield block
+            elif not has_ended and (current is None or current.status.is_final):
+                yield _encode_end(current, response_id, last + 1)
+                break
+        yield DONE
+
+
+# What a response has before it starts.
+_UNSTARTED: dict[str, Any] = {
+    "status": "queued",
+    "output": [],
+    "usage": None,
+    "error": None,
+    "completed_at": None,
+    "incomplete_details": None,
+}
+
+
+def encode_response(job: Job) -> dict[str, Any]:
+    """Return the response of a job as it is now."""
+    if job.output is not None:
+        output = orjson.loads(job.output)
+        # With STREAM_MODE=generator the output is a list that ends with the response.
+        response: dict[str, Any] = output[-1] if isinstance(output, list) else output
+        return response
+    envelope: dict[str, Any] = orjson.loads(job.input).get("envelope") or {}
+    return {
+        **envelope,
+        "id": ID_PREFIX + job.id,
+        "status": _STATUSES[job.status],
+        "error": _read_error(job),
+    }
+
+
+def _read_work(job: Job) -> Mapping[str, Any] | None:
+    """Return the body of a background response; None for other jobs."""
+    job_input = orjson.loads(job.input)
+    if not isinstance(job_input, dict) or job_input.get("openai_route") != RESPONSES:
+        return None
+    work = job_input.get("openai_input")
+    return work if isinstance(work, dict) and work.get("background") is True else None
+
+
+def _read_error(job: Job) -> dict[str, Any] | None:
+    if job.status is JobStatus.TIMED_OUT:
+        return {"code": "timeout", "message": "the response took longer than its job may run"}
+    if job.error is None:
+        return None
+    try:
+        error = orjson.loads(job.error)["error"]
+        return {"code": str(error["type"]), "message": str(error["message"])}
+    except (ValueError, KeyError, TypeError):
+        # The error of a lost worker is a sentence.
+        return {"code": "server_error", "message": job.error}
+
+
+def _split_events(chunk: bytes) -> Iterator[tuple[bytes, int, str]]:
+    """Yield the events of a chunk, each with its number and its type."""
+    value = orjson.loads(chunk)
+    # The last chunk of a stream is the response itself.
+    if not isinstance(value, str):
+        return
+    for event in value.split("\n\n"):
+        _, separator, data = event.partition("\ndata: ")
+        if separator:
+            members = orjson.loads(data)
+            yield event.encode() + b"\n\n", members["sequence_number"], members["type"]
+
+
+def _encode_end(job: Job | None, response_id: str, number: int) -> bytes:
+    """Return the last event of a response whose worker has sent none."""
+    if job is None:
+        error = {"code": "not_found", "message": "the response was removed", "param": None}
+        return EventEncoder(number).encode("error", error)
+    response = encode_response(job)
+    status = response.get("status", "failed")
+    return EventEncoder(number).encode(f"response.{status}", {"response": response})
+
+
+def read_starting_after(raw: str | None) -> int:
+    """Return the number after which a stream is to go on; -1 for all. Raises InvalidRequest."""
+    if raw is None:
+        return -1
+    number = parse_digits(raw, max_digits=9)
+    if number is None:
+        raise InvalidRequest(
+            f"starting_after must be the number of an event, got {describe_value(raw)}",
+            "starting_after",
+        )
+    return number
