@@ -122,32 +122,40 @@ class BackgroundResponses:
         return encode_response(await self._store.cancel(job.id) or job)
 
     async def stream(self, job: Job, after: int = -1) -> AsyncGenerator[bytes, None]:
-        """Yield the events of a response whose numbers are greater than `after`, as they come."""
-        response_id = ID_PREFIX + job.id
+        """Yield the events of a response whose numbers are greater than `after`, as they come.
+
+        The last event is sent when the end of the job is on the disk: until then the job may be
+        run again.
+        """
         queued = {"response": encode_response(job) | _UNSTARTED}
         encoder = EventEncoder()
         for number, kind in enumerate(("response.created", "response.queued")):
             event = encoder.encode(kind, queued)
             if number > after:
                 yield event
-        last = max(after, 1)
-        position, has_ended = (0, 0), False
-        while not has_ended:
+        last, position = max(after, 1), (0, 0)
+        end: tuple[bytes, int] | None = None
+        is_final = False
+        while not is_final:
             # The job before its chunks: if it has ended, all its chunks are read below.
             current = await self._store.get(job.id)
+            is_final = current is None or current.status.is_final
             block = b""
             for chunk in await self._store.read_chunks(job.id, position, _POLL_S):
                 position = (chunk.attempt, chunk.number)
                 for event, number, kind in _split_events(chunk.value):
-                    has_ended = has_ended or kind in _TERMINAL_EVENTS
-                    if number > last:
+                    end = (event, number) if kind in _TERMINAL_EVENTS else None
+                    if end is None and number > last:
                         block += event
                         last = number
             if block:
                 yield block
-            elif not has_ended and (current is None or current.status.is_final):
-                yield _encode_end(current, response_id, last + 1)
-                break
+            if end is not None and not is_final:
+                await self._store.wait(job.id, _POLL_S)
+        if current is None or current.status is not JobStatus.COMPLETED or end is None:
+            yield _encode_end(current, last + 1)
+        elif end[1] > after:
+            yield end[0]
         yield DONE
 
 
@@ -213,7 +221,7 @@ def _split_events(chunk: bytes) -> Iterator[tuple[bytes, int, str]]:
             yield event.encode() + b"\n\n", members["sequence_number"], members["type"]
 
 
-def _encode_end(job: Job | None, response_id: str, number: int) -> bytes:
+def _encode_end(job: Job | None, number: int) -> bytes:
     """Return the last event of a response whose worker has sent none."""
     if job is None:
         error = {"code": "not_found", "message": "the response was removed", "param": None}
