@@ -38,7 +38,7 @@ class OutputItem:
         match self.kind:
             case "reasoning":
                 parts = [{"type": "reasoning_text", "text": text}] if text else []
-                return item | {"summary": [], "content": parts, "encrypted_content": None}
+                return item | {"summary": [], "content": parts}
             case "message":
                 parts = [encode_text(text)] if status != "in_progress" else []
                 return item | {"role": "assistant", "content": parts}

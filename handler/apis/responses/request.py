@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from common.value_description import describe_value
 from handler.apis.responses.input_items import read_items, to_messages
@@ -52,6 +52,7 @@ class ResponseRequest:
     previous_id: str | None
     background: bool
     is_stored: bool
+    truncation: Literal["auto", "disabled"]
     warnings: tuple[str, ...]
 
     @property
@@ -129,7 +130,18 @@ def read_request(
         previous_id=read_previous_id(body),
         background=background,
         is_stored=is_stored,
+        truncation=_read_truncation(body.get("truncation")),
         warnings=(*item_warnings, *tools.warnings, *_find_ignored(body)),
+    )
+
+
+def _read_truncation(truncation: Any) -> Literal["auto", "disabled"]:
+    if truncation in (None, "disabled"):
+        return "disabled"
+    if truncation == "auto":
+        return "auto"
+    raise InvalidRequest(
+        f'truncation must be "auto" or "disabled", got {describe_value(truncation)}', "truncation"
     )
 
 

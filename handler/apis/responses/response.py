@@ -54,15 +54,22 @@ def encode_envelope(
         "temperature": sampling.temperature,
         "text": {"format": text.get("format") or {"type": "text"}},
         "tool_choice": body.get("tool_choice") or "auto",
-        "tools": body.get("tools") or [],
+        "tools": [_encode_tool(tool) for tool in body.get("tools") or ()],
         "top_logprobs": 0,
         "top_p": sampling.top_p,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
-        "truncation": "disabled",
+        "truncation": request.truncation,
         "usage": None,
         "user": body.get("user"),
     }
+
+
+def _encode_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool with all members that Open Responses requires of a function."""
+    if tool.get("type") != "function":
+        return tool
+    return {"description": None, "parameters": None, "strict": None, **tool}
 
 
 def encode_ended(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from engine import Priority, Slot
-from engine.errors import RequestRejected
+from engine.errors import PromptTooLong, RequestRejected
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.events import DONE
 from handler.apis.openai.reply_stream import stream_reply
@@ -33,11 +33,14 @@ from handler.apis.responses.response import (
     new_response_id,
 )
 from handler.apis.responses.store import ResponseSource, ResponseStore
+from handler.apis.responses.truncation import drop_oldest_turns
 from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import HandlerError, InvalidRequest, error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
+
+T = TypeVar("T")
 
 CHAT_ROUTE = "/v1/chat/completions"
 
@@ -110,7 +113,7 @@ class ResponsesService:
         """Run a call and return its response, without streaming. Raises EngineError."""
         created = int(time.time())
         with _naming_parameters():
-            answer = await self._openai.answer(call.chat, slot)
+            answer = await self._run_truncated(call, self._openai.answer, slot)
         builder = OutputBuilder(call.request.custom_names, call.id)
         reply = answer.reply
         if reply.reasoning:
@@ -126,10 +129,46 @@ class ResponsesService:
     async def open_stream(self, call: ResponseCall, slot: Slot | None = None) -> ActiveGeneration:
         """Start a streamed call and wait for its first text. Raises EngineError."""
         with _naming_parameters():
-            generation = await self._openai.open_stream(call.chat, slot)
+            generation = await self._run_truncated(call, self._openai.open_stream, slot)
         # A chat with one choice has no other kind: chats refuse a limit of 0 tokens.
         assert isinstance(generation, ActiveGeneration)  # noqa: S101
         return generation
+
+    async def _run_truncated(
+        self,
+        call: ResponseCall,
+        run: Callable[[OpenAICall, Slot | None], Awaitable[T]],
+        slot: Slot | None,
+    ) -> T:
+        """Run the chat; with `truncation: auto` without the oldest turns if it is too long."""
+        chat, messages = call.chat, call.request.chat_body["messages"]
+        while True:
+            try:
+                return await run(chat, slot)
+            except PromptTooLong as error:
+                tokens = error.details.get("prompt_tokens")
+                limit = error.details.get("context_length")
+                if call.request.truncation != "auto":
+                    raise
+                if not isinstance(tokens, int) or not isinstance(limit, int):
+                    raise
+                kept = drop_oldest_turns(messages, tokens, limit)
+                if len(kept) == len(messages):
+                    raise
+                messages = kept
+            body = {**call.request.chat_body, "messages": messages}
+            chat = await self._openai.parse_call_async(
+                CHAT_ROUTE, body, priority=call.chat.priority
+            )
+            chat.timeout_s = call.chat.timeout_s
+            count = len(call.request.chat_body["messages"]) - len(messages)
+            chat.add_warnings(
+                *call.chat.request.warnings,
+                f"truncation: the {count} oldest messages were left out, because the prompt was "
+                "longer than the context",
+            )
+            # The first attempt may have used it up.
+            slot = None
 
     async def stream_events(
         self,
