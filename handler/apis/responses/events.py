@@ -33,7 +33,7 @@ class EventEncoder:
         """Return the events of a response that has failed."""
         code = error.mapping.code or error.mapping.type
         failed = {**envelope, "status": "failed", "error": {"code": code, "message": error.message}}
-        details = {"code": code, "message": error.message, "param": error.param}
-        # OpenAI's clients read the members of the event, and Open Responses has them in `error`.
-        event = details | {"error": {"type": error.mapping.type, **details}}
+        # Open Responses has these members in `error`, which would make OpenAI's clients raise
+        # before they have read `response.failed`.
+        event = {"code": code, "message": error.message, "param": error.param}
         return self.encode("error", event) + self.encode("response.failed", {"response": failed})

@@ -138,7 +138,8 @@ EVENTS: dict[str, dict[str, Any]] = {
         "output_index": INTEGER,
         "arguments": TEXT,
     },
-    "error": {"error": required(type=TEXT, code=or_null(TEXT), message=TEXT, param=or_null(TEXT))},
+    # In the specification in an object, `error`, which makes OpenAI's clients raise.
+    "error": {"code": TEXT, "message": TEXT, "param": or_null(TEXT)},
 }
 
 
