@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import orjson
 
 from emulator.middleware.faults.parser import Faults
-from handler.apis.openai.dialect import OPENAI, Dialect
 from handler.apis.openai.events import DONE, error_event
 from handler.errors import ErrorInfo, ErrorMapping
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_SEPARATORS = "\u0085\u2028\u2029"
+# The events that say why a response or a message has ended.
+_LAST_EVENTS = ("response.completed", "response.incomplete", "message_delta")
 _DONE_DATA = b"[DONE]"
 # Pause between two writes that the client must receive apart, in seconds.
 WRITE_PAUSE_S = 0.02
@@ -80,13 +81,17 @@ class EventSplitter:
 class StreamFaults:
     """Turns the events of one stream into the writes, pauses and ends that its faults require.
 
-    Comments of the server are passed on and not counted, and neither is `[DONE]`. `dialect` is the
-    format of `error-event`.
+    Comments of the server are passed on and not counted, and neither is `[DONE]`. `encode_failure`
+    returns the events of `error-event` in the form of the stream's API.
     """
 
-    def __init__(self, faults: Faults, dialect: Dialect = OPENAI) -> None:
+    def __init__(
+        self,
+        faults: Faults,
+        encode_failure: Callable[[ErrorInfo], bytes] = lambda failure: error_event(failure) + DONE,
+    ) -> None:
         self._faults = faults
-        self._dialect = dialect
+        self._encode_failure = encode_failure
         self._count = 0
         self._last_text: SSEEvent | None = None
         self._has_separators = False
@@ -186,8 +191,7 @@ class StreamFaults:
             "this stream failed on purpose: x-fault has error-event",
             ErrorMapping(500, "internal_error", retryable=True),
         )
-        for block in (error_event(failure, self._dialect), DONE):
-            event = SSEEvent.parse(block.removesuffix(b"\n\n"))
+        for event in EventSplitter().feed(self._encode_failure(failure)):
             yield from self._write(self._encode(event))
         yield from self.finish()
         yield StreamEnd.COMPLETE
@@ -254,23 +258,32 @@ def _parse_json(data: bytes) -> Any:
 def _find_text(chunk: Any) -> tuple[dict[str, Any], str] | None:
     """Return the object and the key of the first text of a chunk that is not empty.
 
-    A chunk is one of the OpenAI API, or a partial output of a job.
+    A chunk is one of the OpenAI API, an event of the Responses or the Messages API, or a partial
+    output of a job.
     """
     if not isinstance(chunk, dict):
         return None
+    if isinstance(chunk.get("delta"), str) and chunk["delta"]:
+        return chunk, "delta"
     choices = chunk.get("choices")
     candidates = choices if isinstance(choices, list) else [chunk, chunk.get("output")]
     for candidate in candidates:
         if isinstance(candidate, dict):
             delta = candidate.get("delta")
-            holder, key = (delta, "content") if isinstance(delta, dict) else (candidate, "text")
+            holder, key = (candidate, "text")
+            if isinstance(delta, dict):
+                holder, key = delta, "content" if "content" in delta else "text"
             if isinstance(holder.get(key), str) and holder[key]:
                 return holder, key
     return None
 
 
 def _has_finish_reason(chunk: Any) -> bool:
-    choices = chunk.get("choices") if isinstance(chunk, dict) else None
+    if not isinstance(chunk, dict):
+        return False
+    if chunk.get("type") in _LAST_EVENTS:
+        return True
+    choices = chunk.get("choices")
     return isinstance(choices, list) and any(
         isinstance(choice, dict) and choice.get("finish_reason") for choice in choices
     )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable
 from enum import Enum
+from functools import partial
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import HTMLResponse
@@ -26,7 +27,11 @@ from emulator.middleware.faults.events import (
     Write,
 )
 from emulator.middleware.faults.parser import Faults
+from handler.apis.calls import RESPONSES
+from handler.apis.messages.events import error_event as message_error_event
 from handler.apis.openai.dialect import OPENAI, ORACLE
+from handler.apis.openai.events import DONE, error_event
+from handler.apis.responses.events import EventEncoder
 from handler.errors import ErrorInfo, ErrorMapping
 
 _HTML_502 = (
@@ -78,9 +83,7 @@ class FaultyResponse:
         self._start: Message = {}
         self._json_body = bytearray()
         self._splitter = EventSplitter()
-        self._stream = StreamFaults(
-            faults, ORACLE if find_error_format(scope) is ErrorFormat.NAMED else OPENAI
-        )
+        self._stream = StreamFaults(faults, partial(_encode_failure, scope))
 
     async def run(self, app: ASGIApp) -> None:
         """Send the response that replaces that of the application, or run the application."""
@@ -236,3 +239,16 @@ class FaultyResponse:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await wait_disconnected(self._receive_message)
+
+
+def _encode_failure(scope: Scope, failure: ErrorInfo) -> bytes:
+    """Return the events of a stream that fails, in the form of the API of its path."""
+    if scope["path"].startswith(RESPONSES):
+        return EventEncoder().encode_error(failure) + DONE
+    match find_error_format(scope):
+        case ErrorFormat.MESSAGES:
+            return message_error_event(failure)
+        case ErrorFormat.NAMED:
+            return error_event(failure, ORACLE) + DONE
+        case _:
+            return error_event(failure, OPENAI) + DONE

@@ -30,10 +30,15 @@ class EventEncoder:
         return b"".join([self.encode(kind, members) for kind, members in events])
 
     def encode_failure(self, envelope: Mapping[str, Any], error: ErrorInfo) -> bytes:
-        """Return the events of a response that has failed."""
+        """Return the last events of a response that has failed."""
         code = error.mapping.code or error.mapping.type
         failed = {**envelope, "status": "failed", "error": {"code": code, "message": error.message}}
+        return self.encode_error(error) + self.encode("response.failed", {"response": failed})
+
+    def encode_error(self, error: ErrorInfo) -> bytes:
+        """Return the event that reports an error."""
+        code = error.mapping.code or error.mapping.type
         # Open Responses has these members in `error`, which would make OpenAI's clients raise
         # before they have read `response.failed`.
         event = {"code": code, "message": error.message, "param": error.param}
-        return self.encode("error", event) + self.encode("response.failed", {"response": failed})
+        return self.encode("error", event)
