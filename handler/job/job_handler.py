@@ -21,7 +21,13 @@ from handler.delivery.results import ResultDelivery, ResultUploader
 from handler.errors import ErrorInfo, ResultTooLarge, error_info
 from handler.generation.offload import check_body
 from handler.input.options import NO_DEFAULTS, OptionsReader
-from handler.input.request import JobRequest, OpenAIRequest, TextRequest, parse_job
+from handler.input.request import (
+    JobRequest,
+    OpenAIRequest,
+    TextRequest,
+    is_openai_call,
+    parse_job,
+)
 from handler.job.job_output import OutputGenerator
 from handler.job.job_result import Interruption, JobResult, find_interruption
 from handler.models.registry import ModelRegistry
@@ -124,7 +130,7 @@ class JobHandler:
         except Exception as error:
             failure = error_info(error)
             return JobResult(
-                error=_format_error(failure, request),
+                error=_format_error(failure, job),
                 retryable=failure.mapping.retryable,
                 interruption=find_interruption(error, is_dead=self.is_dead),
                 reason=failure.message,
@@ -169,7 +175,7 @@ class JobHandler:
             if kind is not None and not has_output and on_interruption(kind, failure.message):
                 return
             include_in_result(True)
-            yield self._sdk_error(_format_error(failure, request))
+            yield self._sdk_error(_format_error(failure, job))
 
     def check(self, job: Mapping[str, Any]) -> None:
         """Validate a job without running it. Raises InvalidRequest or NotFound."""
@@ -284,8 +290,9 @@ def _encode_for_sdk(output: Any) -> bytes:
     return limits.encode_for_sdk({"output": output})
 
 
-def _format_error(failure: ErrorInfo, request: JobRequest | None) -> str:
+def _format_error(failure: ErrorInfo, job: Mapping[str, Any]) -> str:
     """Return a job's error message in the form that its sender expects."""
-    if isinstance(request, OpenAIRequest):
+    job_input = job.get("input")
+    if isinstance(job_input, Mapping) and is_openai_call(job_input):
         return failure.openai_job_error()
     return failure.job_error()

@@ -37,6 +37,13 @@ SETTINGS = {
     "WEBHOOK_TRIES": "1",
     "LOG_LEVEL": "INFO",
 }
+# Only workers that the server itself has started have a log, and this server starts none; its own
+# worker has no route for DELETE, and it has no handler whose tests a job could join.
+WITHOUT_EXAMPLE = {
+    "POST /console/jobs/{job_id}/test",
+    "GET /v2/serverless/{endpoint}/workers/{worker}/logs",
+    "DELETE /v2/{endpoint}/openai/v1/{route}",
+}
 ANSWER_S = 20.0
 FORM = "multipart/form-data"
 # A prompt that keeps its slot, so that batches with it never complete.
@@ -72,7 +79,11 @@ class Fuzzer:
         self.reached: Counter[str] = Counter()
         # Existing jobs, so that not every request about a job returns 404.
         self._jobs: deque[str] = deque(["none"], maxlen=50)
-        self._ids = {"file_id": self._file(), "batch_id": self._batch()}
+        self._ids = {
+            "file_id": self._file(),
+            "batch_id": self._batch(),
+            "response_id": self._response(),
+        }
 
     def operations(self) -> Iterator[APIOperation]:  # type: ignore[type-arg]
         schema = schemathesis.openapi.from_dict(self._description)
@@ -84,6 +95,8 @@ class Fuzzer:
         """Send the examples of each operation; all of them must succeed."""
         for path, methods in self._description["paths"].items():
             for method, operation in methods.items():
+                if f"{method.upper()} {path}" in WITHOUT_EXAMPLE:
+                    continue
                 bodies = operation.get("requestBody", {}).get("content", {"application/json": {}})
                 for media_type, body in examples(bodies):
                     options: dict[str, Any] = {"headers": {"content-type": media_type}}
@@ -116,6 +129,8 @@ class Fuzzer:
                 values["file_id"] = self._file()
             elif each["name"] == "batch_id":
                 values["batch_id"] = self._batch()
+            elif each["name"] == "response_id":
+                values["response_id"] = self._response()
             elif "enum" in each["schema"]:
                 values[each["name"]] = each["schema"]["enum"][0]
         return values
@@ -148,6 +163,12 @@ class Fuzzer:
         self._session.post(f"{url}/{batch_id}/cancel", timeout=ANSWER_S)
         return batch_id
 
+    def _response(self) -> str:
+        """Return the id of a background response, which all operations accept."""
+        body: Any = {"input": "hi", "background": True}
+        response = self._session.post(f"{self._url}/v1/responses", json=body, timeout=ANSWER_S)
+        return str(response.json()["id"])
+
     def ask(self, case: Any) -> None:
         """Send a case unchanged, and damaged in several ways."""
         avoid_long_waits(case)
@@ -156,7 +177,7 @@ class Fuzzer:
             if "endpoint" in case.path_parameters:
                 case.path_parameters["endpoint"] = "default"
             self._jobs.rotate()
-        for name in {"file_id", "batch_id"} & case.path_parameters.keys():
+        for name in {"file_id", "batch_id", "response_id"} & case.path_parameters.keys():
             if sum(self.statuses.values()) % 3:
                 case.path_parameters[name] = self._ids[name]
         request = requests.Request(**case.as_transport_kwargs(base_url=self._url)).prepare()
@@ -244,7 +265,7 @@ async def test_no_request_is_the_servers_fault(script: ScriptFactory) -> None:
         fuzzer = Fuzzer(server)
         operations = list(fuzzer.operations())
         await asyncio.to_thread(fuzzer.ask_examples)
-        assert set(fuzzer.reached) == {each.label for each in operations}
+        assert set(fuzzer.reached) == {each.label for each in operations} - WITHOUT_EXAMPLE
         fuzzer.reached.clear()
         modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
         round_ = 0

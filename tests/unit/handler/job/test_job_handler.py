@@ -672,3 +672,19 @@ def test_no_input_raises_or_costs_a_slot() -> None:
             check()
         finally:
             runner.run(engine.close())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"route": "/v1/models", "method": "DELETE"},
+        {"openai_route": "/v1/models", "openai_input": "hi"},
+        {"openai_route": 3},
+    ],
+)
+async def test_call_that_cannot_be_read_fails_with_an_error_object(
+    job_handler_of: JobHandlerFactory, given: dict[str, Any]
+) -> None:
+    output = await job_handler_of(HELLO).run(job(given))
+    error = json.loads(output["error"])["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", 400)
