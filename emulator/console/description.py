@@ -10,10 +10,16 @@ from pydantic import BaseModel
 from emulator.openapi.schemas.common import Schema, fields_of
 from emulator.settings.emulator_settings import EmulatorSettings
 from engine import Capabilities, SamplingParams
+from handler.apis.calls import MESSAGES, RESPONSES
 from handler.apis.openai.parameters import ChatInput, CompletionInput
 from handler.input.options import OptionsInput
 from handler.input.sampling import JOB_DEFAULTS, SamplingDefaults, SamplingInput
 
+# The parameters of a message, and their names in a chat.
+_MESSAGE_PARAMETERS = {
+    **{name: name for name in ("max_tokens", "temperature", "top_p", "top_k")},
+    "stop_sequences": "stop",
+}
 # Has a value for each parameter that some engine does not support, to find those of this engine.
 _PROBE = SamplingParams(
     min_p=0.1,
@@ -39,6 +45,7 @@ def describe_console(
     openai = SamplingDefaults(max_tokens=settings.default_max_tokens)
     notes = _notes(capabilities)
     endpoint = settings.endpoint_id
+    chat = _parameters(ChatInput, openai, notes)
     return {
         "model": settings.served_model,
         "endpoint": endpoint,
@@ -54,9 +61,12 @@ def describe_console(
                 "path": "/v1/completions",
                 "parameters": _parameters(CompletionInput, openai, notes),
             },
-            "chat": {
-                "path": "/v1/chat/completions",
-                "parameters": _parameters(ChatInput, openai, notes),
+            "chat": {"path": "/v1/chat/completions", "parameters": chat},
+            # The parameters of a chat, which responses take too.
+            "response": {"path": RESPONSES, "parameters": chat},
+            "message": {
+                "path": MESSAGES,
+                "parameters": {name: chat[key] for name, key in _MESSAGE_PARAMETERS.items()},
             },
         },
         "validation": {

@@ -57,7 +57,9 @@ def _preview(job_input: bytes) -> str:
     if isinstance(prompt, dict):
         prompt = prompt.get("openai_input") or prompt.get("body") or prompt
     if isinstance(prompt, dict):
-        messages = prompt.get("messages")
+        messages = prompt.get("messages") or prompt.get("input")
+        if isinstance(messages, str):
+            messages = [{"content": messages}]
         last = messages[-1] if isinstance(messages, list) and messages else None
         content = last.get("content") if isinstance(last, dict) else None
         prompt = prompt.get("prompt") or content or prompt

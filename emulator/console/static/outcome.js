@@ -51,6 +51,36 @@ export function ofOpenAI(json, raw) {
   };
 }
 
+/** From a response of /v1/responses; `raw` is what was streamed of it. @returns {Outcome} */
+export function ofResponse(json, raw) {
+  const texts = (json.output ?? []).filter(({ type }) => type === "message").flatMap(({ content }) => content);
+  return {
+    ...bare(json),
+    raw,
+    text: raw === null ? texts.map(({ text }) => text).join("") : null,
+    finish: json.incomplete_details?.reason ?? json.status,
+    validation: json.validation ?? null,
+    warnings: json.warnings ?? [],
+    redacted: json.redacted ?? null,
+    blocked: json.blocked === true,
+    tokens: json.usage && { input: json.usage.input_tokens, output: json.usage.output_tokens },
+  };
+}
+
+/** From a message of /v1/messages; `raw` is what was streamed of it. @returns {Outcome} */
+export function ofMessage(json, raw) {
+  const usage = json.usage ?? null;
+  return {
+    ...bare(json),
+    raw,
+    text: raw === null ? json.content.map(({ text }) => text ?? "").join("") : null,
+    finish: json.stop_reason ?? null,
+    stop: json.stop_sequence ?? null,
+    // The tokens that the cache had are counted apart.
+    tokens: usage && { input: usage.input_tokens + (usage.cache_read_input_tokens ?? 0), output: usage.output_tokens },
+  };
+}
+
 function bare(json) {
   return {
     json, raw: null, text: null, finish: null, stop: null, validation: null, warnings: [],

@@ -10,9 +10,18 @@ const KINDS = [
   ["job", "RunPod job"],
   ["completion", "Completion"],
   ["chat", "Chat"],
+  ["response", "Response"],
+  ["message", "Message"],
 ];
+const ROUTES = {
+  "/v1/completions": "completion",
+  "/v1/chat/completions": "chat",
+  "/v1/responses": "response",
+  "/v1/messages": "message",
+};
 
-/** @typedef {{kind: "job"|"completion"|"chat", path: string, body: any, stream: boolean}} Request */
+/** @typedef {"job"|"completion"|"chat"|"response"|"message"} Kind */
+/** @typedef {{kind: Kind, path: string, body: any, stream: boolean}} Request */
 
 export class RequestForm {
   constructor() {
@@ -45,11 +54,11 @@ export class RequestForm {
   }
 
   get kind() {
-    return /** @type {"job"|"completion"|"chat"} */ (this.kinds.value);
+    return /** @type {Kind} */ (this.kinds.value);
   }
 
   get #isChat() {
-    return this.kind === "chat" || (this.kind === "job" && this.shapes.value === "messages");
+    return ["chat", "response", "message"].includes(this.kind) || (this.kind === "job" && this.shapes.value === "messages");
   }
 
   get #isJson() {
@@ -78,12 +87,14 @@ export class RequestForm {
     this.promptBox.hidden = this.#isChat || json;
     this.messages.element.hidden = !this.#isChat;
     this.json.element.hidden = !json;
-    this.stream.element.hidden = this.validation.element.hidden = this.parameters.element.hidden = json;
+    this.stream.element.hidden = this.parameters.element.hidden = json;
+    // A message has no place for the verdict.
+    this.validation.element.hidden = json || this.kind === "message";
     this.complain(null, "");
     if (this.description === null) return;
     const { forms, validation } = this.description;
     // A server that runs a user's handler has no model, and only the form for jobs.
-    this.parameters.show(forms[this.kind]?.parameters ?? {}, validation.options);
+    this.parameters.show(forms[this.kind]?.parameters ?? {}, this.kind === "message" ? {} : validation.options);
   }
 
   /** Return what is asked. Throws an Error whose `param` names what is wrong. @returns {Request} */
@@ -96,10 +107,14 @@ export class RequestForm {
     if (form === undefined) throw new Error("This server has no model. Send a RunPod job.");
     const { path } = form;
     if (this.#isJson) return { kind: "job", path, body: { input: this.json.value }, stream: false };
-    const given = this.#isChat ? { messages: this.messages.value } : { prompt: this.prompt.value };
+    const model = this.description.model;
+    if (this.kind === "message") {
+      return { kind: "message", path, body: { model, ...splitSystem(this.messages.value), ...sampling, stream }, stream };
+    }
+    const given = this.kind === "response" ? { input: this.messages.value } : this.#isChat ? { messages: this.messages.value } : { prompt: this.prompt.value };
     if (this.kind !== "job") {
       const validates = this.validation.input.checked ? { enable_validation: true } : {};
-      const body = { model: this.description.model, ...given, ...sampling, stream, ...validates, ...checks };
+      const body = { model, ...given, ...sampling, stream, ...validates, ...checks };
       return { kind: this.kind, path, body, stream };
     }
     // Left out where it is the server's default: true would also render what is rendered already.
@@ -125,12 +140,13 @@ export class RequestForm {
     if (typeof input !== "object" || input === null) return false;
     const { openai_route: route, openai_input: body } = input;
     const asked = route === undefined ? input : (body ?? {});
-    if (route !== undefined && !/\/(chat\/)?completions$/.test(route)) return false;
+    if (route !== undefined && ROUTES[route] === undefined) return false;
+    const turns = turnsOf(asked);
     const parameters = route === undefined ? (asked.sampling_params ?? {}) : asked;
-    this.kinds.value = route === undefined ? "job" : route.endsWith("/chat/completions") ? "chat" : "completion";
-    this.shapes.value = asked.messages ? "messages" : "prompt";
+    this.kinds.value = route === undefined ? "job" : ROUTES[route];
+    this.shapes.value = turns ? "messages" : "prompt";
     this.#showKind();
-    if (asked.messages) this.messages.value = asked.messages;
+    if (turns) this.messages.value = turns;
     else this.prompt.value = typeof asked.prompt === "string" ? asked.prompt : JSON.stringify(asked.prompt);
     this.template.input.checked = asked.apply_chat_template ?? this.description?.chat_template.default ?? true;
     this.stream.input.checked = Boolean(parameters.stream ?? asked.stream);
@@ -144,7 +160,7 @@ export class RequestForm {
     this.kinds.value = kind;
     this.shapes.value = "prompt";
     this.#showKind();
-    if (kind === "chat") this.messages.value = [{ role: "user", content: text }];
+    if (this.#isChat) this.messages.value = [{ role: "user", content: text }];
     else this.prompt.value = text;
   }
 
@@ -154,4 +170,20 @@ export class RequestForm {
     this.wrong.textContent = there ? "" : text;
     this.wrong.hidden = there || text === "";
   }
+}
+
+/** The messages of the Messages API, whose instructions stand apart. */
+function splitSystem(messages) {
+  const system = messages.filter(({ role }) => role === "system").map(({ content }) => content);
+  const others = messages.filter(({ role }) => role !== "system");
+  return system.length ? { system: system.join("\n\n"), messages: others } : { messages: others };
+}
+
+/** The messages in a body of any API; null if it has a prompt. */
+function turnsOf({ messages, input, instructions, system }) {
+  const first = instructions ?? system;
+  const before = typeof first === "string" ? [{ role: "system", content: first }] : [];
+  if (typeof input === "string") return [...before, { role: "user", content: input }];
+  const turns = messages ?? (Array.isArray(input) ? input.filter(({ role }) => role) : null);
+  return turns && [...before, ...turns];
 }

@@ -3,9 +3,18 @@
 import { ApiError, ask, send } from "./api.js";
 import { Assembly } from "./assembly.js";
 import { DeltaLog } from "./delta_log.js";
+import { MessageAssembly, ResponseAssembly } from "./event_assembly.js";
 import { follow, missing } from "./job_follow.js";
-import { ofJob, ofOpenAI } from "./outcome.js";
+import { ofJob, ofMessage, ofOpenAI, ofResponse } from "./outcome.js";
 import { events } from "./sse.js";
+
+/** How the answers of each API are read: whole, and from events up to the one that ends them. */
+const APIS = {
+  completion: { assembly: () => new Assembly(), outcome: ofOpenAI, isEnd: (data) => data === "[DONE]" },
+  chat: { assembly: () => new Assembly(), outcome: ofOpenAI, isEnd: (data) => data === "[DONE]" },
+  response: { assembly: () => new ResponseAssembly(), outcome: ofResponse, isEnd: (data) => data === "[DONE]" },
+  message: { assembly: () => new MessageAssembly(), outcome: ofMessage, isEnd: (data) => JSON.parse(data).type === "message_stop" },
+};
 
 /**
  * `state` goes from "sending" by "queued" (jobs) and "running" to "done", "failed" or "stopped".
@@ -43,7 +52,7 @@ export class Run {
   /** Send it and return at its end, however that comes. */
   async go() {
     try {
-      const ended = this.request.kind === "job" ? await this.#asJob() : await this.#asOpenAI();
+      const ended = this.request.kind === "job" ? await this.#asJob() : await this.#asCall();
       this.#end(ended);
     } catch (error) {
       if (this.state === "stopped" || (error instanceof DOMException && error.name === "AbortError")) this.#end("stopped");
@@ -90,24 +99,28 @@ export class Run {
     else this.onChange();
   }
 
-  async #asOpenAI() {
-    const { path, body, stream } = this.request;
+  async #asCall() {
+    const { kind, path, body, stream } = this.request;
+    const api = APIS[kind];
     const accept = stream ? "text/event-stream" : "application/json";
     const response = await send(path, { body, accept, signal: this.abort.signal });
     if (!stream) {
-      this.outcome = ofOpenAI(await response.json(), null);
+      this.outcome = api.outcome(await response.json(), null);
       if (this.outcome.text) this.#say(this.outcome.text);
       return "done";
     }
-    const assembly = new Assembly();
+    const assembly = api.assembly();
     for await (const { event, data } of events(response.body)) {
       if (event === "closing") throw new ApiError(503, JSON.parse(data).error.message);
-      if (data === "[DONE]") {
-        this.outcome = ofOpenAI(assembly.whole(), this.log.text());
+      if (api.isEnd(data)) {
+        this.outcome = api.outcome(assembly.whole(), this.log.text());
         return "done";
       }
       const chunk = JSON.parse(data);
-      if (chunk.error) throw new ApiError(chunk.error.code ?? 500, chunk.error.message, chunk.error.param ?? null);
+      if (chunk.error || chunk.type === "error") {
+        const { code, message, param } = chunk.error ?? chunk;
+        throw new ApiError(typeof code === "number" ? code : 500, message, param ?? null);
+      }
       const text = assembly.add(chunk);
       if (text !== "") this.#say(text);
     }

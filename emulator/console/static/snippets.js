@@ -1,7 +1,30 @@
 // The request on the screen as a program: one that works when it is pasted somewhere.
 
-/** @typedef {{url: string, body: any, stream: boolean, kind: "job"|"completion"|"chat",
- *   needsKey: boolean}} Asked */
+/** @typedef {{url: string, body: any, stream: boolean, needsKey: boolean,
+ *   kind: import("./request_form.js").Kind}} Asked */
+
+const PYTHON_CHOICES = '            for choice in json.loads(line[6:]).get("choices", ()):';
+/** How a program prints the text of an event, by the API. */
+const PYTHON_EVENTS = {
+  completion: [PYTHON_CHOICES, '                print(choice["text"], end="", flush=True)'],
+  chat: [PYTHON_CHOICES, '                print(choice["delta"].get("content") or "", end="", flush=True)'],
+  response: [
+    "            event = json.loads(line[6:])",
+    '            if event["type"] == "response.output_text.delta":',
+    '                print(event["delta"], end="", flush=True)',
+  ],
+  message: [
+    "            event = json.loads(line[6:])",
+    '            if event["type"] == "content_block_delta":',
+    '                print(event["delta"].get("text", ""), end="", flush=True)',
+  ],
+};
+const JAVASCRIPT_EVENTS = {
+  completion: ["    for (const choice of event.choices ?? []) process.stdout.write(choice.text);"],
+  chat: ['    for (const choice of event.choices ?? []) process.stdout.write(choice.delta.content ?? "");'],
+  response: ['    if (event.type === "response.output_text.delta") process.stdout.write(event.delta);'],
+  message: ['    if (event.type === "content_block_delta") process.stdout.write(event.delta.text ?? "");'],
+};
 
 /** @param {Asked} asked */
 export function curl(asked) {
@@ -32,13 +55,7 @@ export function python(asked) {
     "with urllib.request.urlopen(request) as response:",
   ];
   if (asked.stream) {
-    lines.push(
-      "    for line in response:",
-      '        if line.startswith(b"data: {"):',
-      '            for choice in json.loads(line[6:]).get("choices", ()):',
-      `                print(${asked.kind === "chat" ? 'choice["delta"].get("content") or ""' : 'choice["text"]'}, end="", flush=True)`,
-      "print()",
-    );
+    lines.push("    for line in response:", '        if line.startswith(b"data: {"):', ...PYTHON_EVENTS[asked.kind], "print()");
   } else lines.push("    print(json.dumps(json.load(response), indent=2, ensure_ascii=False))");
   return `${lines.join("\n")}\n`;
 }
@@ -73,7 +90,6 @@ export function javascript(asked) {
     "if (!response.ok) throw new Error(await response.text());",
   ];
   if (asked.stream) {
-    const text = asked.kind === "chat" ? 'choice.delta.content ?? ""' : "choice.text";
     lines.push(
       'let rest = "";',
       "for await (const part of response.body.pipeThrough(new TextDecoderStream())) {",
@@ -81,9 +97,8 @@ export function javascript(asked) {
       "  rest = lines.pop();",
       "  for (const line of lines) {",
       '    if (!line.startsWith("data: {")) continue;',
-      "    for (const choice of JSON.parse(line.slice(6)).choices ?? []) {",
-      `      process.stdout.write(${text});`,
-      "    }",
+      "    const event = JSON.parse(line.slice(6));",
+      ...JAVASCRIPT_EVENTS[asked.kind],
       "  }",
       "}",
       "console.log();",

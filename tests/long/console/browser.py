@@ -94,8 +94,8 @@ class ConsolePage:
 
     async def ask(self, prompt: str, kind: str = "RunPod job") -> None:
         """Fill in a prompt of a kind and run it."""
-        await self.page.locator(".choice label", has_text=kind).click()
-        box = "Content" if kind == "Chat" else "Prompt"
+        await self.page.locator(".choice").get_by_text(kind, exact=True).click()
+        box = "Content" if kind in ("Chat", "Response", "Message") else "Prompt"
         await self.page.get_by_label(box, exact=True).locator("visible=true").last.fill(prompt)
         await self.page.locator(".button.primary", has_text="Run").click()
 

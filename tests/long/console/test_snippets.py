@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -59,17 +60,30 @@ async def run(language: str, program: str, folder: Path) -> str:
     return stdout.decode()
 
 
-def join_stream(output: str, chat: bool) -> str:
+def text_of(body: Any, kind: str) -> str:
+    """Return the text of an answer, or the new text of one of its events."""
+    match kind, body:
+        case "Response", {"output": [{"content": [{"text": text}]}]}:
+            return str(text)
+        case "Message", {"content": [{"text": text}]} | {"delta": {"text": text}}:
+            return str(text)
+        case "Response", {"type": "response.output_text.delta", "delta": text}:
+            return str(text)
+        case _, {"choices": [{"message": {"content": text}} | {"text": text}]}:
+            return str(text)
+        case _, {"choices": [{"delta": {"content": text}}]}:
+            return text or ""
+        case _:
+            return ""
+
+
+def join_stream(output: str, kind: str) -> str:
     """Join the text of a stream that curl printed."""
-    text = ""
-    for line in output.splitlines():
-        if line.startswith("data: {"):
-            choice = json.loads(line.removeprefix("data: "))["choices"][0]
-            text += (choice["delta"].get("content") or "") if chat else choice["text"]
-    return text
+    events = [line for line in output.splitlines() if line.startswith("data: {")]
+    return "".join(text_of(json.loads(line.removeprefix("data: ")), kind) for line in events)
 
 
-@pytest.mark.parametrize("kind", ["RunPod job", "Completion", "Chat"])
+@pytest.mark.parametrize("kind", ["RunPod job", "Completion", "Chat", "Response", "Message"])
 async def test_copied_program_runs_and_prints_the_answer(
     browser: Browser, server: EmulatorProcess, tmp_path: Path, kind: str
 ) -> None:
@@ -81,7 +95,8 @@ async def test_copied_program_runs_and_prints_the_answer(
         await page.keyboard.press("Enter")
         await page.get_by_label("temperature", exact=True).wait_for()
         await page.get_by_label("temperature", exact=True).fill("0.5")
-        await page.get_by_label("stop", exact=True).fill("\\n'\"")
+        if kind != "Message":
+            await page.get_by_label("stop", exact=True).fill("\\n'\"")
         await console.ask(PROMPT, kind)
         await console.wait_for_end()
         await expect(console.text).to_have_text("".join(ANSWER))
@@ -95,13 +110,11 @@ async def test_copied_program_runs_and_prints_the_answer(
                 assert KEY not in program
                 output = await run(language, program, tmp_path)
                 if stream and kind != "RunPod job":
-                    text_of_output = (
-                        join_stream(output, kind == "Chat") if language == "curl" else output
-                    )
+                    text_of_output = join_stream(output, kind) if language == "curl" else output
                     assert text_of_output.removesuffix("\n") == "".join(ANSWER)
                     continue
                 body = json.loads(output)
-                choice = (body["output"] if kind == "RunPod job" else body)["choices"][0]
-                text = choice["message"]["content"] if kind == "Chat" else choice["text"]
-                assert text == "".join(ANSWER)
-                assert choice.get("deltas") == (ANSWER if stream else None)
+                if kind == "RunPod job":
+                    body = body["output"]
+                    assert body["choices"][0].get("deltas") == (ANSWER if stream else None)
+                assert text_of(body, kind) == "".join(ANSWER)

@@ -17,7 +17,11 @@ def described(capabilities: Capabilities | None = None, **settings: Any) -> dict
 
 def test_description_has_forms_but_no_engine_while_the_model_loads() -> None:
     found = described()
-    assert found["forms"].keys() == {"job", "completion", "chat"}
+    assert found["forms"].keys() == {"job", "completion", "chat", "response", "message"}
+    assert {form["path"] for form in found["forms"].values()} >= {"/v1/responses", "/v1/messages"}
+    assert found["forms"]["message"]["parameters"].keys() == {
+        *("max_tokens", "temperature", "top_p", "top_k", "stop_sequences")
+    }
     assert (found["engine"], found["warnings"]) == (None, [])
 
 

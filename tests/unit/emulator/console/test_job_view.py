@@ -23,6 +23,8 @@ def job(given: Any = "x", **changes: Any) -> Job:
         ({"messages": [{"content": "first"}, {"content": "last"}]}, "last"),
         ({"openai_route": "/v1/completions", "openai_input": {"prompt": "routed"}}, "routed"),
         ({"openai_input": {"messages": [{"content": "a turn"}]}}, "a turn"),
+        ({"openai_input": {"input": "a question"}}, "a question"),
+        ({"openai_input": {"input": [{"role": "user", "content": "an item"}]}}, "an item"),
         ({"messages": []}, '{"messages":[]}'),
         ({"messages": [{"content": [1]}]}, "[1]"),
         ([1, 2], "[1,2]"),
