@@ -16,6 +16,7 @@ from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities
 from handler.apis.openai.embeddings import EmbeddingsInput
 from handler.input.parameter_names import IGNORED
+from tools.docs.api_support import message_table, response_table
 from tools.docs.support_matrix import ADAPTERS, Engines, Matrix, dialect_table, in_markdown
 from tools.docs.support_probes import CHAT, COMPLETIONS
 
@@ -104,6 +105,8 @@ def page() -> str:
         "completions": matrix.table(COMPLETIONS),
         "chat": matrix.table(CHAT),
         "notes": matrix.notes(),
+        "responses": response_table(),
+        "messages": message_table(),
         "embeddings": _embeddings(),
         "capabilities": _capabilities(),
         "ignored": "\n".join(
