@@ -1,0 +1,257 @@
+"""The clients that agents are built with, unmodified, for Node.js; and what agents themselves send.
+
+The programs of Codex and of Claude Code are run by tests/long/test_agents.py; they are too large to
+be installed for each test run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.emulator.processes import ROOT, EmulatorProcess, run_emulator
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+
+KEY, MODEL = "open-sesame", "little"
+DEADLINE_S = 120
+CLIENTS = ("openai", "ai-sdk-openai", "ai-sdk-anthropic", "openai-agents")
+WEATHER_CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
+PATCH_CALL = '<tool_call>{"name": "apply_patch", "arguments": {"input": "*** a\\nb"}}</tool_call>'
+
+
+def pieces_of(text: str) -> list[str]:
+    return [text[start : start + 9] for start in range(0, len(text), 9)]
+
+
+SCRIPT: dict[str, Any] = {
+    "answers": [
+        {"when": "(tool: |<tool_response>\n).?sunny", "pieces": ["It", " is", " sunny."]},
+        {"when": "the weather in", "pieces": pieces_of(WEATHER_CALL)},
+        {"when": "a city as JSON", "pieces": ['{"name": ', '"Oslo"}']},
+        {"when": "patch it", "pieces": pieces_of(PATCH_CALL)},
+        {"when": "think", "pieces": ["<think>", "hm", "</think>", "42"]},
+        {"pieces": ["Good", " day"], "delay_ms": 2},
+    ],
+    "slots": 4,
+    "context_length": 100_000,
+}
+
+Observations = dict[tuple[str, str], dict[str, Any]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmulatorProcess]:
+    path = tmp_path_factory.mktemp("agents") / "script.json"
+    path.write_text(json.dumps(SCRIPT))
+    settings = {"MODEL_PATH": str(path), "MODEL_NAME": MODEL, "API_KEYS": KEY}
+    async with run_emulator(settings, "--port", "0") as running:
+        await running.wait_until_listening()
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def observations(server: EmulatorProcess) -> Observations:
+    arguments = {"url": f"http://127.0.0.1:{server.port}", "key": KEY, "model": MODEL}
+    process = await asyncio.create_subprocess_exec(
+        *("node", "tests/clients/agents.mjs", json.dumps(arguments)),
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "AI_SDK_LOG_WARNINGS": "false"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, output.decode() + errors.decode()
+    seen: Observations = {}
+    for line in output.decode().splitlines():
+        if line.startswith("{"):
+            observation = json.loads(line)
+            seen[observation.pop("client"), observation.pop("scenario")] = observation
+    return seen
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_client_reads_a_whole_answer(observations: Observations, client: str) -> None:
+    answer = observations[client, "whole"]
+    assert answer["text"] == "Good day"
+    assert answer.get("output", 2) == 2
+
+
+@pytest.mark.parametrize("client", CLIENTS[:3])
+async def test_client_reads_a_stream_to_its_end(observations: Observations, client: str) -> None:
+    answer = observations[client, "stream"]
+    assert answer["text"] == "Good day"
+    assert answer["last"] in ("response.completed", "stop")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_client_calls_a_function_and_gets_the_answer(
+    observations: Observations, client: str
+) -> None:
+    assert observations[client, "tool"] == {"text": "It is sunny.", "called": {"city": "Oslo"}}
+
+
+@pytest.mark.parametrize("client", CLIENTS[1:3])
+async def test_client_gets_an_object_of_its_schema(observations: Observations, client: str) -> None:
+    assert observations[client, "object"] == {"object": {"name": "Oslo"}}
+
+
+async def test_client_resumes_a_background_response(observations: Observations) -> None:
+    assert observations["openai", "background"] == {
+        "status": "queued",
+        "text": "Good day",
+        "first": 2,
+    }
+
+
+# -- what agents themselves send ------------------------------------------------------------------
+
+# The members of a request of Codex 0.171; its texts are shortened.
+CODEX = {
+    "model": MODEL,
+    "stream": True,
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "01a2207b-78ed-7962-aad1-17e62c17c3e2",
+    "client_metadata": {"x-codex-turn-metadata": "{}"},
+    "reasoning": {"summary": "auto"},
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [
+        {
+            "type": "function",
+            "name": "exec_command",
+            "description": "Runs a command.",
+            "strict": False,
+            "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}},
+        },
+        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}},
+        {"type": "namespace", "name": "multi_agent_v1", "tools": []},
+        {"type": "web_search"},
+    ],
+}
+# The members of a request of Claude Code 2.1; its texts are shortened.
+CLAUDE_CODE = {
+    "model": "claude-opus-4-8",
+    "max_tokens": 64_000,
+    "stream": True,
+    "system": [
+        {"type": "text", "text": "x-billing: 1"},
+        {"type": "text", "text": "You help.", "cache_control": {"type": "ephemeral"}},
+    ],
+    "thinking": {"type": "adaptive"},
+    "output_config": {"effort": "high"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "metadata": {"user_id": '{"session_id": "a"}'},
+    "tools": [
+        {
+            "name": "Bash",
+            "description": "Runs a command.",
+            "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}},
+        }
+    ],
+}
+
+
+async def stream_events(server: EmulatorProcess, path: str, body: Any) -> list[dict[str, Any]]:
+    """Return the events of a stream."""
+    async with server.client() as client:
+        headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
+        answer = await client.post(path, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return [
+        json.loads(line.removeprefix("data: "))
+        for line in answer.text.splitlines()
+        if line.startswith("data: {")
+    ]
+
+
+def message(role: str, *texts: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text} for text in texts]
+    return {"type": "message", "role": role, "content": content}
+
+
+async def test_turn_of_codex_ends_with_completed_and_its_usage(server: EmulatorProcess) -> None:
+    # Items without ids, instructions after the user, and reasoning without a summary.
+    items = [
+        message("developer", "You are an agent."),
+        message("user", "one", "two"),
+        message("developer", "Be careful."),
+        {"type": "reasoning", "content": None, "encrypted_content": None},
+        {"type": "function_call", "call_id": "c", "name": "exec_command", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "exit 0"},
+        message("user", "hello"),
+    ]
+    events = await stream_events(server, "/v1/responses", CODEX | {"input": items})
+    kinds = [event["type"] for event in events]
+    assert kinds.index("response.output_item.added") < kinds.index("response.output_text.delta")
+    assert kinds[-1] == "response.completed"
+    response = events[-1]["response"]
+    assert response["usage"]["output_tokens"] == 2
+    assert sorted(response["warnings"]) == [
+        "tools of type namespace are not supported and were skipped",
+        "tools of type web_search are not supported and were skipped",
+    ]
+
+
+async def test_patch_of_codex_is_a_custom_call_with_raw_input(server: EmulatorProcess) -> None:
+    items: list[dict[str, Any]] = [message("user", "patch it")]
+    events = await stream_events(server, "/v1/responses", CODEX | {"input": items})
+    (call,) = events[-1]["response"]["output"]
+    assert (call["type"], call["name"], call["input"]) == (
+        "custom_tool_call",
+        "apply_patch",
+        "*** a\nb",
+    )
+    output = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done"}
+    rest = [message("user", "patch it"), call, output, message("user", "hello")]
+    again = await stream_events(server, "/v1/responses", CODEX | {"input": rest})
+    assert again[-1]["type"] == "response.completed"
+
+
+async def test_codex_with_empty_tools_is_answered(server: EmulatorProcess) -> None:
+    body = CODEX | {"input": [message("user", "hello")], "tools": []}
+    assert (await stream_events(server, "/v1/responses", body))[-1]["type"] == "response.completed"
+
+
+async def test_turn_of_claude_code_has_usage_signature_and_one_end(server: EmulatorProcess) -> None:
+    content = [{"type": "text", "text": "think", "cache_control": {"type": "ephemeral"}}]
+    # Instructions may stand between the messages.
+    messages = [{"role": "user", "content": content}, {"role": "system", "content": "Agents: none"}]
+    body = CLAUDE_CODE | {"messages": messages}
+    events = await stream_events(server, "/v1/messages?beta=true", body)
+    kinds = [event["type"] for event in events]
+    assert kinds[0] == "message_start"
+    assert events[0]["message"]["usage"]["input_tokens"] > 0
+    deltas = [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"]
+    assert deltas.index("signature_delta") < deltas.index("text_delta")
+    assert kinds.count("message_delta") == 1
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+
+
+async def test_results_of_claude_codes_tools_are_read(server: EmulatorProcess) -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "weather"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
+    messages = [
+        {"role": "user", "content": "the weather in Oslo"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [{**result, "is_error": False}]},
+    ]
+    events = await stream_events(
+        server, "/v1/messages?beta=true", CLAUDE_CODE | {"messages": messages}
+    )
+    texts = [e["delta"].get("text", "") for e in events if e["type"] == "content_block_delta"]
+    assert "".join(texts) == "It is sunny."
