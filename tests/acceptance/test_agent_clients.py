@@ -9,18 +9,25 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from tests.acceptance.page_checks import ALL
+from tests.acceptance.pages import RUN
 from tests.integration.emulator.processes import ROOT, EmulatorProcess, run_emulator
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 KEY, MODEL = "open-sesame", "little"
 DEADLINE_S = 120
+CLIENTS_FOLDER = ROOT / "tests" / "clients"
+# The programs of docs/agents.md.
+EXAMPLES = [block for block in ALL if block.page == "docs/agents.md" and block.language in RUN]
 CLIENTS = ("openai", "ai-sdk-openai", "ai-sdk-anthropic", "openai-agents")
 WEATHER_CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
 PATCH_CALL = '<tool_call>{"name": "apply_patch", "arguments": {"input": "*** a\\nb"}}</tool_call>'
@@ -56,13 +63,16 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emul
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def observations(server: EmulatorProcess) -> Observations:
-    arguments = {"url": f"http://127.0.0.1:{server.port}", "key": KEY, "model": MODEL}
+async def run_program(command: list[str], folder: Path) -> str:
+    """Return what a program prints."""
     process = await asyncio.create_subprocess_exec(
-        *("node", "tests/clients/agents.mjs", json.dumps(arguments)),
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "AI_SDK_LOG_WARNINGS": "false"},
+        *command,
+        cwd=folder,
+        env={
+            "PATH": os.environ["PATH"],
+            "AI_SDK_LOG_WARNINGS": "false",
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        },
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -75,8 +85,16 @@ async def observations(server: EmulatorProcess) -> Observations:
             process.kill()
             await process.wait()
     assert process.returncode == 0, output.decode() + errors.decode()
+    return output.decode()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def observations(server: EmulatorProcess) -> Observations:
+    arguments = {"url": f"http://127.0.0.1:{server.port}", "key": KEY, "model": MODEL}
+    command = ["node", "agents.mjs", json.dumps(arguments)]
+    output = await run_program(command, CLIENTS_FOLDER)
     seen: Observations = {}
-    for line in output.decode().splitlines():
+    for line in output.splitlines():
         if line.startswith("{"):
             observation = json.loads(line)
             seen[observation.pop("client"), observation.pop("scenario")] = observation
@@ -115,6 +133,22 @@ async def test_client_resumes_a_background_response(observations: Observations) 
         "text": "Good day",
         "first": 2,
     }
+
+
+@pytest.mark.parametrize("first_line", [block.first_line for block in EXAMPLES])
+async def test_example_of_the_page_prints_the_answer(
+    server: EmulatorProcess, first_line: str
+) -> None:
+    (block,) = [each for each in EXAMPLES if each.first_line == first_line]
+    text = block.text.replace("http://127.0.0.1:8000", f"http://127.0.0.1:{server.port}")
+    text = text.replace("SmolLM2-135M-Instruct", MODEL).replace('"any"', f'"{KEY}"')
+    command = ["node", "--input-type=module", "--eval", text]
+    if block.language == "python":
+        # openai-agents needs other versions of packages than the tests.
+        has_own = "from agents" in first_line
+        python = str(CLIENTS_FOLDER / ".venv" / "bin" / "python") if has_own else sys.executable
+        command = [python, "-c", text]
+    assert await run_program(command, CLIENTS_FOLDER) == "Good day\n"
 
 
 # -- what agents themselves send ------------------------------------------------------------------
