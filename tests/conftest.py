@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from engine import BackendConfig, Engine, EngineConfig, Timeouts
 from engine.hooks import Hook
 from handler.models.default_model import DEFAULT_MODEL_PATH
-from tests import leftovers
+from tests import leftovers, virtual_time
 
 # Two intents, `weather` and `general`; one token and one label to remove; one check.
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "`make test-long` runs all of them",
     )
     config.pluginmanager.register(leftovers, "leftovers")
+    config.pluginmanager.register(virtual_time, "virtual_time")
     # A shell ignores SIGINT for its background jobs, and the event loop cannot restore that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,13 +20,18 @@ _POLL_INTERVAL_S = 0.005
 _REQUEST_INTERVAL_S = 0.02
 
 
-async def wait_until(check: Callable[[], T | None], within_s: float = WAIT_S) -> T:
-    """Return the first true value of a check. Raises TimeoutError."""
+async def wait_until(
+    check: Callable[[], T | None], within_s: float = WAIT_S, gap_s: float = _POLL_INTERVAL_S
+) -> T:
+    """Return the first true value of a check. Raises TimeoutError.
+
+    With a `gap_s` of 0 it checks in each iteration of the event loop.
+    """
 
     async def poll() -> T | None:
         return check()
 
-    return await poll_until(poll, within_s, _POLL_INTERVAL_S)
+    return await poll_until(poll, within_s, gap_s)
 
 
 async def poll_until(
@@ -39,6 +44,16 @@ async def poll_until(
         while not (value := await check()):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(gap_s)
         return value
+
+
+async def run_ready_tasks(iterations: int = 20) -> None:
+    """Let all ready tasks run, and those that they wake, until they wait for something else.
+
+    An event loop does not tell whether a task is ready, so this runs a number of its iterations.
+    Fewer iterations stop in the middle of an operation.
+    """
+    for _ in range(iterations):
+        await asyncio.sleep(0)
 
 
 def wait_until_blocking(

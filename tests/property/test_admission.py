@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.admission import Admission
 from engine.errors import EngineClosed, QueueFull
 from engine.request import Priority
+from tests.waiting import run_ready_tasks
 
 MAX_QUEUE = 4
 
@@ -58,8 +59,7 @@ class World:
                 self.admission.fail_waiting(EngineClosed("closed"))
 
     async def settle(self) -> None:
-        for _ in range(6):
-            await asyncio.sleep(0)
+        await run_ready_tasks(6)
 
     @property
     def waiting(self) -> list[int]:

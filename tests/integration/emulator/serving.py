@@ -27,6 +27,7 @@ from engine import Engine
 from handler.settings.engine_configs import build_engine
 from tests.leftovers import restored_logger
 from tests.unit.emulator.events import DEADLINE_S, EventRecorder
+from tests.waiting import wait_until
 from validation.rules_validator import RulesValidator
 
 _SSL_WITHOUT_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -67,9 +68,7 @@ class Server:
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that no event signals; check it in each turn of the event loop."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - checked in each turn
-                await asyncio.sleep(0)
+        await wait_until(condition, DEADLINE_S, gap_s=0)
 
     async def wait_until_no_requests(self) -> None:
         """Wait until no request is in progress."""

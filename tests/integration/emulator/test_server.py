@@ -24,6 +24,7 @@ from tests.integration.emulator.serving import (
     join_text,
     parse_chunks,
 )
+from tests.waiting import run_ready_tasks
 
 KEY = {"authorization": "Bearer secret-key"}
 TAKE, TAKE_BATCH = "/v2/default/job-take/w", "/v2/default/job-take-batch/w"
@@ -419,7 +420,7 @@ async def test_head_without_end_is_refused_by_its_size(serve: Serve) -> None:
         try:
             for _ in range(200):
                 await wire.send(b"x-filler: " + b"x" * 10_000 + b"\r\n")
-                await asyncio.sleep(0)
+                await run_ready_tasks(1)
         except (ConnectionResetError, BrokenPipeError):
             pass
         await server.wait_until(lambda: not server.connections)

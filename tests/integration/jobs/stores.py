@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs import Job, Limits, MemoryJobStore, NewJob, Policy, SqliteJournal
+from tests.waiting import run_ready_tasks
 
 T = TypeVar("T")
 
@@ -91,15 +92,9 @@ async def take(
 async def begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start an operation that must block, and run it until it does."""
     task = asyncio.create_task(work)
-    await turns()
+    await run_ready_tasks()
     assert not task.done()
     return task
-
-
-async def turns(count: int = 5) -> None:
-    """Run `count` iterations of the event loop."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def soon(task: asyncio.Task[T]) -> T:

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from jobs import JobStatus, MemoryJobStore, StoreFull
-from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
+from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take
+from tests.waiting import run_ready_tasks
 
 
 async def test_longest_waiting_job_is_leased_first(stores: Stores) -> None:
@@ -80,11 +81,11 @@ async def test_receiver_cancelled_when_a_job_comes_leaves_it_to_the_next(
     remaining = await begin(store.receive("e", "b", lease_s=1, wait_s=30))
     sender = asyncio.create_task(store.enqueue(new(sync=True)))
     if woken_first:
-        await asyncio.sleep(0)
+        await run_ready_tasks(1)
         cancelled.cancel()
     else:
         cancelled.cancel()
-        await asyncio.sleep(0)
+        await run_ready_tasks(1)
     assert [job.worker_id for job in await soon(remaining)] == ["b"]
     with pytest.raises(asyncio.CancelledError):
         await cancelled
@@ -337,7 +338,7 @@ async def test_reading_an_endpoint_does_not_create_it(store: MemoryJobStore) -> 
     waiting = await begin(store.receive("y", "w", lease_s=1, wait_s=30))
     assert store.list_endpoints() == ["y"]
     waiting.cancel()
-    await turns()
+    await run_ready_tasks()
     assert not store.list_endpoints()
 
 

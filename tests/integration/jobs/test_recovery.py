@@ -18,6 +18,7 @@ from jobs.memory.job_record import RESUME_NUMBER_GAP
 from jobs.sqlite.client import StoreClient
 from jobs.sqlite.frames import encode
 from tests.integration.jobs.stores import SOON_S, Stores, job_of, new, soon, take
+from tests.waiting import run_ready_tasks
 
 PRODUCERS = 20
 SERVER = """
@@ -364,8 +365,7 @@ async def test_kill_9_of_the_server_loses_nothing_and_ends_its_store_process(
 async def test_cancelled_enqueue_leaves_no_job(disk: Stores) -> None:
     store = await disk.open()
     sending = asyncio.create_task(store.enqueue(new()))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await run_ready_tasks(2)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
@@ -382,7 +382,7 @@ async def test_ack_takes_effect_when_its_caller_is_cancelled(
     job = await take(store)
     waiting = asyncio.create_task(store.wait(job.id, 60))
     acking = asyncio.create_task(store.ack(job.id, 1, output=b"1"))
-    await asyncio.sleep(0)
+    await run_ready_tasks(1)
     acking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await acking

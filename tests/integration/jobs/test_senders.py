@@ -9,7 +9,8 @@ import pytest
 
 from jobs import JobStatus, MemoryJobStore, NotRetryable
 from jobs.memory.workers import STOP_RETENTION_S
-from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
+from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take
+from tests.waiting import run_ready_tasks
 
 
 async def test_ids_have_the_format_of_runpod_and_are_unique(store: MemoryJobStore) -> None:
@@ -50,7 +51,7 @@ async def test_wait_returns_the_ended_job_to_all_waiters(store: MemoryJobStore) 
     queued_job = await store.enqueue(new())
     waiting = [await begin(store.wait(queued_job.id, 60)) for _ in range(3)]
     job = await take(store)
-    await turns()
+    await run_ready_tasks()
     assert not any(each.done() for each in waiting)
     await store.ack(job.id, 1, output=b"1")
     ended = await job_of(store, queued_job.id)
@@ -86,7 +87,7 @@ async def test_waiters_receive_an_end_that_is_removed_at_the_same_moment(
     waiting = await begin(store.wait(queued_job.id, 60))
     job = await take(store)
     await store.append_chunks(job.id, 1, [b"1"])
-    await turns()
+    await run_ready_tasks()
     reading = await begin(store.read_chunks(queued_job.id, (1, 1), 60))
     await store.append_chunks(job.id, 1, [b"2"])
     await store.ack(job.id, 1, output=b'"out"')
@@ -324,7 +325,7 @@ async def test_reset_waits_for_the_end_of_a_job_that_is_being_written(stores: St
     await store.enqueue(new())
     job = await take(store)
     ending = asyncio.create_task(store.ack(job.id, 1, output=b"1"))
-    await asyncio.sleep(0)
+    await run_ready_tasks(1)
     assert await store.reset("e") == 1
     assert await soon(ending)
     assert [job.status for job in stores.ended] == [JobStatus.COMPLETED]
@@ -355,7 +356,7 @@ async def test_job_that_is_retried_during_a_reset_stays(stores: Stores) -> None:
     await store.ack(failed.id, 1, error="no")
     await store.enqueue(new(2))
     resetting = asyncio.create_task(store.reset("e"))
-    await asyncio.sleep(0)
+    await run_ready_tasks(1)
     retried = asyncio.create_task(store.retry(failed.id))
     assert await soon(resetting) == 1
     assert await soon(retried) is not None

@@ -6,6 +6,7 @@ import asyncio
 
 from jobs import Job
 from tests.integration.jobs.stores import SOON_S, Stores, new
+from tests.waiting import run_ready_tasks
 
 _PRODUCERS = 32
 
@@ -38,7 +39,7 @@ async def test_cancelled_waiter_does_not_affect_the_others(disk: Stores) -> None
     store = await disk.open()
     enqueue_tasks = [asyncio.create_task(store.enqueue(new())) for _ in range(_PRODUCERS)]
     # All wait for the disk after one iteration of the loop.
-    await asyncio.sleep(0)
+    await run_ready_tasks(1)
     enqueue_tasks[-1].cancel()
     async with asyncio.timeout(SOON_S):
         results = await asyncio.gather(*enqueue_tasks, return_exceptions=True)

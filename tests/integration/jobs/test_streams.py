@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobs import Chunk, JobStatus, MemoryJobStore, StoreFull
-from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take, turns
+from tests.integration.jobs.stores import Stores, begin, job_of, new, soon, take
+from tests.waiting import run_ready_tasks
 
 
 async def test_read_chunks_returns_the_chunks_after_a_position(store: MemoryJobStore) -> None:
@@ -65,7 +66,7 @@ async def test_new_attempt_starts_a_new_stream(stores: Stores) -> None:
     assert await store.read_chunks(job.id, (0, 0), 0) == []
     reader = await begin(store.read_chunks(job.id, (1, 2), 60))
     second = await take(store)
-    await turns()
+    await run_ready_tasks()
     assert not reader.done()
     await store.append_chunks(second.id, 2, [b"one"])
     assert await soon(reader) == [Chunk(2, 1, b"one")]

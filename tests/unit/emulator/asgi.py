@@ -11,6 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.error_bodies import read_reason
+from tests.waiting import wait_until
 
 AsgiFunction = Callable[[Scope, Receive, Send], Any]
 
@@ -49,9 +50,7 @@ class InnerApp:
 
     async def wait_for_calls(self, count: int) -> None:
         """Wait until `count` requests have arrived."""
-        async with asyncio.timeout(5):
-            while len(self.calls) < count:  # noqa: ASYNC110 - checked in each turn of the loop
-                await asyncio.sleep(0)
+        await wait_until(lambda: len(self.calls) >= count, 5, gap_s=0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.calls.append(scope["path"])

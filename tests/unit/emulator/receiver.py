@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from tests.unit.emulator.events import DEADLINE_S
+from tests.waiting import wait_until
 
 _LENGTH = re.compile(r"^content-length: (\d+)", re.I | re.M)
 
@@ -73,6 +74,4 @@ async def receiving(*answers: int | str, port: int = 0) -> AsyncIterator[Receive
         server.close()
         for writer in found.writers:
             writer.close()
-        async with asyncio.timeout(DEADLINE_S):
-            while found.open:  # noqa: ASYNC110 - looked at in each turn
-                await asyncio.sleep(0)
+        await wait_until(lambda: not found.open, DEADLINE_S, gap_s=0)

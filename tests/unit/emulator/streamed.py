@@ -10,6 +10,7 @@ import orjson
 from emulator.runpod.stream_route import JobStream
 from jobs import Job, Limits, MemoryJobStore, NewJob
 from tests.unit.emulator.events import DEADLINE_S
+from tests.waiting import wait_until
 
 
 class StreamedJob:
@@ -72,12 +73,5 @@ class StreamedJob:
         return asyncio.create_task(listen())
 
 
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 async def comes(peer: Any, mark: bytes) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while mark not in peer.body:  # noqa: ASYNC110 - looked at in each turn
-            await asyncio.sleep(0)
+    await wait_until(lambda: mark in peer.body, DEADLINE_S, gap_s=0)

@@ -10,7 +10,8 @@ import pytest
 
 from handler.errors import InvalidRequest
 from jobs import Job, JobStatus, NewJob
-from tests.unit.emulator.streamed import StreamedJob, comes, turns
+from tests.unit.emulator.streamed import StreamedJob, comes
+from tests.waiting import run_ready_tasks
 
 Connect = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
@@ -86,7 +87,7 @@ async def test_end_comes_after_all_chunks(connection: Connect, between: int) -> 
     listening = at.listen(peer)
     await comes(peer, b": open\n\n")
     await at.say("a")
-    await turns(between)
+    await run_ready_tasks(between)
     await at.say("b")
     await at.end()
     await listening

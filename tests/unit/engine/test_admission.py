@@ -10,12 +10,7 @@ import pytest
 from engine.admission import Admission
 from engine.errors import EngineClosed, QueueFull
 from engine.request import Priority
-
-
-async def run_loop(count: int = 5) -> None:
-    """Run everything on the event loop that is ready."""
-    for _ in range(count):
-        await asyncio.sleep(0)
+from tests.waiting import run_ready_tasks
 
 
 def start_request(
@@ -49,11 +44,11 @@ async def test_slots_are_granted_by_priority_and_then_by_arrival() -> None:
         ("batch 2", Priority.BATCH),
     ]:
         start_request(admission, order, name, priority)
-    await run_loop()
+    await run_ready_tasks()
     assert admission.waiting == 6
     for _ in range(6):
         admission.release()
-        await run_loop()
+        await run_ready_tasks()
     assert order == ["chat 1", "chat 2", "job 1", "job 2", "batch 1", "batch 2"]
     assert (admission.running, admission.waiting) == (1, 0)
 
@@ -62,11 +57,11 @@ async def test_new_request_does_not_overtake_a_granted_one_that_has_not_run_yet(
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
     start_request(admission, order, "first", Priority.BATCH)
-    await run_loop()
+    await run_ready_tasks()
     admission.release()
     assert not admission.has_free_slot()
     start_request(admission, order, "second", Priority.INTERACTIVE)
-    await run_loop()
+    await run_ready_tasks()
     assert order == ["first"]
 
 
@@ -75,15 +70,15 @@ async def test_queue_is_bounded() -> None:
     admission = Admission(slots=1, max_queue=1)
     await admission.acquire(Priority.JOB)
     waiter = start_request(admission, [], "waits", Priority.INTERACTIVE)
-    await run_loop()
+    await run_ready_tasks()
     with pytest.raises(QueueFull, match="1 requests are waiting") as caught:
         await admission.acquire(Priority.INTERACTIVE)
     assert caught.value.details["retry_after_s"] == 1
     waiter.cancel()
-    await run_loop()
+    await run_ready_tasks()
     assert admission.waiting == 0
     start_request(admission, [], "fits again", Priority.INTERACTIVE)
-    await run_loop()
+    await run_ready_tasks()
     assert admission.waiting == 1
 
 
@@ -93,11 +88,11 @@ async def test_full_interactive_queue_does_not_refuse_jobs() -> None:
     start_request(admission, order, "chat", Priority.INTERACTIVE)
     start_request(admission, order, "batch", Priority.BATCH)
     start_request(admission, order, "job", Priority.JOB)
-    await run_loop()
+    await run_ready_tasks()
     assert admission.waiting == 3
     for _ in range(3):
         admission.release()
-        await run_loop()
+        await run_ready_tasks()
     assert order == ["chat", "job", "batch"]
 
 
@@ -106,12 +101,12 @@ async def test_cancelled_waiter_is_removed() -> None:
     await admission.acquire(Priority.JOB)
     cancelled_waiter = start_request(admission, order, "gone", Priority.INTERACTIVE)
     start_request(admission, order, "stays", Priority.JOB)
-    await run_loop()
+    await run_ready_tasks()
     cancelled_waiter.cancel()
-    await run_loop()
+    await run_ready_tasks()
     assert admission.waiting == 1
     admission.release()
-    await run_loop()
+    await run_ready_tasks()
     assert order == ["stays"]
     assert (admission.running, admission.waiting) == (1, 0)
 
@@ -121,10 +116,10 @@ async def test_cancellation_in_the_same_loop_iteration_as_the_grant_releases_the
     await admission.acquire(Priority.JOB)
     granted = start_request(admission, order, "granted", Priority.JOB)
     start_request(admission, order, "next", Priority.JOB)
-    await run_loop()
+    await run_ready_tasks()
     admission.release()
     granted.cancel()
-    await run_loop()
+    await run_ready_tasks()
     assert order == ["next"]
     assert (admission.running, admission.waiting) == (1, 0)
 
@@ -133,11 +128,11 @@ async def test_request_is_granted_when_it_arrives_with_a_cancellation_and_a_rele
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
     cancelled_waiter = start_request(admission, order, "gone", Priority.JOB)
-    await run_loop()
+    await run_ready_tasks()
     start_request(admission, order, "comes", Priority.JOB)
     cancelled_waiter.cancel()
     admission.release()
-    await run_loop()
+    await run_ready_tasks()
     assert order == ["comes"]
     assert (admission.running, admission.waiting) == (1, 0)
 
@@ -147,9 +142,9 @@ async def test_resize_to_more_slots_grants_them() -> None:
     await admission.acquire(Priority.JOB)
     for name in "abc":
         start_request(admission, order, name, Priority.JOB)
-    await run_loop()
+    await run_ready_tasks()
     admission.resize(3)
-    await run_loop()
+    await run_ready_tasks()
     assert order == ["a", "b"]
     assert admission.slots == 3
 
@@ -159,13 +154,13 @@ async def test_resize_to_fewer_slots_waits_for_releases() -> None:
     await admission.acquire(Priority.JOB)
     await admission.acquire(Priority.JOB)
     start_request(admission, order, "a", Priority.JOB)
-    await run_loop()
+    await run_ready_tasks()
     admission.resize(1)
     admission.release()
-    await run_loop()
+    await run_ready_tasks()
     assert order == []
     admission.release()
-    await run_loop()
+    await run_ready_tasks()
     assert order == ["a"]
 
 
@@ -173,7 +168,7 @@ async def test_fail_waiting_raises_in_all_waiters_and_admission_still_works() ->
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
     tasks = [start_request(admission, [], "x", Priority.JOB) for _ in range(3)]
-    await run_loop()
+    await run_ready_tasks()
     admission.fail_waiting(EngineClosed("shutting down"))
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [EngineClosed] * 3
@@ -189,12 +184,12 @@ async def test_cancellation_in_the_same_loop_iteration_as_the_error_is_counted_o
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
     task = start_request(admission, [], "x", Priority.JOB)
-    await run_loop()
+    await run_ready_tasks()
     if cancelled_first:
         task.cancel()
     admission.fail_waiting(EngineClosed("shutting down"))
     task.cancel()
-    await run_loop()
+    await run_ready_tasks()
     assert task.cancelled()
     assert (admission.waiting, admission.running) == (0, 1)
     admission.release()
@@ -206,9 +201,9 @@ async def test_cancelled_waiters_leave_nothing_behind_while_the_slot_is_held() -
     await admission.acquire(Priority.JOB)
     for _ in range(500):
         task = start_request(admission, [], "x", Priority.JOB)
-        await run_loop(2)
+        await run_ready_tasks(2)
         task.cancel()
-        await run_loop(2)
+        await run_ready_tasks(2)
     assert admission.waiting == 0
     assert len(admission._waiters) < 50
 
@@ -222,7 +217,7 @@ async def test_waiter_gets_a_timeout_error_at_its_deadline_and_is_removed() -> N
         await admission.acquire(Priority.INTERACTIVE, deadline)
     assert admission.waiting == 1
     admission.release()
-    await run_loop()
+    await run_ready_tasks()
     assert order == ["patient"]
     admission.release()
     assert admission.running == 0
@@ -239,7 +234,7 @@ async def test_cancellation_in_the_same_loop_iteration_as_the_deadline_is_counte
     loop.call_at(deadline, task.cancel)
     with pytest.raises(asyncio.CancelledError):
         await task
-    await run_loop()
+    await run_ready_tasks()
     assert (failures, admission.waiting, admission.running) == ([], 0, 1)
 
 
@@ -248,7 +243,7 @@ async def test_slot_granted_before_the_deadline_is_kept() -> None:
     await admission.acquire(Priority.JOB)
     deadline = asyncio.get_running_loop().time() + 0.05
     waiting = asyncio.create_task(admission.acquire(Priority.JOB, deadline))
-    await run_loop()
+    await run_ready_tasks()
     admission.release()
     await waiting
     await asyncio.sleep(0.1)
@@ -271,19 +266,19 @@ async def test_exclusive_request_waits_for_others_and_blocks_later_ones() -> Non
     await admission.acquire(Priority.JOB)
     await admission.acquire(Priority.INTERACTIVE)
     waiting = asyncio.create_task(acquire_exclusive(admission, order))
-    await run_loop()
+    await run_ready_tasks()
     # They have a higher priority and slots are free, but could starve the exclusive request.
     start_request(admission, order, "chat", Priority.INTERACTIVE)
     start_request(admission, order, "job", Priority.JOB)
     admission.release()
-    await run_loop()
+    await run_ready_tasks()
     assert (order, admission.has_free_slot()) == ([], False)
     admission.release()
     await waiting
-    await run_loop()
+    await run_ready_tasks()
     assert (order, admission.running, admission.has_free_slot()) == (["alone"], 1, False)
     admission.release()
-    await run_loop()
+    await run_ready_tasks()
     assert order == ["alone", "chat", "job"]
     assert admission.has_free_slot()
 
@@ -292,9 +287,9 @@ async def test_exclusive_request_is_not_refused_with_interactive_requests() -> N
     admission, order = Admission(slots=2, max_queue=1), list[str]()
     await admission.acquire(Priority.JOB)
     waiting = asyncio.create_task(acquire_exclusive(admission, order))
-    await run_loop()
+    await run_ready_tasks()
     chat = start_request(admission, order, "chat", Priority.INTERACTIVE)
-    await run_loop()
+    await run_ready_tasks()
     admission.fail_waiting(EngineClosed("restarting"), Priority.INTERACTIVE)
     with pytest.raises(EngineClosed):
         await chat
@@ -307,9 +302,9 @@ async def test_cancelled_exclusive_request_unblocks_others() -> None:
     admission, order = Admission(slots=2, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
     waiting = asyncio.create_task(acquire_exclusive(admission, order))
-    await run_loop()
+    await run_ready_tasks()
     start_request(admission, order, "chat", Priority.INTERACTIVE)
-    await run_loop()
+    await run_ready_tasks()
     waiting.cancel()
-    await run_loop()
+    await run_ready_tasks()
     assert (order, admission.running, admission.waiting) == (["chat"], 2, 0)

@@ -11,7 +11,7 @@ from engine import BackendConfig, Engine, GenerationRequest, Priority
 from engine.admission import Slot
 from engine.errors import EngineClosed, EngineDead, ModelLoadFailed
 from tests.conftest import EngineFactory, ScriptFactory
-from tests.waiting import wait_until
+from tests.waiting import run_ready_tasks, wait_until
 
 DEADLINE_S = 20.0
 
@@ -87,7 +87,7 @@ async def test_cancelled_reserve_leaks_no_slot(
     path = script({"pieces": ["ok"]}, slots=1, load_ms=100)
     engine = engine_factory(scripted(path), isolation="thread")
     loading = asyncio.create_task(engine.reserve(Priority.JOB))
-    await asyncio.sleep(0)
+    await run_ready_tasks(1)
     assert engine.running == 0
     loading.cancel()
     slot = await engine.reserve(Priority.JOB)

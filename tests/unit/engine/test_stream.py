@@ -26,6 +26,8 @@ from engine.output import Delta, Finish, FinishReason, Timings, Usage
 from engine.request import GenerationRequest
 from engine.stream import TokenStream
 from engine.timeouts import Timeouts
+from tests.virtual_time import VirtualClock
+from tests.waiting import run_ready_tasks
 
 FINISH = Finish(
     reason=FinishReason.STOP, usage=Usage(4, 11, 3), timings=Timings(prefill_ms=3), stop_reason="x"
@@ -110,12 +112,11 @@ async def test_consumer_that_waits_is_woken(harness: StreamHarness) -> None:
     # R29
     stream = harness.open()
     reader = asyncio.create_task(read(stream))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     stream.feed(deltas("a"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     stream.feed(deltas("b"))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     stream.end(FINISH, None)
     assert await reader == [["a"], ["b"]]
 
@@ -159,7 +160,7 @@ async def test_abort_calls_the_host_once_and_drops_later_deltas(harness: StreamH
 async def test_abort_wakes_a_waiting_consumer_with_its_reason(harness: StreamHarness) -> None:
     stream = harness.open()
     reader = asyncio.create_task(read(stream))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     stream.abort(GenerationTimeout("too late"))
     with pytest.raises(GenerationTimeout, match="too late"):
         await reader
@@ -182,9 +183,9 @@ async def test_wait_ended_returns_for_all_waiters_after_one_is_cancelled(
 ) -> None:
     stream = harness.open()
     waiting = [asyncio.create_task(stream.wait_ended()) for _ in range(3)]
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     waiting[0].cancel()
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert [each.done() for each in waiting] == [True, False, False]
     stream.end(FINISH, None)
     async with asyncio.timeout(10):
@@ -226,7 +227,7 @@ async def test_slow_reader_aborts_only_its_own_request(harness: StreamHarness) -
     stream.feed(deltas("12345", "67890"))
     stream.feed(deltas("!"))
     # The abort comes in the loop's next iteration, because a thread may have fed the text.
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     with pytest.raises(ConsumerTooSlow, match="more than 10 characters"):
         await read(stream)
     assert harness.aborted == [7]
@@ -259,7 +260,7 @@ async def test_answer_with_dropped_text_ends_with_an_error(
     assert harness.overs == 1
 
 
-async def test_prefill_timeout_aborts_the_run(harness: StreamHarness) -> None:
+async def test_prefill_timeout_aborts_the_run(harness: StreamHarness, clock: VirtualClock) -> None:
     stream = harness.open(prefill_timeout_s=0.02)
     with pytest.raises(EngineStalled, match=r"no first token came within 0\.02 s"):
         await read(stream)
@@ -267,7 +268,9 @@ async def test_prefill_timeout_aborts_the_run(harness: StreamHarness) -> None:
     stream.end(None, None)
 
 
-async def test_stall_timeout_counts_from_the_last_token(harness: StreamHarness) -> None:
+async def test_stall_timeout_counts_from_the_last_token(
+    harness: StreamHarness, clock: VirtualClock
+) -> None:
     stream = harness.open(prefill_timeout_s=60, stall_timeout_s=0.05)
     stream.feed(deltas("a"))
     with pytest.raises(EngineStalled, match=r"no token came for 0\.05 s"):
@@ -275,18 +278,21 @@ async def test_stall_timeout_counts_from_the_last_token(harness: StreamHarness) 
     stream.end(None, None)
 
 
-async def test_tokens_restart_the_stall_timeout(harness: StreamHarness) -> None:
+async def test_tokens_restart_the_stall_timeout(
+    harness: StreamHarness, clock: VirtualClock
+) -> None:
     stream = harness.open(stall_timeout_s=0.2)
     for _ in range(8):
         # A token without text counts: text may be held back as a possible stop string for long.
         stream.feed(deltas(""))
-        await asyncio.sleep(0.05)
+        await clock.advance(0.05)
     assert harness.aborted == []
     stream.end(FINISH, None)
 
 
 async def test_deadline_of_the_request_precedes_the_other_timeouts(
     harness: StreamHarness,
+    clock: VirtualClock,
 ) -> None:
     stream = harness.open(deadline_s=0.02, timeout_s=12, stall_timeout_s=60)
     stream.feed(deltas("a"))
@@ -295,7 +301,9 @@ async def test_deadline_of_the_request_precedes_the_other_timeouts(
     stream.end(None, None)
 
 
-async def test_run_that_ignores_an_abort_is_reported_as_stuck(harness: StreamHarness) -> None:
+async def test_run_that_ignores_an_abort_is_reported_as_stuck(
+    harness: StreamHarness, clock: VirtualClock
+) -> None:
     stream = harness.open(abort_grace_s=0.02)
     stream.abort()
     async with asyncio.timeout(10):
@@ -309,6 +317,7 @@ async def test_run_that_ignores_an_abort_is_reported_as_stuck(harness: StreamHar
 
 async def test_prefill_that_cannot_be_interrupted_gets_its_full_time(
     harness: StreamHarness,
+    clock: VirtualClock,
 ) -> None:
     # A cancelled long prompt must not cost a model reload.
     loop = asyncio.get_running_loop()
@@ -317,29 +326,33 @@ async def test_prefill_that_cannot_be_interrupted_gets_its_full_time(
     stream.abort()
     async with asyncio.timeout(10):
         await harness.killing.wait()
-    assert loop.time() - started >= 0.2
+    assert loop.time() - started == pytest.approx(0.2 + 0.01)
     stream.end(None, None)
 
 
-async def test_no_timeout_expires_after_the_end(harness: StreamHarness) -> None:
+async def test_no_timeout_expires_after_the_end(
+    harness: StreamHarness, clock: VirtualClock
+) -> None:
     stream = harness.open(prefill_timeout_s=0.01, abort_grace_s=0.01)
     stream.end(FINISH, None)
-    await asyncio.sleep(0.05)
+    await clock.advance(0.05)
     assert (harness.aborted, harness.killed) == ([], [])
 
 
-async def test_timings_are_in_milliseconds_and_add_up(harness: StreamHarness) -> None:
+async def test_timings_are_in_milliseconds_and_add_up(
+    harness: StreamHarness, clock: VirtualClock
+) -> None:
     stream = harness.open()
-    await asyncio.sleep(0.02)
+    await clock.advance(0.02)
     stream.feed(deltas("a"))
-    await asyncio.sleep(0.02)
+    await clock.advance(0.02)
     stream.end(FINISH, None)
     assert stream.result is not None
     timings = stream.result.timings
     assert timings.queue_ms == 250
     assert timings.prefill_ms == 3
-    assert timings.first_token_ms >= 19
-    assert timings.generate_ms >= 19
+    assert timings.first_token_ms == pytest.approx(20)
+    assert timings.generate_ms == pytest.approx(20)
     total = timings.queue_ms + timings.first_token_ms + timings.generate_ms
     assert timings.total_ms == pytest.approx(total, abs=0.01)
     assert (timings.reused_tokens, timings.prefilled_tokens) == (3, 1)
@@ -349,9 +362,10 @@ async def test_timings_are_in_milliseconds_and_add_up(harness: StreamHarness) ->
 
 async def test_finish_from_the_host_has_first_token_time_and_reused_tokens(
     harness: StreamHarness,
+    clock: VirtualClock,
 ) -> None:
     stream = harness.open(buffered=True)
-    await asyncio.sleep(0.02)
+    await clock.advance(0.02)
     stream.feed(deltas("a"))
     timings = Timings(prefill_ms=3, first_token_ms=4)
     finish = Finish(reason=FinishReason.STOP, usage=Usage(9, 2, 5), timings=timings)
@@ -406,20 +420,21 @@ async def test_hook_gets_the_end_of_an_aborted_request(harness: StreamHarness) -
 async def test_hook_gets_the_first_token_once(harness: StreamHarness, threaded: bool) -> None:
     stream = harness.open(threaded=threaded)
     stream.feed(deltas("a"))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     (first,) = harness.events
     assert isinstance(first, FirstToken)
     assert first.after_s >= 0
     stream.feed(deltas("b"))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert harness.events == [first]
 
 
 async def test_first_token_of_a_buffered_run_has_the_hosts_time(
     harness: StreamHarness,
+    clock: VirtualClock,
 ) -> None:
     stream = harness.open(buffered=True)
-    await asyncio.sleep(0.05)
+    await clock.advance(0.05)
     stream.feed(deltas("a"))
     assert harness.events == []
     stream.end(FINISH._replace(timings=Timings(first_token_ms=1.5)), None)
@@ -428,7 +443,7 @@ async def test_first_token_of_a_buffered_run_has_the_hosts_time(
     assert first.after_s == pytest.approx(0.0015)
     assert stream.result is not None
     assert stream.result.timings.first_token_ms == pytest.approx(1.5)
-    assert stream.result.timings.generate_ms > 40
+    assert stream.result.timings.generate_ms == pytest.approx(50, abs=2)
 
 
 async def test_hook_gets_no_first_token_after_the_end(harness: StreamHarness) -> None:
@@ -436,15 +451,17 @@ async def test_hook_gets_no_first_token_after_the_end(harness: StreamHarness) ->
     stream.feed(deltas("a"))
     # Before the loop has processed the token, as when a host is given up.
     stream.end(None, EngineStalled("gone"))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert [type(event) for event in harness.events] == [FirstToken, RequestEnded]
 
 
-async def test_hook_gets_token_count_and_decode_time(harness: StreamHarness) -> None:
+async def test_hook_gets_token_count_and_decode_time(
+    harness: StreamHarness, clock: VirtualClock
+) -> None:
     complete, cut, silent = harness.open(), harness.open(), harness.open()
     for stream in (complete, cut):
         stream.feed(deltas("a", "b"))
-        await asyncio.sleep(0.01)
+        await clock.advance(0.01)
         stream.feed(deltas("c"))
     complete.end(FINISH, None)
     cut.abort()
@@ -484,7 +501,7 @@ async def test_ended_stream_leaves_no_reference_cycle(
                 await read(stream)
         del stream
         # Run the callbacks that the producing thread has scheduled.
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         assert references() is None
     finally:
         gc.enable()

@@ -6,6 +6,7 @@ import asyncio
 
 from jobs import NoJournal, StoreUnavailable
 from jobs.model import Job
+from tests.waiting import run_ready_tasks
 
 
 class ManualJournal(NoJournal):
@@ -46,5 +47,4 @@ class ManualJournal(NoJournal):
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await run_ready_tasks(5)

@@ -45,7 +45,7 @@ from tests.integration.engine.support import (
     read_into,
     request,
 )
-from tests.waiting import wait_until
+from tests.waiting import run_ready_tasks, wait_until
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -295,8 +295,7 @@ async def test_abort_before_the_run_has_started(rkllm_of: RkllmMaker) -> None:
     async with asyncio.timeout(3 * BOUND_S):
         for turns in range(30):
             async with await engine.generate(request("go")) as stream:
-                for _ in range(turns % 6):
-                    await asyncio.sleep(0)
+                await run_ready_tasks(turns % 6)
             await stream.wait_ended()
             assert isinstance(stream.error, GenerationCancelled)
     await assert_next_request_succeeds(engine)

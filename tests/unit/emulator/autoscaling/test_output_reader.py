@@ -8,6 +8,7 @@ import pytest
 
 from emulator.autoscaling.output_reader import OutputReader
 from emulator.autoscaling.worker_log import WorkerLog
+from tests.waiting import run_ready_tasks
 
 
 async def read(printed: bytes, **options: int) -> WorkerLog:
@@ -88,7 +89,7 @@ async def test_other_tasks_run_while_a_flood_is_read() -> None:
         nonlocal turns
         while True:
             turns += 1
-            await asyncio.sleep(0)
+            await run_ready_tasks(1)
 
     counter = asyncio.create_task(count_turns())
     await read(b"x\n" * 100_000, max_logged_per_s=1)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from emulator.autoscaling.worker_log import Source, WorkerLog, WorkerLogs
+from tests.waiting import run_ready_tasks
 
 
 def filled(count: int, **bounds: int) -> WorkerLog:
@@ -64,11 +65,11 @@ async def test_wait_for_line_wakes_every_reader_for_a_line_and_for_the_end() -> 
     log = WorkerLog()
     async with asyncio.timeout(5):
         readers = [asyncio.create_task(log.wait_for_line(0)) for _ in range(2)]
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         log.append("container", "one")
         await asyncio.gather(*readers)
         late = asyncio.create_task(log.wait_for_line(1))
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         assert not late.done()
         log.close()
         await late

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from emulator.batches.uncancellable import run_uncancellable, wait_until_done
+from tests.waiting import run_ready_tasks
 
 
 async def test_run_uncancellable_waits_for_the_thread_when_cancelled_repeatedly() -> None:
@@ -37,6 +38,6 @@ async def test_run_uncancellable_returns_or_raises_what_the_thread_does() -> Non
 
 
 async def test_wait_until_done_returns_at_once_when_all_tasks_are_done() -> None:
-    task = asyncio.create_task(asyncio.sleep(0))
+    task = asyncio.create_task(run_ready_tasks())
     await task
     await wait_until_done({task})

@@ -15,6 +15,7 @@ from emulator.http.disconnect import (
     wait_disconnected,
     while_connected,
 )
+from tests.waiting import run_ready_tasks
 
 Connect = Callable[..., Any]
 
@@ -52,8 +53,7 @@ async def read_body(peer: Any) -> None:
 async def test_wait_disconnected_ignores_other_messages(connection: Connect) -> None:
     peer = connection((b"a", b"b"))
     task = asyncio.create_task(wait_disconnected(peer.receive))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await run_ready_tasks(5)
     assert not task.done()
     peer.left.set()
     await task
@@ -133,8 +133,7 @@ async def test_result_is_returned_or_disposed_whenever_the_caller_is_cancelled(
     task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
     await work.started.wait()
     work.go.set()
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await run_ready_tasks(turns)
     task.cancel()
     await asyncio.wait({task})
     returned = [] if task.cancelled() else [task.result()]
@@ -147,10 +146,9 @@ async def test_second_cancellation_changes_nothing(connection: Connect, turns: i
     task = asyncio.create_task(while_connected(peer.receive, work(), disposed.append))
     await work.started.wait()
     work.go.set()
-    await asyncio.sleep(0)
+    await run_ready_tasks(1)
     task.cancel()
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await run_ready_tasks(turns)
     task.cancel()
     await asyncio.wait({task})
     returned = [] if task.cancelled() else [task.result()]

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from emulator.http.hangup_watch import HangupWatch
+from tests.waiting import run_ready_tasks
 
 
 @pytest.mark.parametrize("unread", [b"", b"unread data"])
@@ -18,7 +19,7 @@ async def test_hangup_watch_calls_back_when_the_other_side_closes(unread: bytes)
     with ours, theirs:
         watch.add(ours.fileno(), called.set)
         theirs.send(unread)
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         assert not called.is_set()
         theirs.close()
         await asyncio.wait_for(called.wait(), 5)

@@ -11,7 +11,7 @@ import pytest
 from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.http.shutdown_state import ShutdownState
 from emulator.http.sse import CLOSING_EVENT, KEEP_ALIVE, SSEResponse
-from tests.waiting import wait_until
+from tests.waiting import run_ready_tasks, wait_until
 
 Connect = Callable[..., Any]
 
@@ -54,7 +54,7 @@ async def respond(
 ) -> asyncio.Task[None]:
     await peer.receive()
     task = asyncio.create_task(source.response(keep_alive_s)({}, peer.receive, peer.send))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     return task
 
 
@@ -210,8 +210,7 @@ async def test_exception_of_send_is_raised(connection: Connect) -> None:
 async def test_abort_is_called_when_cancelled_at_any_turn(connection: Connect, turns: int) -> None:
     source, peer = Source(b"a", b"b"), connection()
     task = await respond(source, peer)
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await run_ready_tasks(turns)
     task.cancel()
     await asyncio.wait({task})
     assert task.cancelled()

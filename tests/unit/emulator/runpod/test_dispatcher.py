@@ -9,6 +9,7 @@ from emulator.runpod.dispatcher import JobDispatcher
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import JobStatus, MemoryJobStore, NewJob
+from tests.waiting import run_ready_tasks
 
 
 def build(shutdown: ShutdownState) -> tuple[MemoryJobStore, JobDispatcher, RemoteWorker]:
@@ -40,8 +41,7 @@ async def test_job_is_leased_or_stays_whenever_draining_starts() -> None:
         held = asyncio.create_task(dispatcher.lease_jobs(worker, 1))
         await asyncio.sleep(0.001)
         await store.enqueue(NewJob(endpoint="ep", input=b"1"))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await run_ready_tasks(turns)
         shutdown.start_draining()
         async with asyncio.timeout(5):
             assert len(await held) == len(store.list_leased_jobs(worker.key))

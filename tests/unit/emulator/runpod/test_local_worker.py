@@ -42,7 +42,7 @@ from jobs import (
 from jobs.ports import NoJournal
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.unit.emulator.events import DEADLINE_S, EventRecorder
-from tests.waiting import wait_until
+from tests.waiting import poll_until, run_ready_tasks, wait_until
 
 HANG = {"hang_s": 3600}
 ENDPOINT = "here"
@@ -55,7 +55,7 @@ class Disk(NoJournal):
     full = False
 
     async def flush(self) -> None:
-        await asyncio.sleep(0)
+        await run_ready_tasks(1)
         if self.full:
             raise StoreUnavailable("the disk is full")
 
@@ -539,10 +539,12 @@ async def test_job_whose_task_never_started_is_requeued(
 
         monkeypatch.setattr(at.store, "receive", received)
         (job,) = await at.enqueue("a")
-        async with asyncio.timeout(DEADLINE_S):
-            while (await at.now(job)).status is JobStatus.IN_QUEUE:  # noqa: ASYNC110 - each turn
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
+
+        async def is_taken() -> bool:
+            return (await at.now(job)).status is not JobStatus.IN_QUEUE
+
+        await poll_until(is_taken, DEADLINE_S, gap_s=0)
+        await run_ready_tasks(1)
         await at.worker.close()
         assert (await at.now(job)).status is JobStatus.IN_QUEUE
         assert at.engine.running == 0

@@ -11,7 +11,8 @@ import pytest
 from emulator.http.disconnect import ClientDisconnected
 from handler.errors import NotFound
 from jobs import Job
-from tests.unit.emulator.streamed import StreamedJob, turns
+from tests.unit.emulator.streamed import StreamedJob
+from tests.waiting import run_ready_tasks
 
 Connect = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
@@ -57,12 +58,12 @@ async def test_response_waits_for_a_chunk(connection: Connect) -> None:
     await at.answered(connection())
     for _ in range(2):
         asked = at.ask(connection())
-        await turns()
+        await run_ready_tasks()
         assert not asked.done()
         await at.say("b")
         assert (await asked)["stream"] == [{"output": "b"}]
     asked = at.ask(connection())
-    await turns()
+    await run_ready_tasks()
     await at.end()
     shown = await asked
     assert (shown["status"], shown["stream"]) == ("COMPLETED", [])
@@ -82,7 +83,7 @@ async def test_client_that_disconnects_while_waiting_drains_nothing(connection: 
     await at.begin()
     leaver = connection()
     asked = at.ask(leaver)
-    await turns()
+    await run_ready_tasks()
     leaver.left.set()
     with pytest.raises(ClientDisconnected):
         await asked
@@ -99,14 +100,14 @@ async def test_chunk_is_drained_or_kept_when_the_client_disconnects_at_any_turn(
     await at.begin()
     leaver = connection()
     asked = at.ask(leaver)
-    await turns()
+    await run_ready_tasks()
     if first == "leaves":
         leaver.left.set()
-        await turns(between)
+        await run_ready_tasks(between)
         await at.say("a")
     else:
         await at.say("a")
-        await turns(between)
+        await run_ready_tasks(between)
         leaver.left.set()
     try:
         told = (await asked)["stream"]
@@ -158,9 +159,9 @@ async def test_last_response_has_all_remaining_chunks(connection: Connect, betwe
         return found
 
     reader = asyncio.create_task(read())
-    await turns()
+    await run_ready_tasks()
     await at.say("a")
-    await turns(between)
+    await run_ready_tasks(between)
     await at.say("b")
     await at.end()
     assert await reader == ["a", "b"]
@@ -170,7 +171,7 @@ async def test_two_readers_share_the_chunks(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
     asked = [at.ask(connection()) for _ in range(2)]
-    await turns()
+    await run_ready_tasks()
     await at.say("a", "b")
     found = [item["output"] for each in asked for item in (await each)["stream"]]
     assert found == ["a", "b"]
@@ -185,7 +186,7 @@ async def test_chunks_of_a_new_attempt_come_after_those_of_the_lost_one(
     assert await at.answered(connection()) == ("IN_PROGRESS", ["a", "b"])
     await at.lose()
     asked = at.ask(connection())
-    await turns()
+    await run_ready_tasks()
     await at.begin()
     await at.say("a")
     assert await asked == {"status": "IN_PROGRESS", "stream": [{"output": "a"}]}

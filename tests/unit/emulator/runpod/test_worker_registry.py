@@ -16,30 +16,25 @@ from emulator.runpod.dispatcher import JobDispatcher
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
-from tests.waiting import poll_until, wait_until
+from tests.virtual_time import VirtualClock
+from tests.waiting import run_ready_tasks
 
-TICK_S = 0.01
-GRACE_S = 0.1
-LEASE_S = 0.3
+GRACE_S = 3.0
+LEASE_S = 30.0
+# More than the registry waits before it acts on a report of a missing job.
+MISSING_S = 2.0
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[MemoryJobStore]:
-    found = MemoryJobStore()
+async def store(clock: VirtualClock) -> AsyncIterator[MemoryJobStore]:
+    found = MemoryJobStore(now=clock.system, monotonic=clock.monotonic)
     await found.start()
     yield found
     await found.close()
 
 
 @pytest.fixture
-async def worker_registry(
-    store: MemoryJobStore, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[WorkerRegistry]:
-    monkeypatch.setattr(emulator.runpod.worker_registry, "_CHECK_INTERVAL_S", TICK_S)
-    monkeypatch.setattr(emulator.runpod.worker_registry, "_MISSING_CONFIRM_S", 0.1)
-    monkeypatch.setattr(emulator.runpod.worker_registry, "_IDLE_EXPIRY_S", 0.2)
-    monkeypatch.setattr("emulator.runpod.remote_worker._FIRST_STOP_POLL_TIMEOUT_S", 0.02)
-    monkeypatch.setattr("emulator.runpod.remote_worker._STOP_POLL_TIMEOUT_S", 0.2)
+async def worker_registry(store: MemoryJobStore) -> AsyncIterator[WorkerRegistry]:
     found = WorkerRegistry(store, lease_s=LEASE_S, grace_s=GRACE_S)
     found.start()
     yield found
@@ -58,83 +53,79 @@ async def status(store: MemoryJobStore, job: Job) -> JobStatus:
     return now.status
 
 
-async def has_status(store: MemoryJobStore, job: Job, wanted: JobStatus) -> bool:
-    return await status(store, job) is wanted
-
-
 def break_poll(worker: RemoteWorker, kind: Any = "stop") -> None:
     with pytest.raises(ConnectionError), worker.poll(kind):
         raise ConnectionError
 
 
 async def test_worker_is_lost_when_its_poll_stays_broken(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
     break_poll(worker)
-    await asyncio.sleep(GRACE_S / 2)
+    await clock.advance(GRACE_S / 2)
     # From a process that outlives it.
     worker_registry.record_ping("ep", "w")
     assert await status(store, job) is JobStatus.IN_PROGRESS
-    await asyncio.sleep(GRACE_S)
+    await clock.advance(GRACE_S)
     assert await status(store, job) is JobStatus.IN_QUEUE
     assert worker_registry.workers("ep") == []
 
 
 async def test_worker_is_kept_when_it_polls_again_in_time(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
     break_poll(worker)
     with worker.poll("take"):
-        await asyncio.sleep(2 * LEASE_S)
-    await asyncio.sleep(2 * GRACE_S)
+        await clock.advance(2 * LEASE_S)
+    await clock.advance(2 * GRACE_S)
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
 async def test_worker_is_kept_when_a_later_poll_succeeds(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
     with worker.poll("stop"):
         break_poll(worker, "take")
-        await asyncio.sleep(2 * GRACE_S)
+        await clock.advance(2 * GRACE_S)
         assert await status(store, job) is JobStatus.IN_PROGRESS
     # The SDK pauses before it asks again.
-    await asyncio.sleep(GRACE_S / 2)
+    await clock.advance(GRACE_S / 2)
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
 async def test_silent_worker_is_lost_after_the_lease(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
     for _ in range(10):
-        await asyncio.sleep(LEASE_S / 5)
+        await clock.advance(LEASE_S / 5)
         worker_registry.record_ping("ep", "w")
     assert await status(store, job) is JobStatus.IN_PROGRESS
-    await asyncio.sleep(LEASE_S + 0.3)
+    await clock.advance(LEASE_S + 1)
     assert await status(store, job) is JobStatus.IN_QUEUE
 
 
 async def test_ping_extends_leases_from_before_a_restart(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker_registry.record_ping("ep", "nobody")
     assert worker_registry.workers("ep") == []
     job = await lease(store, RemoteWorker("ep", "w"))
     for _ in range(10):
-        await asyncio.sleep(LEASE_S / 5)
+        await clock.advance(LEASE_S / 5)
         worker_registry.record_ping("ep", "w")
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
 async def test_job_is_requeued_when_its_worker_reports_no_jobs(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     lost, done = await lease(store, worker), await lease(store, worker)
@@ -142,7 +133,7 @@ async def test_job_is_requeued_when_its_worker_reports_no_jobs(
         worker.report_no_jobs(worker_registry.leased_jobs(worker))
         await store.ack(done.id, done.attempt, output=b"1")
         kept = await lease(store, worker)
-        await asyncio.sleep(0.3)
+        await clock.advance(MISSING_S)
     assert await status(store, lost) is JobStatus.IN_QUEUE
     assert await status(store, done) is JobStatus.COMPLETED
     assert await status(store, kept) is JobStatus.IN_PROGRESS
@@ -150,16 +141,18 @@ async def test_job_is_requeued_when_its_worker_reports_no_jobs(
 
 
 async def test_job_is_requeued_when_pings_do_not_list_it(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     kept, lost = await lease(store, worker), await lease(store, worker)
     with worker.poll("stop"):
         worker_registry.record_ping("ep", "w", kept.id)
+        await clock.advance(1)
         with worker.poll("take"):
             late = await lease(store, worker)
             worker_registry.record_ping("ep", "w", kept.id)
-            await poll_until(lambda: has_status(store, lost, JobStatus.IN_QUEUE))
+            await clock.advance(MISSING_S)
+            assert await status(store, lost) is JobStatus.IN_QUEUE
         # It was not there yet at the first of them.
         assert await status(store, late) is JobStatus.IN_PROGRESS
         assert await status(store, kept) is JobStatus.IN_PROGRESS
@@ -167,11 +160,12 @@ async def test_job_is_requeued_when_pings_do_not_list_it(
 
 @pytest.mark.parametrize("second", ["", "kept,lost", "lost"])
 async def test_one_ping_without_a_job_does_not_requeue_it(
-    store: MemoryJobStore, worker_registry: WorkerRegistry, second: str
+    store: MemoryJobStore, worker_registry: WorkerRegistry, second: str, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     kept, lost = await lease(store, worker), await lease(store, worker)
     worker_registry.record_ping("ep", "w", kept.id)
+    await clock.advance(1)
     with worker.poll("take"):
         worker_registry.record_ping(
             "ep", "w", second.replace("kept", kept.id).replace("lost", lost.id)
@@ -180,13 +174,14 @@ async def test_one_ping_without_a_job_does_not_requeue_it(
 
 
 async def test_pings_before_the_next_take_do_not_requeue_a_job(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     with worker.poll("take"):
         kept, unread = await lease(store, worker), await lease(store, worker)
     with worker.poll("stop"):
         for _ in range(3):
+            await clock.advance(1)
             worker_registry.record_ping("ep", "w", kept.id)
         assert worker.missing_attempts == {}
         with worker.poll("take"):
@@ -195,7 +190,7 @@ async def test_pings_before_the_next_take_do_not_requeue_a_job(
 
 
 async def test_earlier_report_does_not_requeue_a_new_attempt(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
@@ -203,37 +198,40 @@ async def test_earlier_report_does_not_requeue_a_new_attempt(
     await store.nack(job.id, job.attempt)
     (again,) = await store.receive("ep", worker.key, lease_s=LEASE_S)
     with worker.poll("stop"):
-        await asyncio.sleep(0.3)
+        await clock.advance(MISSING_S)
     assert again.id == job.id
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
 async def test_duplicate_name_is_logged_once_and_its_reports_are_ignored(
-    store: MemoryJobStore, worker_registry: WorkerRegistry, caplog: pytest.LogCaptureFixture
+    store: MemoryJobStore,
+    worker_registry: WorkerRegistry,
+    caplog: pytest.LogCaptureFixture,
+    clock: VirtualClock,
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     job = await lease(store, worker)
     with worker.poll("stop"):
         with worker.poll("stop"):
             worker.report_no_jobs(worker_registry.leased_jobs(worker))
-            await asyncio.sleep(0.3)
+            await clock.advance(MISSING_S)
             assert await status(store, job) is JobStatus.IN_PROGRESS
         told = [each for each in caplog.records if each.levelno == logging.ERROR]
         assert len(told) == 1
         assert "two workers of endpoint ep call themselves w" in told[0].getMessage()
         worker.report_no_jobs(worker_registry.leased_jobs(worker))
-        await asyncio.sleep(0.3)
+        await clock.advance(MISSING_S)
         assert await status(store, job) is JobStatus.IN_QUEUE
 
 
 async def test_idle_worker_is_removed(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
     with worker.poll("take"):
-        await asyncio.sleep(0.4)
+        await clock.advance(11)
         assert worker_registry.count_workers("ep")["idle"] == 1
-    await asyncio.sleep(0.4)
+    await clock.advance(11)
     assert worker_registry.workers("ep") == []
 
 
@@ -250,7 +248,10 @@ async def test_number_of_workers_is_limited(
 
 
 async def test_store_failure_is_retried(
-    store: MemoryJobStore, worker_registry: WorkerRegistry, monkeypatch: pytest.MonkeyPatch
+    store: MemoryJobStore,
+    worker_registry: WorkerRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    clock: VirtualClock,
 ) -> None:
     lose = store.reclaim_jobs
     errors: list[Exception] = [StoreUnavailable("the disk is full"), RuntimeError("a bug")]
@@ -268,7 +269,7 @@ async def test_store_failure_is_retried(
     job = await lease(store, worker)
     break_poll(worker)
     with other.poll("take"):
-        await asyncio.sleep(GRACE_S + 0.15)
+        await clock.advance(GRACE_S + 1)
         assert await status(store, job) is JobStatus.IN_QUEUE
         assert worker_registry.workers("ep") == [other]
 
@@ -277,14 +278,14 @@ async def test_store_failure_is_retried(
 
 
 async def test_job_goes_to_another_worker_when_the_woken_one_does_not_poll_again(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     # As the local worker waits, who looks for nothing unless he is woken.
     handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
     gone = asyncio.create_task(handout.lease_jobs(worker_registry.get_or_register("ep", "gone"), 1))
-    await asyncio.sleep(0.15)
+    await clock.advance(0.15)
     other = asyncio.create_task(store.wait_for_job("ep"))
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     job = await store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     async with asyncio.timeout(1):
         assert await gone == []
@@ -301,13 +302,13 @@ async def test_new_poll_gets_a_job_that_arrives_at_once(
 ) -> None:
     handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
     taking = asyncio.create_task(handout.lease_jobs(worker_registry.get_or_register("ep", "w"), 1))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     job = await store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     assert [each.id for each in await taking] == [job.id]
 
 
 async def test_lease_waits_for_the_stop_poll_of_the_worker(
-    store: MemoryJobStore, worker_registry: WorkerRegistry
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
     worker = worker_registry.get_or_register("ep", "w")
@@ -315,7 +316,7 @@ async def test_lease_waits_for_the_stop_poll_of_the_worker(
     with worker.poll("stop"):
         pass
     taking = asyncio.create_task(handout.lease_jobs(worker, 1))
-    await asyncio.sleep(0.05)
+    await clock.advance(1)
     assert not taking.done()
     with worker.poll("stop"):
         assert len(await taking) == 1
@@ -334,28 +335,16 @@ async def test_stop_of_an_earlier_attempt_is_dropped(
 
 
 async def test_registry_without_workers_does_not_check(
-    store: MemoryJobStore, monkeypatch: pytest.MonkeyPatch
+    worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
-    monkeypatch.setattr(emulator.runpod.worker_registry, "_CHECK_INTERVAL_S", 0.0)
-    turns = 0
-
-    class Counted(dict[str, RemoteWorker]):
-        def __bool__(self) -> bool:
-            nonlocal turns
-            turns += 1
-            return len(self) > 0
-
-    worker_registry = WorkerRegistry(store, lease_s=LEASE_S, grace_s=GRACE_S)
-    monkeypatch.setattr(worker_registry, "_workers", Counted())
-    worker_registry.start()
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert turns == 1
-    worker = worker_registry.get_or_register("e", "w")
-    break_poll(worker)
-    worker.last_active_at -= 60
-    await wait_until(lambda: not worker_registry.workers("e"))
-    await worker_registry.close()
+    # The first check finds no worker.
+    await clock.advance(1)
+    before = clock.waits
+    await clock.advance(30)
+    assert clock.waits - before == 1
+    break_poll(worker_registry.get_or_register("e", "w"))
+    await clock.advance(GRACE_S + 1)
+    assert worker_registry.workers("e") == []
 
 
 @pytest.mark.parametrize(("name", "warnings"), [("pod-1", 1), ("launched-1", 0)])
@@ -363,11 +352,10 @@ async def test_worker_by_hand_that_holds_a_timed_out_job_is_named_once(
     worker_registry: WorkerRegistry,
     store: MemoryJobStore,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: VirtualClock,
     name: str,
     warnings: int,
 ) -> None:
-    monkeypatch.setattr("emulator.runpod.remote_worker._TIME_OUT_GRACE_S", TICK_S)
     worker = worker_registry.get_or_register("here", name)
     with worker.poll("stop"):
         job = await lease(store, worker)
@@ -375,8 +363,9 @@ async def test_worker_by_hand_that_holds_a_timed_out_job_is_named_once(
         other = worker_registry.get_or_register("here", "pod-2")
         other.record_time_out(0.0)
         # The other one is checked after this one.
-        await wait_until(lambda: "worker pod-2 still runs a job" in caplog.text)
-        await wait_until(lambda: caplog.text.count(f"worker {name} still runs") == warnings)
+        await clock.advance(4)
+        assert "worker pod-2 still runs a job" in caplog.text
+        assert caplog.text.count(f"worker {name} still runs") == warnings
 
 
 async def test_end_of_a_job_in_time_is_no_time_out(

@@ -16,6 +16,7 @@ from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.settings.emulator_settings import EmulatorSettings
 from jobs import JobStatus, MemoryJobStore, NewJob
 from tests.unit.emulator.events import DEADLINE_S
+from tests.waiting import run_ready_tasks
 
 Connect = Callable[..., Any]
 
@@ -49,10 +50,9 @@ async def test_job_is_delivered_or_requeued_when_the_poll_breaks_at_any_turn(
     scene, peer = WorkerRoutesScene(), connection()
     with scene.worker.poll("stop"):
         taking = asyncio.create_task(scene.routes._take(scene.request(peer)))
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await run_ready_tasks(turns)
         peer.left.set()
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait({taking})
@@ -78,8 +78,7 @@ async def test_stop_is_delivered_when_the_poll_breaks_at_any_turn(
     stopping = asyncio.create_task(scene.routes._stop(scene.request(peer)))
     await asyncio.sleep(0.01)
     await scene.store.cancel(job.id)
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await run_ready_tasks(turns)
     peer.left.set()
     async with asyncio.timeout(DEADLINE_S):
         await asyncio.wait({stopping})

@@ -19,7 +19,7 @@ from emulator.server.server import Server, build_uvicorn_config
 from emulator.settings.limits import ConnectionLimits
 from jobs import StoreUnavailable
 from tests.leftovers import restored_loggers
-from tests.waiting import wait_until
+from tests.waiting import run_ready_tasks, wait_until
 
 
 class App:
@@ -143,7 +143,7 @@ async def test_signal_before_the_wait_is_handled(
 
 async def test_second_signal_forces_the_shutdown(listening: Server) -> None:
     listening.handle_exit(signal.SIGTERM, None)
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     force = listening._graceful_shutdown.force
     assert not force.is_set()
     listening.handle_exit(signal.SIGTERM, None)

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from emulator.autoscaling.worker_log import Source, WorkerLog
 from emulator.status.log_stream import LogQuery, WorkerLogStream, read_log_query
 from handler.errors import InvalidRequest
+from tests.waiting import run_ready_tasks
 
 DEADLINE_S = 10
 
@@ -99,7 +100,7 @@ async def test_stream_follows_the_log_to_the_workers_end() -> None:
     async with asyncio.timeout(DEADLINE_S):
         assert b"line 1" in await anext(stream)
         waiting = asyncio.ensure_future(anext(stream))
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         log.append("container", "line 2")
         assert b"line 2" in await waiting
         log.close()
@@ -111,9 +112,9 @@ async def test_reader_of_one_source_waits_for_a_line_of_it() -> None:
     stream = WorkerLogStream(log, LogQuery(sources=("system",))).events()
     async with asyncio.timeout(DEADLINE_S):
         waiting = asyncio.ensure_future(anext(stream))
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         log.append("container", "not for this reader")
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         log.append("system", "ended")
         assert b"ended" in await waiting
     await stream.aclose()

@@ -14,7 +14,7 @@ from engine.errors import EngineClosed, EngineDead, EngineError
 from engine.hosts.copies import CopiesHost
 from engine.hosts.downtime import Downtime
 from engine.stream import TokenStream
-from tests.waiting import WAIT_S, wait_until
+from tests.waiting import WAIT_S, run_ready_tasks, wait_until
 
 
 class FakeHost:
@@ -107,7 +107,7 @@ async def test_pool_is_ready_as_soon_as_one_copy_is(
     host: CopiesHost, copies: list[FakeHost]
 ) -> None:
     waiting = asyncio.create_task(host.ready())
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert not waiting.done()
     copies[1].change(loaded=True)
     assert (await waiting).slots == 1
@@ -160,7 +160,7 @@ async def test_ready_raises_when_the_last_copy_fails(
     host: CopiesHost, copies: list[FakeHost]
 ) -> None:
     waiting = asyncio.create_task(host.ready())
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     for copy, message in zip(copies, ("first", "second"), strict=True):
         copy.change(failure=EngineDead(message))
     with pytest.raises(EngineDead, match="first"):
@@ -190,7 +190,7 @@ async def test_copy_that_fails_to_load_is_logged_and_ignored(
     host: CopiesHost, copies: list[FakeHost], caplog: pytest.LogCaptureFixture
 ) -> None:
     waiting = asyncio.create_task(host.ready())
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     copies[0].change(failure=EngineDead("no memory"))
     copies[1].change(loaded=True)
     await waiting

@@ -10,6 +10,7 @@ import orjson
 
 from engine.hosts.frame_socket import FrameSocket
 from engine.hosts.frames import build_decoder, encode
+from tests.waiting import run_ready_tasks
 
 
 class Peer:
@@ -81,7 +82,7 @@ async def test_peer_that_closes_is_reported_once() -> None:
     assert peer.messages == ["last words"]
     peer.link.send("into the void")
     peer.link.close()
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert peer.closed_calls == 1
 
 
@@ -92,7 +93,7 @@ async def test_peer_that_has_closed_before_a_write_is_reported_once() -> None:
     peer.link.send("y")
     async with asyncio.timeout(10):
         await peer.closed.wait()
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert peer.closed_calls == 1
 
 
@@ -110,7 +111,7 @@ async def test_close_does_not_call_on_closed() -> None:
     peer.link.close()
     peer.link.close()
     peer.link.send(orjson.loads("[1]"))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert peer.closed_calls == 0
     assert peer.theirs.recv(10) == b""
     peer.theirs.close()

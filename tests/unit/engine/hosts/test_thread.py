@@ -14,6 +14,7 @@ import pytest
 from engine import BackendConfig, Engine
 from engine.backends.scripted import ScriptedBackend
 from tests.conftest import EngineFactory, ScriptFactory
+from tests.waiting import run_ready_tasks
 
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 PRINT_VARIABLES = f"import os; print([os.environ.get(name) for name in {VARIABLES}])"
@@ -61,7 +62,7 @@ async def test_load_keeps_a_signal_handler_that_is_installed_meanwhile(
 
     engine = build_engine(engine_factory, script, load_ms=100)
     loading = asyncio.create_task(engine.ready())
-    await asyncio.sleep(0)
+    await run_ready_tasks(1)
     before = signal.signal(signal.SIGTERM, handler)
     try:
         await loading

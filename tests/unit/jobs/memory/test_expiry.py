@@ -14,7 +14,7 @@ import jobs.memory.store
 from jobs import JobStatus, MemoryJobStore, NewJob, Policy
 from jobs.memory.expiry import ExpiryScheduler
 from jobs.model import Limits
-from tests.waiting import WAIT_S, poll_until, wait_until
+from tests.waiting import WAIT_S, poll_until, run_ready_tasks, wait_until
 
 LONG_MS = 3_600_000
 
@@ -37,8 +37,7 @@ async def test_sweep_does_not_run_while_nothing_is_due(
     await store.start()
     # Its deadlines are far in the future.
     await store.enqueue(NewJob(endpoint="e", input=b"{}"))
-    for _ in range(1_000):
-        await asyncio.sleep(0)
+    await run_ready_tasks(1_000)
     assert sweeps.call_count == 0
     await store.close()
 

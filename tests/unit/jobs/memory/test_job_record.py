@@ -6,6 +6,7 @@ import asyncio
 
 from jobs import Chunk, Job, JobStatus
 from jobs.memory.job_record import RESUME_NUMBER_GAP, JobRecord
+from tests.waiting import run_ready_tasks
 
 
 def running(attempt: int = 1) -> JobRecord:
@@ -55,14 +56,14 @@ def test_restored_stream_continues_with_a_gap_in_the_numbers() -> None:
 async def test_wake_waiters_wakes_all_and_leaves_no_waiter() -> None:
     record = running()
     waiters = [asyncio.create_task(record.wait_for_change(60)) for _ in range(3)]
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     record.wake_waiters()
     assert await asyncio.gather(*waiters) == [True] * 3
     assert not await record.wait_for_change(0.001)
     assert not await record.wait_for_change(0)
     assert not await record.wait_for_change(-1)
     cancelled = asyncio.create_task(record.wait_for_change(60))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     cancelled.cancel()
     await asyncio.wait({cancelled})
     assert record._waiters == []

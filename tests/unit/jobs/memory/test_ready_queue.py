@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.memory.ready_queue import ReadyQueue
 from jobs.model import Job, Policy
+from tests.waiting import run_ready_tasks
 
 
 def job(name: str, queued_at: float = 0.0, *, low: bool = False) -> Job:
@@ -73,7 +74,7 @@ def test_entries_of_removed_jobs_do_not_accumulate() -> None:
 
 async def start_consumer(queue: ReadyQueue) -> asyncio.Task[None]:
     task = asyncio.create_task(queue.wait_as_consumer())
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     return task
 
 
@@ -82,7 +83,7 @@ async def test_push_wakes_one_consumer_per_job() -> None:
     waiters = [await start_consumer(queue) for _ in range(3)]
     queue.push(job("a"))
     queue.push(job("b"))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert [each.done() for each in waiters] == [True, True, False]
     waiters[2].cancel()
     await asyncio.wait(waiters)
@@ -117,7 +118,7 @@ async def test_wake_waiter_wakes_the_next_consumer_if_a_job_is_left() -> None:
     queue = ReadyQueue()
     first, second = await start_consumer(queue), await start_consumer(queue)
     queue.wake_waiter()
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     # No job is ready.
     assert not first.done()
     queue.push(job("a"))

@@ -10,6 +10,7 @@ import pytest
 
 from jobs import Job, JobStatus, Limits, MemoryJobStore, NewJob, Policy, StoreUnavailable
 from tests.unit.jobs.journals import ManualJournal
+from tests.waiting import run_ready_tasks
 
 T = TypeVar("T")
 
@@ -32,8 +33,7 @@ class World:
     async def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start an operation and let it run until it waits for the disk."""
         task = asyncio.create_task(work)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await run_ready_tasks(5)
         return task
 
     async def written(self, work: Coroutine[Any, Any, T]) -> T:

@@ -6,11 +6,12 @@ import asyncio
 import math
 
 from jobs.memory.workers import STOP_RETENTION_S, Workers
+from tests.waiting import run_ready_tasks
 
 
 async def start_poll(workers: Workers, wait_s: float = 60) -> asyncio.Task[list[str]]:
     task = asyncio.create_task(workers.receive_stops("w", wait_s))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     return task
 
 
@@ -123,7 +124,7 @@ async def test_wait_until_idle_returns_when_the_last_lease_ends() -> None:
     waiting = asyncio.create_task(workers.wait_until_idle())
     for worker, job in (("v", "a"), ("v", "a"), ("w", "unknown")):
         workers.remove_lease(worker, job)
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         assert not waiting.done()
     workers.remove_lease("w", "b")
     async with asyncio.timeout(5):

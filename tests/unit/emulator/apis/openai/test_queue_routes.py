@@ -19,8 +19,8 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import HandlerError
 from jobs import Job, JobStatus, Limits, MemoryJobStore
 from tests.unit.emulator.events import DEADLINE_S
-from tests.unit.emulator.streamed import comes, turns
-from tests.waiting import wait_until
+from tests.unit.emulator.streamed import comes
+from tests.waiting import run_ready_tasks, wait_until
 
 Connect = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
@@ -255,7 +255,7 @@ async def test_job_lost_before_the_first_event_is_retried(peer: Connect) -> None
         await fixture.take()
         await fixture.say(*text)
         # The chunk with the incomplete event has been read.
-        await turns()
+        await run_ready_tasks()
         await fixture.lose()
     await fixture.take()
     await fixture.say(ONE)

@@ -13,6 +13,7 @@ from emulator.http.shutdown_state import SCOPE_KEY, ShutdownState
 from emulator.middleware.faults.parser import parse_faults
 from emulator.middleware.faults.response import FaultyResponse
 from tests.unit.emulator.asgi import AsgiResponse, call
+from tests.waiting import run_ready_tasks
 
 EVENTS = b'data: {"choices": []}\n\n' * 3
 
@@ -129,7 +130,7 @@ async def test_pause_ends_early(fault: str, ending: str) -> None:
     scope = {**connection.scope(), SCOPE_KEY: shutdown}
     response = FaultyResponse(parse_faults(fault), scope, connection.receive, connection.send)
     task = asyncio.create_task(response.run(app))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     if ending == "shutdown":
         shutdown.start_draining()
     else:
