@@ -9,8 +9,7 @@ from weakref import ReferenceType, ref
 
 from handler.generation.active_generation import ActiveGeneration
 
-# The newest generations whose first-text time is kept.
-_MAX_GENERATIONS = 10_000
+MAX_GENERATIONS = 10_000
 
 
 class GenerationTracker:
@@ -18,11 +17,17 @@ class GenerationTracker:
 
     That costs the worker nothing per token, because a generation keeps its deltas anyway. The
     tracker holds weak references: a generation disappears when its worker releases it, and only the
-    time of its first text is kept. Owned by the event loop.
+    time of its first text is kept, for the newest `max_generations`. Owned by the event loop.
     """
 
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = time.time,
+        *,
+        max_generations: int = MAX_GENERATIONS,
+    ) -> None:
         self._now = now
+        self._max_generations = max_generations
         # By request id, oldest first: the time of the first text, and the generation.
         self._entries: OrderedDict[str, tuple[float, ReferenceType[ActiveGeneration]]] = (
             OrderedDict()
@@ -33,7 +38,7 @@ class GenerationTracker:
         request_id = generation.request.generation.request_id
         self._entries[request_id] = self._now(), ref(generation)
         self._entries.move_to_end(request_id)
-        if len(self._entries) > _MAX_GENERATIONS:
+        if len(self._entries) > self._max_generations:
             self._entries.popitem(last=False)
 
     def find(self, request_id: str) -> ActiveGeneration | None:

@@ -15,6 +15,7 @@ from batch.line_executor import LineExecutor, LineOutcome
 from batch.output.journal import BatchJournal, JournalHeader
 from batch.progress import BatchProgress
 from batch.runner import BatchRunner
+from tests.virtual_time import VirtualClock
 
 LINES = 3
 CRASH = LineOutcome(b"{}", ok=False, retryable=True, crashed=True)
@@ -81,9 +82,8 @@ async def test_runner_makes_the_last_attempt_exclusive_after_a_crash(
     exclusive: list[bool],
     tmp_path: Path,
     journal: BatchJournal,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: VirtualClock,
 ) -> None:
-    monkeypatch.setattr("batch.runner._MIN_RETRY_DELAY_S", 0.0)
     journal.begin(JournalHeader("digest", 1))
     executor = ScriptedExecutor(*outcomes)
     runner = BatchRunner(

@@ -10,6 +10,7 @@ import pytest
 from engine.admission import Admission
 from engine.errors import EngineClosed, QueueFull
 from engine.request import Priority
+from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks
 
 
@@ -208,7 +209,9 @@ async def test_cancelled_waiters_leave_nothing_behind_while_the_slot_is_held() -
     assert len(admission._waiters) < 50
 
 
-async def test_waiter_gets_a_timeout_error_at_its_deadline_and_is_removed() -> None:
+async def test_waiter_gets_a_timeout_error_at_its_deadline_and_is_removed(
+    clock: VirtualClock,
+) -> None:
     admission, order = Admission(slots=1, max_queue=10), list[str]()
     await admission.acquire(Priority.JOB)
     start_request(admission, order, "patient", Priority.JOB)
@@ -223,7 +226,9 @@ async def test_waiter_gets_a_timeout_error_at_its_deadline_and_is_removed() -> N
     assert admission.running == 0
 
 
-async def test_cancellation_in_the_same_loop_iteration_as_the_deadline_is_counted_once() -> None:
+async def test_cancellation_in_the_same_loop_iteration_as_the_deadline_is_counted_once(
+    clock: VirtualClock,
+) -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
     loop, failures = asyncio.get_running_loop(), list[dict[str, Any]]()
@@ -238,7 +243,7 @@ async def test_cancellation_in_the_same_loop_iteration_as_the_deadline_is_counte
     assert (failures, admission.waiting, admission.running) == ([], 0, 1)
 
 
-async def test_slot_granted_before_the_deadline_is_kept() -> None:
+async def test_slot_granted_before_the_deadline_is_kept(clock: VirtualClock) -> None:
     admission = Admission(slots=1, max_queue=10)
     await admission.acquire(Priority.JOB)
     deadline = asyncio.get_running_loop().time() + 0.05
@@ -246,7 +251,7 @@ async def test_slot_granted_before_the_deadline_is_kept() -> None:
     await run_ready_tasks()
     admission.release()
     await waiting
-    await asyncio.sleep(0.1)
+    await clock.advance(0.1)
     assert (admission.running, admission.waiting) == (1, 0)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import emulator.autoscaling.autoscaler
 from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
 from emulator.autoscaling.worker_log import WorkerLog, WorkerLogs
@@ -26,7 +25,8 @@ from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings.limits import ScalingPolicy
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
-from tests.waiting import wait_until
+from tests.virtual_time import VirtualClock
+from tests.waiting import run_ready_tasks, wait_until
 
 ENDPOINT = "here"
 URL = "http://127.0.0.1:1"
@@ -542,7 +542,7 @@ async def test_drain_kills_workers_when_it_is_cancelled() -> None:
     await scene.after(1)
     await scene.take(scene.processes[0].name)
     draining = asyncio.create_task(scene.autoscaler.drain(20))
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     draining.cancel()
     await asyncio.gather(draining, return_exceptions=True)
     assert scene.processes[0].killed == 1
@@ -551,9 +551,8 @@ async def test_drain_kills_workers_when_it_is_cancelled() -> None:
 
 
 async def test_autoscaler_continues_after_an_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: VirtualClock
 ) -> None:
-    monkeypatch.setattr(emulator.autoscaling.autoscaler, "_TICK_S", 0.001)
     scene = AutoscalerScene(min_workers=1)
     fail = iter([RuntimeError("a bug")])
 

@@ -171,10 +171,9 @@ async def test_last_deltas_are_sent_before_the_end(scene: Scene) -> None:
         await scene.next()
 
 
-def test_tracker_keeps_only_the_newest_generations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.console.generation_tracker._MAX_GENERATIONS", 2)
+def test_tracker_keeps_only_the_newest_generations() -> None:
     times = iter((1.0, 2.0, 3.0))
-    answers = GenerationTracker(lambda: next(times))
+    answers = GenerationTracker(lambda: next(times), max_generations=2)
     kept = [Spoken(name, "x") for name in ("a", "b", "c")]
     for each in kept:
         answers.add(cast("ActiveGeneration", each))
@@ -187,10 +186,9 @@ def test_tracker_keeps_only_the_newest_generations(monkeypatch: pytest.MonkeyPat
     assert answers.first_text_at("c") == 3.0
 
 
-def test_tracker_moves_a_retried_request_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.console.generation_tracker._MAX_GENERATIONS", 2)
+def test_tracker_moves_a_retried_request_to_the_end() -> None:
     times = iter((1.0, 2.0, 3.0, 4.0))
-    answers = GenerationTracker(lambda: next(times))
+    answers = GenerationTracker(lambda: next(times), max_generations=2)
     kept = [Spoken(name, text) for name, text in (("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"))]
     for each in kept:
         answers.add(cast("ActiveGeneration", each))

@@ -11,6 +11,7 @@ import pytest
 from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.http.shutdown_state import ShutdownState
 from emulator.http.sse import CLOSING_EVENT, KEEP_ALIVE, SSEResponse
+from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks, wait_until
 
 Connect = Callable[..., Any]
@@ -301,7 +302,7 @@ async def test_busy_stream_has_no_comments(connection: Connect) -> None:
     assert peer.body == b"a" * 1000 + b"last"
 
 
-async def test_blocked_client_gets_no_comments(connection: Connect) -> None:
+async def test_blocked_client_gets_no_comments(connection: Connect, clock: VirtualClock) -> None:
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer, 0.01)
     await source.waiting.wait()
@@ -309,7 +310,7 @@ async def test_blocked_client_gets_no_comments(connection: Connect) -> None:
     source.go.set()
     await peer.blocked.wait()
     # Ten times as long as silence lasts.
-    await asyncio.sleep(0.1)
+    await clock.advance(0.1)
     peer.reading.set()
     await task
     assert peer.body.startswith(b"a")
@@ -319,7 +320,7 @@ async def test_blocked_client_gets_no_comments(connection: Connect) -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_abort_is_called_when_the_client_leaves_during_silence(
-    connection: Connect, reads: bool
+    connection: Connect, reads: bool, clock: VirtualClock
 ) -> None:
     # The comment may be what waits to be sent.
     source, peer = Source(b"a"), connection()

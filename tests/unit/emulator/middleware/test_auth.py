@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 
 import pytest
 
-import emulator.middleware.auth
 from emulator.http.open_paths import OPEN_PATHS
 from emulator.middleware.auth import ApiKeyMiddleware
 from tests.unit.emulator.asgi import InnerApp, call
+from tests.virtual_time import VirtualClock
 
 PATHS = ("/run", "/v2/ep/status/1", "/v1/models", "/v2/ep/job-take/w", "/v2/ep/health", "/nothing")
+# A refused worker waits for its answer.
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 @pytest.fixture
@@ -38,9 +39,8 @@ async def test_key_is_accepted_with_and_without_bearer(
     "value", [None, "", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "three", "é"]
 )
 async def test_request_without_a_valid_key_is_401(
-    inner: InnerApp, path: str, value: str | None, monkeypatch: pytest.MonkeyPatch
+    inner: InnerApp, path: str, value: str | None
 ) -> None:
-    monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", 0)
     headers = {} if value is None else {"authorization": value}
     response = await call(ApiKeyMiddleware(inner, ("one", "two")), path, headers=headers)
     assert (response.status, inner.calls) == (401, [])
@@ -51,19 +51,13 @@ async def test_request_without_a_valid_key_is_401(
 
 
 async def test_refused_worker_waits_for_its_answer_and_a_client_does_not(
-    inner: InnerApp, monkeypatch: pytest.MonkeyPatch
+    inner: InnerApp, clock: VirtualClock
 ) -> None:
-    delays_s: list[float] = []
-
-    async def record(delay_s: float) -> None:
-        delays_s.append(delay_s)
-
-    monkeypatch.setattr(asyncio, "sleep", record)
     app = ApiKeyMiddleware(inner, ("one",))
     assert (await call(app, "/run")).status == 401
-    assert delays_s == []
+    assert clock.elapsed_s == 0
     assert (await call(app, "/v2/ep/job-take/w")).status == 401
-    assert delays_s == [1.0]
+    assert clock.elapsed_s == 1
 
 
 @pytest.mark.parametrize(
@@ -110,10 +104,7 @@ async def test_keys_accept_x_api_key_when_there_is_no_authorization(
         ).status == status
 
 
-async def test_keys_do_not_accept_x_api_key_on_the_worker_routes(
-    inner: InnerApp, monkeypatch: pytest.MonkeyPatch
-) -> None:  # R67
-    monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", 0)
+async def test_keys_do_not_accept_x_api_key_on_the_worker_routes(inner: InnerApp) -> None:  # R67
     app = ApiKeyMiddleware(inner, ("one",))
     assert (await call(app, "/v2/ep/job-take/w", headers={"x-api-key": "one"})).status == 401
 
@@ -164,10 +155,8 @@ async def test_open_path_needs_no_key_and_opens_no_other_path(inner: InnerApp) -
     ],
 )
 async def test_worker_key_opens_only_worker_routes(
-    inner: InnerApp, monkeypatch: pytest.MonkeyPatch, path: str, query: bytes, status: int
+    inner: InnerApp, path: str, query: bytes, status: int
 ) -> None:
-    monkeypatch.setattr(emulator.middleware.auth, "_WORKER_DELAY_S", 0)
-
     async def asked(app: ApiKeyMiddleware) -> int:
         headers = {"authorization": "of-the-cloud"}
         response = await call(

@@ -22,7 +22,7 @@ async def test_draining_ends_held_calls_and_gives_no_more_jobs() -> None:
     shutdown = ShutdownState()
     store, dispatcher, worker = build(shutdown)
     held = [asyncio.create_task(dispatcher.lease_jobs(worker, 1)) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     shutdown.start_draining()
     async with asyncio.timeout(5):
         assert [await each for each in held] == [[], []]
@@ -39,7 +39,7 @@ async def test_job_is_leased_or_stays_whenever_draining_starts() -> None:
         shutdown = ShutdownState()
         store, dispatcher, worker = build(shutdown)
         held = asyncio.create_task(dispatcher.lease_jobs(worker, 1))
-        await asyncio.sleep(0.001)
+        await run_ready_tasks()
         await store.enqueue(NewJob(endpoint="ep", input=b"1"))
         await run_ready_tasks(turns)
         shutdown.start_draining()

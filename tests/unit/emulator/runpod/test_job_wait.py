@@ -9,6 +9,8 @@ import pytest
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod.job_wait import wait_for_end
 from jobs import JobStatus, MemoryJobStore, NewJob
+from tests.virtual_time import VirtualClock
+from tests.waiting import run_ready_tasks
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ async def test_wait_for_a_queued_job_returns_at_once(shutdown: ShutdownState) ->
     store = MemoryJobStore()
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     waiting = asyncio.create_task(wait_for_end(store, shutdown, job.id, 60))
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     shutdown.start_draining()
     found = await waiting
     assert found is not None
@@ -33,9 +35,9 @@ async def test_wait_for_a_running_job_continues(shutdown: ShutdownState, ends: b
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     (leased,) = await store.receive("a", "a/1", lease_s=60)
     waiting = asyncio.create_task(wait_for_end(store, shutdown, job.id, 60))
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     shutdown.start_draining()
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     assert not waiting.done()
     if ends:
         await store.ack(job.id, leased.attempt, output=b"1")
@@ -46,10 +48,13 @@ async def test_wait_for_a_running_job_continues(shutdown: ShutdownState, ends: b
     assert found.status is (JobStatus.COMPLETED if ends else JobStatus.IN_PROGRESS)
 
 
-async def test_waits_end_normally_without_a_shutdown(shutdown: ShutdownState) -> None:
+async def test_waits_end_normally_without_a_shutdown(
+    shutdown: ShutdownState, clock: VirtualClock
+) -> None:
     store = MemoryJobStore()
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
-    found = await wait_for_end(store, shutdown, job.id, 0.01)
+    found = await wait_for_end(store, shutdown, job.id, 60)
+    assert clock.elapsed_s == pytest.approx(60)
     assert found is not None
     assert found.status is JobStatus.IN_QUEUE
     assert await wait_for_end(store, shutdown, "nothing", 1) is None

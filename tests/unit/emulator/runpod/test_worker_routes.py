@@ -76,7 +76,7 @@ async def test_stop_is_delivered_when_the_poll_breaks_at_any_turn(
     job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     await scene.store.receive("ep", scene.worker.key, lease_s=30)
     stopping = asyncio.create_task(scene.routes._stop(scene.request(peer)))
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     await scene.store.cancel(job.id)
     await run_ready_tasks(turns)
     peer.left.set()
@@ -122,12 +122,12 @@ async def test_shutdown_ends_the_polls_at_once(connection: Connect) -> None:
         asyncio.create_task(poll(scene.request(connection())))
         for poll in (scene.routes._take, scene.routes._stop)
     ]
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     scene.shutdown.start_draining()
     async with asyncio.timeout(3):
         assert (await taking).status_code == 204
     # What it runs may still be cancelled.
-    await asyncio.sleep(0.01)
+    await run_ready_tasks()
     assert not stopping.done()
     scene.shutdown.pass_deadline()
     async with asyncio.timeout(3):

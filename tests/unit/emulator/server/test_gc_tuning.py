@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import pytest
 
 from emulator.server import gc_tuning
 from emulator.server.gc_tuning import GarbageCollectorTuning
+from tests.virtual_time import VirtualClock
 
 
 class _Kept:
@@ -120,15 +120,16 @@ async def test_next_server_frees_cycles_of_an_earlier_one() -> None:
         second.close()
 
 
-async def test_check_runs_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.0)
-    looked = asyncio.Event()
-    monkeypatch.setattr(GarbageCollectorTuning, "check", lambda self: looked.set())
+async def test_check_runs_periodically(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
+    checks: list[GarbageCollectorTuning] = []
+    monkeypatch.setattr(GarbageCollectorTuning, "check", lambda self: checks.append(self))
     found = GarbageCollectorTuning()
     found.start()
     try:
-        async with asyncio.timeout(5):
-            await looked.wait()
+        await clock.advance(180)
+        assert len(checks) == 3
     finally:
         found.close()
 

@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from emulator.http.shutdown_state import ShutdownState
-from emulator.server import graceful_shutdown as module
 from emulator.server.graceful_shutdown import GracefulShutdown, RunningWork
-from tests.waiting import wait_until
+from tests.virtual_time import VirtualClock
+from tests.waiting import run_ready_tasks
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +41,8 @@ async def test_idle_server_logs_that_nothing_runs(caplog: pytest.LogCaptureFixtu
 
 
 async def test_shutdown_logs_the_running_work_and_its_end(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, clock: VirtualClock
 ) -> None:
-    monkeypatch.setattr(module, "_PROGRESS_INTERVAL_S", 0.01)
     counts = [RunningWork(jobs=2, batches=1)]
     done = asyncio.Event()
 
@@ -53,26 +52,23 @@ async def test_shutdown_logs_the_running_work_and_its_end(
     task = asyncio.create_task(
         GracefulShutdown(ShutdownState(), 60, idle, nothing, lambda: counts[-1]).wait()
     )
-    async with asyncio.timeout(5):
-        await wait_until(lambda: caplog.messages)
-        counts.append(RunningWork(jobs=1))
-        await wait_until(lambda: len(caplog.messages) == 2)
-        counts.append(RunningWork())
-        done.set()
-        await task
+    await run_ready_tasks()
+    counts.append(RunningWork(jobs=1))
+    await clock.advance(1)
+    counts.append(RunningWork())
+    done.set()
+    await task
     assert caplog.messages == [
         "shutting down: waiting up to 60 s for 2 jobs and 1 batch; "
         "Ctrl-C or SIGTERM again ends at once",
-        "still waiting for 1 job, for up to 60 s",
+        "still waiting for 1 job, for up to 59 s",
         "everything that was running has finished",
     ]
 
 
-@pytest.mark.parametrize(
-    ("limit_s", "why"), [(0.05, "0.05 s (DRAIN_S) over"), (60, "second signal")]
-)
+@pytest.mark.parametrize(("limit_s", "why"), [(30, "30 s (DRAIN_S) over"), (60, "second signal")])
 async def test_cut_work_is_logged_with_the_reason(
-    limit_s: float, why: str, caplog: pytest.LogCaptureFixture
+    limit_s: float, why: str, caplog: pytest.LogCaptureFixture, clock: VirtualClock
 ) -> None:
     async def busy() -> None:
         await asyncio.Event().wait()
@@ -80,8 +76,8 @@ async def test_cut_work_is_logged_with_the_reason(
     ending = GracefulShutdown(ShutdownState(), limit_s, busy, nothing, lambda: RunningWork(jobs=1))
     if limit_s == 60:
         ending.force.set()
-    async with asyncio.timeout(5):
-        await ending.wait()
+    await ending.wait()
+    assert clock.elapsed_s == (0 if limit_s == 60 else limit_s)
     assert caplog.messages[-1] == (
         f"{why}: ending 1 job that had not finished; jobs go back to the queue"
     )

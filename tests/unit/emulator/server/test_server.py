@@ -13,12 +13,12 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from emulator.http.shutdown_state import ShutdownState
-from emulator.server import server as module
 from emulator.server.graceful_shutdown import GracefulShutdown
 from emulator.server.server import Server, build_uvicorn_config
 from emulator.settings.limits import ConnectionLimits
 from jobs import StoreUnavailable
 from tests.leftovers import restored_loggers
+from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks, wait_until
 
 
@@ -109,21 +109,18 @@ async def test_unexpected_error_has_a_traceback(caplog: pytest.LogCaptureFixture
     assert "Traceback" in caplog.text
 
 
-async def test_signal_is_handled_at_once(
-    listening: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_TICK_S", 3600.0)
+async def test_signal_is_handled_at_once(listening: Server, clock: VirtualClock) -> None:
     running = asyncio.create_task(listening.main_loop())
     await wait_until(lambda: listening.server_state.default_headers)
+    signaled_at_s = clock.elapsed_s
     listening.handle_exit(signal.SIGTERM, None)
-    async with asyncio.timeout(5):
-        await running
+    await running
+    assert clock.elapsed_s == signaled_at_s
 
 
 async def test_signal_before_the_wait_is_handled(
-    listening: Server, monkeypatch: pytest.MonkeyPatch
+    listening: Server, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
 ) -> None:
-    monkeypatch.setattr(module, "_TICK_S", 3600.0)
     looks = 0
 
     async def on_tick(counter: int) -> bool:
@@ -136,9 +133,8 @@ async def test_signal_before_the_wait_is_handled(
         return listening.should_exit
 
     monkeypatch.setattr(listening, "on_tick", on_tick)
-    async with asyncio.timeout(5):
-        await listening.main_loop()
-    assert looks == 2
+    await listening.main_loop()
+    assert (looks, clock.elapsed_s) == (2, 0)
 
 
 async def test_second_signal_forces_the_shutdown(listening: Server) -> None:
@@ -151,8 +147,7 @@ async def test_second_signal_forces_the_shutdown(listening: Server) -> None:
         await force.wait()
 
 
-async def test_date_header_is_updated(listening: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TICK_S", 0.01)
+async def test_date_header_is_updated(listening: Server, clock: VirtualClock) -> None:
     running = asyncio.create_task(listening.main_loop())
     first = await wait_until(lambda: listening.server_state.default_headers)
     assert dict(first)[b"date"].endswith(b"GMT")

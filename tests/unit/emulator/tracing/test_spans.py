@@ -99,10 +99,8 @@ def test_free_slot_has_no_slot_span(sink: RecordingSink, traced: OpenTelemetryTr
     assert [span.name for span in sink.spans] == ["generation"]
 
 
-def test_open_spans_are_limited(
-    sink: RecordingSink, traced: OpenTelemetryTracing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("emulator.tracing.spans._MAX_OPEN", 2)
+def test_open_spans_are_limited(sink: RecordingSink) -> None:
+    traced = OpenTelemetryTracing(sink, "tiny", max_open=2)
     for name in ("a", "b", "c"):
         traced(ended(name)[0])
     [span] = sink.spans

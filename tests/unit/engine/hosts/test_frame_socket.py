@@ -10,7 +10,7 @@ import orjson
 
 from engine.hosts.frame_socket import FrameSocket
 from engine.hosts.frames import build_decoder, encode
-from tests.waiting import run_ready_tasks
+from tests.waiting import run_ready_tasks, wait_until
 
 
 class Peer:
@@ -63,10 +63,7 @@ async def test_large_writes_to_a_slow_reader_do_not_block_the_loop() -> None:
         peer.link.send(message)
     assert await asyncio.to_thread(peer.read_slowly, len(sent)) == sent
     # Everything is written, so the loop must not watch for a writable socket any more.
-    for _ in range(100):
-        if not peer.link._unsent:
-            break
-        await asyncio.sleep(0.01)
+    await wait_until(lambda: not peer.link._unsent)
     selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
     assert selector.get_key(peer.link._sock).data[1] is None
     peer.link.close()

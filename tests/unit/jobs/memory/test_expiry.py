@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
 
-import jobs.memory.expiry
-import jobs.memory.store
 from jobs import JobStatus, MemoryJobStore, NewJob, Policy
 from jobs.memory.expiry import ExpiryScheduler
 from jobs.model import Limits
-from tests.waiting import WAIT_S, poll_until, run_ready_tasks, wait_until
+from tests.virtual_time import VirtualClock
+from tests.waiting import WAIT_S
 
 LONG_MS = 3_600_000
+
+
+def store_with(clock: VirtualClock, **limits: Any) -> MemoryJobStore:
+    return MemoryJobStore(Limits(**limits), now=clock.system, monotonic=clock.monotonic)
 
 
 @pytest.fixture
@@ -30,46 +32,45 @@ def sweeps() -> Iterator[mock.Mock]:
 
 
 async def test_sweep_does_not_run_while_nothing_is_due(
-    sweeps: mock.Mock, monkeypatch: pytest.MonkeyPatch
+    sweeps: mock.Mock, clock: VirtualClock
 ) -> None:
-    monkeypatch.setattr(jobs.memory.store, "TICK_S", 0.0)
-    store = MemoryJobStore()
+    store = store_with(clock)
     await store.start()
     # Its deadlines are far in the future.
     await store.enqueue(NewJob(endpoint="e", input=b"{}"))
-    await run_ready_tasks(1_000)
+    await clock.advance(30)
     assert sweeps.call_count == 0
     await store.close()
 
 
-async def test_earlier_deadline_is_handled_in_time() -> None:
-    store = MemoryJobStore()
+async def test_earlier_deadline_is_handled_in_time(clock: VirtualClock) -> None:
+    store = store_with(clock)
     await store.start()
     await store.enqueue(NewJob(endpoint="e", input=b"{}", policy=Policy(ttl_ms=LONG_MS)))
     # The store now sleeps until that deadline.
-    await asyncio.sleep(2 * jobs.memory.store.TICK_S)
-    started_at = time.monotonic()
+    await clock.advance(1)
+    started_at = clock.elapsed_s
     job = await store.enqueue(NewJob(endpoint="e", input=b"{}", policy=Policy(ttl_ms=300)))
     assert await store.wait(job.id, WAIT_S) is None
-    assert 0.2 < time.monotonic() - started_at < WAIT_S / 2
+    assert 0.3 <= clock.elapsed_s - started_at < 0.5
     await store.close()
 
 
-async def test_stop_is_repeated_without_other_events() -> None:
-    store = MemoryJobStore()
+async def test_stop_is_repeated_without_other_events(clock: VirtualClock) -> None:
+    store = store_with(clock)
     await store.start()
     job = await store.enqueue(NewJob(endpoint="e", input=b"{}"))
     await store.receive("e", "w", lease_s=60)
     # The store now sleeps until that lease expires.
-    await asyncio.sleep(2 * jobs.memory.store.TICK_S)
+    await clock.advance(0.2)
     await store.cancel(job.id)
     for _ in range(2):
         assert await store.receive_stops("w", WAIT_S) == [job.id]
     await store.close()
 
 
-async def test_retention_is_enforced_without_other_events() -> None:
-    store = MemoryJobStore(Limits(retention_s=0.2))
+async def test_retention_is_enforced_without_other_events(clock: VirtualClock) -> None:
+    store = store_with(clock, retention_s=60)
     await store.start()
     job = await store.enqueue(NewJob(endpoint="e", input=b"{}"))
     (leased,) = await store.receive("e", "w", lease_s=60)
@@ -77,20 +78,18 @@ async def test_retention_is_enforced_without_other_events() -> None:
     ended = await store.get(job.id)
     assert ended is not None
     assert ended.status is JobStatus.COMPLETED
-
-    async def is_removed() -> bool:
-        return await store.get(job.id) is None
-
-    await poll_until(is_removed)
+    await clock.advance(59)
+    assert await store.get(job.id) is not None
+    await clock.advance(2)
+    assert await store.get(job.id) is None
     await store.close()
 
 
 async def test_sweep_runs_to_drop_expired_stops_though_nothing_is_due(
-    sweeps: mock.Mock, monkeypatch: pytest.MonkeyPatch
+    sweeps: mock.Mock, clock: VirtualClock
 ) -> None:
-    monkeypatch.setattr(jobs.memory.store, "TICK_S", 0.0)
-    monkeypatch.setattr(jobs.memory.expiry, "_MAX_WAIT_S", 0.01)
-    store = MemoryJobStore()
+    store = store_with(clock)
     await store.start()
-    await wait_until(lambda: sweeps.call_count >= 3)
+    await clock.advance(200)
+    assert sweeps.call_count == 3
     await store.close()

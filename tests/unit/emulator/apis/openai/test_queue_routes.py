@@ -20,6 +20,7 @@ from handler.errors import HandlerError
 from jobs import Job, JobStatus, Limits, MemoryJobStore
 from tests.unit.emulator.events import DEADLINE_S
 from tests.unit.emulator.streamed import comes
+from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks, wait_until
 
 Connect = Callable[..., Any]
@@ -198,16 +199,17 @@ async def test_body_of_a_worker_that_only_yields(peer: Connect) -> None:
     assert json.loads(client.body) == {"a": 1}
 
 
-async def test_keep_alive_comments_are_sent(peer: Connect) -> None:
+async def test_keep_alive_comments_are_sent(peer: Connect, clock: VirtualClock) -> None:
     fixture = QueueFixture(keep_alive_s=0.01)
     client = peer(STREAM)
     request_task = fixture.ask(client)
     await fixture.take()
-    await asyncio.sleep(0.05)
+    await clock.advance(0.05)
     # None before there is an answer: its status is not known yet (R30).
     assert client.sent == []
     await fixture.say(ONE)
-    await comes(client, b"\n\n: still here\n\n: still here\n\n")
+    await clock.advance(0.05)
+    assert b"\n\n: still here\n\n: still here\n\n" in client.body
     await fixture.end([])
     await over(request_task)
     assert client.body.replace(b": still here\n\n", b"") == ONE.encode() + DONE
@@ -215,7 +217,9 @@ async def test_keep_alive_comments_are_sent(peer: Connect) -> None:
 
 @pytest.mark.long_except("body1")
 @pytest.mark.parametrize("body", [{"prompt": "x"}, STREAM])
-async def test_call_waits_for_a_worker_up_to_wait(peer: Connect, body: dict[str, Any]) -> None:
+async def test_call_waits_for_a_worker_up_to_wait(
+    peer: Connect, body: dict[str, Any], clock: VirtualClock
+) -> None:
     fixture = QueueFixture()
     client = peer(body)
     await over(fixture.ask(client, query=b"wait=1000"))

@@ -13,6 +13,7 @@ from emulator.http.shutdown_state import SCOPE_KEY, ShutdownState
 from emulator.middleware.faults.parser import parse_faults
 from emulator.middleware.faults.response import FaultyResponse
 from tests.unit.emulator.asgi import AsgiResponse, call
+from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks
 
 EVENTS = b'data: {"choices": []}\n\n' * 3
@@ -139,15 +140,11 @@ async def test_pause_ends_early(fault: str, ending: str) -> None:
         await task
 
 
-async def test_delay_of_an_error_is_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-
-    async def record(response: FaultyResponse, seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr(FaultyResponse, "_wait", record)
-    await respond("delay=5; status=500", Application("application/json"))
-    assert pauses == [5]
+async def test_delay_of_an_error_is_applied_once(clock: VirtualClock) -> None:
+    connection, faults = Connection(), parse_faults("delay=5; status=500")
+    response = FaultyResponse(faults, connection.scope(), connection.receive, connection.send)
+    await response.run(Application("application/json"))
+    assert clock.elapsed_s == pytest.approx(5)
 
 
 async def test_pause_leaves_receiving_to_the_application() -> None:
