@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import RawConnection, Server, build_request_head, run_server
 from tests.unit.emulator.events import DEADLINE_S
-from tests.waiting import poll_until
+from tests.waiting import poll_until, run_ready_tasks
 
 HOLD_S = 0.25
 GRACE_S = 0.2
@@ -119,8 +120,25 @@ class WorkerApi:
         known = len(self.server.tasks)
         await wire.send(build_request_head("GET", worker.path(operation)))
         await self.server.wait_until(lambda: len(self.server.tasks) > known)
-        await asyncio.sleep(0.02)
+        await run_ready_tasks()
         return wire
+
+    async def hold_job_poll(self, name: str = "w1") -> asyncio.Task[httpx2.Response]:
+        """Start a worker's poll for a job, and return when it is too late to give it a job.
+
+        After a shutdown signal, the SDK discards the job that a poll returns, so the server gives
+        jobs only to polls that have just started.
+        """
+        held = asyncio.create_task(self.worker(name).poll_job())
+        await asyncio.sleep(0.3)
+        return held
+
+    async def assert_status_stays(
+        self, job_id: str, status: str, seconds: float, endpoint: str = "ep"
+    ) -> None:
+        """Check that a job has not changed its status after a time in which it might have."""
+        await asyncio.sleep(seconds)
+        assert (await self.get_status(job_id, endpoint))["status"] == status
 
 
 StartApi = Callable[..., Awaitable[WorkerApi]]
@@ -175,10 +193,8 @@ async def test_poll_is_held_while_the_queue_is_empty(start_api: StartApi) -> Non
 
 
 async def test_new_job_ends_a_held_poll_and_goes_to_the_next_poll(start_api: StartApi) -> None:
-    # After a shutdown signal, the SDK discards the job that an open poll returns.
     api = await start_api(poll_hold_s=20)
-    held = asyncio.create_task(api.worker().poll_job())
-    await asyncio.sleep(0.3)
+    held = await api.hold_job_poll()
     job_id = await api.submit_job()
     assert (await held).status_code == 204
     assert (await api.get_status(job_id))["status"] == "IN_QUEUE"
@@ -187,8 +203,7 @@ async def test_new_job_ends_a_held_poll_and_goes_to_the_next_poll(start_api: Sta
 
 async def test_job_stays_queued_when_no_polling_worker_returns(start_api: StartApi) -> None:
     api = await start_api(poll_hold_s=20)
-    held = [asyncio.create_task(api.worker(name).poll_job()) for name in ("w1", "w2")]
-    await asyncio.sleep(0.3)
+    held = [await api.hold_job_poll(name) for name in ("w1", "w2")]
     job_id = await api.submit_job()
     async with asyncio.timeout(DEADLINE_S):
         assert [response.status_code for response in await asyncio.gather(*held)] == [204, 204]
@@ -263,8 +278,7 @@ async def test_calls_under_the_local_workers_name_are_refused(
     # A dropped connection does not end the job either.
     with await api.open_poll(worker):
         pass
-    await asyncio.sleep(3 * GRACE_S)
-    assert (await api.get_status(job_id, "default"))["status"] == "IN_PROGRESS"
+    await api.assert_status_stays(job_id, "IN_PROGRESS", 3 * GRACE_S, "default")
     assert (await api.worker("local", "other").poll_job()).status_code == 204
 
 
@@ -508,10 +522,21 @@ async def test_stop_poll_ends_when_its_worker_stops_polling(start_api: StartApi)
 # -- losses ---------------------------------------------------------------------------------------
 
 
-async def _ping_repeatedly(worker: ManualWorker) -> None:
-    while True:
-        await worker.ping("job_id=x")
-        await asyncio.sleep(0.02)
+@asynccontextmanager
+async def pinging(worker: ManualWorker) -> AsyncIterator[None]:
+    """Let a worker send pings, which list a job that it does not have."""
+
+    async def ping_repeatedly() -> None:
+        while True:
+            await worker.ping("job_id=x")
+            await asyncio.sleep(0.02)
+
+    task = asyncio.create_task(ping_repeatedly())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_dead_worker_is_detected_by_its_broken_connection(
@@ -525,14 +550,12 @@ async def test_dead_worker_is_detected_by_its_broken_connection(
     await worker.take_job()
     with await api.open_poll(worker) as wire:
         # The stop poll is held while the worker has the job.
-        await asyncio.sleep(2 * HOLD_S + 2 * GRACE_S)
-        assert (await api.get_status(job_id))["status"] == "IN_PROGRESS"
+        await api.assert_status_stays(job_id, "IN_PROGRESS", 2 * HOLD_S + 2 * GRACE_S)
         wire.close(reset=True)
     died_at = time.monotonic()
-    pinging = asyncio.create_task(_ping_repeatedly(worker))
-    await api.wait_for_status(job_id, "IN_QUEUE")
+    async with pinging(worker):
+        await api.wait_for_status(job_id, "IN_QUEUE")
     assert GRACE_S <= time.monotonic() - died_at
-    pinging.cancel()
     health = await api.get_health()
     assert health["jobs"]["retried"] == 1
     assert health["workers"]["running"] == health["workers"]["idle"] == 0
@@ -545,15 +568,16 @@ async def test_dead_worker_is_detected_by_its_broken_connection(
 
 
 async def test_worker_that_comes_back_in_time_keeps_its_job(start_api: StartApi) -> None:
-    api = await start_api(worker_grace_s=1.5)
+    grace_s = 0.6
+    api = await start_api(worker_grace_s=grace_s)
     worker = api.worker()
     job_id = await api.submit_job()
     await worker.take_job()
     with await api.open_poll(worker) as wire:
         wire.close(reset=True)
-    await asyncio.sleep(0.2)
+    await api.server.wait_until_no_requests()
     with await api.open_poll(worker):
-        await asyncio.sleep(2)
+        await api.assert_status_stays(job_id, "IN_PROGRESS", 2 * grace_s)
         assert await worker.post_result(job_id, {"output": 1}) == ACCEPTED
 
 
@@ -563,8 +587,7 @@ async def test_open_poll_keeps_the_lease_without_pings(start_api: StartApi) -> N
     job_id = await api.submit_job()
     await worker.take_job()
     with await api.open_poll(worker):
-        await asyncio.sleep(2)
-        assert (await api.get_status(job_id))["status"] == "IN_PROGRESS"
+        await api.assert_status_stays(job_id, "IN_PROGRESS", 2)
 
 
 async def test_silent_worker_loses_its_job(start_api: StartApi) -> None:
@@ -572,10 +595,8 @@ async def test_silent_worker_loses_its_job(start_api: StartApi) -> None:
     worker = api.worker()
     job_id = await api.submit_job()
     await worker.take_job()
-    for _ in range(8):
-        await asyncio.sleep(0.25)
-        await worker.ping("job_id=x")
-    assert (await api.get_status(job_id))["status"] == "IN_PROGRESS"
+    async with pinging(worker):
+        await api.assert_status_stays(job_id, "IN_PROGRESS", 2)
     await api.wait_for_status(job_id, "IN_QUEUE")
 
 
@@ -603,7 +624,7 @@ async def test_aborted_job_poll_takes_no_job(start_api: StartApi) -> None:
     with await api.open_poll(api.worker(), "job-take"):
         pass
     job_id = await api.submit_job()
-    await asyncio.sleep(2 * GRACE_S)
+    await api.assert_status_stays(job_id, "IN_QUEUE", 2 * GRACE_S)
     assert await api.get_status(job_id) == {"id": job_id, "status": "IN_QUEUE"}
     assert (await api.worker("w2").take_job())["id"] == job_id
 
@@ -618,7 +639,7 @@ async def test_job_is_requeued_when_its_worker_reports_no_job_in_progress(
     await worker.take_job()
     with await api.open_poll(worker):
         assert (await worker.poll_job("1")).status_code == 204
-        await asyncio.sleep(0.9)
+        await api.assert_status_stays(job_id, "IN_PROGRESS", 0.9)
         assert (await worker.poll_job("0")).status_code == 204
         assert (await api.get_status(job_id))["status"] == "IN_PROGRESS"
         await api.wait_for_status(job_id, "IN_QUEUE")
@@ -646,9 +667,9 @@ async def test_second_worker_with_the_same_name_does_not_lose_the_jobs_of_the_fi
     job_id = await api.submit_job()
     await first.take_job()
     with await api.open_poll(first), await api.open_poll(second):
-        for _ in range(6):
+        # Each poll is held for a tenth of a second.
+        for _ in range(12):
             assert (await second.poll_job("0")).status_code == 204
-            await asyncio.sleep(0.2)
         assert (await api.get_status(job_id))["status"] == "IN_PROGRESS"
         assert await first.post_result(job_id, {"output": 1}) == ACCEPTED
 
@@ -674,8 +695,7 @@ async def test_job_is_dispatched_only_to_a_worker_with_an_open_stop_poll(
         pass
     job_id = await api.submit_job()
     taking = asyncio.create_task(worker.take_job())
-    await asyncio.sleep(0.5)
-    assert (await api.get_status(job_id))["status"] == "IN_QUEUE"
+    await api.assert_status_stays(job_id, "IN_QUEUE", 0.5)
     with await api.open_poll(worker):
         assert (await taking)["id"] == job_id
 
@@ -735,9 +755,8 @@ async def test_result_is_accepted_after_a_restart(start_api: StartApi, tmp_path:
         "IN_QUEUE",
     ]
     # The worker's event loop is blocked: only its pings keep the lease.
-    for _ in range(6):
-        await worker.ping("job_id=x")
-        await asyncio.sleep(0.2)
+    async with pinging(worker):
+        await second.assert_status_stays(jobs[0], "IN_PROGRESS", 1.2)
     await worker.post("job-stream", jobs[0], {"output": "b"})
     assert await worker.post_result(jobs[0], {"output": ["a", "b"]}) == ACCEPTED
     assert (await second.get_status(jobs[0]))["output"] == ["a", "b"]

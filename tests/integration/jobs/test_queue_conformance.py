@@ -1,10 +1,10 @@
-"""The contract of `JobQueue` for all drivers, with their real clocks."""
+"""The contract of `JobQueue` for all drivers."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-import jobs.memory.store
 from jobs import Job, JobQueue, JobStatus, Limits, MemoryJobStore, NewJob, SqliteJournal
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue
+from tests.integration.jobs.stores import Clock
 from tests.ministack import MiniStack, make_queue, ministack
-from tests.waiting import poll_until
+from tests.waiting import poll_until, run_ready_tasks
 
 # The shortest lease that SQS supports.
 SQS_LEASE_S = 1
+STORE_LEASE_S = 10.0
 LONG_S = 60
 MAX_LOSSES = 3
-SWEEP_INTERVAL_S = 0.02
 
 
 @dataclass
@@ -45,12 +45,13 @@ class Driver:
     queue: JobQueue
     endpoint: str
     results: MemoryResultStore
-    lease_s: float = 0.2
+    # Lets time pass by the clock of the queue.
+    pass_time: Callable[[float], Awaitable[None]]
+    lease_s: float
 
-    @property
-    def expiry_wait_s(self) -> float:
-        """Time after which a lease has certainly expired."""
-        return self.lease_s + 5 * SWEEP_INTERVAL_S
+    async def pass_lease(self) -> None:
+        """Let so much time pass that a lease has certainly expired."""
+        await self.pass_time(self.lease_s + 0.1)
 
     async def send(self, body: bytes = b"1") -> Job:
         return await self.queue.enqueue(NewJob(endpoint=self.endpoint, input=body))
@@ -68,7 +69,7 @@ class Driver:
         The lease expires at SQS a moment earlier than in this process. A receive in between would
         renew the old lease, so this waits first.
         """
-        await asyncio.sleep(self.expiry_wait_s)
+        await self.pass_lease()
 
         async def poll() -> list[Job]:
             return await self.take(worker, lease_s)
@@ -85,22 +86,25 @@ class Driver:
 
 
 async def open_store(journal: SqliteJournal | None) -> AsyncIterator[Driver]:
-    store = MemoryJobStore(Limits(max_losses=MAX_LOSSES), journal)
+    clock = Clock()
+    store = MemoryJobStore(
+        Limits(max_losses=MAX_LOSSES), journal, now=clock.now, monotonic=clock.monotonic
+    )
     await store.start()
-    yield Driver(store, "e", MemoryResultStore())
+
+    async def pass_time(seconds: float) -> None:
+        clock.tick(seconds)
+        await store.sweep()
+
+    yield Driver(store, "e", MemoryResultStore(), pass_time, STORE_LEASE_S)
     await store.close()
 
 
 async def open_sqs(client: Any, name: str) -> AsyncIterator[Driver]:
     results = MemoryResultStore()
     queue = SqsQueue(client, results, retry_delay_s=0)
-    yield Driver(queue, make_queue(client, name, MAX_LOSSES), results, SQS_LEASE_S)
+    yield Driver(queue, make_queue(client, name, MAX_LOSSES), results, asyncio.sleep, SQS_LEASE_S)
     queue.close()
-
-
-@pytest.fixture(autouse=True)
-def frequent_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs.memory.store, "TICK_S", SWEEP_INTERVAL_S)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +177,7 @@ async def test_receive_from_an_empty_queue_returns_nothing(driver: Driver) -> No
 
 async def test_waiting_receive_returns_a_new_job(driver: Driver) -> None:
     waiting = asyncio.create_task(driver.take(wait_s=15))
-    await asyncio.sleep(0.05)
+    await run_ready_tasks()
     queued_job = await driver.send()
     async with asyncio.timeout(10):
         assert [job.id for job in await waiting] == [queued_job.id]
@@ -201,7 +205,7 @@ async def test_acked_job_is_not_delivered_again_and_its_output_is_stored(driver:
     assert (ended.status, ended.output) == (JobStatus.COMPLETED, b'"done"')
     assert not await driver.queue.ack(job.id, job.attempt, output=b'"again"')
     assert (await driver.find_ended(job.id)).output == b'"done"'
-    await asyncio.sleep(driver.expiry_wait_s)
+    await driver.pass_lease()
     assert await driver.take() == []
 
 
@@ -232,7 +236,7 @@ async def test_earlier_attempt_cannot_change_the_job(driver: Driver) -> None:
 async def test_expired_lease_is_invalid_before_the_job_is_leased_again(driver: Driver) -> None:
     await driver.send()
     job = await driver.take_one(lease_s=driver.lease_s)
-    await asyncio.sleep(driver.expiry_wait_s)
+    await driver.pass_lease()
     assert not await driver.queue.ack(job.id, job.attempt, output=b'"late"')
     assert (await driver.take_one()).attempt == job.attempt + 1
 
@@ -242,7 +246,7 @@ async def test_lease_can_be_extended_but_not_shortened(driver: Driver) -> None:
     job = await driver.take_one("a", driver.lease_s)
     assert await driver.queue.extend(job.id, job.attempt, LONG_S)
     assert await driver.queue.extend(job.id, job.attempt, driver.lease_s)
-    await asyncio.sleep(driver.expiry_wait_s)
+    await driver.pass_lease()
     assert await driver.take("b") == []
     assert await driver.queue.ack(job.id, job.attempt)
 
@@ -278,7 +282,7 @@ async def test_job_lost_too_often_becomes_a_dead_letter(driver: Driver) -> None:
 async def test_receive_with_skip_lost_does_not_return_a_lost_job(driver: Driver) -> None:
     await driver.send()
     first = await driver.take_one("a", driver.lease_s)
-    await asyncio.sleep(driver.expiry_wait_s)
+    await driver.pass_lease()
     assert await driver.take("a", driver.lease_s, skip_lost=True) == []
     other = await driver.take_after_expiry("b")
     assert other.id == first.id
