@@ -69,6 +69,8 @@ class QueueWorker:
         progress: BatchProgress,
         model: str,
         config: WorkerConfig,
+        *,
+        min_retry_delay_s: float = _MIN_RETRY_DELAY_S,
     ) -> None:
         self._queue = queue
         self._results = results
@@ -76,6 +78,7 @@ class QueueWorker:
         self._progress = progress
         self._model = model
         self._config = config
+        self._min_retry_delay_s = min_retry_delay_s
         self._slots = asyncio.Semaphore(config.slots)
         self._messages: dict[asyncio.Task[None], Job] = {}
         self._stopping = False
@@ -113,7 +116,7 @@ class QueueWorker:
             raise WorkerStopped(str(self._failure)) from None
 
     async def _receive_messages(self) -> None:
-        config, delay_s = self._config, _MIN_RETRY_DELAY_S
+        config, delay_s = self._config, self._min_retry_delay_s
         while not self._stopping:
             free_places = config.concurrency - len(self._messages)
             if free_places <= 0:
@@ -137,7 +140,7 @@ class QueueWorker:
             except JobsError as error:
                 self._fail(error)
                 return
-            delay_s = _MIN_RETRY_DELAY_S
+            delay_s = self._min_retry_delay_s
             for job in jobs:
                 task = asyncio.create_task(self._handle(job))
                 self._messages[task] = job
@@ -228,7 +231,7 @@ class QueueWorker:
 
     async def _retry(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Run an operation with retries: generating the answer again would cost more."""
-        delay_s = _MIN_RETRY_DELAY_S
+        delay_s = self._min_retry_delay_s
         for _ in range(self._config.max_attempts - 1):
             try:
                 return await operation()

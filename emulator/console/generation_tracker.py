@@ -9,7 +9,8 @@ from weakref import ReferenceType, ref
 
 from handler.generation.active_generation import ActiveGeneration
 
-MAX_GENERATIONS = 10_000
+# The newest generations whose first-text time is kept.
+_MAX_GENERATIONS = 10_000
 
 
 class GenerationTracker:
@@ -17,17 +18,11 @@ class GenerationTracker:
 
     That costs the worker nothing per token, because a generation keeps its deltas anyway. The
     tracker holds weak references: a generation disappears when its worker releases it, and only the
-    time of its first text is kept, for the newest `max_generations`. Owned by the event loop.
+    time of its first text is kept. Owned by the event loop.
     """
 
-    def __init__(
-        self,
-        now: Callable[[], float] = time.time,
-        *,
-        max_generations: int = MAX_GENERATIONS,
-    ) -> None:
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._max_generations = max_generations
         # By request id, oldest first: the time of the first text, and the generation.
         self._entries: OrderedDict[str, tuple[float, ReferenceType[ActiveGeneration]]] = (
             OrderedDict()
@@ -38,7 +33,7 @@ class GenerationTracker:
         request_id = generation.request.generation.request_id
         self._entries[request_id] = self._now(), ref(generation)
         self._entries.move_to_end(request_id)
-        if len(self._entries) > self._max_generations:
+        if len(self._entries) > _MAX_GENERATIONS:
             self._entries.popitem(last=False)
 
     def find(self, request_id: str) -> ActiveGeneration | None:

@@ -64,6 +64,7 @@ class LocalWorker:
         *,
         use_policy_timeout: bool = False,
         max_lost_attempts: int = 3,
+        retry_delay_s: float = _RETRY_DELAY_S,
     ) -> None:
         self._store = store
         self._job_handler = job_handler
@@ -74,6 +75,7 @@ class LocalWorker:
         self._on_job_start = on_job_start
         self._use_policy_timeout = use_policy_timeout
         self._max_lost_attempts = max_lost_attempts
+        self._retry_delay_s = retry_delay_s
         self._key = worker_key(endpoint, LOCAL_WORKER_NAME)
         self._running: dict[asyncio.Task[None], Job] = {}
         self._nack_tasks: set[asyncio.Task[None]] = set()
@@ -96,7 +98,7 @@ class LocalWorker:
                 return
             except Exception:
                 logger.exception("the local worker could not take a job")
-                await asyncio.sleep(_RETRY_DELAY_S)
+                await asyncio.sleep(self._retry_delay_s)
 
     async def _start_next_job(self) -> None:
         """Wait for a job and a slot, and start the job. Raises EngineUnavailable."""
@@ -175,7 +177,7 @@ class LocalWorker:
         failpoint("local-ran")
         if result.interruption is Interruption.NO_ENGINE and self._engine.failure is None:
             # With other models loaded, the job would be leased again at once.
-            await asyncio.sleep(_RETRY_DELAY_S)
+            await asyncio.sleep(self._retry_delay_s)
         while True:
             try:
                 if result.interruption is None:
@@ -190,7 +192,7 @@ class LocalWorker:
                 logger.error("the result of job %s has to wait: %s", job.id, unavailable)
             except Exception:
                 logger.exception("the result of job %s was not taken", job.id)
-            await asyncio.sleep(_RETRY_DELAY_S)
+            await asyncio.sleep(self._retry_delay_s)
 
     async def _stop_jobs_forever(self) -> None:
         """Stop the jobs that were cancelled or have timed out."""

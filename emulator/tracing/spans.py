@@ -17,7 +17,7 @@ from engine.hooks import EngineEvent, FirstToken, RequestEnded, RequestStarted
 from jobs import Job, JobStatus
 
 # Open spans of jobs, and of generations: a job may be deleted before it has ended.
-MAX_OPEN_SPANS = 10_000
+_MAX_OPEN = 10_000
 # Shorter waits for a slot get no span.
 _MIN_WAIT_S = 0.001
 _FAILED = Status(StatusCode.ERROR)
@@ -35,17 +35,16 @@ class SpanSink(Protocol):
 
 
 class OpenSpans:
-    """Open spans by an id; if there are more than `max_open`, the oldest is ended."""
+    """Open spans by an id; if there are too many, the oldest is ended."""
 
-    def __init__(self, max_open: int = MAX_OPEN_SPANS) -> None:
-        self._max_open = max_open
+    def __init__(self) -> None:
         self._spans: OrderedDict[str, Span] = OrderedDict()
 
     def put(self, key: str, span: Span) -> None:
         """Add a span; one with the same id is ended."""
         self.end(key)
         self._spans[key] = span
-        if len(self._spans) > self._max_open:
+        if len(self._spans) > _MAX_OPEN:
             self.end(next(iter(self._spans)))
 
     def get(self, key: str) -> Span | None:
@@ -64,16 +63,15 @@ class OpenTelemetryTracing:
 
     A request's span is the current span of its task, so spans that the task starts are its
     children. The span of a job is found by the job's id in the local worker's task. Spans never
-    contain prompts or generated text. `max_open` limits the open spans of jobs, and those of
-    generations.
+    contain prompts or generated text.
     """
 
-    def __init__(self, sink: SpanSink, model: str, *, max_open: int = MAX_OPEN_SPANS) -> None:
+    def __init__(self, sink: SpanSink, model: str) -> None:
         self._sink = sink
         self._tracer = sink.tracer
         self._model = model
-        self._jobs = OpenSpans(max_open)
-        self._generations = OpenSpans(max_open)
+        self._jobs = OpenSpans()
+        self._generations = OpenSpans()
 
     def middleware(self) -> list[Middleware]:
         """Return the middleware that creates a span for each client request."""

@@ -11,7 +11,6 @@ from typing import cast
 import pytest
 from moto import mock_aws
 
-import batch.queue.worker
 import jobs.memory.store
 from batch.input.line import Line
 from batch.line_executor import EngineLost, LineExecutor, LineOutcome
@@ -62,9 +61,8 @@ async def succeed(line: Line) -> LineOutcome:
 
 
 @pytest.fixture(autouse=True)
-def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+def frequent_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.memory.store, "TICK_S", 0.02)
-    monkeypatch.setattr(batch.queue.worker, "_MIN_RETRY_DELAY_S", 0.01)
 
 
 @pytest.fixture
@@ -98,7 +96,13 @@ def create_worker(
     progress = BatchProgress(0)
     executor = cast("LineExecutor", fake_executor)
     return QueueWorker(
-        store, BucketResultStore(bucket, "m"), executor, progress, "m", config
+        store,
+        BucketResultStore(bucket, "m"),
+        executor,
+        progress,
+        "m",
+        config,
+        min_retry_delay_s=0.01,
     ), progress
 
 

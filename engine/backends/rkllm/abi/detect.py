@@ -145,8 +145,8 @@ def _abi_name(version: str | None) -> str | None:
     return name if name in ABIS else None
 
 
-def inspect_library(path: Path) -> Evidence:
-    """Inspect a library in a child process.
+def inspect_library(path: Path, *, timeout_s: float = _TIMEOUT_S) -> Evidence:
+    """Inspect a library in a child process, which is killed after `timeout_s`.
 
     Raises:
         ModelLoadFailed: the library does not load, or its `rkllm_createDefaultParam` crashes or
@@ -159,12 +159,12 @@ def inspect_library(path: Path) -> Evidence:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise ModelLoadFailed(
-            f"{path} did not give its default parameters within {_TIMEOUT_S:g} s: {_UPGRADE_HINT}"
+            f"{path} did not give its default parameters within {timeout_s:g} s: {_UPGRADE_HINT}"
         ) from None
     report_lines = [line for line in process.stdout.splitlines() if line.startswith(_REPORT_PREFIX)]
     if not report_lines:

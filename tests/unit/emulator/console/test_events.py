@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
@@ -171,26 +172,30 @@ async def test_last_deltas_are_sent_before_the_end(scene: Scene) -> None:
         await scene.next()
 
 
+def track(*requests: tuple[str, str]) -> tuple[GenerationTracker, list[Spoken]]:
+    """Return a tracker of generations whose first texts came at 1.0, 2.0, 3.0 and so on."""
+    times = itertools.count(1.0)
+    tracker = GenerationTracker(lambda: next(times))
+    generations = [Spoken(name, text) for name, text in requests]
+    for each in generations:
+        tracker.add(cast("ActiveGeneration", each))
+    return tracker, generations
+
+
 def test_tracker_keeps_only_the_newest_generations() -> None:
-    times = iter((1.0, 2.0, 3.0))
-    answers = GenerationTracker(lambda: next(times), max_generations=2)
-    kept = [Spoken(name, "x") for name in ("a", "b", "c")]
-    for each in kept:
-        answers.add(cast("ActiveGeneration", each))
-    assert [answers.first_text_at(name) for name in ("a", "b", "c")] == [None, 2.0, 3.0]
-    assert [answers.find(name) is not None for name in ("a", "b", "c")] == [False, True, True]
-    # The moment stays when the answer has gone.
-    kept.clear()
-    del each
-    assert answers.find("c") is None
-    assert answers.first_text_at("c") == 3.0
+    tracker, generations = track(*((str(number), "x") for number in range(10_001)))
+    names = ("0", "1", "10000")
+    assert [tracker.first_text_at(name) for name in names] == [None, 2.0, 10_001.0]
+    assert [tracker.find(name) is not None for name in names] == [False, True, True]
+    # The time stays when the generation has gone.
+    generations.clear()
+    assert tracker.find("10000") is None
+    assert tracker.first_text_at("10000") == 10_001.0
 
 
 def test_tracker_moves_a_retried_request_to_the_end() -> None:
-    times = iter((1.0, 2.0, 3.0, 4.0))
-    answers = GenerationTracker(lambda: next(times), max_generations=2)
-    kept = [Spoken(name, text) for name, text in (("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"))]
-    for each in kept:
-        answers.add(cast("ActiveGeneration", each))
-    assert [answers.first_text_at(name) for name in ("a", "b", "c")] == [3.0, None, 4.0]
-    assert answers.find("a") is cast("ActiveGeneration", kept[2])
+    newer = [(str(number), "x") for number in range(9_999)]
+    tracker, generations = track(("retried", "x"), ("other", "x"), ("retried", "y"), *newer)
+    assert tracker.first_text_at("other") is None
+    assert tracker.first_text_at("retried") == 3.0
+    assert tracker.find("retried") is cast("ActiveGeneration", generations[2])

@@ -22,6 +22,7 @@ from emulator.runpod.worker_registry import WorkerRegistry
 from engine import BackendConfig, Engine, EngineState, GenerationRequest, Priority
 from engine.hooks import (
     EngineEvent,
+    FirstToken,
     Hook,
     HostLoaded,
     RequestEnded,
@@ -76,7 +77,9 @@ class Worker:
         self.store = MemoryJobStore(limits, self.disk)
         self.worker_registry = WorkerRegistry(self.store, lease_s=30, grace_s=2)
         jobs = JobHandler(Pipeline(engine, "scripted"), interval_s=0)
-        self.worker = LocalWorker(self.store, jobs, engine, self.worker_registry, ENDPOINT, mode)
+        self.worker = LocalWorker(
+            self.store, jobs, engine, self.worker_registry, ENDPOINT, mode, retry_delay_s=0.02
+        )
         self.at_load: list[int] = []
 
     def on_event(self, event: EngineEvent) -> None:
@@ -159,11 +162,6 @@ async def on_a_slow_job(
         (job,) = await at.enqueue("slow")
         await at.events.wait(RequestStarted)
         yield at, job
-
-
-@pytest.fixture(autouse=True)
-def short_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulator.runpod.local_worker, "_RETRY_DELAY_S", 0.02)
 
 
 async def test_jobs_complete_with_their_output(
@@ -308,8 +306,7 @@ async def test_cancel_stops_the_generation_and_frees_its_slot(
         loop = asyncio.get_running_loop()
         for count in range(1, 6):
             (job,) = await at.enqueue("x")
-            await at.events.wait(RequestStarted, count)
-            await asyncio.sleep(0.02)
+            await at.events.wait(FirstToken, count)
             asked = loop.time()
             cancelled = await at.store.cancel(job.id)
             assert cancelled is not None
@@ -559,7 +556,7 @@ async def test_result_is_retried_until_the_disk_accepts_it(
         at.disk.full = True
         # Waiting for the disk needs no slot.
         await at.events.wait(RequestEnded, 2)
-        await asyncio.sleep(0.1)
+        await wait_until(lambda: "has to wait: the disk is full" in caplog.text)
         assert (await at.now(first)).status is JobStatus.IN_PROGRESS
         at.disk.full = False
         assert await at.text(first) == "ab"

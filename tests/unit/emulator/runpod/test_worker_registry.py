@@ -233,6 +233,7 @@ async def test_idle_worker_is_removed(
         assert worker_registry.count_workers("ep")["idle"] == 1
     await clock.advance(11)
     assert worker_registry.workers("ep") == []
+    assert worker_registry.count_workers("ep")["idle"] == 0
 
 
 async def test_number_of_workers_is_limited(

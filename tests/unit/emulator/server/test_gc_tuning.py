@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -20,17 +20,12 @@ class _Kept:
 
 
 @pytest.fixture
-def gc_tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[GarbageCollectorTuning]:
-    """Yield one that is at work, and for which a few objects are many."""
+async def gc_tuned(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GarbageCollectorTuning]:
+    """Yield one for which a few objects are many. The tests call `check` before its task does."""
     monkeypatch.setattr(gc_tuning, "_MIN_GROWTH_OBJECTS", 1_000)
     found = GarbageCollectorTuning()
-    # The loop's part is `check`, which the tests call.
-    monkeypatch.setattr(GarbageCollectorTuning, "_check_forever", lambda self: _nothing())
     yield found
     found.close()
-
-
-async def _nothing() -> None: ...
 
 
 def _dropped_ring() -> weakref.ref[_Kept]:

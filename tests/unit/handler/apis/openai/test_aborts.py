@@ -124,7 +124,7 @@ async def test_abort_raises_generation_cancelled_in_the_reader(
                 pass
 
         reading = asyncio.create_task(read())
-        await asyncio.sleep(0.05)
+        await wait_until(lambda: pipeline.engine.running == 2)
         running.abort()
         with pytest.raises(GenerationCancelled):
             await reading
@@ -156,9 +156,10 @@ async def test_slow_reader_gets_longer_parts_instead_of_more(
     pipeline_of: PipelineFactory,
 ) -> None:
     # R29: deltas collect in each stream's own bounded channel while the reader is slow.
-    service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 150, "delay_ms": 1}))
+    pipeline = pipeline_of({"pieces": ["x"], "repeat": 150, "delay_ms": 1})
+    service = OpenAIService(pipeline)
     async with await open_parallel_stream(service, {"prompt": "hi", "n": 2}) as running:
-        await asyncio.sleep(0.5)
+        await wait_until(lambda: not pipeline.engine.running)
         parts = [part async for parts in running.batches() for part in parts]
     texts = ["", ""]
     for index, part in parts:

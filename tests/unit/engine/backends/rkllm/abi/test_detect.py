@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.abi import detect
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.backends.rkllm.abi.detect import (
     Evidence,
@@ -26,9 +25,9 @@ Builder = Callable[[str], Path]
 UPGRADE = "install librkllmrt.so 1.2.3 or 1.3.1"
 
 
-def refusal(path: Path, asked: str = "auto") -> str:
+def refusal(path: Path, asked: str = "auto", **options: float) -> str:
     with pytest.raises(ModelLoadFailed) as caught:
-        choose_abi(inspect_library(path), asked)
+        choose_abi(inspect_library(path, **options), asked)
     assert "\n" not in caught.value.message
     assert str(path) in caught.value.message or asked != "auto"
     return caught.value.message
@@ -193,11 +192,10 @@ def test_library_that_exits_is_refused(tmp_path: Path) -> None:
     assert "the process that read them exited with code 3: no output" in message
 
 
-def test_library_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detect, "_TIMEOUT_S", 1.0)
+def test_library_that_hangs_is_refused(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT_13", "HANGS")
     started = time.monotonic()
-    message = refusal(path)
+    message = refusal(path, timeout_s=1.0)
     assert time.monotonic() - started < 10 * PATIENCE
     assert message == f"{path} did not give its default parameters within 1 s: {UPGRADE}"
 
