@@ -218,6 +218,7 @@ async def test_waiter_gets_a_timeout_error_at_its_deadline_and_is_removed(
     deadline = asyncio.get_running_loop().time() + 0.01
     with pytest.raises(TimeoutError):
         await admission.acquire(Priority.INTERACTIVE, deadline)
+    assert clock.elapsed_s == pytest.approx(0.01)
     assert admission.waiting == 1
     admission.release()
     await run_ready_tasks()
