@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from common.process_utils import exit_now
@@ -14,36 +15,50 @@ from engine.errors import EngineError
 from engine.hosts.frames import encode
 from engine.output import Delta, Finish
 
-# Deltas that may wait for the parent to read them. Everything waits in one queue, the ends of runs
-# included, except for the ends of aborted runs: a slot that was taken back must not wait behind the
-# output of other runs.
-MAX_PENDING_DELTAS = 8_000
 # Deltas in one frame, and bytes that the kernel may buffer (Linux doubles the value that it is
 # given): the end of an aborted run waits behind at most these.
 MAX_FRAME_DELTAS = 1_000
 _SEND_BUFFER_BYTES = 64 * 1024
-# After a silence this long, a token is sent by the thread that brings it. At such a pace there is
-# nothing to combine, and waking another thread costs half of the rest of a token's latency.
-QUIET_S = 0.001
-# Tokens of one run that follow each other faster than this share frames: no reader sees them one by
-# one, and each frame takes time from the model (see BUFFERED_DELAY_S). No token waits longer than
-# MAX_DELAY_S for another one.
-MIN_SEND_INTERVAL_S = 1 / 30
-MAX_DELAY_S = 0.05
-# A young run sends more often: a token waits no longer than this share of the run's age, so that a
-# short answer of a fast model is also streamed, and does not arrive in one or two frames.
-MAX_DELAY_AGE_RATIO = 1 / 8
 # A frame with more deltas is a burst: the sender then pauses to let more deltas gather, and leaves
 # the interpreter lock to the producer.
 BURST_DELTAS = 16
 BURST_PAUSE_S = 0.001
-# Tokens of a buffered run, which no client reads before its end, wait this long. A frame for each
-# token would take time from the model, whose threads wait for each other. STALL_TIMEOUT_S must
-# always be longer than this.
-BUFFERED_DELAY_S = 0.2
 # Delayed deltas are sent earlier when there are this many.
 MAX_DELAYED_DELTAS = 1_000
 _NEVER_S = threading.TIMEOUT_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramePacing:
+    """How many deltas may wait, and how long, before they are sent.
+
+    Up to `max_pending_deltas` may wait for the parent to read them. Everything waits in one queue,
+    the ends of runs included, except for the ends of aborted runs: a slot that was taken back must
+    not wait behind the output of other runs.
+
+    After a silence of `quiet_s`, a token is sent by the thread that brings it. At such a pace there
+    is nothing to combine, and waking another thread costs half of the rest of a token's latency.
+
+    Tokens of one run that follow each other faster than `min_send_interval_s` share frames: no
+    reader sees them one by one, and each frame takes time from the model. No token waits longer
+    than `max_delay_s` for another one. A young run sends more often: a token waits no longer than
+    the share `max_delay_age_ratio` of the run's age, so that a short answer of a fast model is also
+    streamed, and does not arrive in one or two frames.
+
+    Tokens of a buffered run, which no client reads before its end, wait `buffered_delay_s`, which
+    must always be less than STALL_TIMEOUT_S. A frame for each token would take time from the model,
+    whose threads wait for each other.
+    """
+
+    max_pending_deltas: int = 8_000
+    quiet_s: float = 0.001
+    min_send_interval_s: float = 1 / 30
+    max_delay_s: float = 0.05
+    max_delay_age_ratio: float = 1 / 8
+    buffered_delay_s: float = 0.2
+
+
+_DEFAULT_PACING = FramePacing()
 
 
 class FrameSender:
@@ -58,8 +73,9 @@ class FrameSender:
     model but no other reader: clients read from the parent, never from here.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, pacing: FramePacing = _DEFAULT_PACING) -> None:
         self._sock = sock
+        self.pacing = pacing
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._wakeup = threading.Event()
         self._has_room = threading.Event()
@@ -92,21 +108,21 @@ class FrameSender:
         """Send one token's text, at once or together with the next token of a fast run."""
         item, pending = (run_id, delta), self._channel.pending
         if run_id in self._buffered_runs:
-            self._put_delayed(item, BUFFERED_DELAY_S)
+            self._put_delayed(item, self.pacing.buffered_delay_s)
         elif len(pending) > BURST_DELTAS:
             self._channel.put(item)
         elif self._should_delay(run_id, now_s := time.monotonic()):
-            self._flush_by_s = self._flush_by_s or now_s + MAX_DELAY_S
-            self._put_delayed(item, MAX_DELAY_S)
+            self._flush_by_s = self._flush_by_s or now_s + self.pacing.max_delay_s
+            self._put_delayed(item, self.pacing.max_delay_s)
         else:
             self._undelayed_token_s[run_id] = now_s
-            if delta.logprob is None and now_s - self._last_send_s > QUIET_S:
+            if delta.logprob is None and now_s - self._last_send_s > self.pacing.quiet_s:
                 self._send_now(item)
             else:
                 # It is part of a burst, or has logprobs, which take long to encode: let the sender
                 # thread write it.
                 self._channel.put(item)
-        if len(pending) > MAX_PENDING_DELTAS:
+        if len(pending) > self.pacing.max_pending_deltas:
             self._wait_for_room()
 
     def _should_delay(self, run_id: int, now_s: float) -> bool:
@@ -116,12 +132,13 @@ class FrameSender:
             self._first_token_s[run_id] = now_s
             return False
         age_s = now_s - self._first_token_s[run_id]
-        return now_s - last_s < min(MIN_SEND_INTERVAL_S, MAX_DELAY_AGE_RATIO * age_s)
+        pacing = self.pacing
+        return now_s - last_s < min(pacing.min_send_interval_s, pacing.max_delay_age_ratio * age_s)
 
     def _wait_for_room(self) -> None:
         self._has_room.clear()
         # Check again: room that was made before the line above would not be noticed.
-        if len(self._channel.pending) > MAX_PENDING_DELTAS and not self._is_closed:
+        if len(self._channel.pending) > self.pacing.max_pending_deltas and not self._is_closed:
             self._wakeup.set()
             self._has_room.wait()
         else:

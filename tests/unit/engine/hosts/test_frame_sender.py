@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -21,6 +22,8 @@ from engine.hosts.frames import build_decoder
 from engine.output import Delta, Finish, FinishReason, TokenLogprob, Usage
 from tests.waiting import WAIT_S
 
+# As `max_delay_age_ratio`: every run sends at most once per `min_send_interval_s`, as an old run.
+OLD = 1e12
 FINISH = Finish(reason=FinishReason.STOP, usage=Usage(1, 2))
 
 
@@ -32,6 +35,10 @@ class SenderHarness:
         self.theirs.settimeout(WAIT_S)
         self.sender = FrameSender(self.ours)
         self._decoder = build_decoder()
+
+    def set_pacing(self, **changes: Any) -> None:
+        """Change how long deltas wait to be sent."""
+        self.sender.pacing = replace(self.sender.pacing, **changes)
 
     def frames(self, size: int = 65536) -> Iterator[dict[str, Any]]:
         while True:
@@ -129,12 +136,6 @@ class SimulatedSender:
 
 
 @pytest.fixture
-def old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every run send at most once per MIN_SEND_INTERVAL_S, as an old run does."""
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_DELAY_AGE_RATIO", 1e12)
-
-
-@pytest.fixture
 def threadless(monkeypatch: pytest.MonkeyPatch) -> Iterator[SenderHarness]:
     """A frame sender without a sender thread: all frames are sent by the runs' threads."""
     monkeypatch.setattr(FrameSender, "_send_forever", lambda sender: None)
@@ -196,16 +197,13 @@ def test_logprobs_travel_with_the_index_of_their_delta(harness: SenderHarness) -
 @pytest.mark.parametrize("quiet_s", [-1.0, 0.0, 1000.0])
 def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
     harness: SenderHarness,
-    monkeypatch: pytest.MonkeyPatch,
     scale: int,
     quiet_s: float,
     pace_s: float,
 ) -> None:
     # Below zero every token is sent by its own thread if that needs no waiting, unless the minimum
     # interval delays all but the first.
-    monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", quiet_s)
-    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", pace_s)
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)
+    harness.set_pacing(quiet_s=quiet_s, min_send_interval_s=pace_s, max_pending_deltas=3)
     harness.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     count = 5000 * scale
     interval = sys.getswitchinterval()
@@ -233,10 +231,8 @@ def test_producers_wait_for_a_slow_reader_and_nothing_is_lost(
     assert texts == {run_id: [str(number) for number in range(count)] for run_id in (1, 2)}
 
 
-def test_closed_reader_does_not_block_producers(
-    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)
+def test_closed_reader_does_not_block_producers(harness: SenderHarness) -> None:
+    harness.set_pacing(max_pending_deltas=3)
 
     def produce() -> None:
         for _ in range(100_000):
@@ -250,12 +246,9 @@ def test_closed_reader_does_not_block_producers(
     assert not producer.is_alive()
 
 
-def test_room_made_just_before_the_wait_is_noticed(
-    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 0)
+def test_room_made_just_before_the_wait_is_noticed(harness: SenderHarness) -> None:
     # Otherwise the producer sends it itself, and nothing is pending.
-    monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", math.inf)
+    harness.set_pacing(max_pending_deltas=0, quiet_s=math.inf)
     sender = harness.sender
 
     looked = threading.Event()
@@ -312,13 +305,10 @@ def test_token_with_logprobs_is_sent_by_the_sender_thread(threadless: SenderHarn
     assert threadless.sender._wakeup.is_set()
 
 
-@pytest.mark.usefixtures("old_runs")
-def test_tokens_of_a_fast_run_share_frames(
-    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 1000.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_DELAY_S", 1000.0)
+def test_tokens_of_a_fast_run_share_frames(harness: SenderHarness) -> None:
+    harness.set_pacing(
+        max_delay_age_ratio=OLD, quiet_s=-1.0, min_send_interval_s=1000.0, max_delay_s=1000.0
+    )
     frames = harness.frames()
     for text in ("first", "second"):
         # The second one wakes the sender thread, which must learn its polling interval.
@@ -407,14 +397,11 @@ def test_sender_thread_sleeps_when_everything_is_sent(
     assert simulation.now_s - 1000.8 < 1.0
 
 
-@pytest.mark.usefixtures("old_runs")
-def test_token_of_a_fast_run_is_sent_without_a_next_one(
-    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 1000.0)
+def test_token_of_a_fast_run_is_sent_without_a_next_one(harness: SenderHarness) -> None:
     # The delay of buffered runs does not apply.
-    monkeypatch.setattr(engine.hosts.frame_sender, "BUFFERED_DELAY_S", 1000.0)
+    harness.set_pacing(
+        max_delay_age_ratio=OLD, quiet_s=-1.0, min_send_interval_s=1000.0, buffered_delay_s=1000.0
+    )
     frames = harness.frames()
     harness.sender.buffer_run(2)
     harness.sender.on_delta(2, Delta("buffered"))
@@ -424,12 +411,8 @@ def test_token_of_a_fast_run_is_sent_without_a_next_one(
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
-@pytest.mark.usefixtures("old_runs")
-def test_fast_run_does_not_delay_other_runs(
-    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 1000.0)
+def test_fast_run_does_not_delay_other_runs(threadless: SenderHarness) -> None:
+    threadless.set_pacing(max_delay_age_ratio=OLD, quiet_s=-1.0, min_send_interval_s=1000.0)
     frames = threadless.frames()
     threadless.sender.on_delta(1, Delta("fast"))
     assert next(frames) == {"deltas": [[1, ["fast"], None]]}
@@ -438,10 +421,8 @@ def test_fast_run_does_not_delay_other_runs(
     assert next(frames) == {"deltas": [[1, ["faster"], None], [2, ["slow"], None]]}
 
 
-def test_state_of_an_ended_run_is_removed(
-    threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
+def test_state_of_an_ended_run_is_removed(threadless: SenderHarness) -> None:
+    threadless.set_pacing(quiet_s=-1.0)
     sender = threadless.sender
     sender.buffer_run(1)
     sender.on_aborted(1, FINISH)
@@ -454,11 +435,8 @@ def test_state_of_an_ended_run_is_removed(
     assert not sender._buffered_runs
 
 
-def test_token_does_not_overtake_items_being_sent(
-    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "QUIET_S", -1.0)
-    monkeypatch.setattr(engine.hosts.frame_sender, "MIN_SEND_INTERVAL_S", 0.0)
+def test_token_does_not_overtake_items_being_sent(harness: SenderHarness) -> None:
+    harness.set_pacing(quiet_s=-1.0, min_send_interval_s=0.0)
     with harness.sender._send_lock:
         harness.sender.on_delta(1, Delta("one"))
         harness.sender.on_delta(1, Delta("two"))
@@ -486,10 +464,8 @@ def test_end_of_a_run_is_sent_by_its_own_thread_after_pending_items(
     }
 
 
-def test_buffered_run_is_sent_in_few_frames(
-    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "BUFFERED_DELAY_S", 20.0)
+def test_buffered_run_is_sent_in_few_frames(harness: SenderHarness) -> None:
+    harness.set_pacing(buffered_delay_s=20.0)
     texts = harness.send_buffered(1, 500)
     parts = harness.parts()
     assert [*chain.from_iterable(parts)] == texts
@@ -602,10 +578,8 @@ def test_send_buffer_of_the_kernel_is_small(harness: SenderHarness) -> None:
     assert held == 2 * engine.hosts.frame_sender._SEND_BUFFER_BYTES
 
 
-def test_producer_without_room_is_woken_by_an_abort(
-    harness: SenderHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.hosts.frame_sender, "MAX_PENDING_DELTAS", 3)
+def test_producer_without_room_is_woken_by_an_abort(harness: SenderHarness) -> None:
+    harness.set_pacing(max_pending_deltas=3)
     waiting = threading.Event()
     sender = harness.sender
 
