@@ -6,6 +6,7 @@ requests may change a text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,19 @@ class Requester:
     async def stream_as_job(self, route: str, body: dict[str, Any]) -> list[Choice]:
         events = await self._job(openai_route=route, openai_input={**body, "stream": True})
         return _choices(reading.read_stream([events.encode()]))
+
+    async def read_texts(self, route: str, body: dict[str, Any]) -> dict[str, str]:
+        """Return the text of a response or a message, whole and from the events of a stream."""
+        whole = await self._post(route, body)
+        parts = [part for item in whole.get("output", [whole]) for part in item.get("content", ())]
+        response = await self._client.post(route, json={**body, "stream": True})
+        assert response.status_code == 200, response.text
+        deltas = ""
+        for line in response.text.split("\n"):
+            if line.startswith("data: {"):
+                delta = json.loads(line.removeprefix("data: ")).get("delta", "")
+                deltas += delta if isinstance(delta, str) else delta.get("text", "")
+        return {"whole": "".join(part["text"] for part in parts), "streamed": deltas}
 
     async def job(self, body: dict[str, Any], *, stream: bool = True, **params: Any) -> Choice:
         """Send a job as RunPod's clients do."""
@@ -200,3 +214,25 @@ async def test_all_routes_return_the_same_two_choices_for_a_seed(
     assert await requester.stream_as_job(route, call) == choices
     jobs = [await requester.job(body, **sampling, seed=seed) for seed in (11, 12)]
     assert [each.text for each in jobs] == [each.text for each in choices]
+
+
+async def test_text_is_the_same_as_response_and_as_message(requester: Requester) -> None:
+    limit = requester.max_tokens
+    (chat,) = await requester.complete(CHAT, {"messages": TURNS, **GREEDY, "max_tokens": limit})
+    response = {"input": TURNS, **GREEDY, "max_output_tokens": limit}
+    system, user = TURNS
+    message = {
+        "model": "claude",
+        "system": system["content"],
+        "messages": [user],
+        "max_tokens": limit,
+        "temperature": 0,
+    }
+    texts = {
+        "response": await requester.read_texts("/v1/responses", response),
+        "background": await requester.read_texts("/v1/responses", response | {"background": True}),
+        "message": await requester.read_texts("/v1/messages", message),
+    }
+    expected = dict.fromkeys(("whole", "streamed"), chat.text)
+    assert texts["response"] == texts["message"] == expected
+    assert texts["background"]["streamed"] == chat.text
