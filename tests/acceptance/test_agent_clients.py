@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import pytest_asyncio
 
@@ -24,6 +26,7 @@ from tests.integration.emulator.processes import ROOT, EmulatorProcess, run_emul
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 KEY, MODEL = "open-sesame", "little"
+API_KEY_HEADER = {"x-api-key": KEY}
 DEADLINE_S = 120
 CLIENTS_FOLDER = ROOT / "tests" / "clients"
 # The programs of docs/agents.md.
@@ -47,8 +50,11 @@ SCRIPT: dict[str, Any] = {
         {"pieces": ["Good", " day"], "delay_ms": 2},
     ],
     "slots": 4,
-    "context_length": 100_000,
+    # Less than the `max_tokens` that Claude Code sends.
+    "context_length": 32_768,
 }
+# More tokens than the context has.
+LONG_PROMPT = "word " * 40_000
 
 Observations = dict[tuple[str, str], dict[str, Any]]
 
@@ -162,6 +168,7 @@ CODEX = {
     "prompt_cache_key": "01a2207b-78ed-7962-aad1-17e62c17c3e2",
     "client_metadata": {"x-codex-turn-metadata": "{}"},
     "reasoning": {"summary": "auto"},
+    "text": {"verbosity": "low"},
     "parallel_tool_calls": True,
     "tool_choice": "auto",
     "tools": [
@@ -174,6 +181,7 @@ CODEX = {
         },
         {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}},
         {"type": "namespace", "name": "multi_agent_v1", "tools": []},
+        {"type": "tool_search", "execution": "client", "description": "Finds tools."},
         {"type": "web_search"},
     ],
 }
@@ -200,11 +208,17 @@ CLAUDE_CODE = {
 }
 
 
+async def post(
+    server: EmulatorProcess, path: str, body: Any, headers: Mapping[str, str] = API_KEY_HEADER
+) -> httpx2.Response:
+    async with server.client() as client:
+        headers = {**headers, "anthropic-version": "2023-06-01"}
+        return await client.post(path, json=body, headers=headers)
+
+
 async def stream_events(server: EmulatorProcess, path: str, body: Any) -> list[dict[str, Any]]:
     """Return the events of a stream."""
-    async with server.client() as client:
-        headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
-        answer = await client.post(path, json=body, headers=headers)
+    answer = await post(server, path, body)
     assert answer.status_code == 200, answer.text
     return [
         json.loads(line.removeprefix("data: "))
@@ -237,6 +251,7 @@ async def test_turn_of_codex_ends_with_completed_and_its_usage(server: EmulatorP
     assert response["usage"]["output_tokens"] == 2
     assert sorted(response["warnings"]) == [
         "tools of type namespace are not supported and were skipped",
+        "tools of type tool_search are not supported and were skipped",
         "tools of type web_search are not supported and were skipped",
     ]
 
@@ -244,6 +259,9 @@ async def test_turn_of_codex_ends_with_completed_and_its_usage(server: EmulatorP
 async def test_patch_of_codex_is_a_custom_call_with_raw_input(server: EmulatorProcess) -> None:
     items: list[dict[str, Any]] = [message("user", "patch it")]
     events = await stream_events(server, "/v1/responses", CODEX | {"input": items})
+    kinds = [event["type"] for event in events]
+    added = kinds.index("response.output_item.added")
+    assert added < kinds.index("response.custom_tool_call_input.delta")
     (call,) = events[-1]["response"]["output"]
     assert (call["type"], call["name"], call["input"]) == (
         "custom_tool_call",
@@ -259,6 +277,12 @@ async def test_patch_of_codex_is_a_custom_call_with_raw_input(server: EmulatorPr
 async def test_codex_with_empty_tools_is_answered(server: EmulatorProcess) -> None:
     body = CODEX | {"input": [message("user", "hello")], "tools": []}
     assert (await stream_events(server, "/v1/responses", body))[-1]["type"] == "response.completed"
+
+
+async def test_codex_reads_the_code_of_a_prompt_that_is_too_long(server: EmulatorProcess) -> None:
+    answer = await post(server, "/v1/responses", CODEX | {"input": [message("user", LONG_PROMPT)]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 async def test_turn_of_claude_code_has_usage_signature_and_one_end(server: EmulatorProcess) -> None:
@@ -289,3 +313,40 @@ async def test_results_of_claude_codes_tools_are_read(server: EmulatorProcess) -
     )
     texts = [e["delta"].get("text", "") for e in events if e["type"] == "content_block_delta"]
     assert "".join(texts) == "It is sunny."
+
+
+async def test_claude_code_reads_the_length_of_a_prompt_that_is_too_long(
+    server: EmulatorProcess,
+) -> None:
+    # Claude Code shortens the conversation to this limit, and sends it again.
+    body = CLAUDE_CODE | {"messages": [{"role": "user", "content": LONG_PROMPT}]}
+    answer = await post(server, "/v1/messages?beta=true", body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+    assert re.match(r"prompt is too long: \d+ tokens > 32768 maximum", error["message"])
+
+
+@pytest.mark.parametrize("headers", [API_KEY_HEADER, {"Authorization": f"Bearer {KEY}"}])
+@pytest.mark.parametrize("model", ["claude-haiku-4-5-20251001", "claude-opus-4-8[1m]"])
+async def test_names_and_keys_of_claude_code_are_accepted(
+    server: EmulatorProcess, headers: dict[str, str], model: str
+) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    body = CLAUDE_CODE | {"model": model, "messages": messages, "stream": False}
+    answer = await post(server, "/v1/messages?beta=true", body, headers)
+    assert (answer.status_code, answer.json()["model"]) == (200, model)
+
+
+async def test_claude_code_finds_the_server_before_it_sends_a_message(
+    server: EmulatorProcess,
+) -> None:
+    async with server.client() as client:
+        assert (await client.head("/")).status_code == 200
+
+
+async def test_refused_key_of_claude_code_is_named(server: EmulatorProcess) -> None:
+    # Claude Code tells the user of an invalid key if the message has the name of the header.
+    answer = await post(server, "/v1/messages?beta=true", CLAUDE_CODE, {"x-api-key": "wrong"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (401, "authentication_error")
+    assert "x-api-key" in error["message"]
