@@ -48,7 +48,7 @@ COVERS_crashes := kill -9 at every failpoint and at random, resume, disconnects,
 LONG_bare := $(addprefix tests/long/test_,bare_debian.py container.py fresh_clone.py first_answer.py)
 COVERS_bare := a clone on a bare Debian, the container image, the first answer
 LONG_programs := $(filter-out $(LONG_crashes),$(wildcard tests/acceptance/test_*.py)) tests/integration \
-	tests/long/test_documentation.py tests/long/test_fuzz_api.py tests/long/test_rkllm_thousand.py
+	$(addprefix tests/long/test_,agents.py documentation.py fuzz_api.py rkllm_thousand.py)
 COVERS_programs := real clients, real models, all pages of the documentation, the fuzzed API
 LONG_speed := tests/long/test_benchmarks.py tests/long/test_validation_time.py tests/unit tests/property
 COVERS_speed := short benchmarks, time limits of validation, properties with many examples

@@ -71,6 +71,8 @@ class ApiKeyMiddleware:
             scope,
         )
         response.headers["WWW-Authenticate"] = "Bearer"
+        # Without this header, Claude Code sends a request with a wrong key ten times more.
+        response.headers["x-should-retry"] = "false"
         await response(scope, receive, send)
 
     def _is_valid(self, key: bytes | None) -> bool:

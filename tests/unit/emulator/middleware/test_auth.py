@@ -45,6 +45,7 @@ async def test_request_without_a_valid_key_is_401(
     response = await call(ApiKeyMiddleware(inner, ("one", "two")), path, headers=headers)
     assert (response.status, inner.calls) == (401, [])
     assert response.headers["www-authenticate"] == "Bearer"
+    assert response.headers["x-should-retry"] == "false"
     assert response.headers["content-type"] == "application/json"
     assert response.reason.startswith("an API key is needed")
     assert value != "three" or value not in response.body.decode()
