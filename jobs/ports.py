@@ -52,11 +52,13 @@ class JobQueue(Protocol):
         limit: int = 1,
         skip_lost: bool = False,
     ) -> list[Job]:
-        """Lease up to `limit` jobs, the longest-waiting first; return none after `wait_s`.
+        """Lease up to `limit` jobs to a worker, the longest-waiting first, and return them.
 
-        `skip_lost` leaves out jobs that this worker has lost. It is set for a worker that runs
-        other jobs: it may not know that it lost this one, and its messages about the old attempt
-        could not be distinguished from those about the new one.
+        Waits up to `wait_s` for a job, and returns an empty list if none comes.
+
+        With `skip_lost`, jobs that were taken from this worker earlier are left out. Callers set it
+        while the worker runs other jobs: it may still run the lost job too, and its messages about
+        the old attempt would be taken for messages about the new one.
         """
 
     async def extend(self, job_id: str, attempt: int, lease_s: float) -> bool:

@@ -6,19 +6,17 @@ be installed for each test run.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 import sys
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 import pytest_asyncio
 
+from tests.acceptance.client_program import run_program
 from tests.acceptance.page_checks import ALL
 from tests.acceptance.pages import RUN
 from tests.integration.emulator.processes import ROOT, EmulatorProcess, run_emulator
@@ -28,6 +26,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)
 KEY, MODEL = "open-sesame", "little"
 API_KEY_HEADER = {"x-api-key": KEY}
 DEADLINE_S = 120
+ENVIRONMENT = {"AI_SDK_LOG_WARNINGS": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
 CLIENTS_FOLDER = ROOT / "tests" / "clients"
 # The programs of docs/agents.md.
 EXAMPLES = [block for block in ALL if block.page == "docs/agents.md" and block.language in RUN]
@@ -69,36 +68,11 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emul
         yield running
 
 
-async def run_program(command: list[str], folder: Path) -> str:
-    """Return what a program prints."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=folder,
-        env={
-            "PATH": os.environ["PATH"],
-            "AI_SDK_LOG_WARNINGS": "false",
-            "OPENAI_AGENTS_DISABLE_TRACING": "1",
-        },
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, output.decode() + errors.decode()
-    return output.decode()
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def observations(server: EmulatorProcess) -> Observations:
     arguments = {"url": f"http://127.0.0.1:{server.port}", "key": KEY, "model": MODEL}
     command = ["node", "agents.mjs", json.dumps(arguments)]
-    output = await run_program(command, CLIENTS_FOLDER)
+    output = await run_program(command, CLIENTS_FOLDER, ENVIRONMENT, DEADLINE_S)
     seen: Observations = {}
     for line in output.splitlines():
         if line.startswith("{"):
@@ -154,7 +128,7 @@ async def test_example_of_the_page_prints_the_answer(
         has_own = "from agents" in first_line
         python = str(CLIENTS_FOLDER / ".venv" / "bin" / "python") if has_own else sys.executable
         command = [python, "-c", text]
-    assert await run_program(command, CLIENTS_FOLDER) == "Good day\n"
+    assert await run_program(command, CLIENTS_FOLDER, ENVIRONMENT, DEADLINE_S) == "Good day\n"
 
 
 # -- what agents themselves send ------------------------------------------------------------------

@@ -5,15 +5,14 @@ The program in tests/clients prints what it observes.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from tests.acceptance.client_program import run_program
 from tests.integration.emulator.processes import ROOT, run_emulator
 
 # Importing the client takes seconds, and more on a busy machine.
@@ -55,29 +54,14 @@ REFUSED: dict[str, dict[str, Any]] = {
 Observations = dict[str, list[dict[str, Any]]]
 
 
-async def run_program(base_url: str) -> Observations:
+async def observe(base_url: str) -> Observations:
     """Run the program and return its observations by scenario."""
     assert PYTHON.exists(), "`make test` installs requirements/clients.txt"
     arguments = {"base_url": base_url, "key": KEY, "model": MODEL, "refused": REFUSED}
-    process = await asyncio.create_subprocess_exec(
-        str(PYTHON),
-        *("-m", "tests.clients.anthropic_messages", json.dumps(arguments)),
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "PYTHONUTF8": "1"},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, output.decode() + errors.decode()
+    command = [str(PYTHON), "-m", "tests.clients.anthropic_messages", json.dumps(arguments)]
+    output = await run_program(command, ROOT, {"PYTHONUTF8": "1"}, DEADLINE_S)
     observations: Observations = {}
-    for line in output.decode().split("\n"):
+    for line in output.split("\n"):
         if line:
             observation = json.loads(line)
             observations.setdefault(observation.pop("scenario"), []).append(observation)
@@ -96,7 +80,7 @@ async def observations(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     }
     async with run_emulator(settings, "--port", "0") as server:
         await server.wait_until_listening()
-        yield await run_program(f"http://127.0.0.1:{server.port}")
+        yield await observe(f"http://127.0.0.1:{server.port}")
 
 
 def read_both(observations: Observations, scenario: str) -> dict[str, Any]:

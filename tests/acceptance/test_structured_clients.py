@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.acceptance.client_program import run_program
 from tests.clients.structured_output import Arguments, Plan
 from tests.integration.emulator.processes import ROOT, run_emulator
 
@@ -120,28 +120,10 @@ class ClientRunner:
         return await self._tasks[client]
 
     async def _run_program(self, client: str) -> Reports:
-        process = await asyncio.create_subprocess_exec(
-            *PROGRAMS[client],
-            self._argument,
-            cwd=ROOT,
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONUTF8": "1",
-                "OPENAI_AGENTS_DISABLE_TRACING": "1",
-            },
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                output, errors = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode == 0, output.decode() + errors.decode()
-        reports = map(json.loads, output.decode().splitlines())
+        command = [*PROGRAMS[client], self._argument]
+        environment = {"PYTHONUTF8": "1", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+        output = await run_program(command, ROOT, environment, DEADLINE_S)
+        reports = map(json.loads, output.splitlines())
         return {report.pop("case"): report for report in reports}
 
 

@@ -5,9 +5,7 @@ They answer, run a command, edit a file, send a key, and shorten a conversation 
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.acceptance.client_program import run_program
 from tests.acceptance.page_checks import ALL
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 
@@ -90,24 +89,8 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emul
 async def run(
     command: list[str], folder: Path, environment: Mapping[str, str], limit_s: float
 ) -> str:
-    """Return what a program prints."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), **environment},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(limit_s):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, output.decode() + errors.decode()
-    return output.decode()
+    """Return what a program prints whose home is the folder."""
+    return await run_program(command, folder, {"HOME": str(folder), **environment}, limit_s)
 
 
 def find_claude(modules: Path) -> Path:

@@ -39,10 +39,11 @@ _IGNORED = ("max_tool_calls", "top_logprobs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseRequest:
-    """A response that a client asks for.
+    """A client's request for a response.
 
-    `chat_body` is the body of the chat that answers it. `items` are the input items of this request
-    alone; those of earlier responses are in the chat. `body` is what the client sent.
+    `body` is what the client sent, and `chat_body` the same as a request for a chat completion,
+    which the server then answers. `items` are the input items of this request only; `chat_body`
+    also has those of the earlier responses that it continues.
     """
 
     body: Mapping[str, Any]
@@ -176,7 +177,7 @@ def _read_text_format(text: Any) -> dict[str, Any]:
     if text_format is None or text_format.get("type") == "text":
         return {}
     if text_format.get("type") == "json_schema":
-        # A response has the members beside the type, a chat in an object of their own.
+        # A chat completion has `name`, `schema` and `strict` in an object, `json_schema`.
         members = {name: value for name, value in text_format.items() if name != "type"}
         return {"response_format": {"type": "json_schema", "json_schema": members}}
     return {"response_format": dict(text_format)}

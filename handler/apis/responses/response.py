@@ -1,4 +1,4 @@
-"""The response object: what a client asked for, its status, output and usage."""
+"""Encode the response object: the request's parameters, the status, the output and the usage."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def incomplete_reason(answer: CompletedAnswer) -> str | None:
 
 
 def encode_usage(answer: CompletedAnswer) -> dict[str, Any]:
-    """Return the tokens of an answer; those of its reasoning are not counted apart."""
+    """Return the token counts of an answer. `reasoning_tokens` is always 0."""
     usage = answer.finish.usage
     return {
         "input_tokens": usage.prompt_tokens,

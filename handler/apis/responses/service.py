@@ -47,9 +47,10 @@ CHAT_ROUTE = "/v1/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class ResponseCall:
-    """A response that can be run: what the client asked for, and the chat that answers it.
+    """A request for a response that was read, and the chat completion that will answer it.
 
-    `created` is when a background response was created, in seconds since the epoch.
+    `created` is the time, in seconds since the epoch, at which a background response was created;
+    None for other responses.
     """
 
     id: str

@@ -44,9 +44,9 @@ class ResponseSource(Protocol):
 
 
 class ResponseStore:
-    """Responses in memory, the least recently stored of which are removed for new ones.
+    """Keeps responses in memory. If there are too many, the oldest are removed.
 
-    `others` are asked for the responses that are not in memory. Owned by the event loop.
+    A response that is not in memory is looked up in `others`. Owned by the event loop.
     """
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
