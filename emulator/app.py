@@ -84,6 +84,7 @@ def _engine_routes(components: Components) -> list[BaseRoute]:
         *engine_components.openai_routes.routes(),
         *engine_components.responses_routes.routes(),
         *engine_components.messages_routes.routes(),
+        *engine_components.ollama_routes.routes(),
         *engine_components.batches.routes(),
     ]
 

@@ -14,6 +14,8 @@ from handler.errors import ErrorInfo
 
 # Where Anthropic's Messages API begins.
 MESSAGES_PATH = "/v1/messages"
+# The first segment of Ollama's paths.
+_OLLAMA_SEGMENT = "api"
 # Operations of RunPod's job API without an endpoint in the path.
 _SHORT_FORMS = frozenset(
     {
@@ -30,7 +32,7 @@ class ErrorFormat(Enum):
     OPENAI = "openai"
     # The same with a name for the code: the `oracle` dialect, whose routes have no prefix.
     NAMED = "named"
-    # RunPod's job API: `{"error": "sentence"}`.
+    # RunPod's job API, and Ollama's API: `{"error": "sentence"}`.
     RUNPOD = "runpod"
     # RunPod's REST API v2.
     PROBLEM = "application/problem+json"
@@ -45,6 +47,8 @@ def find_error_format(scope: Scope) -> ErrorFormat:
         return ErrorFormat.NAMED
     if path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/"):
         return ErrorFormat.MESSAGES
+    if path.split("/", 2)[1] == _OLLAMA_SEGMENT:
+        return ErrorFormat.RUNPOD
     target = classify(scope)
     if target.group is RouteGroup.WORKER:
         return ErrorFormat.RUNPOD

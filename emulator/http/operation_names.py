@@ -10,6 +10,8 @@ OTHER = "other"
 _OPENAI = (
     *("chat", "completions", "embeddings", "models", "files", "batches"),
     *("messages", "responses", "tokenize", "detokenize", "system"),
+    # Ollama's.
+    *("generate", "embed", "tags", "ps", "show", "version"),
 )
 _OTHERS = (
     *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry", "purge-queue"),

@@ -25,8 +25,8 @@ JOB_CREATING_OPS = frozenset({"run", "runsync", "retry"})
 BATCH_CANCEL = "batch-cancel"
 # The paths of RunPod's REST API v2 begin with /v2/serverless/{endpoint}/workers.
 REST_V2, WORKER_LIST = "serverless", "workers"
-# First path segments of the OpenAI routes with a prefix.
-_OPENAI = frozenset({"openai", "v1", "v3", "tokenize", "detokenize"})
+# First path segments of the OpenAI routes with a prefix, and of Ollama's API.
+_OPENAI = frozenset({"openai", "v1", "v3", "api", "tokenize", "detokenize"})
 # First path segments of the `oracle` dialect, whose routes have no prefix.
 ORACLE_SEGMENTS = frozenset({"chat", "completions", "embeddings", "models", "system"})
 

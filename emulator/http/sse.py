@@ -1,4 +1,4 @@
-"""Server-sent events as a response that owns the generation that produces them."""
+"""A stream of events or lines as a response that owns the generation that produces them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from starlette.types import Receive, Scope, Send
 from emulator.http.disconnect import abort_connection, wait_disconnected
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, is_cancelled_by_shutdown
 
+_EVENT_STREAM = "text/event-stream; charset=utf-8"
 HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"content-type", _EVENT_STREAM.encode()),
     (b"cache-control", b"no-cache"),
     # Proxies that buffer (nginx does by default) would hold the events back.
     (b"x-accel-buffering", b"no"),
@@ -41,7 +42,7 @@ class SSEResponse:
     If the task is cancelled because the server shuts down, `closing_event` is sent last: some
     clients take a stream that just stops for a complete response. After each `keep_alive_s` without
     an event, a comment is sent so that proxies keep the connection open; None if the events
-    themselves include such comments.
+    themselves include such comments, or if `content_type` is another format, which has none.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class SSEResponse:
         abort: Callable[[], None],
         closing_event: bytes = CLOSING_EVENT,
         keep_alive_s: float | None = None,
+        content_type: str = _EVENT_STREAM,
     ) -> None:
         self._events = events
         self._abort = abort
@@ -61,6 +63,7 @@ class SSEResponse:
         self._sent_at = 0.0
         # Middleware may add headers before the response is sent, as to Starlette's responses.
         self.headers = MutableHeaders(raw=list(HEADERS))
+        self.headers["content-type"] = content_type
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""

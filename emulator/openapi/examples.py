@@ -7,7 +7,10 @@ from typing import Any
 
 # Bodies that name the served model as well.
 SCHEMAS_WITH_MODEL = frozenset(
-    {"Completion", "Chat", "NewResponse", "Embeddings", "NewMessage", "MessagePrompt"}
+    {
+        *("Completion", "Chat", "NewResponse", "Embeddings", "NewMessage", "MessagePrompt"),
+        *("OllamaChat", "OllamaPrompt", "OllamaTexts", "OllamaText", "OllamaModelName"),
+    }
 )
 
 # By the name of the body's schema.
@@ -44,6 +47,19 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "MessagePrompt": {
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
     },
+    "OllamaChat": {
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "stream": False,
+        "options": {"temperature": 0, "num_predict": 32},
+    },
+    "OllamaPrompt": {
+        "prompt": "What is the capital of France?",
+        "stream": False,
+        "options": {"temperature": 0, "num_predict": 32},
+    },
+    "OllamaTexts": {"input": ["The capital of France is", "Paris"]},
+    "OllamaText": {"prompt": "The capital of France is"},
+    "OllamaModelName": {},
     "Embeddings": {"input": ["The capital of France is", "Paris"]},
     "NewFile": {
         "purpose": "batch",

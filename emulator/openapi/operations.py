@@ -63,6 +63,7 @@ _BATCH = _query(
     default=1,
 )
 _JOBS, _OPENAI, _RESPONSES, _MESSAGES = "Jobs", "OpenAI", "Responses", "Messages"
+_OLLAMA = "Ollama"
 _BATCHES, _ALIASES = "Batches", "Aliases"
 _SERVER, _ENDPOINTS, _CONSOLE, _WORKERS = "Server", "Endpoints", "Console", "Workers"
 # In the order in which a reader meets them.
@@ -72,6 +73,7 @@ TAGS = {
     _RESPONSES: "OpenAI's Responses API, which agents use.",
     _MESSAGES: "Anthropic's Messages API. Its clients, such as Claude Code, work with the server's "
     "address as base URL.",
+    _OLLAMA: "Ollama's API. Its clients work with the server's address as their host.",
     _BATCHES: "OpenAI's batch API: upload a file of requests, have it answered, download the "
     "answers.",
     _SERVER: "State and metrics of the server.",
@@ -95,6 +97,7 @@ _PAGE_QUERY = (
     _query("order", "The order of the creation times.", enum=["asc", "desc"], default="desc"),
 )
 _POSTED = (JSON, "application/x-www-form-urlencoded")
+_LINES = "Unless `stream` is false, the answer is a stream of such objects, one a line."
 _STREAMING = "With `stream: true` the answer is a stream of server-sent events."
 
 
@@ -321,6 +324,32 @@ OPERATIONS = {
     ),
     "/v1/messages/count_tokens": _openai(
         "Count the tokens of a message's prompt", "MessageTokens", "MessagePrompt", tag=_MESSAGES
+    ),
+    "/api/chat": _openai(
+        "Answer a chat",
+        "OllamaChatAnswer",
+        "OllamaChat",
+        tag=_OLLAMA,
+        description=_LINES,
+    ),
+    "/api/generate": _openai(
+        "Answer a prompt", "OllamaAnswer", "OllamaPrompt", tag=_OLLAMA, description=_LINES
+    ),
+    "/api/embed": _openai("Embed texts", "OllamaVectors", "OllamaTexts", tag=_OLLAMA),
+    "/api/embeddings": _openai(
+        "Embed one text, in the older form", "OllamaVector", "OllamaText", tag=_OLLAMA
+    ),
+    "/api/show": Operation(
+        summary="Get the details of a model",
+        tag=_OLLAMA,
+        response="OllamaModel",
+        body="OllamaModelName",
+        errors=(*_BODY_ERRORS, *_NOT_FOUND),
+    ),
+    "/api/tags": Operation(summary="List the models", tag=_OLLAMA, response="OllamaModels"),
+    "/api/ps": Operation(summary="List the loaded models", tag=_OLLAMA, response="OllamaModels"),
+    "/api/version": Operation(
+        summary="Get the version of the API", tag=_OLLAMA, response="OllamaVersion"
     ),
     "/system/status": Operation(
         summary="Get the state of the models",

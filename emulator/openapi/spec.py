@@ -25,6 +25,7 @@ from emulator.openapi.schemas.console import console_schemas
 from emulator.openapi.schemas.faults import fault_schemas
 from emulator.openapi.schemas.jobs import job_schemas
 from emulator.openapi.schemas.messages import messages_schemas
+from emulator.openapi.schemas.ollama import ollama_schemas
 from emulator.openapi.schemas.openai import openai_schemas
 from emulator.openapi.schemas.responses import response_schemas
 from emulator.settings.emulator_settings import EmulatorSettings
@@ -110,6 +111,7 @@ def build_description(routes: Iterable[BaseRoute], settings: EmulatorSettings) -
             | openai_schemas(settings.served_models, settings.served_adapters)
             | response_schemas(settings.served_models)
             | messages_schemas()
+            | ollama_schemas()
             | batch_schemas()
             | console_schemas()
             | (fault_schemas() if settings.faults_per_request else {})

@@ -10,6 +10,7 @@ from functools import partial
 
 from common.setting_error import SettingError
 from emulator.apis.messages.routes import MessagesRoutes
+from emulator.apis.ollama.routes import OllamaRoutes
 from emulator.apis.openai.chat_rate_limit import ChatRateLimiter
 from emulator.apis.openai.routes import OpenAIRoutes
 from emulator.apis.openai.system_status import RequestStatistics, SystemStatus
@@ -29,6 +30,8 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tracing.setup import Tracing
 from engine import AnyEngine, Engine, engines_by_model
 from engine.errors import EngineError
+from handler.apis.ollama.models import ModelDescriptions
+from handler.apis.ollama.service import OllamaService
 from handler.composition import (
     Services,
     ValidationSetup,
@@ -56,6 +59,7 @@ class EngineComponents:
     openai_routes: OpenAIRoutes
     responses_routes: ResponsesRoutes
     messages_routes: MessagesRoutes
+    ollama_routes: OllamaRoutes
     _load_task: asyncio.Task[None] | None = None
 
     def spawn(self) -> None:
@@ -175,6 +179,15 @@ def build_engine_components(
         ),
         messages_routes=MessagesRoutes(
             services.calls.messages, max_body_bytes, settings.stream_interval_ms / 1000
+        ),
+        ollama_routes=OllamaRoutes(
+            OllamaService(
+                services.openai,
+                services.models,
+                ModelDescriptions(services.models, settings.model_files),
+            ),
+            max_body_bytes,
+            settings.stream_interval_ms / 1000,
         ),
     )
 

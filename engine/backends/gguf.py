@@ -26,11 +26,15 @@ class GgufHeader:
 
     `context_length` is the context in tokens that the model was trained for. `pooling` is
     llama.cpp's number for how the model combines the vectors of its tokens into one embedding; it
-    is 0 for a model that was not trained for embeddings.
+    is 0 for a model that was not trained for embeddings. `file_type` is llama.cpp's number for the
+    quantization, -1 if it is unknown; texts that are unknown are empty.
     """
 
     context_length: int = _DEFAULT_CONTEXT_TOKENS
     pooling: int = 0
+    architecture: str = ""
+    size_label: str = ""
+    file_type: int = -1
 
 
 def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
@@ -82,12 +86,15 @@ def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
 
     _version, _tensors, pairs = read_scalar("I"), read_scalar("Q"), read_scalar("Q")
     properties: dict[str, int] = {}
+    general: dict[bytes, Any] = {}
     for _ in range(pairs):
         key = read_value(_STRING)
         if key.startswith(b"tokenizer.") and "context_length" in properties:
             # The model's properties come before the vocabulary, which is long.
             break
         value = read_value(read_scalar("I"))
+        if key.startswith(b"general."):
+            general[key] = value
         for name, minimum in (("context_length", 1), ("pooling_type", 0)):
             if key.endswith(f".{name}".encode()):
                 if not isinstance(value, int) or value < minimum:
@@ -96,7 +103,14 @@ def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
     return GgufHeader(
         properties.get("context_length", _DEFAULT_CONTEXT_TOKENS),
         properties.get("pooling_type", 0),
+        _decode(general.get(b"general.architecture")),
+        _decode(general.get(b"general.size_label")),
+        file_type if isinstance(file_type := general.get(b"general.file_type"), int) else -1,
     )
+
+
+def _decode(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
 def has_chat_template(path: Path) -> bool:

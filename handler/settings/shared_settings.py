@@ -275,6 +275,15 @@ class Settings(RkllmSettings):
         return (*names, *self.served_adapters)
 
     @property
+    def model_files(self) -> Mapping[str, Path]:
+        """The file of each model, by the model's name; none for a scripted engine without one."""
+        if self.models:
+            return {each.served_name: each.path for each in self.models}
+        if self.model_path is not None:
+            return {self.served_model: self.model_path}
+        return {} if self.backend == "scripted" else {self.served_model: DEFAULT_MODEL_PATH}
+
+    @property
     def aliases(self) -> Mapping[str, Sequence[str]]:
         """The further names of each model that has some, by the name in answers."""
         settings = [each.name for each in self.models] or [self.model_name]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from handler.apis.field_names import rename_field
 from handler.errors import InvalidRequest
 
 # The fields of chat completions whose names differ.
@@ -20,8 +21,6 @@ _NAMES: Mapping[str, str] = {
     "stop": "stop_sequences",
 }
 _ITEM = re.compile(r"(messages|tools)\[(\d+)\](.*)")
-# An error's message begins with the path of its field.
-_FIRST_PATH = re.compile(r"[\w.\[\]]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +36,7 @@ class FieldNames:
 
     def rename(self, error: InvalidRequest) -> InvalidRequest:
         """Return an error about the translated body as one about the client's body."""
-        message = _FIRST_PATH.sub(lambda path: self._rename(path[0]), error.message, count=1)
-        param = None if error.param is None else self._rename(error.param)
-        return InvalidRequest(message, param, error.details)
+        return rename_field(error, self._rename)
 
     def _rename(self, path: str) -> str:
         if (item := _ITEM.fullmatch(path)) is None:

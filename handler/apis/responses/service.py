@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import orjson
 
 from engine import Priority, Slot
-from engine.errors import PromptTooLong, RequestRejected
+from engine.errors import RequestRejected
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.events import DONE
 from handler.apis.openai.reply_stream import stream_reply
@@ -33,7 +33,7 @@ from handler.apis.responses.response import (
     new_response_id,
 )
 from handler.apis.responses.store import ResponseSource, ResponseStore
-from handler.apis.responses.truncation import drop_oldest_turns
+from handler.apis.truncation import CHAT_ROUTE, run_truncated
 from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import HandlerError, InvalidRequest, error_info
 from handler.generation.active_generation import ActiveGeneration
@@ -41,8 +41,6 @@ from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 T = TypeVar("T")
-
-CHAT_ROUTE = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,34 +140,9 @@ class ResponsesService:
         slot: Slot | None,
     ) -> T:
         """Run the chat; with `truncation: auto` without the oldest turns if it is too long."""
-        chat, messages = call.chat, call.request.chat_body["messages"]
-        while True:
-            try:
-                return await run(chat, slot)
-            except PromptTooLong as error:
-                tokens = error.details.get("prompt_tokens")
-                limit = error.details.get("context_length")
-                if call.request.truncation != "auto":
-                    raise
-                if not isinstance(tokens, int) or not isinstance(limit, int):
-                    raise
-                kept = drop_oldest_turns(messages, tokens, limit)
-                if len(kept) == len(messages):
-                    raise
-                messages = kept
-            body = {**call.request.chat_body, "messages": messages}
-            chat = await self._openai.parse_call_async(
-                CHAT_ROUTE, body, priority=call.chat.priority
-            )
-            chat.timeout_s = call.chat.timeout_s
-            count = len(call.request.chat_body["messages"]) - len(messages)
-            chat.add_warnings(
-                *call.chat.request.warnings,
-                f"truncation: the {count} oldest messages were left out, because the prompt was "
-                "longer than the context",
-            )
-            # The first attempt may have used it up.
-            slot = None
+        if call.request.truncation != "auto":
+            return await run(call.chat, slot)
+        return await run_truncated(self._openai, call.chat, call.request.chat_body, run, slot)
 
     async def stream_events(
         self,

@@ -33,6 +33,7 @@ BUSY = ErrorInfo("the model loads", ErrorMapping(503, "service_unavailable_error
         ("/", ErrorFormat.OPENAI),
         ("/chat/completions", ErrorFormat.NAMED),
         ("/system/status", ErrorFormat.NAMED),
+        ("/api/chat", ErrorFormat.RUNPOD),
         ("/v1/messages", ErrorFormat.MESSAGES),
         ("/v1/messages/count_tokens", ErrorFormat.MESSAGES),
         ("/v1/messages2", ErrorFormat.OPENAI),

@@ -26,6 +26,8 @@ from emulator.openapi.operations import OPERATIONS
         ("/v1/batches/batch_1/cancel", "batches"),
         ("/v1/messages", "messages"),
         ("/v1/messages/count_tokens", "messages"),
+        ("/api/chat", "chat"),
+        ("/api/ps", "ps"),
         ("/system/status", "system"),
         ("/metrics", "metrics"),
         ("/health", "health"),

@@ -1,0 +1,168 @@
+"""Translate bodies of Ollama's API into bodies of OpenAI's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.value_description import describe_value
+from handler.apis.field_names import rename_field
+from handler.apis.ollama.conversation import continues_last, image_parts, translate_messages
+from handler.apis.ollama.keep_alive import read_keep_alive
+from handler.apis.ollama.options import PARAMETERS, translate_options
+from handler.errors import InvalidRequest
+from handler.input.request import read_flag
+from handler.input.unknown_keys import KnownKeys
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+_EFFORTS = ("low", "medium", "high", "max")
+_SHARED_KEYS = ("format", "keep_alive", "model", "options", "stream", "think", "truncate")
+_UNSUPPORTED = "is not supported and was ignored"
+_CHAT_KEYS = KnownKeys(
+    "",
+    (*_SHARED_KEYS, "messages", "tools"),
+    notes=dict.fromkeys(("logprobs", "shift", "top_logprobs"), _UNSUPPORTED),
+)
+_GENERATE_KEYS = KnownKeys(
+    "",
+    (*_SHARED_KEYS, "images", "prompt", "raw", "suffix", "system"),
+    notes=dict.fromkeys(("context", "logprobs", "shift", "template", "top_logprobs"), _UNSUPPORTED),
+)
+# The client's names of the parameters in errors.
+_NAMES: Mapping[str, str] = {
+    **{ours: f"options.{name}" for name, ours in PARAMETERS.items()},
+    "continue_final_message": "messages",
+    "enable_thinking": "think",
+    "reasoning_effort": "think",
+    "response_format": "format",
+    "response_format.json_schema": "format",
+    "response_format.json_schema.schema": "format",
+    "validation.json_schema": "format",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedRequest:
+    """A body for a route of OpenAI's API; `body` is None if the request only loads the model.
+
+    `names` are the client's names for messages of the body. `keep_alive_s` is how long the model
+    stays loaded afterwards; None for the server's own time. `truncates` is whether the oldest
+    messages are left out if they do not fit.
+    """
+
+    route: str
+    body: Mapping[str, Any] | None
+    keep_alive_s: float | None = None
+    truncates: bool = True
+    warnings: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def rename(self, error: InvalidRequest) -> InvalidRequest:
+        """Return an error about the body as one about the client's body."""
+        return rename_field(error, self._rename)
+
+    def _rename(self, path: str) -> str:
+        message = path.partition(".")[0]
+        return self.names.get(message) or _NAMES.get(path, path)
+
+
+def translate_chat(body: Mapping[str, Any]) -> TranslatedRequest:
+    """Translate a body of `/api/chat`; `model` is left to the caller. Raises InvalidRequest."""
+    shared, warnings = _translate_shared(body)
+    messages = translate_messages(body.get("messages"))
+    if body.get("tools"):
+        shared["tools"] = body["tools"]
+    if continues_last(messages):
+        shared["continue_final_message"] = True
+    return TranslatedRequest(
+        CHAT,
+        {**shared, "messages": messages} if messages else None,
+        read_keep_alive(body.get("keep_alive")),
+        read_flag(body, "truncate", default=True),
+        (*_CHAT_KEYS.warnings(body), *warnings),
+    )
+
+
+def translate_generate(body: Mapping[str, Any]) -> TranslatedRequest:
+    """Translate a body of `/api/generate`; `model` is left to the caller.
+
+    The prompt is a turn of a chat, unless it is `raw` or has a `suffix`. Raises InvalidRequest.
+    """
+    shared, warnings = _translate_shared(body)
+    prompt, system = _read_text(body, "prompt"), _read_text(body, "system")
+    suffix, images = _read_text(body, "suffix"), body.get("images")
+    keep_alive_s = read_keep_alive(body.get("keep_alive"))
+    truncates = read_flag(body, "truncate", default=True)
+    raw = read_flag(body, "raw", default=False)
+    warnings = (*_GENERATE_KEYS.warnings(body), *warnings)
+    if not prompt and not images:
+        return TranslatedRequest(CHAT, None, keep_alive_s, truncates, warnings)
+    if raw or suffix:
+        if images:
+            raise InvalidRequest("images need a chat, and raw and suffix are not one", "images")
+        for name in ("enable_thinking", "reasoning_effort", "chat_template_kwargs"):
+            shared.pop(name, None)
+        completion = {**shared, "prompt": prompt, **({"suffix": suffix} if suffix else {})}
+        return TranslatedRequest(COMPLETION, completion, keep_alive_s, truncates, warnings)
+    content: Any = prompt
+    if images:
+        content = [*image_parts(images, "images"), {"type": "text", "text": prompt}]
+    messages = [{"role": "user", "content": content}]
+    names = {"messages[0]": "prompt", "messages": "prompt"}
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+        names = {"messages[0]": "system", "messages[1]": "prompt", "messages": "prompt"}
+    chat = {**shared, "messages": messages}
+    return TranslatedRequest(CHAT, chat, keep_alive_s, truncates, warnings, names)
+
+
+def read_streaming(body: Mapping[str, Any]) -> bool:
+    """Return whether the answer is streamed, which is the default. Raises InvalidRequest."""
+    return read_flag(body, "stream", default=True)
+
+
+def _translate_shared(body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the fields that chats and completions share, and warnings."""
+    parameters, warnings = translate_options(body.get("options"))
+    fields = {**parameters, "stream": read_streaming(body)}
+    return fields | _translate_think(body.get("think")) | _translate_format(body), warnings
+
+
+def _translate_think(think: Any) -> dict[str, Any]:
+    """Return the fields that turn the model's reasoning on or off, or set its effort."""
+    if think is None or think == "":
+        return {}
+    if isinstance(think, bool):
+        # Templates of DeepSeek and Granite read `thinking`, most others `enable_thinking`.
+        return {"enable_thinking": think, "chat_template_kwargs": {"thinking": think}}
+    if think not in _EFFORTS:
+        raise InvalidRequest(
+            f"think must be true, false or one of {', '.join(_EFFORTS)}, "
+            f"got {describe_value(think)}",
+            "think",
+        )
+    return {"reasoning_effort": "xhigh" if think == "max" else think}
+
+
+def _translate_format(body: Mapping[str, Any]) -> dict[str, Any]:
+    form = body.get("format")
+    if form is None or form == "":
+        return {}
+    if form == "json":
+        return {"response_format": {"type": "json_object"}}
+    if isinstance(form, Mapping):
+        schema = {"name": "answer", "schema": form}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    raise InvalidRequest(
+        f'format must be "json" or a JSON Schema, got {describe_value(form)}', "format"
+    )
+
+
+def _read_text(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string, got {describe_value(value)}", name)
+    return value

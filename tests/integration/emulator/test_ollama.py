@@ -1,0 +1,220 @@
+"""Ollama's API over HTTP, with the scripted engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import RawConnection
+
+USER = [{"role": "user", "content": "hi there"}]
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds two numbers.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    },
+}
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+TIMES = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+
+
+def parse_lines(body: bytes) -> list[dict[str, Any]]:
+    """Return the lines of a stream; each must be complete JSON."""
+    assert body.endswith(b"\n")
+    return [json.loads(line) for line in body.splitlines()]
+
+
+def drop_times(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer without times, which must be whole numbers."""
+    assert all(type(answer[name]) is int and answer[name] >= 0 for name in TIMES)
+    assert answer["created_at"].endswith("Z")
+    return {name: each for name, each in answer.items() if name not in {*TIMES, "created_at"}}
+
+
+async def test_whole_chat(serve: Serve, script: ScriptFactory) -> None:
+    path = script({"when": "^user: hi there\nassistant:$", "pieces": ["he", "y"]})
+    server = await serve(path, model_name="scripted")
+    body = {"model": "scripted:latest", "messages": USER, "stream": False}
+    async with server.client() as client:
+        response = await client.post("/api/chat", json=body)
+    assert response.status_code == 200, response.text
+    assert drop_times(response.json()) == {
+        "model": "scripted:latest",
+        "message": {"role": "assistant", "content": "hey"},
+        "done": True,
+        "done_reason": "stop",
+        "prompt_eval_count": 4,
+        "eval_count": 2,
+    }
+
+
+async def test_chat_streams_lines_by_default(serve: Serve, script: ScriptFactory) -> None:
+    path = script({"pieces": ["<think>", "hm", "</think>", "he", "y"]})
+    server = await serve(path, model_name="scripted")
+    async with server.client() as client:
+        response = await client.post("/api/chat", json={"model": "scripted", "messages": USER})
+    assert response.headers["content-type"] == "application/x-ndjson"
+    lines = parse_lines(response.content)
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    messages = [line["message"] for line in lines]
+    assert "".join(each["content"] for each in messages) == "hey"
+    assert "".join(each.get("thinking", "") for each in messages) == "hm"
+    assert lines[-1]["done_reason"] == "stop"
+
+
+async def test_generate_has_response_and_thinking(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": ["<think>", "hm", "</think>", "he", "y"]}))
+    body = {"prompt": "hi", "system": "Be brief.", "options": {"num_predict": 4}}
+    async with server.client() as client:
+        whole = (await client.post("/api/generate", json={**body, "stream": False})).json()
+        lines = parse_lines((await client.post("/api/generate", json=body)).content)
+    assert (whole["response"], whole["thinking"], whole["done_reason"]) == ("he", "hm", "length")
+    assert "".join(line["response"] for line in lines) == "he"
+    assert "".join(line.get("thinking", "") for line in lines) == "hm"
+    assert drop_times(lines[-1])["eval_count"] == drop_times(whole)["eval_count"] == 4
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_calls_are_sent_in_one_piece(
+    serve: Serve, script: ScriptFactory, stream: bool
+) -> None:
+    pieces = ["Let me ", *[CALL[at : at + 5] for at in range(0, len(CALL), 5)], CALL]
+    server = await serve(script({"pieces": pieces}))
+    body = {"messages": USER, "tools": [TOOL], "stream": stream}
+    async with server.client() as client:
+        response = await client.post("/api/chat", json=body)
+    lines = parse_lines(response.content + (b"" if stream else b"\n"))
+    calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
+    assert [call["function"] for call in calls] == [
+        {"index": index, "name": "add", "arguments": {"a": 1}} for index in range(2)
+    ]
+    assert "".join(line["message"]["content"] for line in lines) == "Let me"
+    assert lines[-1]["done_reason"] == "stop"
+
+
+async def test_call_that_a_limit_has_cut_has_no_arguments(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script({"pieces": [CALL[at : at + 5] for at in range(0, len(CALL), 5)]}))
+    body = {
+        "messages": USER,
+        "tools": [TOOL],
+        "stream": False,
+        "options": {"num_predict": len(CALL) // 5 - 3},
+    }
+    async with server.client() as client:
+        answer = (await client.post("/api/chat", json=body)).json()
+    assert answer["done_reason"] == "length"
+    assert [call["function"]["arguments"] for call in answer["message"]["tool_calls"]] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"messages": USER, "model": "x"}, 404, 'the model "x" does not exist'),
+        ({"messages": USER, "model": 1}, 400, "model must be"),
+        ({"messages": USER, "options": {"temperature": 9}}, 400, "options.temperature must be"),
+        ({"messages": USER, "options": {"num_predict": "many"}}, 400, "options.num_predict"),
+        ({"messages": USER, "format": {"type": 1}}, 400, "format"),
+        ({"messages": [{"role": "narrator", "content": ""}]}, 400, "messages[0].role must be"),
+        ({"messages": USER, "tools": [{}]}, 400, "tools[0]"),
+        ({"messages": "hi"}, 400, "messages must be"),
+        ([], 400, "must be"),
+    ],
+)
+async def test_wrong_request_gets_one_sentence(
+    serve: Serve, script: ScriptFactory, body: Any, status: int, said: str
+) -> None:
+    server = await serve(script({"pieces": ["x"]}))
+    async with server.client() as client:
+        response = await client.post("/api/chat", json=body)
+        good = await client.post("/api/chat", json={"messages": USER, "stream": False})
+    assert response.status_code == status, response.text
+    assert said in response.json()["error"]
+    assert good.status_code == 200
+
+
+async def test_oldest_turns_are_left_out_unless_truncate_is_false(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script({"pieces": ["ok"]}, context_length=64))
+    messages = [
+        *({"role": "user", "content": "word " * 40}, {"role": "assistant", "content": "yes"}) * 3,
+        {"role": "user", "content": "and now?"},
+    ]
+    body = {"messages": messages, "stream": False}
+    async with server.client() as client:
+        answer = (await client.post("/api/chat", json=body)).json()
+        refused = await client.post("/api/chat", json={**body, "truncate": False})
+    assert answer["message"]["content"] == "ok"
+    assert any("oldest messages were left out" in each for each in answer["warnings"])
+    assert refused.status_code == 400
+
+
+async def test_request_without_a_prompt_loads_the_model(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    server = await serve(script({"pieces": ["x"]}), model_name="scripted")
+    async with server.client() as client:
+        chat = (await client.post("/api/chat", json={"model": "scripted", "messages": []})).json()
+        generate = (await client.post("/api/generate", json={"model": "scripted"})).json()
+    assert (chat["done"], chat["done_reason"], chat["message"]["content"]) == (True, "load", "")
+    assert (generate["done"], generate["done_reason"], generate["response"]) == (True, "load", "")
+
+
+async def test_models_are_described(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": ["x"]}), model_name="small,other:7b")
+    async with server.client() as client:
+        await client.post("/api/chat", json={})
+        tags = (await client.get("/api/tags")).json()["models"]
+        running = (await client.get("/api/ps")).json()["models"]
+        shown = (await client.post("/api/show", json={"model": "small:latest"})).json()
+        unknown = await client.post("/api/show", json={"name": "x"})
+        version = (await client.get("/api/version")).json()
+    assert [each["model"] for each in tags] == ["small:latest", "other:7b"]
+    assert all(len(each["digest"]) == 64 for each in tags)
+    assert [each["model"] for each in running] == ["small:latest"]
+    assert running[0]["expires_at"] > running[0]["modified_at"]
+    assert shown["capabilities"][:2] == ["completion", "tools"]
+    assert unknown.status_code == 404
+    assert tuple(map(int, version["version"].split("."))) >= (0, 6, 4)
+
+
+async def test_texts_are_embedded(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": ["x"]}))
+    async with server.client() as client:
+        several = (await client.post("/api/embed", json={"input": ["a", "b"]})).json()
+        one = (await client.post("/api/embeddings", json={"prompt": "a"})).json()
+        none = (await client.post("/api/embed", json={"input": []})).json()
+        openai = (await client.post("/v1/embeddings", json={"input": ["a", "b"]})).json()
+        refused = await client.post("/api/embed", json={"input": {"a": 1}})
+    vectors = [each["embedding"] for each in openai["data"]]
+    assert several["embeddings"] == vectors
+    assert several["prompt_eval_count"] == openai["usage"]["prompt_tokens"]
+    assert one["embedding"] == vectors[0]
+    assert none["embeddings"] == []
+    assert refused.status_code == 400
+
+
+async def test_failure_in_a_stream_is_its_last_line(serve: Serve, script: ScriptFactory) -> None:
+    answer = {"pieces": ["so", " far", {"signal": "SIGKILL", "delay_ms": 100}]}
+    server = await serve(script(answer), engine_isolation="process")
+    async with server.client() as client:
+        response = await client.post("/api/chat", json={"messages": USER})
+    lines = parse_lines(response.content)
+    assert "".join(line["message"]["content"] for line in lines[:-1]) == "so far"
+    assert set(lines[-1]) == {"error"}
+
+
+async def test_disconnect_ends_the_generation(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": ["he", {"hang_s": 3600}]}))
+    with await RawConnection.connect(server.port) as wire:
+        await wire.post("/api/chat", {"messages": USER})
+        await wire.read_until(b'"he"')
+    await server.wait_until_idle()
