@@ -8,6 +8,7 @@ from engine.capabilities import Capabilities
 from engine.config import BackendConfig, EngineConfig
 from engine.engine import Engine
 from engine.instance import EngineState, Instance
+from engine.models.pool import AnyEngine, EnginePool, engines_by_model
 from engine.output import (
     Delta,
     Embedding,
@@ -18,7 +19,6 @@ from engine.output import (
     TokenLogprob,
     Usage,
 )
-from engine.pool import AnyEngine, EnginePool, engines_by_model
 from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
 from engine.stream import TokenStream
 from engine.timeouts import Timeouts

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from engine.admission import Admission, Slot
@@ -26,6 +27,7 @@ from engine.hosts.copies import CopiesHost
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
+from engine.models.memory import ModelMemory, Residency
 from engine.output import Embedding, PromptToken
 from engine.prompts.chat_template import apply_chat_template, merge_system_messages
 from engine.prompts.prompt_size import check_size
@@ -42,6 +44,9 @@ class Engine:
 
     Jobs, HTTP requests and batches all use `generate`. Owned by one event loop: all methods are
     called on it, except `spawn`, which may be called before there is one.
+
+    An engine that shares its memory with others (`share_memory`) loads its model for a request, and
+    unloads it when that memory says so. Other engines keep their model.
 
     After a crash, interactive requests wait for a short restart, and get EngineRestarting if it
     takes longer. Jobs and batches, which have queues of their own, wait until the engine is ready
@@ -70,10 +75,28 @@ class Engine:
         # Done when the interactive requests that wait for the host are refused.
         self._rejection: asyncio.Future[None] | None = None
         self._has_failed = asyncio.Event()
+        self._max_queue = config.max_queue
+        self._residency: Residency | None = None
+        # Set when the host has changed, for `_load`.
+        self._has_changed = asyncio.Event()
+
+    def share_memory(
+        self, memory: ModelMemory, name: str, need_bytes: int, keep_alive_s: float
+    ) -> None:
+        """Load the model only while it has a place in a memory; called once, before all else."""
+        self._residency = memory.add(name, need_bytes, self._load, self._host.unload, keep_alive_s)
+
+    @property
+    def residency(self) -> Residency | None:
+        """The model's place in the memory that it shares; None if it always stays loaded."""
+        return self._residency
 
     @property
     def state(self) -> EngineState:
         """The state; `trouble` explains a restart and `failure` explains a dead engine."""
+        residency = self._residency
+        if residency is not None and not residency.is_loaded and self._host.failure is None:
+            return EngineState.UNLOADED
         return host_state(self._host)
 
     @property
@@ -114,8 +137,9 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a slot."""
-        return self._admission.waiting
+        """How many requests wait for a slot, or for the model's place in the memory."""
+        residency = self._residency
+        return self._admission.waiting + (0 if residency is None else len(residency.waiters))
 
     @property
     def restarts(self) -> int:
@@ -123,9 +147,17 @@ class Engine:
         return self._host.restarts
 
     @property
+    def pids(self) -> Sequence[int]:
+        """The ids of the processes that the model is in; none where it is in this process."""
+        return self._host.pids
+
+    @property
     def instances(self) -> tuple[Instance, ...]:
         """The state of each copy of the model; one entry if there are no copies."""
-        return tuple(Instance.of(host) for host in self._hosts)
+        instances = tuple(Instance.of(host) for host in self._hosts)
+        if self.state is not EngineState.UNLOADED:
+            return instances
+        return tuple(replace(each, state=EngineState.UNLOADED) for each in instances)
 
     def subscribe(self, hook: Hook) -> None:
         """Call a hook with all events from now on."""
@@ -133,6 +165,8 @@ class Engine:
 
     def spawn(self) -> None:
         """Begin loading, without waiting and without a running event loop."""
+        if self._residency is not None:
+            self._residency.occupy()
         self._host.spawn()
 
     def abandon(self) -> None:
@@ -140,8 +174,22 @@ class Engine:
         self._host.abandon()
 
     async def ready(self) -> Capabilities:
-        """Wait until the model is loaded. Raises EngineUnavailable."""
-        return await self._host.ready()
+        """Wait until the model is loaded. Raises EngineUnavailable.
+
+        A model that was unloaded is not loaded again, because its capabilities are known.
+        """
+        capabilities = self._host.capabilities
+        if self._residency is None or self._host.failure is not None:
+            return await self._host.ready()
+        return await self.load() if capabilities is None else capabilities
+
+    async def load(self) -> Capabilities:
+        """Wait until the model is loaded, and load it if it was unloaded.
+
+        Raises EngineUnavailable or QueueFull.
+        """
+        async with self._use_memory(Priority.INTERACTIVE):
+            return await self._host.ready()
 
     async def wait_until_dead(self) -> EngineError:
         """Wait until the engine is dead or closed, and return the reason."""
@@ -185,12 +233,35 @@ class Engine:
             RequestRejected: the engine does not support a parameter that the answer depends on.
             GenerationTimeout: the request reached its time limit before it got a slot.
         """
-        loop = asyncio.get_running_loop()
         limit_s = (
             self._timeouts.request_timeout_s if request.timeout_s is None else request.timeout_s
         )
-        start, unloaded_s = loop.time(), self._unloaded_s()
+        start, unloaded_s = asyncio.get_running_loop().time(), self._unloaded_s()
         deadline = start + limit_s
+        if self._residency is not None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._enter_memory(request.priority)
+            except TimeoutError as error:
+                raise timeout_error(request, self._timeouts) from error
+        try:
+            return await self._start(request, slot, start, unloaded_s, deadline, buffered=buffered)
+        except BaseException:
+            self._leave_memory()
+            raise
+
+    async def _start(
+        self,
+        request: GenerationRequest,
+        slot: Slot | None,
+        start: float,
+        unloaded_s: float,
+        deadline: float,
+        *,
+        buffered: bool,
+    ) -> TokenStream:
+        """Start a request whose model has its place in the memory; see `generate`."""
+        loop = asyncio.get_running_loop()
         if not self._try_admit(slot):
             try:
                 await self._admit(request, slot, deadline)
@@ -302,6 +373,42 @@ class Engine:
             f"the engine is {downtime.sentence}", retry_after_s=downtime.retry_after_s
         )
 
+    async def _enter_memory(self, priority: Priority) -> None:
+        """Wait until the model may be loaded; `_leave_memory` must follow.
+
+        Raises QueueFull or EngineUnavailable, after which it must not.
+        """
+        if self._residency is not None:
+            if self._host.failure is not None:
+                raise self._host.failure.with_traceback(None)
+            interactive = priority is Priority.INTERACTIVE
+            await self._residency.enter(self._max_queue if interactive else None)
+
+    def _leave_memory(self) -> None:
+        if self._residency is not None:
+            self._residency.leave()
+
+    @asynccontextmanager
+    async def _use_memory(self, priority: Priority) -> AsyncIterator[None]:
+        await self._enter_memory(priority)
+        try:
+            yield
+        finally:
+            self._leave_memory()
+
+    async def _load(self) -> bool:
+        """Load the model; return at the first crash too, and whether there is still a process."""
+        host = self._host
+        starting = asyncio.create_task(host.ready())
+        try:
+            while not host.loaded and host.failure is None and host.downtime is None:
+                self._has_changed.clear()
+                await self._has_changed.wait()
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        return host.failure is None
+
     async def _call(
         self, op: SideCall, payload: Any, prompt: Prompt, param: str | None = None
     ) -> Any:
@@ -309,9 +416,10 @@ class Engine:
 
         Raises EngineError.
         """
-        capabilities = await self._wait_loaded(Priority.INTERACTIVE)
-        check_size(prompt, capabilities.context_length, param)
-        return await self._host.call(op, payload)
+        async with self._use_memory(Priority.INTERACTIVE):
+            capabilities = await self._wait_loaded(Priority.INTERACTIVE)
+            check_size(prompt, capabilities.context_length, param)
+            return await self._host.call(op, payload)
 
     async def render(self, chat: Chat) -> str:
         """Render a chat with the model's chat template. Raises EngineError."""
@@ -347,7 +455,7 @@ class Engine:
         """
         limit_s = self._timeouts.request_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s), self._use_memory(priority):
                 capabilities = await self._wait_loaded(priority)
                 if not capabilities.embeddings:
                     raise UnsupportedParameter(
@@ -377,7 +485,7 @@ class Engine:
         """
         limit_s = self._timeouts.request_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s), self._use_memory(priority):
                 capabilities = await self._wait_loaded(priority)
                 if not capabilities.prompt_logprobs:
                     raise UnsupportedParameter(
@@ -432,6 +540,7 @@ class Engine:
     def _on_stream_end(self, stream: TokenStream) -> None:
         self._streams.discard(stream)
         self._admission.release()
+        self._leave_memory()
 
     def _unloaded_s(self) -> float:
         """Return the total time without a loaded model.
@@ -448,9 +557,12 @@ class Engine:
             self._unloaded_since = None
         elif not self._host.loaded and self._unloaded_since is None:
             self._unloaded_since = time.monotonic()
+        self._has_changed.set()
         self._update_restart_timer()
         if self._host.failure is not None:
             self._has_failed.set()
+            if self._residency is not None:
+                self._residency.release()
             self._admission.fail_waiting(self._host.failure)
         elif self._host.capabilities is not None:
             self._admission.resize(self._host.capabilities.slots)

@@ -9,11 +9,15 @@ from engine.hosts.base import Host
 
 
 class EngineState(StrEnum):
-    """Whether requests run now, will run after a load or restart, or never again."""
+    """Whether requests run now, will run after a load or restart, or never again.
+
+    A model that is `unloaded` is loaded for the next request.
+    """
 
     LOADING = "loading"
     READY = "ready"
     RESTARTING = "restarting"
+    UNLOADED = "unloaded"
     DEAD = "dead"
 
 

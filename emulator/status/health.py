@@ -22,6 +22,7 @@ _STATUS_OF_ENGINE = {
     "loading": "loading",
     "restarting": "restarting",
     "dead": "unavailable",
+    "unloaded": "ok",
 }
 
 

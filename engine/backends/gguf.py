@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,12 @@ _MAGIC = b"GGUF"
 _SCALAR_FORMATS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _DEFAULT_CONTEXT_TOKENS = 4096
+# The properties that the size of the context's cache depends on.
+_CACHE_SIZES = (
+    *("block_count", "embedding_length", "attention.head_count", "attention.head_count_kv"),
+    *("attention.key_length", "attention.value_length"),
+)
+_CACHE_VALUE_BYTES = 2
 # The largest vocabularies take some 20 MB.
 _MAX_HEADER_BYTES = 64 * 2**20
 
@@ -27,7 +33,8 @@ class GgufHeader:
     `context_length` is the context in tokens that the model was trained for. `pooling` is
     llama.cpp's number for how the model combines the vectors of its tokens into one embedding; it
     is 0 for a model that was not trained for embeddings. `file_type` is llama.cpp's number for the
-    quantization, -1 if it is unknown; texts that are unknown are empty.
+    quantization, -1 if it is unknown; texts that are unknown are empty. `cache_bytes_per_token` is
+    what one token takes in the context's cache, with 16 bits for each number; 0 if it is unknown.
     """
 
     context_length: int = _DEFAULT_CONTEXT_TOKENS
@@ -35,6 +42,7 @@ class GgufHeader:
     architecture: str = ""
     size_label: str = ""
     file_type: int = -1
+    cache_bytes_per_token: int = 0
 
 
 def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
@@ -87,6 +95,7 @@ def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
     _version, _tensors, pairs = read_scalar("I"), read_scalar("Q"), read_scalar("Q")
     properties: dict[str, int] = {}
     general: dict[bytes, Any] = {}
+    sizes: dict[str, int] = {}
     for _ in range(pairs):
         key = read_value(_STRING)
         if key.startswith(b"tokenizer.") and "context_length" in properties:
@@ -95,6 +104,9 @@ def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
         value = read_value(read_scalar("I"))
         if key.startswith(b"general."):
             general[key] = value
+        for name in _CACHE_SIZES:
+            if key.endswith(f".{name}".encode()) and isinstance(value, int):
+                sizes[name] = value
         for name, minimum in (("context_length", 1), ("pooling_type", 0)):
             if key.endswith(f".{name}".encode()):
                 if not isinstance(value, int) or value < minimum:
@@ -106,7 +118,19 @@ def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
         _decode(general.get(b"general.architecture")),
         _decode(general.get(b"general.size_label")),
         file_type if isinstance(file_type := general.get(b"general.file_type"), int) else -1,
+        _cache_bytes_per_token(sizes),
     )
+
+
+def _cache_bytes_per_token(sizes: Mapping[str, int]) -> int:
+    """Return the size of the keys and values of all layers; 0 if the header does not say."""
+    heads = sizes.get("attention.head_count", 0)
+    layers, width = sizes.get("block_count", 0), sizes.get("embedding_length", 0)
+    if heads <= 0 or layers <= 0:
+        return 0
+    key = sizes.get("attention.key_length", width // heads)
+    value = sizes.get("attention.value_length", width // heads)
+    return layers * sizes.get("attention.head_count_kv", heads) * (key + value) * _CACHE_VALUE_BYTES
 
 
 def _decode(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from engine.backends.base import SideCall
@@ -45,6 +45,10 @@ class Host(Protocol):
     def running(self) -> int:
         """How many runs are in flight on it."""
 
+    @property
+    def pids(self) -> Sequence[int]:
+        """The ids of the processes that the model is in; none where it is in this process."""
+
     def spawn(self) -> None:
         """Begin loading without a running event loop; does nothing the second time.
 
@@ -71,6 +75,9 @@ class Host(Protocol):
 
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Make one of the backend's side calls and return its result. Raises EngineError."""
+
+    async def unload(self) -> None:
+        """Unload the model, in limited time; `ready` loads it again. Nothing may be running."""
 
     def detach(self) -> None:
         """Let another event loop own the host; nothing may be running or waiting."""

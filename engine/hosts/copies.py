@@ -76,6 +76,11 @@ class CopiesHost:
         """How many runs are in flight on all copies."""
         return sum(host.running for host in self._hosts)
 
+    @property
+    def pids(self) -> Sequence[int]:
+        """The ids of the processes of all copies."""
+        return [pid for host in self._hosts for pid in host.pids]
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever the capabilities, `loaded` or `failure` have changed."""
         self._callbacks.append(callback)
@@ -138,6 +143,14 @@ class CopiesHost:
             return await host.call(op, payload)
         finally:
             self._prefill_calls[host] -= 1
+
+    async def unload(self) -> None:
+        """Unload all copies, in parallel; `ready` loads them again."""
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        self._starting = []
+        await asyncio.gather(*(host.unload() for host in self._hosts))
 
     def detach(self) -> None:
         """Let another event loop own the copies; nothing may be running."""

@@ -8,7 +8,7 @@ import logging
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
@@ -101,6 +101,7 @@ class ProcessHost:
         self._restart_task: asyncio.Task[None] | None = None
         self._load_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
+        self._is_unloading = False
         self._callbacks: list[Callable[[], None]] = []
         self._folder = ScratchFolder()
         self._folder.open()
@@ -110,6 +111,11 @@ class ProcessHost:
     def pid(self) -> int | None:
         """The child's process id, while there is one."""
         return self._process.pid if self._process else None
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The child's process id, while there is one."""
+        return () if self._process is None else (self._process.pid,)
 
     @property
     def running(self) -> int:
@@ -252,6 +258,29 @@ class ProcessHost:
         self._retirement.stop()
         if self._restart_task is not None:
             self._restart_task.cancel()
+        await self._end_process(EngineClosed("the engine was shut down"))
+        self._folder.close()
+        atexit.unregister(self._stop_at_exit)
+
+    async def unload(self) -> None:
+        """Let the child unload and exit, or kill it; `ready` starts another one."""
+        self._is_unloading = True
+        self.loaded = False
+        self._retirement.stop()
+        if self._restart_task is not None:
+            self._restart_task.cancel()
+            self._restart_task = None
+        # A model that is not wanted is not down.
+        self._downtime = None
+        self._notify()
+        try:
+            await self._end_process(EngineClosed("the model was unloaded"))
+            self._process = self._kill_reason = self._frame_socket = None
+        finally:
+            self._is_unloading = False
+
+    async def _end_process(self, error: EngineError) -> None:
+        """End the child and fail the requests that are left on it."""
         process = self._process
         if process is not None:
             self._attach()
@@ -265,9 +294,7 @@ class ProcessHost:
         self._stop_load_timer()
         if self._frame_socket is not None:
             self._frame_socket.close()
-        self._inflight.fail_all(EngineClosed("the engine was shut down"))
-        self._folder.close()
-        atexit.unregister(self._stop_at_exit)
+        self._inflight.fail_all(error)
 
     def detach(self) -> None:
         """Let another event loop own the host; nothing may be running."""
@@ -317,6 +344,8 @@ class ProcessHost:
             self._on_message(message)
 
     def _on_message(self, message: dict[str, Any]) -> None:
+        if self._is_unloading:
+            return
         match message:
             case {"loaded": wire}:
                 self._stop_load_timer()
@@ -364,6 +393,8 @@ class ProcessHost:
 
     def _on_disconnected(self) -> None:
         self.loaded = False
+        if self._is_unloading:
+            return
         # `_restart` replaces this by the actual reason.
         self._begin_downtime("the engine process has ended")
         # Before its requests end: in a pool, the engine must learn first that their slots are gone.

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -75,6 +75,11 @@ class ThreadHost:
     def running(self) -> int:
         """How many runs are in flight on it."""
         return len(self._streams)
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """No ids: the model is in this process."""
+        return ()
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever the capabilities, `loaded` or `failure` have changed."""
@@ -219,6 +224,10 @@ class ThreadHost:
             if not closing.done():
                 logger.error("the engine did not unload within ABORT_GRACE_S")
         self._runner = None
+
+    async def unload(self) -> None:
+        """Raise NotImplementedError: the settings allow this only for models in processes."""
+        raise NotImplementedError("a model on threads stays loaded")
 
     def detach(self) -> None:
         """Let another event loop own the host; nothing may be running."""

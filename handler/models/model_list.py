@@ -26,6 +26,7 @@ class ModelEntry(BaseModel):
     base_domain_id: int | None = Field(None, ge=0, le=MAX_DOMAIN)
     context_length: int | None = Field(None, ge=0)
     tokenizer: Path | None = None
+    memory_mb: int | None = Field(None, ge=1)
 
     @field_validator("name")
     @classmethod

@@ -11,24 +11,38 @@ from dataclasses import replace
 
 from engine import AnyEngine, Engine, EngineConfig, EnginePool
 from engine.hooks import EngineEvent, HostLoaded
+from engine.models.memory import MemoryPlan
 from handler.models.model_list import ModelEntry
+from handler.settings.memory_plan import build_memory_plan, has_room_for_all
 from handler.settings.shared_settings import Settings
 
 logger = logging.getLogger(__name__)
 
 
 def build_engine(settings: Settings) -> AnyEngine:
-    """Return the engine of the one model, or a pool of engines for several."""
-    configs = build_engine_configs(settings)
-    engine: AnyEngine = (
-        EnginePool(configs) if len(configs) > 1 else Engine(configs[settings.served_model])
-    )
+    """Return the engine of the one model, or a pool of engines for several.
+
+    One model that is unloaded when it is not used has a pool too. Raises SettingError.
+    """
+    plan = build_memory_plan(settings)
+    configs = build_engine_configs(settings, plan)
+    engine: AnyEngine
+    if len(configs) > 1 or plan is not None:
+        engine = EnginePool(configs, memory_plan=plan)
+    else:
+        engine = Engine(configs[settings.served_model])
     engine.subscribe(_log_model_loaded)
     return engine
 
 
-def build_engine_configs(settings: Settings) -> Mapping[str, EngineConfig]:
-    """Return the configuration of each model by name, the default first; one without MODELS."""
+def build_engine_configs(
+    settings: Settings, plan: MemoryPlan | None = None
+) -> Mapping[str, EngineConfig]:
+    """Return the configuration of each model by name, the default first; one without MODELS.
+
+    Where the memory plan has no room for all models, each of them may use all the memory.
+    """
+    are_alone = plan is not None and not has_room_for_all(plan)
     if not settings.models:
         return {settings.served_model: settings.engine_config()}
     domains_by_model = settings.npu_domains()
@@ -36,14 +50,17 @@ def build_engine_configs(settings: Settings) -> Mapping[str, EngineConfig]:
     for entry in settings.models:
         domains = domains_by_model.get(entry.served_name, (0,) * entry.copies)
         first, *others = (
-            _settings_of_copy(settings, entry, each).engine_config() for each in domains
+            _settings_of_copy(settings, entry, each, are_alone=are_alone).engine_config()
+            for each in domains
         )
         copies = tuple(config.backend for config in others)
         configs[entry.served_name] = replace(first, copies=copies)
     return configs
 
 
-def _settings_of_copy(settings: Settings, entry: ModelEntry, domain: int) -> Settings:
+def _settings_of_copy(
+    settings: Settings, entry: ModelEntry, domain: int, *, are_alone: bool
+) -> Settings:
     """Return settings with one copy of one model only."""
     overrides = {"context_length": entry.context_length, "rkllm_tokenizer": entry.tokenizer}
     return settings.model_copy(
@@ -52,7 +69,7 @@ def _settings_of_copy(settings: Settings, entry: ModelEntry, domain: int) -> Set
             "model_path": entry.path,
             "model_name": entry.served_name,
             "rkllm_base_domain_id": domain,
-            "engine_memory_mb": settings.memory_mb_of(entry),
+            "engine_memory_mb": settings.memory_mb if are_alone else settings.memory_mb_of(entry),
             **{name: value for name, value in overrides.items() if value is not None},
         }
     )

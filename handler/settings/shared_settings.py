@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from common.durations import parse_keep_alive_s
 from engine import BackendConfig, EngineConfig, Timeouts
 from engine.backends.rkllm.lora_adapters import parse_adapters
 from engine.config import BackendName
@@ -67,9 +69,30 @@ class Settings(RkllmSettings):
         (),
         description="Several models, or several copies of one, as a JSON list; use it instead of "
         "MODEL_PATH and MODEL_NAME. Optional keys of an entry: name, copies, "
-        "base_domain_id, context_length, tokenizer; the first entry is the default "
-        "model.",
+        "base_domain_id, context_length, tokenizer, and memory_mb for what the model takes in "
+        "memory; the first entry is the default model. Models that do not fit together are loaded "
+        "when they are requested.",
         examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "hf:org/repo"}]'],
+    )
+    model_memory_mb: int | None = Field(
+        None,
+        ge=1,
+        description="Memory for the models of MODELS together, in MB. A model that is requested "
+        "and does not fit is loaded in place of the one whose last request is the longest ago. "
+        "Unset: 80 % of the memory of the machine or container.",
+        examples=["6000"],
+    )
+    preload_models: str = Field(
+        "",
+        description="Models of MODELS to load at the start, separated by commas. Unset: as many as "
+        "fit, in the order of MODELS.",
+        examples=["small,large"],
+    )
+    keep_alive: str | None = Field(
+        None,
+        description="How long a model stays loaded after its last request, such as `5m` or `1h`; a "
+        "number is in seconds. Unset or negative: until another model needs the memory.",
+        examples=["5m"],
     )
     context_length: int = Field(
         4096,
@@ -237,10 +260,23 @@ class Settings(RkllmSettings):
             split_names(value)
         return value
 
+    @field_validator("keep_alive")
+    @classmethod
+    def _check_keep_alive(cls, value: str | None) -> str | None:
+        if value is not None and parse_keep_alive_s(value) is None:
+            raise ValueError("must be a number of seconds or a duration such as 5m")
+        return value
+
     @field_validator("models", mode="before")
     @classmethod
     def _parse_models(cls, value: object) -> object:
         return read_models(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_memory(self) -> Self:
+        if self.keep_alive_s != math.inf and self.engine_isolation == "thread":
+            raise ValueError("KEEP_ALIVE needs ENGINE_ISOLATION=process: a thread keeps its model")
+        return self
 
     @model_validator(mode="after")
     def _check_models(self) -> Self:
@@ -273,6 +309,12 @@ class Settings(RkllmSettings):
         aliases = self.aliases
         names = [name for model in models for name in (model, *aliases.get(model, ()))]
         return (*names, *self.served_adapters)
+
+    @property
+    def keep_alive_s(self) -> float:
+        """How long a model stays loaded after its last request; infinite for no limit."""
+        seconds = parse_keep_alive_s(self.keep_alive)
+        return math.inf if seconds is None else seconds
 
     @property
     def model_files(self) -> Mapping[str, Path]:

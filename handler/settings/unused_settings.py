@@ -27,6 +27,7 @@ _KNOWN_VARIABLES = frozenset(
 # Users may put the program's name before a setting's name.
 _OWN_PREFIXES = ("WORKER_RKLLM_", "RKLLM_")
 
+_SEVERAL_MODELS_SETTINGS = frozenset({"model_memory_mb", "preload_models"})
 _LLAMACPP_SETTINGS = frozenset({"draft_model_path", "threads"})
 _CONTEXT_BACKENDS = frozenset({"llamacpp", "rkllm"})
 _SLOT_BACKENDS = frozenset({"llamacpp", "scripted"})
@@ -72,6 +73,8 @@ def find_ineffective_settings(settings: Settings) -> Iterator[str]:
     """Yield a warning for each setting that is set and that no engine in use reads."""
     backends = settings.backends
     for name in sorted(settings.model_fields_set):
+        if name in _SEVERAL_MODELS_SETTINGS and not settings.models:
+            yield f"{name.upper()} has no effect: it is for the models of MODELS"
         readers = _engines_that_read(name)
         if readers is not None and not readers & backends:
             engines = " or ".join(sorted(readers))

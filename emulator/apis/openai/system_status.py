@@ -21,6 +21,7 @@ _MAX_REQUESTS = 20_000
 # In order of precedence: the status is the first of these that any model has.
 _STATUS_WORDS = {
     EngineState.READY: "operational",
+    EngineState.UNLOADED: "operational",
     EngineState.LOADING: "loading",
     EngineState.RESTARTING: "restarting",
 }

@@ -38,7 +38,7 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
     }
     input_fields = {"input": ANY, "webhook": TEXT}
     engine: dict[str, Schema] = {
-        "state": {"enum": ["loading", "ready", "restarting", "dead"]},
+        "state": {"enum": ["loading", "ready", "restarting", "dead", "unloaded"]},
         "slots": COUNT,
         "running": COUNT,
         "waiting": COUNT,

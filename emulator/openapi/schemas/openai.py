@@ -187,6 +187,7 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
                 "object": {"const": "model"},
                 "root": TEXT,
                 "max_model_len": or_null(COUNT),
+                "state": TEXT,
             }
         ),
         "Models": object_of({"object": {"const": "list"}, "data": list_of(ref("Model"))}),

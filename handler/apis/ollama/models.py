@@ -61,7 +61,10 @@ class ModelDescriptions:
             described = self._describe(name)
             capabilities = engine.capabilities
             # An NPU has no memory of its own, so its models are counted as the machine's.
-            described |= {"expires_at": _NEVER, "size_vram": 0}
+            residency = engine.residency
+            expires_at = None if residency is None else residency.expires_at
+            described["expires_at"] = _NEVER if expires_at is None else _format_time(expires_at)
+            described["size_vram"] = 0
             if capabilities is not None:
                 described["context_length"] = capabilities.context_length
             running.append(described)

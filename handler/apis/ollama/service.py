@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from engine import Priority, Slot
 from handler.apis.ollama.answer import AnswerEncoder
 from handler.apis.ollama.embeddings import encode_vectors, translate_embed, translate_old_embed
+from handler.apis.ollama.keep_alive import read_keep_alive
 from handler.apis.ollama.models import ModelDescriptions
 from handler.apis.ollama.request import (
     CHAT,
@@ -86,8 +87,7 @@ class OllamaService:
     async def complete(self, call: OllamaCall) -> dict[str, Any]:
         """Run a call and return its answer, without streaming. Raises EngineError."""
         if call.chat is None:
-            await self._models.find(call.served).engine.ready()
-            return call.encoder().encode_no_text("load")
+            return call.encoder().encode_no_text(await self._load_or_unload(call))
         answer = await self._run(call, self._openai.answer)
         return call.encoder().encode_answer(answer)
 
@@ -98,12 +98,28 @@ class OllamaService:
         assert isinstance(opened, ActiveGeneration)  # noqa: S101
         return opened
 
+    async def _load_or_unload(self, call: OllamaCall) -> str:
+        """Load the model, or unload it if it is to be kept for 0 s; return which of the two."""
+        engine = self._models.find(call.served).engine
+        self._keep_alive(call.served, call.request.keep_alive_s)
+        if call.request.keep_alive_s == 0 and engine.residency is not None:
+            return "unload"
+        await engine.load()
+        return "load"
+
+    def _keep_alive(self, served: str, seconds: float | None) -> None:
+        """Keep a model loaded for some time after its requests, if models are unloaded at all."""
+        residency = self._models.find(served).engine.residency
+        if residency is not None and seconds is not None:
+            residency.keep_alive(seconds)
+
     async def _run(
         self, call: OllamaCall, run: Callable[[OpenAICall, Slot | None], Awaitable[T]]
     ) -> T:
         """Run the chat or completion, without the oldest turns if they are too many."""
         assert call.chat is not None  # noqa: S101 - the callers have checked it
         request = call.request
+        self._keep_alive(call.served, request.keep_alive_s)
         try:
             if request.truncates and request.route == CHAT:
                 return await run_truncated(self._openai, call.chat, request.body or {}, run, None)
@@ -137,8 +153,9 @@ class OllamaService:
     ) -> dict[str, Any] | None:
         name = self.descriptions.find_name(body.get("model"))
         pipeline = self._models.find(name)
+        self._keep_alive(pipeline.model_name, read_keep_alive(body.get("keep_alive")))
         if translated is None:
-            await pipeline.engine.ready()
+            await pipeline.engine.load()
             return None
         return await self._openai.create_embeddings(
             {**translated, "model": name or pipeline.model_name}

@@ -54,9 +54,11 @@ def describe_model(name: str, pipeline: Pipeline, created: int) -> dict[str, Any
 
     Each name has an object of its own, because clients look models up by `id`. The other fields are
     vLLM's: `max_model_len` is the context length in tokens, null until the model is loaded; `root`
-    of an alias is the name that responses report; `parent` of an adapter is its model.
+    of an alias is the name that responses report; `parent` of an adapter is its model. `state` is
+    that of the model's engine, and `failure` is why it is dead.
     """
-    capabilities, served = pipeline.engine.capabilities, pipeline.model_name
+    engine = pipeline.engine
+    capabilities, served = engine.capabilities, pipeline.model_name
     described = {
         "id": name,
         "object": "model",
@@ -64,5 +66,8 @@ def describe_model(name: str, pipeline: Pipeline, created: int) -> dict[str, Any
         "owned_by": "worker-rkllm",
         "root": served if name in pipeline.aliases else name,
         "max_model_len": None if capabilities is None else capabilities.context_length,
+        "state": engine.state.value,
     }
+    if engine.failure is not None:
+        described["failure"] = engine.failure.message
     return described | {"parent": served} if name in pipeline.adapters else described

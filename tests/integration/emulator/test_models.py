@@ -48,12 +48,14 @@ async def test_copies_are_counted_by_their_states(server: Server) -> None:
         "ready": 1,
         "restarting": 0,
         "dead": 0,
+        "unloaded": 0,
     }
     assert metrics["worker_rkllm_model_copies"] == {
         "loading": 0,
         "ready": 3,
         "restarting": 0,
         "dead": 1,
+        "unloaded": 0,
     }
 
 

@@ -52,6 +52,14 @@ class FakeHost:
         for callback in self._callbacks:
             callback()
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.slots,)
+
+    async def unload(self) -> None:
+        self.calls.append("unload")
+        self.change()
+
     def abandon(self) -> None:
         self.calls.append("abandon")
 

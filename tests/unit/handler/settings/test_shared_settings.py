@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -45,6 +46,9 @@ VALUES: dict[str, tuple[str, object]] = {
     "DRAFT_MODEL_PATH": ("some/draft.gguf", Path("some/draft.gguf")),
     "MODEL_NAME": ("tiny", "tiny"),
     "MODELS": ('[{"path": "a.rkllm", "copies": 2}]', (ModelEntry(path=Path("a.rkllm"), copies=2),)),
+    "MODEL_MEMORY_MB": ("6000", 6000),
+    "PRELOAD_MODELS": ("small,large", "small,large"),
+    "KEEP_ALIVE": ("5m", "5m"),
     "CONTEXT_LENGTH": ("2048", 2048),
     "MAX_CONCURRENCY": ("7", 7),
     "MAX_QUEUE": ("0", 0),
@@ -230,7 +234,7 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         **{
             name: text
             for name, (text, _) in VALUES.items()
-            if name not in ("ENGINE", "DETERMINISTIC", "MODELS", "RKLLM_N_BATCH")
+            if name not in ("ENGINE", "DETERMINISTIC", "KEEP_ALIVE", "MODELS", "RKLLM_N_BATCH")
         },
     )
     config = settings.engine_config()
@@ -289,3 +293,21 @@ def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     config = read(monkeypatch, DETERMINISTIC="on", MAX_CONCURRENCY="8").engine_config()
     assert config.slots == 1
     assert config.backend.options["deterministic"] is True
+
+
+@pytest.mark.parametrize("value", ["soon", "5 m"])
+def test_keep_alive_must_be_a_duration(
+    value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read(monkeypatch, KEEP_ALIVE=value)
+    assert "KEEP_ALIVE" in capsys.readouterr().err
+
+
+def test_model_on_a_thread_cannot_be_unloaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read(monkeypatch, KEEP_ALIVE="5m", ENGINE_ISOLATION="thread")
+    assert "ENGINE_ISOLATION=process" in capsys.readouterr().err
+    assert read(monkeypatch, KEEP_ALIVE="-1").keep_alive_s == math.inf

@@ -13,6 +13,7 @@ from engine.engine import Engine
 from engine.errors import EngineClosed, EngineError
 from engine.hooks import EngineEvent, Hook, HostLoaded, HostLost
 from engine.instance import EngineState
+from engine.models.memory import MemoryPlan, ModelMemory
 from engine.request import Priority
 
 
@@ -31,16 +32,33 @@ class EnginePool:
     affect the others. The pool is ready as soon as one engine is, and dead when all are. Requests
     go to the `engines` directly. Owned by one event loop, like the engines.
 
+    With a `memory_plan`, only its `preloaded` models are loaded at the start, and the others when
+    they are requested.
+
     Raises:
         ValueError: there is no model.
     """
 
-    def __init__(self, configs: Mapping[str, EngineConfig], hooks: Sequence[Hook] = ()) -> None:
+    def __init__(
+        self,
+        configs: Mapping[str, EngineConfig],
+        hooks: Sequence[Hook] = (),
+        memory_plan: MemoryPlan | None = None,
+    ) -> None:
         if not configs:
             raise ValueError("a pool needs a model")
         self.engines: Mapping[str, Engine] = {
             name: Engine(config, hooks) for name, config in configs.items()
         }
+        self.memory: ModelMemory | None = None
+        # The engines that load their models at the start.
+        self._preloaded: Sequence[Engine] = tuple(self.engines.values())
+        if memory_plan is not None:
+            self.memory = ModelMemory(memory_plan.budget_bytes)
+            for name, engine in self.engines.items():
+                need_bytes = memory_plan.need_bytes[name]
+                engine.share_memory(self.memory, name, need_bytes, memory_plan.keep_alive_s)
+            self._preloaded = [self.engines[name] for name in memory_plan.preloaded]
         first = next(iter(configs.values()))
         # Only for jobs and batches, which are never refused.
         self._reservations = Admission(self.slots, first.max_queue)
@@ -51,12 +69,18 @@ class EnginePool:
 
     @property
     def state(self) -> EngineState:
-        """Ready when one engine is, dead when all are."""
+        """Ready when one engine is, or has been and would load again; dead when all are."""
         states = {engine.state for engine in self.engines.values()}
+        if any(
+            engine.state is EngineState.UNLOADED and engine.capabilities is not None
+            for engine in self.engines.values()
+        ):
+            return EngineState.READY
         for state in (EngineState.READY, EngineState.LOADING, EngineState.RESTARTING):
             if state in states:
                 return state
-        return EngineState.DEAD
+        # Nothing has been loaded so far.
+        return EngineState.LOADING if EngineState.UNLOADED in states else EngineState.DEAD
 
     @property
     def failure(self) -> EngineError | None:
@@ -110,8 +134,8 @@ class EnginePool:
             engine.subscribe(hook)
 
     def spawn(self) -> None:
-        """Begin loading all models, without waiting and without a running event loop."""
-        for engine in self.engines.values():
+        """Begin loading models at the start, without waiting and without a running event loop."""
+        for engine in self._preloaded:
             engine.spawn()
 
     def abandon(self) -> None:
@@ -120,13 +144,17 @@ class EnginePool:
             engine.abandon()
 
     async def ready(self) -> Capabilities:
-        """Load all models, and wait until one is loaded. Raises EngineUnavailable."""
+        """Load the models of the start, and wait until one is loaded. Raises EngineUnavailable.
+
+        If none of them can be loaded, the other models are tried.
+        """
         if self._has_started_all:
             for engine in self.engines.values():
-                if engine.state is EngineState.READY and engine.capabilities is not None:
+                is_there = engine.state in (EngineState.READY, EngineState.UNLOADED)
+                if is_there and engine.capabilities is not None:
                     return engine.capabilities
         self._has_started_all = True
-        tasks = [asyncio.create_task(engine.ready()) for engine in self.engines.values()]
+        tasks = [asyncio.create_task(engine.ready()) for engine in self._preloaded]
         try:
             for task in asyncio.as_completed(tasks):
                 with suppress(EngineError):
@@ -135,6 +163,10 @@ class EnginePool:
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        for engine in self.engines.values():
+            if engine not in self._preloaded:
+                with suppress(EngineError):
+                    return await engine.ready()
         # All have failed: raise the error of the default model.
         return await next(iter(self.engines.values())).ready()
 
@@ -147,6 +179,8 @@ class EnginePool:
     def detach(self) -> None:
         """Let another event loop own the engines; nothing may be running or waiting."""
         self._has_started_all = False
+        if self.memory is not None:
+            self.memory.detach()
         for engine in self.engines.values():
             engine.detach()
 
@@ -167,6 +201,8 @@ class EnginePool:
     async def close(self) -> None:
         """Abort running requests, refuse waiting ones, and unload all models in limited time."""
         self._reservations.fail_waiting(EngineClosed("the engine is shutting down"))
+        if self.memory is not None:
+            await self.memory.close()
         await asyncio.gather(*(engine.close() for engine in self.engines.values()))
 
     def _on_event(self, event: EngineEvent) -> None:

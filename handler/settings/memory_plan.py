@@ -1,0 +1,96 @@
+"""Plan which models are loaded at the start, and how much memory all of them may take."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
+from common.setting_error import SettingError
+from engine.hosts.memory_limit import DEFAULT_SHARE, available_bytes
+from engine.models.memory import MemoryPlan
+from handler.models.memory_need import estimate_bytes
+from handler.models.model_list import ModelEntry
+from handler.settings.shared_settings import DEFAULT_SLOTS, Settings
+
+logger = logging.getLogger(__name__)
+
+_MB = 2**20
+# Where the machine does not say how much memory it has, all models are loaded.
+_UNKNOWN_BYTES = 2**60
+
+
+def build_memory_plan(settings: Settings) -> MemoryPlan | None:
+    """Return the plan; None for a single model that always stays loaded.
+
+    Raises:
+        SettingError: PRELOAD_MODELS has an unknown name, or models that do not fit together.
+    """
+    if settings.engine_isolation == "thread":
+        return None
+    if len(settings.models) < 2 and settings.keep_alive_s == math.inf:
+        return None
+    need_bytes = _find_needs(settings)
+    budget_bytes = _find_budget(settings)
+    return MemoryPlan(
+        budget_bytes=budget_bytes,
+        need_bytes=need_bytes,
+        preloaded=_choose_preloaded(settings, need_bytes, budget_bytes),
+        keep_alive_s=settings.keep_alive_s,
+    )
+
+
+def has_room_for_all(plan: MemoryPlan) -> bool:
+    """Return whether all models may be loaded at the same time."""
+    return sum(plan.need_bytes.values()) <= plan.budget_bytes
+
+
+def _find_budget(settings: Settings) -> int:
+    if settings.model_memory_mb is not None:
+        return settings.model_memory_mb * _MB
+    total = available_bytes()
+    return _UNKNOWN_BYTES if total is None else int(total * DEFAULT_SHARE)
+
+
+def _find_needs(settings: Settings) -> Mapping[str, int]:
+    if not settings.models:
+        paths = settings.model_files
+        slots = settings.max_concurrency or DEFAULT_SLOTS
+        name = settings.served_model
+        path = paths.get(name)
+        tokens = settings.context_length * slots
+        return {name: 0 if path is None else estimate_bytes(path, tokens)}
+    return {entry.served_name: _estimate_entry(settings, entry) for entry in settings.models}
+
+
+def _estimate_entry(settings: Settings, entry: ModelEntry) -> int:
+    if entry.memory_mb is not None:
+        return entry.copies * entry.memory_mb * _MB
+    context = settings.context_length if entry.context_length is None else entry.context_length
+    slots = 1 if settings.deterministic else settings.max_concurrency or DEFAULT_SLOTS
+    return entry.copies * estimate_bytes(entry.path, context * slots)
+
+
+def _choose_preloaded(
+    settings: Settings, need_bytes: Mapping[str, int], budget_bytes: int
+) -> Sequence[str]:
+    names = [each.strip() for each in settings.preload_models.split(",") if each.strip()]
+    for name in names:
+        if name not in need_bytes:
+            raise SettingError(
+                f"PRELOAD_MODELS: there is no model {name}, there is: {', '.join(need_bytes)}"
+            )
+    if names:
+        total_mb = sum(need_bytes[name] for name in names) // _MB
+        if len(names) > 1 and total_mb * _MB > budget_bytes:
+            raise SettingError(
+                f"PRELOAD_MODELS: these models take {total_mb} MB together, and "
+                f"{budget_bytes // _MB} MB are allowed (MODEL_MEMORY_MB)"
+            )
+        return names
+    chosen: list[str] = []
+    for name, need in need_bytes.items():
+        # The first one is loaded in any case.
+        if not chosen or sum(need_bytes[each] for each in chosen) + need <= budget_bytes:
+            chosen.append(name)
+    return chosen
