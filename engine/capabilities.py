@@ -31,6 +31,7 @@ class Capabilities:
     `starts_in_reasoning`: the chat template begins every answer inside the model's reasoning.
     `plain_prompts`: a text prompt is not wrapped in a template.
     `embedding_size`: the dimensions of an embedding.
+    `rerank`: the model is a reranking model, which scores a query with a document.
     `infill`: fill-in-the-middle is supported.
     `draft`: a draft model is loaded for speculative decoding.
     `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
@@ -66,6 +67,7 @@ class Capabilities:
     tokenize: bool = False
     embeddings: bool = False
     embedding_size: int = 0
+    rerank: bool = False
     infill: bool = False
     draft: bool = False
     prefix_reuse: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ from engine.errors import (
     EngineError,
     EngineRestarting,
     GenerationTimeout,
+    RequestRejected,
     UnsupportedParameter,
 )
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
@@ -28,7 +29,7 @@ from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
 from engine.models.memory import ModelMemory, Residency
-from engine.output import Embedding, PromptToken
+from engine.output import Embedding, PromptToken, Relevance
 from engine.prompts.chat_template import apply_chat_template, merge_system_messages
 from engine.prompts.prompt_size import check_size
 from engine.prompts.reasoning import leaves_reasoning_open, starts_in_reasoning
@@ -442,9 +443,15 @@ class Engine:
         return str(await self._call("infill", [prefix, suffix], prefix + suffix))
 
     async def embed(
-        self, texts: Sequence[RenderedPrompt], priority: Priority, slot: Slot | None = None
+        self,
+        texts: Sequence[RenderedPrompt],
+        priority: Priority,
+        slot: Slot | None = None,
+        params: Sequence[str] = (),
     ) -> list[Embedding]:
         """Return the embeddings of texts, computed one after the other on one slot.
+
+        `params` names each text in errors; without them all are named `input`.
 
         Raises:
             UnsupportedParameter: the model has no embeddings, or takes no token ids.
@@ -461,11 +468,55 @@ class Engine:
                     raise UnsupportedParameter(
                         f"input: the {capabilities.backend} engine has no embeddings", param="input"
                     )
-                for text in texts:
-                    check_size(text, capabilities.context_length, "input")
+                for text, param in zip(texts, params or ["input"] * len(texts), strict=True):
+                    check_size(text, capabilities.context_length, param)
                 if slot is None or not slot.take():
                     await self._admission.acquire(priority)
-                return [Embedding(*each) for each in await self._call_on_slot("embed", texts)]
+                names = [{"input": param} for param in params]
+                embeddings = await self._call_on_slot("embed", texts, names)
+                return [Embedding(*each) for each in embeddings]
+        except TimeoutError as error:
+            raise _took_too_long(limit_s) from error
+
+    async def rerank(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        priority: Priority,
+        slot: Slot | None = None,
+        params: Sequence[tuple[str, str]] = (),
+    ) -> list[Relevance]:
+        """Return how relevant each pair's document is to its query, computed as in `embed`.
+
+        `params` names both texts of each pair in errors; without them they are named `query` and
+        `document`.
+
+        Raises:
+            UnsupportedParameter: the model is no reranking model.
+            QueueFull: too many requests wait already.
+            EngineUnavailable: the engine is dead, closed or could not load its model.
+            GenerationTimeout: they took longer than a request may, queueing included.
+            RequestRejected: one of the pairs is too long.
+        """
+        limit_s = self._timeouts.request_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                capabilities = await self._wait_loaded(priority)
+                if not capabilities.rerank:
+                    raise UnsupportedParameter(
+                        f"query: {capabilities.model} is no reranking model", param="query"
+                    )
+                names = params or [("query", "document")] * len(pairs)
+                for pair, pair_names in zip(pairs, names, strict=True):
+                    for text, param in zip(pair, pair_names, strict=True):
+                        check_size(text, capabilities.context_length, param)
+                if slot is None or not slot.take():
+                    await self._admission.acquire(priority)
+                scores = await self._call_on_slot(
+                    "rerank",
+                    pairs,
+                    [{"query": query, "document": document} for query, document in params],
+                )
+                return [Relevance(*each) for each in scores]
         except TimeoutError as error:
             raise _took_too_long(limit_s) from error
 
@@ -502,8 +553,12 @@ class Engine:
         except TimeoutError as error:
             raise _took_too_long(limit_s) from error
 
-    async def _call_on_slot(self, op: SideCall, payloads: Sequence[Any]) -> list[Any]:
+    async def _call_on_slot(
+        self, op: SideCall, payloads: Sequence[Any], names: Sequence[Mapping[str, str]] = ()
+    ) -> list[Any]:
         """Make one call for each payload, and release the slot when the last call has returned.
+
+        `names` has for each payload the request's names of the backend's parameters, for errors.
 
         After a cancellation no further call is made. A call in progress cannot be aborted, so the
         slot is held until it returns: otherwise the next request would wait for it.
@@ -517,9 +572,14 @@ class Engine:
                     if is_cancelled:
                         break
                     results.append(await self._host.call(op, payload))
-            except EngineError:
-                if not is_cancelled:
-                    raise
+            except EngineError as error:
+                if is_cancelled:
+                    return results
+                if names and isinstance(error, RequestRejected):
+                    param = str(error.details.get("param"))
+                    if (name := names[len(results)].get(param)) is not None:
+                        raise error.rename_param(param, name) from error
+                raise
             finally:
                 self._admission.release()
             return results

@@ -52,6 +52,11 @@ class EngineError(Exception):
 class RequestRejected(EngineError):
     """The request is well formed, but this engine and model cannot serve it."""
 
+    def rename_param(self, old: str, new: str) -> RequestRejected:
+        """Return the same error with `new` as the parameter's name; `old` begins the message."""
+        message = new + self.message.removeprefix(old)
+        return type(self)(message, **(self.details | {"param": new}))
+
 
 class PromptTooLong(RequestRejected):
     """The prompt leaves no room in the context; details: prompt_tokens, context_length."""

@@ -65,6 +65,14 @@ class Embedding:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """How relevant a document is to a query; higher is better. `tokens` were read for it."""
+
+    score: float
+    tokens: int
+
+
 class Usage(NamedTuple):
     """Token counts of the engine; `cached_tokens` of the prompt were not prefilled."""
 

@@ -8,7 +8,8 @@ from emulator.http.request_target import RouteGroup, classify
 
 OTHER = "other"
 _OPENAI = (
-    *("chat", "completions", "embeddings", "models", "files", "batches"),
+    *("chat", "completions", "embeddings", "rerank", "score", "models"),
+    *("files", "batches"),
     *("messages", "responses", "tokenize", "detokenize", "system"),
     # Ollama's.
     *("generate", "embed", "tags", "ps", "show", "version"),

@@ -28,7 +28,9 @@ REST_V2, WORKER_LIST = "serverless", "workers"
 # First path segments of the OpenAI routes with a prefix, and of Ollama's API.
 _OPENAI = frozenset({"openai", "v1", "v3", "api", "tokenize", "detokenize"})
 # First path segments of the `oracle` dialect, whose routes have no prefix.
-ORACLE_SEGMENTS = frozenset({"chat", "completions", "embeddings", "models", "system"})
+ORACLE_SEGMENTS = frozenset(
+    {"chat", "completions", "embeddings", "rerank", "score", "models", "system"}
+)
 
 
 class RouteGroup(Enum):

@@ -10,6 +10,7 @@ SCHEMAS_WITH_MODEL = frozenset(
     {
         *("Completion", "Chat", "NewResponse", "Embeddings", "NewMessage", "MessagePrompt"),
         *("OllamaChat", "OllamaPrompt", "OllamaTexts", "OllamaText", "OllamaModelName"),
+        *("Rerank", "Score"),
     }
 )
 
@@ -61,6 +62,15 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "OllamaText": {"prompt": "The capital of France is"},
     "OllamaModelName": {},
     "Embeddings": {"input": ["The capital of France is", "Paris"]},
+    "Rerank": {
+        "query": "What is the capital of France?",
+        "documents": ["Bananas are yellow.", "Paris is the capital of France."],
+        "top_n": 1,
+    },
+    "Score": {
+        "text_1": "What is the capital of France?",
+        "text_2": ["Bananas are yellow.", "Paris is the capital of France."],
+    },
     "NewFile": {
         "purpose": "batch",
         "file": '{"custom_id": "one", "method": "POST", "url": "/v1/completions", '

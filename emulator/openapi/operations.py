@@ -154,6 +154,12 @@ def _family(
         f"{prefix}/embeddings": _openai(
             "Create embeddings", "EmbeddingsAnswer", "Embeddings", errors, tag, **rest
         ),
+        f"{prefix}/rerank": _openai(
+            "Sort documents by relevance", "RerankAnswer", "Rerank", errors, tag, **rest
+        ),
+        f"{prefix}/score": _openai(
+            "Score pairs of texts", "ScoreAnswer", "Score", errors, tag, **rest
+        ),
         f"{prefix}/models": Operation(
             summary="List models", tag=tag, response="Models", errors=models, **rest
         ),

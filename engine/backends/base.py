@@ -16,9 +16,11 @@ OnPiece = Callable[[bytes, int, TokenLogprob | None], bool]
 
 
 # The backend methods other than generation that the server process may call by name.
-SideCall = Literal["render", "tokenize", "detokenize", "pieces", "infill", "embed", "score"]
+SideCall = Literal[
+    "render", "tokenize", "detokenize", "pieces", "infill", "embed", "rerank", "score"
+]
 # Calls that take as long as a prefill.
-PREFILL_CALLS = frozenset[SideCall]({"embed", "score"})
+PREFILL_CALLS = frozenset[SideCall]({"embed", "rerank", "score"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,13 @@ class Backend(Protocol):
 
         The engine calls it on a dedicated thread, for one text at a time. Raises
         UnsupportedParameter or RequestRejected.
+        """
+
+    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
+        """Return how relevant a document is to a query, and the number of tokens of both.
+
+        The engine calls it on the thread of `embed`. An error about one of the texts has `query`
+        or `document` as its detail `param`. Raises UnsupportedParameter or RequestRejected.
         """
 
     def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:

@@ -126,6 +126,15 @@ class ScriptedBackend:
         length = math.hypot(*sums) or 1.0
         return [value / length for value in sums], len(words)
 
+    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
+        """Return the share of the query's words that a document has."""
+        query, document = query_and_document
+        query_words = self._split_words(query, param="query")
+        words = self._split_words(document, param="document")
+        query_set = {word.strip() for word in query_words}
+        common = query_set & {word.strip() for word in words}
+        return len(common) / len(query_set), len(query_words) + len(words)
+
     def _split_words(self, text: RenderedPrompt, **details: str) -> list[str]:
         """Return the tokens of a text; `param` names it in errors. Raises PromptTooLong."""
         words = _TOKEN.findall(text if isinstance(text, str) else self.detokenize(text))

@@ -244,7 +244,11 @@ class ProcessHost:
         try:
             limit_s = self._timeouts.prefill_timeout_s
             if op in PREFILL_CALLS:
-                prompt = payload[0] if op == "score" else payload
+                prompt = payload
+                if op == "score":
+                    prompt = payload[0]
+                elif op == "rerank":
+                    prompt = "".join(payload)
                 limit_s = self._timeouts.prefill_limit_s(prompt)
             return await self._inflight.call(op, payload, limit_s)
         finally:

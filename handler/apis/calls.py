@@ -14,7 +14,13 @@ from handler.apis.messages.events import stream_message
 from handler.apis.messages.service import MessagesService
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.events import stream_events
-from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
+from handler.apis.openai.service import (
+    EMBEDDINGS,
+    ENDPOINT_SPECS,
+    MODELS,
+    SCORING_ROUTES,
+    OpenAIService,
+)
 from handler.apis.responses.response import ID_PREFIX
 from handler.apis.responses.service import ResponsesService
 from handler.apis.responses.store import ResponseStore
@@ -24,8 +30,8 @@ from handler.models.model_name_map import CLAUDE_TO_DEFAULT, ModelNameMap
 from handler.models.registry import ModelRegistry
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
-# The routes that generate an answer or embeddings from one body.
-CALL_ROUTES = (*ENDPOINT_SPECS, EMBEDDINGS, RESPONSES, MESSAGES)
+# The routes that generate an answer, embeddings or scores from one body.
+CALL_ROUTES = (*ENDPOINT_SPECS, EMBEDDINGS, *SCORING_ROUTES, RESPONSES, MESSAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +193,7 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
     """Return the token counts in the body of an answer, in the form of any of the APIs."""
     if "input_tokens" not in usage:
         details = usage.get("prompt_tokens_details") or {}
-        # Embeddings have no completion tokens.
+        # Embeddings and scores have no completion tokens.
         cached, output = details.get("cached_tokens", 0), usage.get("completion_tokens", 0)
         return Usage(usage["prompt_tokens"], output, cached)
     # The input tokens of a message are counted without the cached ones.

@@ -92,6 +92,11 @@ VALID_BODIES: list[tuple[str, Any]] = [
     (CHAT, _CHAT),
     ("/v1/completions", _COMPLETION),
     ("/v1/embeddings", {"input": ["a", "b"], "model": "scripted", "encoding_format": "float"}),
+    (
+        "/v1/rerank",
+        {"query": "a", "documents": ["a", {"text": "b"}], "model": "scripted", "top_n": 1},
+    ),
+    ("/v1/score", {"text_1": "a", "text_2": ["a", "b"], "model": "scripted"}),
     ("/tokenize", {"prompt": "hi", "messages": None}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
     ("/run", _JOB),

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from emulator.openapi.operations import OPENAI_TAGS, OPERATIONS
 from engine.backends.llamacpp.backend import build_capabilities as llamacpp
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Abi
@@ -15,6 +17,9 @@ from engine.backends.rkllm.model_capabilities import build_capabilities as rkllm
 from engine.backends.scripted import ScriptedBackend
 from engine.capabilities import Capabilities
 from handler.apis.openai.embeddings import EmbeddingsInput
+from handler.apis.openai.relevance import MAX_TEXTS
+from handler.apis.openai.rerank import RerankInput
+from handler.apis.openai.score import FIRST_NAMES, SECOND_NAMES, ScoreInput
 from handler.input.parameter_names import IGNORED
 from tools.docs.api_support import message_table, response_table
 from tools.docs.support_matrix import ADAPTERS, Engines, Matrix, dialect_table, in_markdown
@@ -52,11 +57,22 @@ CAPABILITY_LABELS: Mapping[str, str] = {
     "plain_prompts": "raw prompts, without the chat template",
     "tokenize": "tokenization",
     "embeddings": "embeddings",
+    "rerank": "reranking with a reranking model",
     "adapters": "LoRA adapters by name",
     "draft": "speculative decoding with a draft model",
     "prefix_reuse": "reuse of the previous turn's cache in a chat",
     "prompt_caches": "named prompt caches (`prompt_cache`)",
     "abort_in_prefill": "abort during prefill",
+}
+
+_TEXT = "a string, or an object with `text`"
+RERANK_TEXTS: Mapping[str, str] = {
+    "query": _TEXT,
+    "documents": f"an array of up to {MAX_TEXTS} of these",
+}
+SCORE_TEXTS: Mapping[str, str] = {
+    "`, `".join(names): f"{_TEXT}, or an array of up to {MAX_TEXTS} of these"
+    for names in (FIRST_NAMES, SECOND_NAMES)
 }
 
 # By status and type; a test compares them with the table of errors.
@@ -108,6 +124,8 @@ def page() -> str:
         "responses": response_table(),
         "messages": message_table(),
         "embeddings": _embeddings(),
+        "rerank": _parameters(RERANK_TEXTS, RerankInput, _can_score),
+        "score": _parameters(SCORE_TEXTS, ScoreInput, _can_score),
         "capabilities": _capabilities(),
         "ignored": "\n".join(
             f"- `/{'chat/' if route == CHAT else ''}completions`: "
@@ -130,6 +148,9 @@ def engines() -> Engines:
             "": llamacpp(_MODEL, 4096, 4, infill=True),
             "`DRAFT_MODEL_PATH`": llamacpp(_MODEL, 4096, 4, infill=True, draft=True),
             "`DETERMINISTIC`": llamacpp(_MODEL, 4096, 1, infill=True, prefix_reuse=False),
+            "a reranking model": llamacpp(
+                _MODEL, 4096, 4, infill=True, embedding_size=0, rerank=True
+            ),
         },
         "rkllm 1.2": _rkllm(ABI_12),
         "rkllm 1.3": _rkllm(ABI_13),
@@ -168,14 +189,28 @@ def _routes() -> str:
 
 
 def _embeddings() -> str:
+    texts = {"input": "a string, an array of strings, of token ids, of arrays of token ids"}
+    return _parameters(texts, EmbeddingsInput, lambda capabilities: capabilities.embeddings)
+
+
+def _can_score(capabilities: Capabilities) -> bool:
+    return capabilities.rerank or capabilities.embeddings
+
+
+def _parameters(
+    texts: Mapping[str, str],
+    parameters: type[BaseModel],
+    is_supported: Callable[[Capabilities], bool],
+) -> str:
+    """Return the table of a route that all parameters of an engine support, or none."""
     support = {
         engine: _describe_configurations(
-            configurations, lambda capabilities: "yes" if capabilities.embeddings else "400"
+            configurations, lambda capabilities: "yes" if is_supported(capabilities) else "400"
         )
         for engine, configurations in engines().items()
     }
-    values = {"input": "a string, an array of strings, of token ids, of arrays of token ids"}
-    for name, field in EmbeddingsInput.model_fields.items():
+    values = dict(texts)
+    for name, field in parameters.model_fields.items():
         values[name] = field.description or ""
     rows = [[f"`{name}`", text, *support.values()] for name, text in values.items()]
     return in_markdown(["parameter", "values", *support], rows)

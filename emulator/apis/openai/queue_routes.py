@@ -28,7 +28,13 @@ from emulator.runpod.client_routes import read_wait_s
 from emulator.runpod.job_request import parse_job
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.openai.events import DONE, error_event
-from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
+from handler.apis.openai.service import (
+    EMBEDDINGS,
+    ENDPOINT_SPECS,
+    MODELS,
+    SCORING_ROUTES,
+    OpenAIService,
+)
 from handler.errors import ModelNotFound, error_info
 from jobs import Job, JobStore, StoreUnavailable
 
@@ -67,7 +73,7 @@ class QueuedOpenAIRoutes:
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
         models = PREFIX + MODELS
-        post_paths = [*ENDPOINT_SPECS, EMBEDDINGS, "/v1/{route:path}"]
+        post_paths = [*ENDPOINT_SPECS, EMBEDDINGS, *SCORING_ROUTES, "/v1/{route:path}"]
         return [
             Route(models, self._list_models, methods=["GET"]),
             Route(f"{models}/{{model:path}}", self._get_model, methods=["GET"]),

@@ -18,7 +18,13 @@ from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.apis.openai.events import DONE, error_event, stream_events
-from handler.apis.openai.service import EMBEDDINGS, ENDPOINT_SPECS, MODELS, OpenAIService
+from handler.apis.openai.service import (
+    EMBEDDINGS,
+    ENDPOINT_SPECS,
+    MODELS,
+    SCORING_ROUTES,
+    OpenAIService,
+)
 
 PREFIXES: Mapping[str, Dialect] = {"/v1": OPENAI, "/v3": OVMS, "": ORACLE}
 
@@ -65,6 +71,8 @@ class OpenAIRoutes:
             chat = "/v1/chat/completions"
             post[chat] = self._rate_limiter.wrap(post[chat])
         post[EMBEDDINGS] = self._embeddings_handler(dialect)
+        for path in SCORING_ROUTES:
+            post[path] = self._scoring_handler(path, dialect)
         get: dict[str, RouteHandler] = {
             MODELS: self._list_models,
             f"{MODELS}/{{model:path}}": self._get_model,
@@ -107,5 +115,13 @@ class OpenAIRoutes:
             body = await read_json(request, self._max_body_bytes)
             embeddings = self._service.create_embeddings(body, dialect)
             return JSON(await while_connected(request.receive, embeddings))
+
+        return handle
+
+    def _scoring_handler(self, path: str, dialect: Dialect) -> RouteHandler:
+        async def handle(request: Request) -> Response:
+            body = await read_json(request, self._max_body_bytes)
+            scores = self._service.create_scores(path, body, dialect)
+            return JSON(await while_connected(request.receive, scores))
 
         return handle

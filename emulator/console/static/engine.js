@@ -25,6 +25,7 @@ const ABLE = {
   grammar: "Grammars",
   infill: "Fill-in-the-middle",
   embeddings: "Embeddings",
+  rerank: "Reranking",
   prompt_caches: "Named prompt caches",
   draft: "Draft model",
   abort_in_prefill: "Stop during prefill",

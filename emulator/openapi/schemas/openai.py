@@ -18,6 +18,9 @@ from emulator.openapi.schemas.common import (
 from handler.apis.openai.chat import REASONING_EFFORTS
 from handler.apis.openai.embeddings import EmbeddingsInput
 from handler.apis.openai.parameters import ChatInput, CompletionInput, OpenAIInput
+from handler.apis.openai.relevance import MAX_TEXTS
+from handler.apis.openai.rerank import RerankInput
+from handler.apis.openai.score import FIRST_NAMES, SECOND_NAMES, ScoreInput
 from handler.apis.openai.tools import MAX_TOOLS
 from handler.input.options import OptionsInput
 from handler.input.sampling import MAX_TOKEN_ID
@@ -50,6 +53,19 @@ _MESSAGE: Schema = {
                 ),
             },
         ),
+    ]
+}
+_SCORED_TEXT: Schema = {"anyOf": [_NOT_EMPTY, object_of({"text": _NOT_EMPTY})]}
+_SCORED_TEXTS = list_of(_SCORED_TEXT) | {"minItems": 1, "maxItems": MAX_TEXTS}
+_SCORE_SIDE = {"anyOf": [*_SCORED_TEXT["anyOf"], _SCORED_TEXTS]}
+_SCORE_SIDES: dict[str, Schema] = {
+    **{name: or_null(_SCORE_SIDE) for name in (*FIRST_NAMES, *SECOND_NAMES)},
+    "text_1": or_null(_SCORE_SIDE) | {"description": "One text, or as many as `text_2` has."},
+}
+# Each side has one of its names.
+_BOTH_SIDES: Schema = {
+    "allOf": [
+        {"anyOf": [{"required": [name]} for name in names]} for names in (FIRST_NAMES, SECOND_NAMES)
     ]
 }
 _SCHEMA: Schema = {"type": "object", "description": "A JSON Schema."}
@@ -121,6 +137,8 @@ def _generation(
 def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[str, Schema]:
     """Return the schemas; `models` are all served names, `adapters` those without embeddings."""
     embedding_models = [name for name in models if name not in adapters]
+    scoring_model = {"model": {"enum": [*embedding_models, None]}}
+    prompt_usage = object_of({"prompt_tokens": COUNT, "total_tokens": COUNT})
     prompts = [
         _NOT_EMPTY,
         list_of(_NOT_EMPTY) | {"minItems": 1, "description": "Several prompts."},
@@ -178,7 +196,41 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
                         }
                     )
                 ),
-                "usage": object_of({"prompt_tokens": COUNT, "total_tokens": COUNT}),
+                "usage": prompt_usage,
+            }
+        ),
+        "Rerank": object_of(
+            {"query": _SCORED_TEXT, "documents": _SCORED_TEXTS},
+            {**fields_of(RerankInput), **scoring_model},
+        ),
+        "RerankAnswer": object_of(
+            {
+                "id": TEXT,
+                "object": {"const": "list"},
+                "model": TEXT,
+                "results": list_of(
+                    object_of(
+                        {"index": COUNT, "relevance_score": {"type": "number"}},
+                        {"document": object_of({"text": TEXT})},
+                    )
+                ),
+                "usage": prompt_usage,
+            }
+        ),
+        "Score": object_of({}, {**_SCORE_SIDES, **fields_of(ScoreInput), **scoring_model})
+        | _BOTH_SIDES,
+        "ScoreAnswer": object_of(
+            {
+                "id": TEXT,
+                "object": {"const": "list"},
+                "created": {"type": "integer"},
+                "model": TEXT,
+                "data": list_of(
+                    object_of(
+                        {"index": COUNT, "object": {"const": "score"}, "score": {"type": "number"}}
+                    )
+                ),
+                "usage": prompt_usage,
             }
         ),
         "Model": object_of(

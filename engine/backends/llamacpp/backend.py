@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -22,7 +23,13 @@ from engine.backends.llamacpp.prompt_scorer import PromptScorer
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
 from engine.capabilities import Capabilities
-from engine.errors import EngineError, PromptTooLong, RequestRejected, UnsupportedParameter
+from engine.errors import (
+    BackendFailed,
+    EngineError,
+    PromptTooLong,
+    RequestRejected,
+    UnsupportedParameter,
+)
 from engine.output import PromptToken
 from engine.prompts import reasoning
 from engine.prompts.chat_template import takes_late_system, template_markers
@@ -33,8 +40,13 @@ from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 _MAX_LOGPROBS = 20
 # llama.cpp's pooling number of a reranking model, which has no embeddings.
 _RANKING_POOLING = 4
-# Limit for one text: llama.cpp computes it in one batch, whose buffers grow with the text.
+# Limit for one text, or a query with a document: llama.cpp computes it in one batch, whose buffers
+# grow with the text.
 _MAX_EMBEDDING_TOKENS = 2048
+# The special tokens that llama.cpp puts around a query and a document, at most.
+_PAIR_MARKS = 4
+# Room for the text around a query and a document in the template of a reranking model.
+_RERANK_TEMPLATE_TOKENS = 256
 # The form of special tokens in every known vocabulary.
 _BRACKETED_TOKEN = re.compile(r"<\S+>|\[\S+\]")
 # Drafted tokens per step if a request sets only the probability that each drafted token needs.
@@ -54,6 +66,7 @@ class LlamaCppBackend:
 
     Embeddings use a second server, which is loaded for the first embeddings request: an embedding
     server computes each text in one batch, and generations in it could not be aborted meanwhile.
+    A reranking model has a second server for its scores in the same way.
     """
 
     def __init__(
@@ -79,6 +92,7 @@ class LlamaCppBackend:
         self._config: ServerConfig
         self._server: ReloadableServer
         self._embedding_server: LlamaServer | None = None
+        self._reranking_server: LlamaServer | None = None
         self._prompt_scorer: PromptScorer | None = None
         self._infill_template: tuple[str, ...] = ()
         self._vocabulary_size = 0
@@ -107,7 +121,7 @@ class LlamaCppBackend:
             self._infill_template = read_infill_template(server)
             [model_info] = server.request("/v1/models")["data"]
         self._vocabulary_size = model_info["meta"]["n_vocab"]
-        self._preserved_tokens = find_preserved_tokens(self._tokenize_mark)
+        self._preserved_tokens = find_preserved_tokens(self._tokenize_without_bos)
         rendered = self._render_probe_chat()
         own_template = rendered is not None and has_chat_template(self._path)
         return build_capabilities(
@@ -120,6 +134,7 @@ class LlamaCppBackend:
             embedding_size=model_info["meta"]["n_embd"]
             if header.pooling != _RANKING_POOLING
             else 0,
+            rerank=header.pooling == _RANKING_POOLING,
             infill=bool(self._infill_template),
             draft=self._draft_path is not None,
             late_system=rendered is None or takes_late_system(self.render),
@@ -147,8 +162,9 @@ class LlamaCppBackend:
         ]
         return template_markers(rendered, special)
 
-    def _tokenize_mark(self, mark: str) -> list[int]:
-        return list(self._request("/tokenize", {"content": mark, "parse_special": True})["tokens"])
+    def _tokenize_without_bos(self, text: str) -> list[int]:
+        """Tokenize a text with special tokens parsed, and none added."""
+        return list(self._request("/tokenize", {"content": text, "parse_special": True})["tokens"])
 
     def _tokenize_as_plain_text(self, text: str) -> list[int]:
         """Tokenize a text as ordinary characters, without parsing special tokens."""
@@ -243,6 +259,41 @@ class LlamaCppBackend:
             )
         return self._embedding_server.embed(text)
 
+    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
+        """Return a document's relevance to a query and the number of tokens of both.
+
+        The score is the model's own, most often a logit. Always called on the thread of `embed`.
+        """
+        query, document = query_and_document
+        max_tokens = min(self._config.context, _MAX_EMBEDDING_TOKENS)
+        tokens = _PAIR_MARKS
+        for text, param in ((query, "query"), (document, "document")):
+            self._check_prompt_size(text, param)
+            tokens += len(self._tokenize_without_bos(text))
+            if tokens > max_tokens:
+                # Checked first: longer than its positions, some models would end the process.
+                raise PromptTooLong(
+                    f"{param}: {tokens} tokens of a query and a document are more than the "
+                    f"{max_tokens} that a score is made of",
+                    prompt_tokens=tokens,
+                    context_length=max_tokens,
+                    param=param,
+                )
+        if self._reranking_server is None:
+            self._reranking_server = LlamaServer(
+                replace(
+                    self._config,
+                    context=max_tokens + _RERANK_TEMPLATE_TOKENS,
+                    slots=1,
+                    draft_path=None,
+                    reranking=True,
+                )
+            )
+        score, tokens = self._reranking_server.rerank(query, document)
+        if not math.isfinite(score):
+            raise BackendFailed("llama.cpp failed: the score is no number")
+        return score, tokens
+
     def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
         """Return the tokens of a prompt with their log-probabilities; always on the same thread.
 
@@ -252,7 +303,7 @@ class LlamaCppBackend:
         if isinstance(prompt, str):
             self._check_prompt_size(prompt)
             tokens = self._tokenize(prompt)
-            plain = self._request("/tokenize", {"content": prompt, "parse_special": True})["tokens"]
+            plain = self._tokenize_without_bos(prompt)
             first = 0 if tokens[: len(plain)] == plain else 1
             tokens = tokens[: first + len(plain)]
         else:
@@ -334,10 +385,11 @@ class LlamaCppBackend:
         self._server.wake()
 
     def close(self) -> None:
-        """Stop both servers, free their models and remove their sockets."""
+        """Stop all servers, free their models and remove their sockets."""
         self._server.close()
-        if self._embedding_server is not None:
-            self._embedding_server.close()
+        for server in (self._embedding_server, self._reranking_server):
+            if server is not None:
+                server.close()
         if self._prompt_scorer is not None:
             self._prompt_scorer.close()
 
@@ -348,6 +400,7 @@ def build_capabilities(
     slots: int,
     *,
     embedding_size: int = 1,
+    rerank: bool = False,
     infill: bool = False,
     draft: bool = False,
     template_markers: Sequence[str] | None = None,
@@ -381,6 +434,7 @@ def build_capabilities(
         tokenize=True,
         embeddings=embedding_size > 0,
         embedding_size=embedding_size,
+        rerank=rerank,
         infill=infill,
         draft=draft,
         prefix_reuse=prefix_reuse,

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.backends.llamacpp.cache_slots import CacheSlots
 from engine.backends.llamacpp.listener import ListenerClient, to_engine_error
-from engine.errors import ModelLoadFailed
+from engine.errors import ModelLoadFailed, RequestRejected
 from engine.request import RenderedPrompt
 
 # llama.cpp checks for an abort once per batch. Small batches keep an abort during prefill under a
@@ -31,7 +31,8 @@ class ServerConfig:
 
     `context` is per slot, in tokens. `draft_path` names a draft model, which is used as `draft`
     says. `embeddings` makes the server compute embeddings instead of generating: with the model's
-    own pooling if `is_embedding_model`, else with the mean of all tokens' vectors.
+    own pooling if `is_embedding_model`, else with the mean of all tokens' vectors. `reranking`
+    makes it score pairs of texts, which needs a reranking model.
     """
 
     path: Path
@@ -43,12 +44,13 @@ class ServerConfig:
     draft: DraftConfig = DraftConfig(tokens=5, threshold=0.0)
     embeddings: bool = False
     is_embedding_model: bool = False
+    reranking: bool = False
 
     @property
     def batch(self) -> int:
         """The number of tokens that are computed together."""
-        if self.embeddings:
-            # An embedding must be computed in one batch.
+        if self.embeddings or self.reranking:
+            # An embedding or a score must be computed in one batch.
             return self.context
         # The drafted tokens of all slots are verified in one batch.
         drafted = self.slots * (self.draft.tokens + 1) if self.draft_path is not None else 0
@@ -108,6 +110,17 @@ class LlamaServer:
             raise failure
         return answer["data"][0]["embedding"], answer["usage"]["prompt_tokens"]
 
+    def rerank(self, query: str, document: str) -> tuple[float, int]:
+        """Return a document's score and the number of tokens; there is no time limit."""
+        answer = self._server.handle_rerank({"query": query, "documents": [document]})
+        if (error := answer.get("error")) is not None:
+            failure = to_engine_error(error)
+            if isinstance(failure, RequestRejected):
+                failure = failure.rename_param("prompt", "document")
+            raise failure
+        [result] = answer["results"]
+        return float(result["relevance_score"]), answer["usage"]["prompt_tokens"]
+
     def request(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Send a request to the HTTP listener, see `ListenerClient`. Raises EngineError."""
         return self._listener.request(path, body)
@@ -141,6 +154,10 @@ def _build_params(library: Any, config: ServerConfig, listener: ListenerClient) 
         draft.mparams.path = str(config.draft_path)
         draft.n_max, draft.p_min = config.draft.tokens, config.draft.threshold
         draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = config.threads
+    if config.reranking:
+        # As llama.cpp's own --reranking: it does not read the pooling of every architecture.
+        params.embedding = True
+        params.pooling_type = library.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
     if config.embeddings:
         params.embedding = True
         if not config.is_embedding_model:

@@ -267,6 +267,10 @@ class RkllmBackend:
         """Raise UnsupportedParameter: a .rkllm file has no fill-in-the-middle template."""
         raise UnsupportedParameter("suffix: the rkllm engine cannot fill gaps", param="suffix")
 
+    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
+        """Raise UnsupportedParameter: the runtime has no reranking models."""
+        raise UnsupportedParameter("query: the rkllm engine has no reranking models", param="query")
+
     def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
         """Raise UnsupportedParameter: the runtime has the logits of the last token only."""
         raise UnsupportedParameter(

@@ -24,6 +24,9 @@ from handler.apis.openai.embeddings import EmbeddingsCall
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.models import describe_model
 from handler.apis.openai.parallel import CompletedGenerations, ParallelGenerations, run_all
+from handler.apis.openai.relevance import compute_relevance
+from handler.apis.openai.rerank import RerankCall
+from handler.apis.openai.score import ScoreCall
 from handler.errors import NotFound
 from handler.generation.active_generation import ActiveGeneration, log_warnings
 from handler.generation.completed_answer import CompletedAnswer
@@ -41,7 +44,10 @@ ENDPOINT_SPECS: Mapping[str, EndpointSpec] = {
     "/v1/chat/completions": CHAT,
 }
 EMBEDDINGS = "/v1/embeddings"
+RERANK, SCORE = "/v1/rerank", "/v1/score"
 MODELS = "/v1/models"
+_SCORING_CALLS: Mapping[str, type[RerankCall | ScoreCall]] = {RERANK: RerankCall, SCORE: ScoreCall}
+SCORING_ROUTES = tuple(_SCORING_CALLS)
 
 
 class OpenAIService:
@@ -113,13 +119,15 @@ class OpenAIService:
         """
         if route == EMBEDDINGS:
             self._parse_embeddings_call(body, self._models.find_for_body(body), OPENAI)
+        elif route in _SCORING_CALLS:
+            self._parse_scoring_call(route, body, self._models.find_for_body(body), OPENAI)
         elif route != MODELS:
             self.parse_call(route, body)
 
     async def answer_without_generation(
         self, route: str, body: Mapping[str, Any], slot: Slot | None = None
     ) -> dict[str, Any] | None:
-        """Return the response body of the embeddings or models route; None for other routes.
+        """Return the response body of a route that generates no text; None for other routes.
 
         Raises:
             InvalidRequest: naming the parameter that is wrong.
@@ -127,6 +135,8 @@ class OpenAIService:
         """
         if route == EMBEDDINGS:
             return await self.create_embeddings(body, slot=slot)
+        if route in _SCORING_CALLS:
+            return await self.create_scores(route, body, slot=slot)
         return self.list_models() if route == MODELS else None
 
     async def create_embeddings(
@@ -146,6 +156,34 @@ class OpenAIService:
         self, body: Mapping[str, Any], pipeline: Pipeline, dialect: Dialect
     ) -> EmbeddingsCall:
         return EmbeddingsCall.from_body(
+            body, pipeline.model_name, dialect, pipeline.adapters, pipeline.aliases
+        )
+
+    async def create_scores(
+        self,
+        route: str,
+        body: Mapping[str, Any],
+        dialect: Dialect = OPENAI,
+        slot: Slot | None = None,
+    ) -> dict[str, Any]:
+        """Return the response body of a route for scores.
+
+        Raises InvalidRequest, ModelNotFound or EngineError.
+        """
+        pipeline = self._models.find_for_body(body)
+        call = await check_body(
+            body, partial(self._parse_scoring_call, route, body, pipeline, dialect)
+        )
+        for warning in call.warnings:
+            logger.warning("%s: %s", route.removeprefix("/v1/"), warning)
+        priority = Priority.INTERACTIVE if slot is None else Priority.JOB
+        scores = await compute_relevance(pipeline.engine, call.pairs, priority, slot)
+        return call.encode_response(scores)
+
+    def _parse_scoring_call(
+        self, route: str, body: Mapping[str, Any], pipeline: Pipeline, dialect: Dialect
+    ) -> RerankCall | ScoreCall:
+        return _SCORING_CALLS[route].from_body(
             body, pipeline.model_name, dialect, pipeline.adapters, pipeline.aliases
         )
 
@@ -280,5 +318,4 @@ def _naming_parameters(call: OpenAICall) -> Iterator[None]:
                 new = constraint.param
         if new is None:
             raise
-        message = new + error.message.removeprefix(old)
-        raise type(error)(message, **(error.details | {"param": new})) from error
+        raise error.rename_param(old, new) from error

@@ -11,7 +11,7 @@ from engine.request import SamplingParams
 def test_preserved_token_is_written_as_text(model_path: Path) -> None:
     backend = LlamaCppBackend(str(model_path), "tiny", context_length=256, slots=1)
     backend.load()
-    [token] = backend._tokenize_mark("<|im_start|>")
+    [token] = backend._tokenize_without_bos("<|im_start|>")
     sampling = SamplingParams(max_tokens=2, temperature=0, logit_bias={token: 100})
     texts = []
     for run_id, preserved in enumerate(((), ("<|im_start|>",))):

@@ -56,6 +56,10 @@ class TinyBackend:
         """Return anything: nothing depends on it."""
         return []
 
+    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
+        """Return anything: nothing depends on it."""
+        return 0.0, 0
+
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         assert self.may_embed.wait(10)
         return [1.0], len(text)

@@ -20,6 +20,8 @@ from emulator.openapi.operations import OPERATIONS
         ("/chat/completions", "chat"),
         ("/v3/completions", "completions"),
         ("/v2/chat/openai/v1/embeddings", "embeddings"),
+        ("/v1/rerank", "rerank"),
+        ("/score", "score"),
         ("/v2/ep/openai/v1/anything", "other"),
         ("/v1/models/chat/completions", "models"),
         ("/v1/files/file-1/content", "files"),

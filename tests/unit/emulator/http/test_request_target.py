@@ -25,6 +25,8 @@ from tests.unit.emulator.asgi import InnerApp, call
         ("/chat/completions", True),
         ("/completions", True),
         ("/embeddings", True),
+        ("/rerank", True),
+        ("/score", True),
         ("/models", True),
         ("/models/a/b", True),
         ("/system/status", True),
@@ -50,7 +52,15 @@ def test_worker_list_belongs_to_the_clients_of_its_endpoint() -> None:
 
 
 def test_oracle_routes_belong_to_the_openai_group() -> None:
-    for path in ("/chat/completions", "/completions", "/embeddings", "/models", "/system/status"):
+    for path in (
+        "/chat/completions",
+        "/completions",
+        "/embeddings",
+        "/rerank",
+        "/score",
+        "/models",
+        "/system/status",
+    ):
         assert classify({"path": path}).group is RouteGroup.OPENAI
 
 

@@ -114,6 +114,8 @@ async def test_warnings_of_the_job_are_in_the_answer(calls: ApiCalls, route: str
         (RESPONSES, {"input": "hi", "previous_response_id": 3}, "previous_response_id"),
         (MESSAGES, {"messages": []}, None),
         ("/v1/embeddings", {}, "input"),
+        ("/v1/rerank", {}, "query"),
+        ("/v1/score", {}, "text_1"),
         ("/v1/completions", {}, "prompt"),
     ],
 )

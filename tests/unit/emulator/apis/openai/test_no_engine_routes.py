@@ -20,6 +20,8 @@ ERRORS: Any = {HandlerError: on_error}
     [
         ("POST", "/v1/chat/completions"),
         ("POST", "/v1/embeddings"),
+        ("POST", "/v1/rerank"),
+        ("POST", "/v1/score"),
         ("GET", "/v1/models"),
         ("GET", "/v1/models/some/name"),
         ("DELETE", "/v1/files/file-1"),

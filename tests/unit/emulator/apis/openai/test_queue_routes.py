@@ -115,7 +115,14 @@ def error_of(peer: Any) -> dict[str, Any]:
 
 async def test_call_becomes_the_same_job_as_on_runpod(peer: Connect) -> None:  # R44
     fixture = QueueFixture()
-    for path in ("completions", "chat/completions", "embeddings", "any/thing else"):
+    for path in (
+        "completions",
+        "chat/completions",
+        "embeddings",
+        "rerank",
+        "score",
+        "any/thing else",
+    ):
         client = peer({"a": [1]})
         request_task = fixture.ask(client, f"/v2/e/openai/v1/{path}")
         assert await fixture.take() == {"openai_route": f"/v1/{path}", "openai_input": {"a": [1]}}

@@ -1,0 +1,88 @@
+"""Reranking by the real library, with an encoder and with a decoder as reranking models."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from engine import BackendConfig, Engine, Priority
+from engine.errors import PromptTooLong, UnsupportedParameter
+from tests.conftest import EngineFactory
+from tests.reranking_model import CONTEXT, write_reranking_model
+
+_UINT32, _STRING = 4, 8
+_COUNTS = struct.Struct("<4sIQQ")
+
+
+def _text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def write_decoder(model_path: Path, path: Path) -> None:
+    """Write the default model with the pooling of reranking models in its header."""
+    model = model_path.read_bytes()
+    magic, version, tensors, pairs = _COUNTS.unpack_from(model)
+    pooling = _text(b"llama.pooling_type") + struct.pack("<II", _UINT32, 4)
+    filler = _text(b"x") + struct.pack("<I", _STRING) + _text(b"123456789")
+    # A multiple of the alignment, so that the tensors stay aligned.
+    assert len(pooling + filler) % 32 == 0
+    header = _COUNTS.pack(magic, version, tensors, pairs + 2)
+    path.write_bytes(header + pooling + filler + model[_COUNTS.size :])
+
+
+def llamacpp(path: Path) -> BackendConfig:
+    options = {"model_path": str(path), "model_name": "tiny", "threads": 1}
+    return BackendConfig("llamacpp", {**options, "slots": 2, "context_length": CONTEXT})
+
+
+@pytest.fixture(params=["encoder", "decoder"])
+def engine(
+    engine_factory: EngineFactory,
+    model_path: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Engine:
+    path = tmp_path / "ranking.gguf"
+    if request.param == "encoder":
+        write_reranking_model(path)
+    else:
+        write_decoder(model_path, path)
+    return engine_factory(llamacpp(path), isolation="process")
+
+
+async def test_document_has_the_same_score_alone_and_among_others(engine: Engine) -> None:
+    capabilities = await engine.ready()
+    assert (capabilities.rerank, capabilities.embeddings) == (True, False)
+    paris, bananas = ("capital of france", "paris"), ("capital of france", "bananas are yellow")
+    scores = await engine.rerank([paris, bananas, paris], Priority.JOB)
+    assert scores[0] == scores[2] != scores[1]
+    assert [scores[1]] == await engine.rerank([bananas], Priority.JOB)
+    assert all(0 < each.tokens < 12 for each in scores)
+    with pytest.raises(UnsupportedParameter, match="has no embeddings"):
+        await engine.embed(["a"], Priority.JOB)
+
+
+async def test_pair_that_is_too_long_is_refused_by_name(engine: Engine) -> None:
+    # R54
+    fitting = ("one", " one" * (CONTEXT - 5))
+    [longest] = await engine.rerank([fitting], Priority.JOB)
+    assert CONTEXT - 4 <= longest.tokens <= CONTEXT
+    params = [("query", "documents[0]"), ("query", "documents[1]")]
+    for pair, param, tokens in (
+        ((fitting[0], fitting[1] + " one"), "documents[1]", CONTEXT + 1),
+        ((" one" * CONTEXT, "one"), "query", CONTEXT + 4),
+    ):
+        with pytest.raises(PromptTooLong) as raised:
+            await engine.rerank([fitting, pair], Priority.JOB, params=params)
+        assert raised.value.details["param"] == param
+        assert raised.value.message.startswith(f"{param}: {tokens} tokens of a query and a doc")
+    assert engine.running == 0
+
+
+async def test_other_models_do_not_rerank(engine_factory: EngineFactory, model_path: Path) -> None:
+    engine = engine_factory(llamacpp(model_path))
+    assert not (await engine.ready()).rerank
+    with pytest.raises(UnsupportedParameter, match=r"^query: tiny is no reranking model$"):
+        await engine.rerank([("a", "b")], Priority.JOB)
