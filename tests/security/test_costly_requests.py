@@ -278,6 +278,12 @@ LARGE_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "5,000,000 token ids": (COMPLETIONS, {"prompt": [1] * 5_000_000}),
     "240,000 token ids": (COMPLETIONS, {"prompt": [1] * 240_000}),
     "240,000 token ids to embed": ("/v1/embeddings", {"input": [1] * 240_000}),
+    "120,000 documents": ("/v1/rerank", {"query": "a", "documents": [{"text": "a"}] * 120_000}),
+    "19 MB of one document": ("/v1/rerank", {"query": "a", "documents": ["word " * 3_800_000]}),
+    "2,048 pairs of long texts": (
+        "/v1/score",
+        {"text_1": ["x" * 4_000] * 2_048, "text_2": ["y" * 4_000] * 2_048},
+    ),
     "240,000 token ids as text": ("/detokenize", {"tokens": [1] * 240_000}),
     "120,000 prompts": (COMPLETIONS, {"prompt": [[1]] * 120_000}),
     "logit_bias of 120,000": (

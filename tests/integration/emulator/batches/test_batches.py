@@ -93,10 +93,17 @@ async def test_batch_responses_match_the_description(
         await check("Error", f"files/{ended.output_file_id}")
 
 
-async def test_chat_and_embedding_lines_are_answered(serve: Serve, clients: Clients) -> None:
+async def test_lines_without_generation_are_answered_too(serve: Serve, clients: Clients) -> None:
     client = clients(await serve())
-    vector = {"custom_id": "v", "method": "POST", "url": "/v1/embeddings", "body": {"input": "x"}}
-    for endpoint, line in (("/v1/chat/completions", chat("c")), ("/v1/embeddings", vector)):
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/embeddings": {"input": "x"},
+        "/v1/rerank": {"query": "x", "documents": ["x", "y"]},
+        "/v1/score": {"text_1": "x", "text_2": "y"},
+    }
+    lines = {"/v1/chat/completions": chat("c")}
+    for url, body in bodies.items():
+        lines[url] = {"custom_id": "v", "method": "POST", "url": url, "body": body}
+    for endpoint, line in lines.items():
         ended = await client.ended(await client.create([line], endpoint))
         assert counts(ended) == (1, 1, 0)
         assert ended.error_file_id is None
