@@ -499,7 +499,7 @@ class Engine:
         """
         limit_s = self._timeouts.request_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s), self._use_memory(priority):
                 capabilities = await self._wait_loaded(priority)
                 if not capabilities.rerank:
                     raise UnsupportedParameter(

@@ -111,8 +111,9 @@ async def test_other_calls_load_the_model_too(pool_of: MakePool) -> None:
     await pool.ready()
     b = pool.engines["b"]
     assert await b.tokenize("one two")
-    assert await b.embed(["one"], Priority.INTERACTIVE)
     assert states(pool) == [OUT, READY]
+    assert await pool.engines["a"].embed(["one"], Priority.INTERACTIVE)
+    assert states(pool) == [READY, OUT]
 
 
 async def test_capabilities_of_an_unloaded_model_need_no_load(pool_of: MakePool) -> None:
