@@ -20,7 +20,7 @@ from engine.output import (
     TokenLogprob,
     Usage,
 )
-from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
+from engine.request import Chat, ChatImage, GenerationRequest, Message, Priority, SamplingParams
 from engine.stream import TokenStream
 from engine.timeouts import Timeouts
 
@@ -29,6 +29,7 @@ __all__ = [
     "BackendConfig",
     "Capabilities",
     "Chat",
+    "ChatImage",
     "Delta",
     "Embedding",
     "Engine",

@@ -33,6 +33,7 @@ class Capabilities:
     `embedding_size`: the dimensions of an embedding.
     `rerank`: the model is a reranking model, which scores a query with a document.
     `infill`: fill-in-the-middle is supported.
+    `images`: messages may have images, because a projector is loaded beside the model.
     `draft`: a draft model is loaded for speculative decoding.
     `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
     `prompt_caches`: prompts can be saved by name, and reused by prompts with the same beginning.
@@ -69,6 +70,7 @@ class Capabilities:
     embedding_size: int = 0
     rerank: bool = False
     infill: bool = False
+    images: bool = False
     draft: bool = False
     prefix_reuse: bool = False
     prompt_caches: bool = False
@@ -101,6 +103,12 @@ class Capabilities:
         if isinstance(prompt, Chat) and not self.chat_template:
             raise UnsupportedParameter(
                 f"messages: {self.model} has no chat template, send a prompt instead",
+                param="messages",
+            )
+        if isinstance(prompt, Chat) and not self.images and prompt.images:
+            raise UnsupportedParameter(
+                f"messages: {self.model} reads only text, because it is loaded without a "
+                "projector for images (MMPROJ_PATH)",
                 param="messages",
             )
         if isinstance(prompt, Chat) and prompt.continues_last and not self.turns:

@@ -19,11 +19,22 @@ class Priority(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ChatImage:
+    """An image in a turn of a chat: the file in base64, and its place in the turn's text.
+
+    `position` is the number of characters of the text before the image.
+    """
+
+    data: str
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a chat, with its content as plain text.
 
     `tool_calls` are the functions that an assistant turn called, in OpenAI's format. `tool_call_id`
-    is the call of which a tool turn is the result.
+    is the call of which a tool turn is the result. `images` are in the order of their positions.
     """
 
     role: str
@@ -31,16 +42,27 @@ class Message:
     name: str | None = None
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     tool_call_id: str | None = None
+    images: tuple[ChatImage, ...] = ()
 
-    def to_template(self) -> dict[str, Any]:
-        """Return the turn as chat templates expect it, without absent fields."""
-        turn: dict[str, Any] = {"role": self.role, "content": self.content}
+    def to_template(self, image_marker: str = "") -> dict[str, Any]:
+        """Return the turn as chat templates expect it, without absent fields.
+
+        `image_marker` is the text that takes the place of each image.
+        """
+        turn: dict[str, Any] = {"role": self.role, "content": self._mark_images(image_marker)}
         for name in ("name", "tool_call_id"):
             if (value := getattr(self, name)) is not None:
                 turn[name] = value
         if self.tool_calls:
             turn["tool_calls"] = [dict(call) for call in self.tool_calls]
         return turn
+
+    def _mark_images(self, marker: str) -> str:
+        if not self.images or not marker:
+            return self.content
+        starts = [0, *(image.position for image in self.images)]
+        ends = [*starts[1:], len(self.content)]
+        return marker.join(self.content[start:end] for start, end in zip(starts, ends, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +77,11 @@ class Chat:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Mapping[str, Any], ...] = ()
     continues_last: bool = False
+
+    @property
+    def images(self) -> tuple[ChatImage, ...]:
+        """The images of all messages, in their order."""
+        return tuple([image for message in self.messages for image in message.images])
 
 
 # The model's input: text or token ids.
@@ -169,7 +196,13 @@ def prompt_from_wire(wire: str | list[int] | dict[str, Any]) -> Prompt:
     """Rebuild a prompt from its JSON form."""
     if isinstance(wire, dict):
         messages = tuple(
-            Message(**message | {"tool_calls": tuple(message["tool_calls"])})
+            Message(
+                **message
+                | {
+                    "tool_calls": tuple(message["tool_calls"]),
+                    "images": tuple([ChatImage(**image) for image in message["images"]]),
+                }
+            )
             for message in wire["messages"]
         )
         return Chat(messages, wire["template_kwargs"], tuple(wire["tools"]), wire["continues_last"])

@@ -65,5 +65,5 @@ def _to_plain_messages(messages: Sequence[Message]) -> list[Message]:
             content = f"<tool_response>\n{content}\n</tool_response>"
             plain.append(Message("user", content))
         else:
-            plain.append(Message(message.role, content, message.name))
+            plain.append(replace(message, content=content, tool_calls=(), tool_call_id=None))
     return plain

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.value_description import describe_value
-from engine import Message
+from engine import ChatImage, Message
 from handler.errors import InvalidRequest
+from handler.input.images import check_images, read_image
 
 # OpenAI's newer and older roles, mapped to the roles that chat templates support.
 _ROLES = {
@@ -35,7 +36,9 @@ def read_messages(raw: Any, path: str = "") -> tuple[Message, ...]:
     if not isinstance(raw, list) or not raw:
         raise InvalidRequest(f"{name} must be a non-empty array, got {describe_value(raw)}", name)
     _check_count(raw, MAX_MESSAGES, name, "messages")
-    return tuple(_parse_message(each, f"{name}[{index}]") for index, each in enumerate(raw))
+    messages = tuple(_parse_message(each, f"{name}[{index}]") for index, each in enumerate(raw))
+    check_images(messages, name)
+    return messages
 
 
 def _parse_message(raw: Any, path: str) -> Message:
@@ -65,8 +68,8 @@ def _parse_message(raw: Any, path: str) -> Message:
         if role == "assistant"
         else ()
     )
-    content = _parse_content(raw.get("content"), role, f"{path}.content")
-    return Message(_ROLES[role], content, name, calls, call_id)
+    content, images = _parse_content(raw.get("content"), role, f"{path}.content")
+    return Message(_ROLES[role], content, name, calls, call_id, images)
 
 
 def _parse_tool_calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
@@ -101,38 +104,43 @@ def _parse_tool_calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(calls)
 
 
-def _parse_content(raw: Any, role: str, path: str) -> str:
+def _parse_content(raw: Any, role: str, path: str) -> tuple[str, tuple[ChatImage, ...]]:
     if isinstance(raw, str):
-        return _check_content(raw, path)
+        check_text(raw, path)
+        return raw, ()
     if raw is None and role == "assistant":
         # A turn that only calls tools has no text.
-        return ""
+        return "", ()
     if not isinstance(raw, list):
         raise InvalidRequest(
             f"{path} must be a string or an array of text parts, got {describe_value(raw)}", path
         )
     _check_count(raw, MAX_PARTS, path, "parts")
-    texts = []
+    texts: list[str] = []
+    images: list[ChatImage] = []
     for index, part in enumerate(raw):
+        part_path = f"{path}[{index}]"
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "image_url" and role == "user":
+            url, url_path = part.get("image_url"), f"{part_path}.image_url"
+            if isinstance(url, Mapping):
+                url, url_path = url.get("url"), f"{url_path}.url"
+            images.append(read_image(url, url_path, sum(map(len, texts))))
+            continue
         text = part.get("text") if isinstance(part, Mapping) else None
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(text, str):
+        if kind != "text" or not isinstance(text, str):
             raise InvalidRequest(
-                f'{path}[{index}] must be {{"type": "text", "text": …}}, '
-                f"got {describe_value(part)}",
-                f"{path}[{index}]",
+                f'{part_path} must be {{"type": "text", "text": …}}, got {describe_value(part)}',
+                part_path,
             )
-        texts.append(_check_content(text, f"{path}[{index}]"))
-    return "".join(texts)
+        check_text(text, part_path)
+        texts.append(text)
+    return "".join(texts), tuple(images)
 
 
 def _check_count(raw: list[Any], maximum: int, path: str, noun: str) -> None:
     if len(raw) > maximum:
         raise InvalidRequest(f"{path} must have at most {maximum} {noun}, got {len(raw)}", path)
-
-
-def _check_content(text: str, path: str) -> str:
-    check_text(text, path)
-    return text
 
 
 def check_text(text: str, path: str) -> None:

@@ -13,6 +13,7 @@ from engine.errors import engine_errors, from_wire
 from engine.output import Finish, FinishReason, Timings, Usage
 from engine.request import (
     Chat,
+    ChatImage,
     Message,
     Prompt,
     SamplingParams,
@@ -51,7 +52,8 @@ SAMPLING = st.builds(
     json_schema=st.none() | OBJECT,
 )
 OBJECTS = st.lists(OBJECT, max_size=2).map(tuple)
-MESSAGE = st.builds(Message, TEXT, TEXT, st.none() | TEXT, OBJECTS, st.none() | TEXT)
+IMAGES = st.lists(st.builds(ChatImage, TEXT, COUNT), max_size=2).map(tuple)
+MESSAGE = st.builds(Message, TEXT, TEXT, st.none() | TEXT, OBJECTS, st.none() | TEXT, IMAGES)
 CHAT = st.builds(
     Chat,
     messages=st.lists(MESSAGE, max_size=4).map(tuple),

@@ -55,6 +55,7 @@ CAPABILITY_LABELS: Mapping[str, str] = {
     "json_schema": "constrained decoding with a JSON Schema",
     "turns": "chats keep their turns and roles",
     "plain_prompts": "raw prompts, without the chat template",
+    "images": "images in messages",
     "tokenize": "tokenization",
     "embeddings": "embeddings",
     "rerank": "reranking with a reranking model",

@@ -1,4 +1,4 @@
-from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
+from engine.request import Chat, ChatImage, GenerationRequest, Message, Priority, SamplingParams
 
 
 def test_sampling_defaults_are_the_public_ones() -> None:
@@ -23,3 +23,11 @@ def test_priorities_order_interactive_before_jobs_before_batches() -> None:
 
 def test_chats_with_the_same_turns_are_equal() -> None:
     assert Chat((Message("user", "Hi"),)) == Chat((Message("user", "Hi", None),))
+
+
+def test_message_has_a_marker_in_the_place_of_each_image() -> None:
+    images = (ChatImage("a", 0), ChatImage("b", 2), ChatImage("c", 2), ChatImage("d", 5))
+    message = Message("user", "hello", images=images)
+    assert message.to_template("<i>")["content"] == "<i>he<i><i>llo<i>"
+    assert message.to_template()["content"] == "hello"
+    assert Chat((message, Message("user", "x"), message)).images == images * 2

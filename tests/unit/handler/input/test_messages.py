@@ -54,8 +54,14 @@ REFUSED: list[tuple[Any, str, str]] = [
     ),
     (
         user([{"type": "text", "text": "ok"}, {"type": "image_url", "image_url": "x"}]),
-        "messages[0].content[1]",
-        f'messages[0].content[1] must be {PART}, got {{"type":"image_url","image_url":"x"}}',
+        "messages[0].content[1].image_url",
+        "messages[0].content[1].image_url must be a data URL such as data:image/png;base64,…, "
+        'got "x"',
+    ),
+    (
+        [{"role": "assistant", "content": [{"type": "image_url", "image_url": "x"}]}],
+        "messages[0].content[0]",
+        f'messages[0].content[0] must be {PART}, got {{"type":"image_url","image_url":"x"}}',
     ),
     (
         user([{"type": "text"}]),

@@ -361,9 +361,15 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
                     "messages[0].content[0]",
                 ),
                 content(
-                    [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {}}],
-                    '{"type": "text", "text": …}, got {"type":"image_url","image_url":{}}',
+                    [{"type": "text", "text": "x"}, {"type": "input_audio", "input_audio": {}}],
+                    '{"type": "text", "text": …}, got {"type":"input_audio","input_audio":{}}',
                     "messages[0].content[1]",
+                ),
+                (
+                    turns({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}),
+                    "messages[0].content[0].image_url.url must be a data URL such as "
+                    "data:image/png;base64,…, got null",
+                    "messages[0].content[0].image_url.url",
                 ),
                 content("\ud800", SURROGATE.removeprefix("must be ")),
                 (
