@@ -53,6 +53,27 @@ def read_image(url: Any, path: str, position: int) -> ChatImage:
     return ChatImage(data, position)
 
 
+def image_part(url: Any, path: str) -> dict[str, Any]:
+    """Return the part of a chat message for a data URL, in OpenAI's form.
+
+    Raises:
+        InvalidRequest: naming the field, which is not the one that the chat's reader would name.
+    """
+    read_image(url, path, 0)
+    return {"type": "image_url", "image_url": url}
+
+
+def join_parts(parts: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Return the content of a chat message: a text, or an array of parts if there are images.
+
+    `parts` are texts and the results of `image_part`.
+    """
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "".join(texts)
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+
+
 def check_images(messages: Sequence[Message], path: str) -> None:
     """Check the images of a request together.
 

@@ -16,13 +16,24 @@ _USER = {"role": "user", "content": "hi"}
 _FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 _TOOL = {"name": "look", "input_schema": {"type": "object"}}
 _SCHEMA = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
-_IMAGE = {"type": "input_image", "image_url": "https://example.com/a.png"}
+# The beginning of a PNG, with its size.
+_PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB"
+_IMAGE = {"type": "input_image", "image_url": f"data:image/png;base64,{_PNG}"}
+_IMAGE_ADDRESS = {"type": "input_image", "image_url": "https://example.com/a.png"}
+_IMAGE_SOURCE = {"type": "base64", "media_type": "image/png", "data": _PNG}
 
 # The members of a body that are tested, with what is special about the value.
 RESPONSE_PROBES: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("`input`, a string", {"input": "hi"}),
     ("`input`, messages", {"input": [_USER]}),
-    ("`input`, an image", {"input": [{"role": "user", "content": [_IMAGE]}]}),
+    (
+        "`input`, an image as a data URL, with `MMPROJ_PATH`",
+        {"input": [{"role": "user", "content": [_IMAGE]}]},
+    ),
+    (
+        "`input`, the address of an image",
+        {"input": [{"role": "user", "content": [_IMAGE_ADDRESS]}]},
+    ),
     ("`input`, an item of another type", {"input": [_USER, {"type": "web_search_call"}]}),
     ("`instructions`", {"instructions": "Be brief."}),
     ("`max_output_tokens`", {"max_output_tokens": 9}),
@@ -53,8 +64,8 @@ RESPONSE_PROBES: Sequence[tuple[str, Mapping[str, Any]]] = (
 MESSAGE_PROBES: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("`messages`, text", {"messages": [_USER]}),
     (
-        "`messages`, an image",
-        {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+        "`messages`, an image in base64, with `MMPROJ_PATH`",
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": _IMAGE_SOURCE}]}]},
     ),
     ("`system`", {"system": "Be brief."}),
     ("`max_tokens`", {"max_tokens": 32_000}),

@@ -9,9 +9,10 @@ from typing import Any
 
 from common.value_description import describe_value
 from handler.errors import InvalidRequest
+from handler.input.images import image_part, join_parts
 
 _ROLES = ("user", "assistant", "system")
-_NOT_SUPPORTED = frozenset({"image", "document"})
+_IMAGE = "image"
 # Chat templates leave out the reasoning of earlier turns, or have no place for it.
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 # Calls that Anthropic's servers make and answer themselves.
@@ -82,21 +83,41 @@ def _translate_message(conversation: Conversation, message: Any, path: str) -> N
 
 
 def _translate_user(conversation: Conversation, blocks: list[Any], path: str) -> None:
-    """Add a user's turn: its texts, and the results of tools in their order."""
-    texts: list[str] = []
+    """Add a user's turn: its texts and images, and the results of tools in their order."""
+    parts: list[str | dict[str, Any]] = []
     has_results = False
     for index, block in enumerate(blocks):
         block_path = f"{path}[{index}]"
-        if _read_type(block, block_path) != "tool_result":
-            texts.append(_read_text_block(block, block_path))
+        kind = _read_type(block, block_path)
+        if kind == _IMAGE:
+            parts.append(_translate_image(block, block_path))
+            continue
+        if kind != "tool_result":
+            parts.append(_read_text_block(block, block_path))
             continue
         has_results = True
-        if texts:
-            conversation.add({"role": "user", "content": "".join(texts)}, path)
-            texts = []
+        if parts:
+            conversation.add({"role": "user", "content": join_parts(parts)}, path)
+            parts = []
         conversation.add(_translate_result(block, block_path), block_path)
-    if texts or not has_results:
-        conversation.add({"role": "user", "content": "".join(texts)}, path)
+    if parts or not has_results:
+        conversation.add({"role": "user", "content": join_parts(parts)}, path)
+
+
+def _translate_image(block: Mapping[str, Any], path: str) -> dict[str, Any]:
+    path = f"{path}.source"
+    source = block.get("source")
+    if isinstance(source, Mapping):
+        if source.get("type") == "url":
+            return image_part(source.get("url"), f"{path}.url")
+        media_type, data = source.get("media_type"), source.get("data")
+        if source.get("type") == "base64" and isinstance(media_type, str) and isinstance(data, str):
+            return image_part(f"data:{media_type};base64,{data}", path)
+    raise InvalidRequest(
+        f'{path} must be {{"type": "base64", "media_type": …, "data": …}}, '
+        f"got {describe_value(source)}",
+        path,
+    )
 
 
 def _translate_result(block: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -176,10 +197,12 @@ def _read_type(block: Any, path: str) -> str:
 
 def _read_text_block(block: Any, path: str) -> str:
     kind = _read_type(block, path)
-    if kind in _NOT_SUPPORTED:
+    if kind == _IMAGE:
         raise InvalidRequest(
-            f"{path} has the type {kind}: the model reads only text, no images or documents", path
+            f"{path} has the type {kind}: only messages of the user may have images", path
         )
+    if kind == "document":
+        raise InvalidRequest(f"{path} has the type {kind}: the model reads no documents", path)
     text = block.get("text")
     if kind != "text" or not isinstance(text, str):
         raise InvalidRequest(

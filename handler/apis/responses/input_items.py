@@ -8,11 +8,13 @@ from typing import Any
 
 from common.value_description import describe_value
 from handler.errors import InvalidRequest
+from handler.input.images import image_part, join_parts
 
 MAX_ITEMS = 10_000
 ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
-_MEDIA_PARTS = ("input_image", "input_file", "input_audio", "input_video")
+_IMAGE_PART = "input_image"
+_MEDIA_PARTS = (_IMAGE_PART, "input_file", "input_audio", "input_video")
 
 
 def read_items(raw: Any, name: str = "input") -> list[Mapping[str, Any]]:
@@ -57,7 +59,12 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
                         f"got {describe_value(role)}",
                         f"{path}.role",
                     )
-                content = read_text(item.get("content"), f"{path}.content")
+                content_path = f"{path}.content"
+                content = (
+                    _read_content(item.get("content"), content_path)
+                    if role == "user"
+                    else read_text(item.get("content"), content_path)
+                )
                 messages.append({"role": role, "content": content})
             case "function_call":
                 arguments = _read_string(item, "arguments", path)
@@ -103,6 +110,24 @@ def _add_call(
     messages[-1].setdefault("tool_calls", []).append(call)
 
 
+def _read_content(raw: Any, path: str) -> str | list[dict[str, Any]]:
+    """Return the content of a user's message, which may have images. Raises InvalidRequest."""
+    if not isinstance(raw, list):
+        return read_text(raw, path)
+    parts: list[str | dict[str, Any]] = []
+    for index, part in enumerate(raw):
+        part_path = f"{path}[{index}]"
+        if isinstance(part, Mapping) and part.get("type") == _IMAGE_PART:
+            if part.get("file_id") is not None:
+                raise InvalidRequest(
+                    f"{part_path}.file_id is not supported, image_url is", f"{part_path}.file_id"
+                )
+            parts.append(image_part(part.get("image_url"), f"{part_path}.image_url"))
+        else:
+            parts.append(_read_part(part, part_path))
+    return join_parts(parts)
+
+
 def read_text(raw: Any, path: str) -> str:
     """Return the text of a content: a string or an array of text parts. Raises InvalidRequest."""
     if isinstance(raw, str):
@@ -122,7 +147,10 @@ def _read_part(part: Any, path: str) -> str:
     elif kind == "refusal":
         text = part.get("refusal")
     elif kind in _MEDIA_PARTS:
-        raise InvalidRequest(f"{path} is of type {kind}, and only text is supported", path)
+        supported = "only text is supported"
+        if kind == _IMAGE_PART:
+            supported = "only messages of the user may have images"
+        raise InvalidRequest(f"{path} is of type {kind}, and {supported}", path)
     if not isinstance(text, str):
         raise InvalidRequest(
             f'{path} must be {{"type": "input_text", "text": …}}, got {describe_value(part)}', path

@@ -240,7 +240,7 @@ async def test_image_input_is_an_error_that_names_it(server: Server) -> None:
         body = {"input": [{"type": "message", "role": "user", "content": content}]}
         answer = await client.post("/v1/responses", json=body)
     assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "input[0].content[0]"
+    assert answer.json()["error"]["param"] == "input[0].content[0].image_url"
 
 
 async def test_reasoning_incomplete_and_failed_responses_match_the_schema(server: Server) -> None:

@@ -247,7 +247,7 @@ async def test_failure_after_the_first_text_ends_the_stream_with_failed(
         ({"input": [{"role": "king", "content": "x"}]}, "input[0].role"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "input[0].content[0]",
+            "input[0].content[0].image_url",
         ),
         (
             {"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]},

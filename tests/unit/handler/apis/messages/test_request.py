@@ -11,6 +11,8 @@ from handler.apis.messages.request import translate_request
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.errors import InvalidRequest
+from handler.input.messages import read_messages
+from tests.unit.handler.input.images import data_url, png
 
 TURNS = [{"role": "user", "content": "hi"}]
 TOOL: dict[str, Any] = {"name": "add", "input_schema": {"type": "object"}}
@@ -228,7 +230,15 @@ def test_unknown_fields_are_warnings() -> None:
         ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": ["hi"]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].source.url"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            "messages[0].content[0].source",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+            "messages[0].content[0]",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
         ({"messages": TURNS, "system": 5}, "system"),
         ({"messages": TURNS, "system": [IMAGE]}, "system[0]"),
@@ -299,3 +309,19 @@ def test_errors_about_tools_name_the_tool() -> None:
     assert read_error({"tools": tools}).message.startswith("tools[1].name must be")
     tools = [SEARCH, TOOL | {"input_schema": 5}]
     assert read_error({"tools": tools}).message.startswith("tools[1].input_schema must be")
+
+
+def test_images_of_the_user_keep_their_place() -> None:
+    url = data_url(png())
+    source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+    image = {"type": "image", "source": source}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "done"}
+    content = [image, text_block("a"), result, text_block("b"), image]
+    part = {"type": "image_url", "image_url": url}
+    messages = translate_messages({"role": "user", "content": content})
+    assert [message["content"] for message in messages] == [
+        [part, {"type": "text", "text": "a"}],
+        "done",
+        [{"type": "text", "text": "b"}, part],
+    ]
+    assert [len(message.images) for message in read_messages(messages)] == [1, 0, 1]

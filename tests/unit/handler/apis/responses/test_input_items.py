@@ -8,6 +8,8 @@ import pytest
 
 from handler.apis.responses.input_items import MAX_ITEMS, read_items, to_messages
 from handler.errors import InvalidRequest
+from handler.input.messages import read_messages
+from tests.unit.handler.input.images import data_url, png
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
 
@@ -83,3 +85,34 @@ def test_error_names_the_item_and_the_field(item: dict[str, Any], param: str) ->
 def test_number_of_items_is_limited() -> None:
     with pytest.raises(InvalidRequest, match=f"at most {MAX_ITEMS} items"):
         read_items([{}] * (MAX_ITEMS + 1))
+
+
+def test_images_of_the_user_keep_their_place() -> None:
+    url = data_url(png())
+    content = [
+        {"type": "input_text", "text": "a"},
+        {"type": "input_image", "image_url": url, "detail": "auto"},
+        {"type": "input_text", "text": "b"},
+    ]
+    [message], _ = to_messages([{"role": "user", "content": content}])
+    assert message["content"] == [
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": url},
+        {"type": "text", "text": "b"},
+    ]
+    assert len(read_messages([message])[0].images) == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "param"),
+    [
+        ("user", {"file_id": "file_1"}, "input[0].content[0].file_id"),
+        ("user", {"image_url": "https://example.com/a.png"}, "input[0].content[0].image_url"),
+        ("user", {}, "input[0].content[0].image_url"),
+        ("assistant", {"image_url": data_url(png())}, "input[0].content[0]"),
+    ],
+)
+def test_other_images_are_refused(role: str, part: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        to_messages([{"role": role, "content": [{"type": "input_image", **part}]}])
+    assert raised.value.param == param
