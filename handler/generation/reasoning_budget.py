@@ -12,8 +12,19 @@ from dataclasses import replace
 from typing import Any, Self
 
 from common.value_description import describe_value
-from engine import Chat, Delta, Engine, Finish, FinishReason, Timings, TokenStream, Usage
+from engine import (
+    Chat,
+    Delta,
+    Engine,
+    Finish,
+    FinishReason,
+    Message,
+    Timings,
+    TokenStream,
+    Usage,
+)
 from engine.prompts.reasoning import REASONING_MARKS, THINK_CLOSE
+from engine.request import Prompt
 from handler.errors import InvalidRequest
 
 BUDGET_KEYS = frozenset({"max_thinking_tokens", "reasoning_budget", "thinking_token_budget"})
@@ -136,7 +147,7 @@ class BudgetedStream:
         self._stream = await self._engine.generate(
             replace(
                 request,
-                prompt=rendered + self._output,
+                prompt=_continue_prompt(prompt, rendered, self._output),
                 chat_template="off",
                 sampling=replace(request.sampling, max_tokens=max_tokens),
                 timeout_s=max(timeout_s - elapsed_s, 0.001),
@@ -187,3 +198,15 @@ def _find_close(prompt: str, output: str) -> str:
         if output.lstrip().startswith(opening) or prompt.rstrip().endswith(opening):
             return close
     return THINK_CLOSE
+
+
+def _continue_prompt(prompt: Prompt, rendered: str, output: str) -> Prompt:
+    """Return the prompt that continues an output: as text, or as a chat if there are images."""
+    if not isinstance(prompt, Chat) or not prompt.images:
+        return rendered + output
+    *earlier, last = prompt.messages
+    if prompt.continues_last:
+        messages = (*earlier, replace(last, content=last.content + output))
+    else:
+        messages = (*prompt.messages, Message("assistant", output))
+    return replace(prompt, messages=messages, continues_last=True)

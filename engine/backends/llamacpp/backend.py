@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from engine.backends.gguf import has_chat_template, read_header
 from engine.backends.llamacpp.cache_slots import find_history_length
 from engine.backends.llamacpp.completion_request import build_completion_request
 from engine.backends.llamacpp.completion_run import CompletionRun
+from engine.backends.llamacpp.image_prompt import ImagePrompt, render_images
 from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
 from engine.backends.llamacpp.preserved_tokens import find_preserved_tokens
 from engine.backends.llamacpp.prompt_scorer import PromptScorer
@@ -62,7 +64,8 @@ class LlamaCppBackend:
 
     `context_length` is per slot, in tokens; 0 means the model's own. `deterministic` trades speed
     for the same text every time: one slot, one thread, no reuse of an earlier prompt's cache.
-    `draft_path` names a draft model for speculative decoding.
+    `draft_path` names a draft model for speculative decoding. `mmproj_path` names the model's
+    projector, with which messages may have images.
 
     Embeddings use a second server, which is loaded for the first embeddings request: an embedding
     server computes each text in one batch, and generations in it could not be aborted meanwhile.
@@ -79,6 +82,7 @@ class LlamaCppBackend:
         *,
         deterministic: bool = False,
         draft_path: str | None = None,
+        mmproj_path: str | None = None,
     ) -> None:
         self._path = Path(model_path)
         self._name = model_name
@@ -87,6 +91,7 @@ class LlamaCppBackend:
         self._threads = 1 if deterministic else threads or len(os.sched_getaffinity(0))
         self._deterministic = deterministic
         self._draft_path = Path(draft_path) if draft_path is not None else None
+        self._projector_path = Path(mmproj_path) if mmproj_path is not None else None
         self._lock = threading.Lock()
         self._abort_events: dict[int, threading.Event] = {}
         self._config: ServerConfig
@@ -103,6 +108,8 @@ class LlamaCppBackend:
         header = read_header(self._path)
         if self._draft_path is not None:
             read_header(self._draft_path, "DRAFT_MODEL_PATH")
+        if self._projector_path is not None:
+            read_header(self._projector_path, "MMPROJ_PATH")
         trained_context = header.context_length
         context = (
             min(self._context_length, trained_context) if self._context_length else trained_context
@@ -114,6 +121,7 @@ class LlamaCppBackend:
             slots=self._slots,
             threads=self._threads,
             draft_path=self._draft_path,
+            projector_path=self._projector_path,
             is_embedding_model=header.pooling > 0,
         )
         self._server = ReloadableServer(self._config)
@@ -137,6 +145,7 @@ class LlamaCppBackend:
             rerank=header.pooling == _RANKING_POOLING,
             infill=bool(self._infill_template),
             draft=self._draft_path is not None,
+            images=self._projector_path is not None,
             late_system=rendered is None or takes_late_system(self.render),
             starts_in_reasoning=rendered is not None and reasoning.starts_in_reasoning(rendered),
             prefix_reuse=not self._deterministic,
@@ -171,16 +180,26 @@ class LlamaCppBackend:
         return list(self._request("/tokenize", {"content": text, "parse_special": False})["tokens"])
 
     def render(self, chat: Chat) -> str:
-        """Render a chat with the template of the GGUF. Raises RequestRejected."""
+        """Render a chat with the template of the GGUF, without its images.
+
+        Raises RequestRejected.
+        """
+        return self._render(chat, image_marker="")
+
+    def _render(self, chat: Chat, image_marker: str) -> str:
         # If a template does not support tools, llama.cpp adds instructions of its own, and only
         # llama.cpp can parse the resulting calls. Such a template is therefore rendered without
         # tools, which are described in the messages instead.
         return reasoning.continue_last(
-            chat, lambda chat: render_with_tools(chat, self._apply_template)
+            chat,
+            lambda chat: render_with_tools(
+                chat, lambda chat: self._apply_template(chat, image_marker)
+            ),
         )
 
-    def _apply_template(self, chat: Chat) -> str:
-        body: dict[str, Any] = {"messages": [message.to_template() for message in chat.messages]}
+    def _apply_template(self, chat: Chat, image_marker: str) -> str:
+        messages = [message.to_template(image_marker) for message in chat.messages]
+        body: dict[str, Any] = {"messages": messages}
         if chat.template_kwargs:
             body["chat_template_kwargs"] = dict(chat.template_kwargs)
         if chat.tools:
@@ -254,7 +273,12 @@ class LlamaCppBackend:
             # One token more: llama.cpp refuses a text that fills its context completely.
             self._embedding_server = LlamaServer(
                 replace(
-                    self._config, context=max_tokens + 1, slots=1, draft_path=None, embeddings=True
+                    self._config,
+                    context=max_tokens + 1,
+                    slots=1,
+                    draft_path=None,
+                    projector_path=None,
+                    embeddings=True,
                 )
             )
         return self._embedding_server.embed(text)
@@ -335,7 +359,12 @@ class LlamaCppBackend:
             aborted = self._abort_events.setdefault(run_id, threading.Event())
         run = CompletionRun(on_piece, aborted, sampling)
         try:
-            text = self.render(prompt) if isinstance(prompt, Chat) else prompt
+            image_prompt: ImagePrompt | None = None
+            if isinstance(prompt, Chat) and prompt.images:
+                image_prompt = render_images(prompt, partial(self._render, prompt))
+                text: RenderedPrompt = image_prompt.plain_text
+            else:
+                text = self.render(prompt) if isinstance(prompt, Chat) else prompt
             if isinstance(text, tuple):
                 self._check_token_ids(text, "prompt")
             else:
@@ -354,18 +383,21 @@ class LlamaCppBackend:
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
             )
+            cache_key = text if image_prompt is None else image_prompt.cache_key
             with (
                 self._server.use(self._draft_config(sampling), aborted) as (server, reload_ms),
-                server.slots.acquire(text) as slot,
+                server.slots.acquire(cache_key) as slot,
             ):
-                server.complete(body | {"id_slot": slot.number}, run.on_chunk)
+                if image_prompt is not None:
+                    body["prompt"] = image_prompt.to_request(server.image_marker or "")
+                server.complete(body | {"id_slot": slot.number}, run.on_chunk, aborted)
                 result = run.result()
                 history = (
-                    find_history_length(prompt, text)
-                    if isinstance(prompt, Chat) and isinstance(text, str)
+                    find_history_length(prompt, cache_key)
+                    if isinstance(prompt, Chat) and isinstance(cache_key, str)
                     else None
                 )
-                slot.record(text, run.text, history)
+                slot.record(cache_key, run.text, history)
         finally:
             with self._lock:
                 del self._abort_events[run_id]
@@ -403,6 +435,7 @@ def build_capabilities(
     rerank: bool = False,
     infill: bool = False,
     draft: bool = False,
+    images: bool = False,
     template_markers: Sequence[str] | None = None,
     late_system: bool = True,
     starts_in_reasoning: bool = False,
@@ -437,6 +470,7 @@ def build_capabilities(
         rerank=rerank,
         infill=infill,
         draft=draft,
+        images=images,
         prefix_reuse=prefix_reuse,
         abort_in_prefill=True,
     )

@@ -95,6 +95,8 @@ class CompletionRun:
             raise self._error
         progress, final = self._progress, self._final
         if final is None:
+            if self._aborted.is_set() and not progress:
+                return RunResult()
             if not progress:
                 raise BackendFailed("llama.cpp ended the run without a word")
             return RunResult(

@@ -8,6 +8,9 @@ import os
 import re
 import secrets
 import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from common.temporary_folders import ScratchFolder
@@ -26,6 +29,7 @@ _TEMPLATE_ERROR = re.compile(r"\nError: (?:Jinja Exception: )?(.+)\Z", re.DOTALL
 # llama.cpp takes a host name with this suffix as the path of a Unix socket.
 _SOCKET_NAME = "listener.sock"
 _MAX_SOCKET_PATH_BYTES = 107
+_ABORT_POLL_INTERVAL_S = 0.25
 
 
 class ListenerClient:
@@ -66,20 +70,69 @@ class ListenerClient:
             raise to_engine_error(answer.get("error") or {})
         return answer
 
+    def stream(
+        self,
+        path: str,
+        body: dict[str, Any],
+        on_event: Callable[[dict[str, Any]], bool],
+        aborted: threading.Event,
+    ) -> None:
+        """Send a POST; call `on_event` with each event until it returns True or the last one.
+
+        An error is an event with the member `error`. Setting `aborted` closes the connection, at
+        which llama.cpp ends the request as soon as it can. There is no time limit.
+
+        Raises:
+            BackendFailed: the connection failed.
+        """
+        connection = _UnixConnection(self.path, timeout_s=None)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+        ended = threading.Event()
+        try:
+            connection.request("POST", path, json.dumps(body), headers)
+            threading.Thread(
+                target=_shut_down_when_aborted, args=(connection.sock, aborted, ended), daemon=True
+            ).start()
+            with connection.getresponse() as response:
+                if response.status != 200:
+                    on_event(json.loads(response.read()))
+                    return
+                for line in response:
+                    name, _, data = line.strip().partition(b": ")
+                    if name == b"data" and data != b"[DONE]" and on_event(json.loads(data)):
+                        return
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if not aborted.is_set():
+                raise BackendFailed(f"llama.cpp did not answer {path}: {error}") from error
+        finally:
+            ended.set()
+            connection.close()
+
     def close(self) -> None:
         """Remove the socket and its folder."""
         self._folder.close()
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=60)
+    def __init__(self, path: str, timeout_s: float | None = 60) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+def _shut_down_when_aborted(
+    connection: socket.socket, aborted: threading.Event, ended: threading.Event
+) -> None:
+    """Wake the thread that reads from a connection when its request is aborted."""
+    while not ended.is_set():
+        if aborted.wait(_ABORT_POLL_INTERVAL_S):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            return
 
 
 def to_engine_error(error: dict[str, Any]) -> EngineError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from engine.request import RenderedPrompt
 # llama.cpp checks for an abort once per batch. Small batches keep an abort during prefill under a
 # second on a slow CPU, at no measured cost in prefill speed.
 _BATCH_TOKENS = 64
+# llama.cpp computes the tokens of an image together for some models, such as Gemma 3 with 256, and
+# ends the process if they are more than a batch. This is its own default.
+_IMAGE_BATCH_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,10 @@ class ServerConfig:
     """The settings that a server is loaded with.
 
     `context` is per slot, in tokens. `draft_path` names a draft model, which is used as `draft`
-    says. `embeddings` makes the server compute embeddings instead of generating: with the model's
-    own pooling if `is_embedding_model`, else with the mean of all tokens' vectors. `reranking`
-    makes it score pairs of texts, which needs a reranking model.
+    says. `projector_path` names a projector, which turns images into input of the model.
+    `embeddings` makes the server compute embeddings instead of generating: with the model's own
+    pooling if `is_embedding_model`, else with the mean of all tokens' vectors. `reranking` makes
+    it score pairs of texts, which needs a reranking model.
     """
 
     path: Path
@@ -42,6 +47,7 @@ class ServerConfig:
     threads: int
     draft_path: Path | None = None
     draft: DraftConfig = DraftConfig(tokens=5, threshold=0.0)
+    projector_path: Path | None = None
     embeddings: bool = False
     is_embedding_model: bool = False
     reranking: bool = False
@@ -54,7 +60,8 @@ class ServerConfig:
             return self.context
         # The drafted tokens of all slots are verified in one batch.
         drafted = self.slots * (self.draft.tokens + 1) if self.draft_path is not None else 0
-        return max(_BATCH_TOKENS, drafted)
+        minimum = _BATCH_TOKENS if self.projector_path is None else _IMAGE_BATCH_TOKENS
+        return max(minimum, drafted)
 
 
 class LlamaServer:
@@ -75,6 +82,14 @@ class LlamaServer:
             self._server = library.Server(_build_params(library, config, listener))
         except RuntimeError as error:
             listener.close()
+            if config.projector_path is not None:
+                # Raises if the model itself is the reason.
+                LlamaServer(replace(config, projector_path=None)).close()
+                raise ModelLoadFailed(
+                    f"MMPROJ_PATH: llama.cpp could not load {config.projector_path} with "
+                    f"{config.path}: the projector is for another model, damaged or of an "
+                    "unsupported type, or memory ran out (ENGINE_MEMORY_MB)"
+                ) from error
             settings, paths = "MODEL_PATH", str(config.path)
             if config.draft_path is not None:
                 settings += " or DRAFT_MODEL_PATH"
@@ -94,10 +109,36 @@ class LlamaServer:
                 f"DRAFT_MODEL_PATH: {config.draft_path} cannot draft for {config.path}: its "
                 "vocabulary is another one"
             )
+        # The text that takes the place of an image in a prompt. It is random, so that no client can
+        # write it; None without a projector.
+        self.image_marker: str | None = None
+        if config.projector_path is not None:
+            properties = self.request("/props")
+            if not properties["modalities"]["vision"]:
+                self.close()
+                raise ModelLoadFailed(
+                    f"MMPROJ_PATH: {config.projector_path} is not a projector for images"
+                )
+            self.image_marker = properties["media_marker"]
 
-    def complete(self, body: dict[str, Any], on_chunk: Callable[[dict[str, Any]], bool]) -> None:
-        """Generate without holding the GIL until done or until `on_chunk` returns True."""
-        self._server.handle_completions(body, on_chunk)
+    def complete(
+        self,
+        body: dict[str, Any],
+        on_chunk: Callable[[dict[str, Any]], bool],
+        aborted: threading.Event,
+    ) -> None:
+        """Generate without holding the GIL until done or until `on_chunk` returns True.
+
+        Setting `aborted` ends a call with images, which sends no chunks while they are computed.
+        """
+        if self.image_marker is None or isinstance(body["prompt"], str):
+            self._server.handle_completions(body, on_chunk)
+        else:
+            # With a projector, the in-process call takes only text.
+            body = {**body, "n_probs": body.get("logprobs", 0)}
+            self._listener.stream(
+                "/completion", body, lambda event: on_chunk(_to_chunk(event)), aborted
+            )
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         """Return a text's embedding and its number of tokens; there is no time limit."""
@@ -131,6 +172,16 @@ class LlamaServer:
         self._listener.close()
 
 
+def _to_chunk(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event of the listener's own format as a chunk of the in-process call."""
+    if "error" in event:
+        return event
+    choice: dict[str, Any] = {"text": event["content"]}
+    if probabilities := event.get("completion_probabilities"):
+        choice["logprobs"] = {"content": probabilities}
+    return {"choices": [choice], "__verbose": event}
+
+
 def _build_params(library: Any, config: ServerConfig, listener: ListenerClient) -> Any:
     params = library.CommonParams()
     params.model.path = str(config.path)
@@ -158,6 +209,8 @@ def _build_params(library: Any, config: ServerConfig, listener: ListenerClient) 
         # As llama.cpp's own --reranking: it does not read the pooling of every architecture.
         params.embedding = True
         params.pooling_type = library.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+    if config.projector_path is not None:
+        params.mmproj.path = str(config.projector_path)
     if config.embeddings:
         params.embedding = True
         if not config.is_embedding_model:

@@ -7,10 +7,15 @@ from typing import Any
 import orjson
 import pytest
 
+from engine import Chat, ChatImage, Message
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.errors import InvalidRequest
-from handler.generation.reasoning_budget import BUDGET_KEYS, read_reasoning_budget
+from handler.generation.reasoning_budget import (
+    BUDGET_KEYS,
+    _continue_prompt,
+    read_reasoning_budget,
+)
 from handler.job.job_handler import JobHandler
 from handler.pipeline import Pipeline
 from tests.unit.handler.conftest import PipelineFactory
@@ -151,3 +156,17 @@ async def test_slots_are_free_after_the_second_run(thinker: Pipeline) -> None:
     for _ in range(5):
         await run_job(thinker, reasoning_budget=5, max_tokens=500)
     assert thinker.engine.running == 0
+
+
+def test_output_is_continued_as_a_chat_if_there_are_images() -> None:
+    question = Message("user", "a", images=(ChatImage("A"),))
+    chat = Chat((question,))
+    assert _continue_prompt(Chat((Message("user", "a"),)), "rendered", " out") == "rendered out"
+    assert _continue_prompt("text", "text", " out") == "text out"
+    assert _continue_prompt(chat, "rendered", "out") == Chat(
+        (question, Message("assistant", "out")), continues_last=True
+    )
+    continued = Chat((question, Message("assistant", "in ")), continues_last=True)
+    assert _continue_prompt(continued, "rendered", "out") == Chat(
+        (question, Message("assistant", "in out")), continues_last=True
+    )

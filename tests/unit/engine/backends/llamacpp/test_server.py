@@ -25,3 +25,8 @@ def test_drafted_tokens_of_all_slots_fit_one_batch() -> None:
 
 def test_embedding_text_fits_one_batch() -> None:
     assert replace(PLAN, embeddings=True, context=2049).batch == 2049
+
+
+def test_tokens_of_an_image_fit_one_batch() -> None:
+    # Gemma 3 has 256 of them, which llama.cpp computes together.
+    assert replace(PLAN, projector_path=Path("p")).batch == 512

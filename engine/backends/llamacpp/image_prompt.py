@@ -1,0 +1,65 @@
+"""A rendered chat with images, as llama.cpp's server takes it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from secrets import token_hex
+from typing import Any
+
+from engine.errors import RequestRejected
+from engine.request import Chat
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePrompt:
+    """The texts of a prompt, and the images between them: one less than the texts.
+
+    Each image is a file in base64.
+    """
+
+    texts: tuple[str, ...]
+    images: tuple[str, ...]
+
+    @property
+    def plain_text(self) -> str:
+        """The prompt without its images."""
+        return "".join(self.texts)
+
+    @property
+    def cache_key(self) -> str:
+        """The prompt with a hash in the place of each image, so that other images differ."""
+        hashes = [hashlib.sha256(image.encode()).hexdigest() for image in self.images]
+        return "".join(chain(*zip(self.texts, [*hashes, ""], strict=True)))
+
+    def to_request(self, marker: str) -> dict[str, Any]:
+        """Return the prompt of a completion request; llama.cpp puts an image at each `marker`.
+
+        Raises:
+            RequestRejected: a text contains the marker.
+        """
+        if any(marker in text for text in self.texts):
+            raise RequestRejected("messages must not contain the mark of images", param="messages")
+        return {"prompt_string": marker.join(self.texts), "multimodal_data": list(self.images)}
+
+
+def render_images(chat: Chat, render: Callable[[str], str]) -> ImagePrompt:
+    """Render a chat with images; `render` renders it with a text in the place of each image.
+
+    The text is random, so that no message can contain it.
+
+    Raises:
+        RequestRejected: the template leaves out an image.
+    """
+    marker = f"[image {token_hex(16)}]"
+    texts = tuple(render(marker).split(marker))
+    images = tuple([image.data for image in chat.images])
+    if len(texts) != len(images) + 1:
+        raise RequestRejected(
+            f"messages: the model's chat template takes {len(texts) - 1} of the {len(images)} "
+            "images",
+            param="messages",
+        )
+    return ImagePrompt(texts, images)
