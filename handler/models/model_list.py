@@ -27,6 +27,7 @@ class ModelEntry(BaseModel):
     context_length: int | None = Field(None, ge=0)
     tokenizer: Path | None = None
     memory_mb: int | None = Field(None, ge=1)
+    mmproj: Path | None = None
 
     @field_validator("name")
     @classmethod

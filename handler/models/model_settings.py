@@ -49,10 +49,13 @@ def _resolve_single_model(settings: S, hub: Hub) -> S:
     elif settings.backend == "llamacpp" and (reason := explain_missing_model()) is not None:
         raise SettingError(reason)
     resolved = settings.model_copy(update=changes)
-    # The other engines ignore a draft model.
+    # The other engines ignore a draft model and a projector.
     if (draft := settings.draft_model_path) is not None and resolved.backend == "llamacpp":
         path = _find_or_raise("DRAFT_MODEL_PATH", lambda: find_model(draft, "llamacpp", hub))
         resolved = resolved.model_copy(update={"draft_model_path": path})
+    if (projector := settings.mmproj_path) is not None and resolved.backend == "llamacpp":
+        path = _find_or_raise("MMPROJ_PATH", lambda: find_model(projector, "llamacpp", hub))
+        resolved = resolved.model_copy(update={"mmproj_path": path})
     names = resolved.served_models
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise SettingError(f"RKLLM_LORA: {duplicates[0]} is a name of the model itself already")
@@ -68,6 +71,9 @@ def _resolve_models_list(settings: S, hub: Hub) -> S:
         if entry.tokenizer is not None:
             find = partial(find_tokenizer, entry.tokenizer, hub)
             changes["tokenizer"] = _find_or_raise(f"{name}.tokenizer", find)
+        if entry.mmproj is not None:
+            find = partial(find_model, entry.mmproj, "llamacpp", hub)
+            changes["mmproj"] = _find_or_raise(f"{name}.mmproj", find)
         models.append(entry.model_copy(update=changes))
     resolved = settings.model_copy(update={"models": tuple(models)})
     try:

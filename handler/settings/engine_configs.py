@@ -62,7 +62,11 @@ def _settings_of_copy(
     settings: Settings, entry: ModelEntry, domain: int, *, are_alone: bool
 ) -> Settings:
     """Return settings with one copy of one model only."""
-    overrides = {"context_length": entry.context_length, "rkllm_tokenizer": entry.tokenizer}
+    overrides = {
+        "context_length": entry.context_length,
+        "rkllm_tokenizer": entry.tokenizer,
+        "mmproj_path": entry.mmproj,
+    }
     return settings.model_copy(
         update={
             "models": (),

@@ -58,6 +58,12 @@ class Settings(RkllmSettings):
         "llama.cpp: a file, a folder or `hf:org/repo`, as MODEL_PATH. Unset: no draft model.",
         examples=["/models/qwen-0.5b.gguf"],
     )
+    mmproj_path: Path | None = Field(
+        None,
+        description="Projector of the model of MODEL_PATH, for images in messages with llama.cpp: "
+        "a .gguf file, a folder or `hf:org/repo/file`, as MODEL_PATH. Unset: messages are text.",
+        examples=["/models/mmproj-qwen-vl.gguf"],
+    )
     model_name: str | None = Field(
         None,
         description="Name of the model in requests and responses, or several separated by commas: "
@@ -69,7 +75,7 @@ class Settings(RkllmSettings):
         (),
         description="Several models, or several copies of one, as a JSON list; use it instead of "
         "MODEL_PATH and MODEL_NAME. Optional keys of an entry: name, copies, "
-        "base_domain_id, context_length, tokenizer, and memory_mb for what the model takes in "
+        "base_domain_id, context_length, tokenizer, mmproj, and memory_mb for what the model takes in "
         "memory; the first entry is the default model. Models that do not fit together are loaded "
         "when they are requested.",
         examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "hf:org/repo"}]'],
@@ -282,7 +288,9 @@ class Settings(RkllmSettings):
     def _check_models(self) -> Self:
         if not self.models:
             return self
-        single_model_fields = ("model_path", "model_name", "draft_model_path", "rkllm_lora")
+        single_model_fields = (
+            *("model_path", "model_name", "draft_model_path", "mmproj_path", "rkllm_lora"),
+        )
         check_models(
             self.models,
             [name.upper() for name in single_model_fields if getattr(self, name)],
@@ -389,6 +397,7 @@ class Settings(RkllmSettings):
                 "threads": self.threads,
                 "deterministic": self.deterministic,
                 "draft_path": str(self.draft_model_path) if self.draft_model_path else None,
+                "mmproj_path": str(self.mmproj_path) if self.mmproj_path else None,
             }
         elif self.backend == "rkllm":
             slots = self.rkllm_n_batch

@@ -62,8 +62,8 @@ _SECTIONS = (
     Section(
         "## Every command\n\n### Model and engine",
         Settings,
-        "engine models draft_model_path apply_chat_template tool_parser default_max_tokens threads "
-        "max_queue deterministic engine_isolation",
+        "engine models draft_model_path mmproj_path apply_chat_template tool_parser "
+        "default_max_tokens threads max_queue deterministic engine_isolation",
         parent=RkllmSettings,
         has_rest=True,
     ),

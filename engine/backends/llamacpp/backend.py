@@ -310,6 +310,7 @@ class LlamaCppBackend:
                     context=max_tokens + _RERANK_TEMPLATE_TOKENS,
                     slots=1,
                     draft_path=None,
+                    projector_path=None,
                     reranking=True,
                 )
             )

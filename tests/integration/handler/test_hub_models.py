@@ -229,18 +229,23 @@ def test_unwritable_cache_is_reported_in_one_sentence(server: HubServer, tmp_pat
 
 
 def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) -> None:
-    server.add("org/repo", {"a.gguf": b"one", "small.gguf": b"two"})
+    server.add("org/repo", {"a.gguf": b"one", "small.gguf": b"two", "p.gguf": b"p"})
     server.add("org/board", {**BOARD})
     hub = Hub(caches)
     one = Settings(
-        model_path=Path("hf:org/repo/a.gguf"), draft_model_path=Path("hf:org/repo/small.gguf")
+        model_path=Path("hf:org/repo/a.gguf"),
+        draft_model_path=Path("hf:org/repo/small.gguf"),
+        mmproj_path=Path("hf:org/repo/p.gguf"),
     )
     options = resolve_models(one, hub).engine_config().backend.options
     assert Path(str(options["model_path"])).read_bytes() == b"one"
     assert Path(str(options["draft_path"])).read_bytes() == b"two"
+    assert Path(str(options["mmproj_path"])).read_bytes() == b"p"
     several = Settings(
         models=(
-            ModelEntry(path=Path("hf:org/repo/a.gguf"), name="a,b"),
+            ModelEntry(
+                path=Path("hf:org/repo/a.gguf"), name="a,b", mmproj=Path("hf:org/repo/p.gguf")
+            ),
             ModelEntry(path=Path("hf:org/board"), tokenizer=Path("hf:org/board"), copies=2),
         )
     )
@@ -252,6 +257,7 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
         "tiny": "rkllm",
     }
     assert str(result["tiny"].backend.options["tokenizer"]).endswith(MAIN)
+    assert Path(str(result["a"].backend.options["mmproj_path"])).read_bytes() == b"p"
     assert [each.options["base_domain_id"] for each in result["tiny"].copies] == [1]
 
 

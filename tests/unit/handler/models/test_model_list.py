@@ -79,6 +79,11 @@ def test_model_without_a_field_uses_the_setting(
     assert [options(each, "abi") for each in entries.values()] == [["1.3"], ["1.3"]]
 
 
+def test_each_model_has_its_own_projector(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = configs(monkeypatch, {"path": "a.gguf", "mmproj": "/p.gguf"}, {"path": "b.gguf"})
+    assert [options(each, "mmproj_path") for each in entries.values()] == [["/p.gguf"], [None]]
+
+
 def test_models_of_different_engines_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = configs(monkeypatch, ONE, {"path": "a.gguf"}, {"path": "b.json", "copies": 3})
     assert [each.backend.backend for each in entries.values()] == ["rkllm", "llamacpp", "scripted"]
