@@ -105,6 +105,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
             if settings.workers and (reason := missing_sdk(settings.worker_command)):
                 raise SettingError(reason)
         sockets = listening_sockets(settings.host, settings.port)
+        if settings.ollama_port is not None:
+            sockets += listening_sockets(settings.host, settings.ollama_port, "OLLAMA_PORT")
         check_exposure(settings, sockets)
         check_files(settings)
 

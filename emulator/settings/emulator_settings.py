@@ -35,6 +35,14 @@ class EmulatorSettings(ResultSettings):
         "needs API_KEYS.",
     )
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on. 0: any free port.")
+    ollama_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="A second port to listen on, with the same routes: 11434 for clients that "
+        "expect Ollama there. Unset: none.",
+        examples=["11434"],
+    )
     api_keys: str = Field(
         "",
         description="Keys that clients and workers must send, separated by commas. Unset: no key is"

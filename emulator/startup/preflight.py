@@ -25,11 +25,14 @@ _BACKLOG = 2048
 _LAST_PRIVILEGED_PORT = 1023
 
 
-def listening_sockets(host: str, port: int) -> list[socket.socket]:
+def listening_sockets(
+    host: str, port: int, port_setting: str = "--port or PORT"
+) -> list[socket.socket]:
     """Return sockets that listen on every address of a host; port 0 is one free port for all.
 
     The sockets listen already, because two programs can bind the same address if neither listens.
-    Clients that connect before the server is ready wait for it. Raises SettingError.
+    Clients that connect before the server is ready wait for it. `port_setting` is how errors name
+    the port. Raises SettingError.
     """
     try:
         addresses = socket.getaddrinfo(
@@ -55,7 +58,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise SettingError(_bind_error(error, host, port)) from None
+        raise SettingError(_bind_error(error, host, port, port_setting)) from None
     return sockets
 
 
@@ -79,17 +82,17 @@ def check_exposure(settings: EmulatorSettings, sockets: Sequence[socket.socket])
     )
 
 
-def _bind_error(error: OSError, host: str, port: int) -> str:
+def _bind_error(error: OSError, host: str, port: int, port_setting: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is in use by another program; "
-            "stop it or choose another port with --port or PORT"
+            f"stop it or choose another port with {port_setting}"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         why = "only root may listen below 1024" if port <= _LAST_PRIVILEGED_PORT else "not allowed"
         return (
             f"port {port} on {host} cannot be listened on ({why}); "
-            "choose another port with --port or PORT"
+            f"choose another port with {port_setting}"
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return (

@@ -6,7 +6,8 @@ Home Assistant and Open WebUI are services; what they send is sent as it stands.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -196,3 +197,19 @@ async def test_request_of_a_service_is_answered(
     called = [call["function"] for each in messages for call in each.get("tool_calls", ())]
     assert [{name: each[name] for name in ("name", "arguments")} for each in called] == calls
     assert [line["done"] for line in lines].count(True) == 1
+
+
+async def test_second_port_has_the_same_routes(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    path = tmp_path / "script.json"
+    path.write_text(json.dumps(SCRIPT))
+    port = unused_tcp_port_factory()
+    settings = {"MODEL_PATH": str(path), "MODEL_NAME": MODEL, "OLLAMA_PORT": str(port)}
+    async with run_emulator(settings, "--port", "0") as running:
+        await running.wait_until_listening()
+        assert running.port != port
+        for each in (running.port, port):
+            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{each}") as client:
+                assert (await client.get("/api/version")).status_code == 200
+                assert (await client.get("/v1/models")).status_code == 200
