@@ -82,6 +82,10 @@ class StampingBackend:
         """Return any value: nothing depends on it."""
         return [1.0], 1
 
+    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
+        """Return any value: nothing depends on it."""
+        return 0.0, 1
+
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece
     ) -> RunResult:

@@ -97,6 +97,20 @@ class Requester:
                 deltas += delta if isinstance(delta, str) else delta.get("text", "")
         return {"whole": "".join(part["text"] for part in parts), "streamed": deltas}
 
+    async def read_ollama_texts(self, route: str, body: dict[str, Any]) -> dict[str, str]:
+        """Return the text of an answer of Ollama's API, whole and from the lines of a stream."""
+        options = {"temperature": 0, "num_predict": self.max_tokens}
+        body = {**body, "options": options}
+
+        def read(answer: dict[str, Any]) -> str:
+            return str(answer["response"] if "response" in answer else answer["message"]["content"])
+
+        whole = await self._post(route, {**body, "stream": False})
+        response = await self._client.post(route, json=body)
+        assert response.status_code == 200, response.text
+        lines = [json.loads(line) for line in response.text.split("\n") if line]
+        return {"whole": read(whole), "streamed": "".join(map(read, lines))}
+
     async def job(self, body: dict[str, Any], *, stream: bool = True, **params: Any) -> Choice:
         """Send a job as RunPod's clients do."""
         sampling = {**JOB, "max_tokens": self.max_tokens, **params, "stream": stream}
@@ -216,7 +230,7 @@ async def test_all_routes_return_the_same_two_choices_for_a_seed(
     assert [each.text for each in jobs] == [each.text for each in choices]
 
 
-async def test_text_is_the_same_as_response_and_as_message(requester: Requester) -> None:
+async def test_text_is_the_same_in_all_apis(requester: Requester) -> None:
     limit = requester.max_tokens
     (chat,) = await requester.complete(CHAT, {"messages": TURNS, **GREEDY, "max_tokens": limit})
     response = {"input": TURNS, **GREEDY, "max_output_tokens": limit}
@@ -232,7 +246,12 @@ async def test_text_is_the_same_as_response_and_as_message(requester: Requester)
         "response": await requester.read_texts("/v1/responses", response),
         "background": await requester.read_texts("/v1/responses", response | {"background": True}),
         "message": await requester.read_texts("/v1/messages", message),
+        "ollama": await requester.read_ollama_texts("/api/chat", {"messages": TURNS}),
+        "generate": await requester.read_ollama_texts(
+            "/api/generate", {"prompt": user["content"], "system": system["content"]}
+        ),
     }
     expected = dict.fromkeys(("whole", "streamed"), chat.text)
-    assert texts["response"] == texts["message"] == expected
+    for name in ("response", "message", "ollama", "generate"):
+        assert texts[name] == expected, name
     assert texts["background"]["streamed"] == chat.text

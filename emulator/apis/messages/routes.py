@@ -8,9 +8,9 @@ from starlette.routing import Route
 
 from emulator.http.disconnect import while_connected
 from emulator.http.error_format import MESSAGES_PATH
+from emulator.http.opening import open_stream
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
-from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from handler.apis.messages.events import error_event, stream_message
 from handler.apis.messages.service import MessagesService
@@ -43,14 +43,14 @@ class MessagesRoutes:
         call = await self._service.parse_call(body)
         if not call.chat.streaming:
             return JSON(await while_connected(request.receive, self._service.complete(call)))
-        generation, encoder = await while_connected(
+        return await open_stream(
             request.receive,
             self._service.open_stream(call),
-            dispose=lambda opened: opened[0].abort(),
+            stream=lambda opened: stream_message(call.chat, *opened, self._interval_s),
+            abort=lambda opened: opened[0].abort(),
+            error_event=error_event,
+            keep_alive_s=self._keep_alive_s,
         )
-        events = stream_message(call.chat, generation, encoder, self._interval_s)
-        closing_event = error_event(SHUTTING_DOWN_ERROR)
-        return SSEResponse(events, generation.abort, closing_event, self._keep_alive_s)
 
     async def _count_tokens(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)

@@ -12,9 +12,9 @@ from emulator.apis.openai.chat_rate_limit import ChatRateLimiter, RouteHandler
 from emulator.apis.openai.system_status import SystemStatus
 from emulator.apis.openai.tokenize_routes import TokenizeRoutes
 from emulator.http.disconnect import while_connected
+from emulator.http.opening import open_stream
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
-from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.apis.openai.events import DONE, error_event, stream_events
@@ -99,14 +99,14 @@ class OpenAIRoutes:
             call = await self._service.parse_call_async(path, body, dialect)
             if not call.streaming:
                 return JSON(await while_connected(request.receive, self._service.complete(call)))
-            generations = await while_connected(
+            return await open_stream(
                 request.receive,
                 self._service.open_stream(call),
-                dispose=lambda generations: generations.abort(),
+                stream=lambda opened: stream_events(call, opened, self._interval_s),
+                abort=lambda opened: opened.abort(),
+                error_event=lambda failure: error_event(failure, dialect) + DONE,
+                keep_alive_s=self._keep_alive_s,
             )
-            events = stream_events(call, generations, self._interval_s)
-            closing_event = error_event(SHUTTING_DOWN_ERROR, dialect) + DONE
-            return SSEResponse(events, generations.abort, closing_event, self._keep_alive_s)
 
         return handle
 

@@ -13,6 +13,7 @@ from emulator.apis.responses.background import (
     read_starting_after,
 )
 from emulator.http.disconnect import while_connected
+from emulator.http.opening import open_stream
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
@@ -67,13 +68,14 @@ class ResponsesRoutes:
         call = await self._service.parse(body)
         if not call.streaming:
             return JSON(await while_connected(request.receive, self._service.complete(call)))
-        generation = await while_connected(
+        return await open_stream(
             request.receive,
             self._service.open_stream(call),
-            dispose=lambda generation: generation.abort(),
+            stream=lambda opened: self._service.stream_events(call, opened, self._interval_s),
+            abort=lambda opened: opened.abort(),
+            error_event=lambda failure: error_event(failure) + DONE,
+            keep_alive_s=self._keep_alive_s,
         )
-        events = self._service.stream_events(call, generation, self._interval_s)
-        return SSEResponse(events, generation.abort, _CLOSING_EVENT, self._keep_alive_s)
 
     def _stream_job(self, job: Job, after: int = -1) -> SSEResponse:
         # The job goes on when its reader disconnects.

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from emulator.http.disconnect import ClientDisconnected
+from emulator.http.opening import open_stream
+from emulator.http.sse import KEEP_ALIVE, SSEResponse
+from handler.errors import ErrorInfo, InvalidRequest
+from tests.waiting import run_ready_tasks
+
+SHORT_S, LONG_S = 0.01, 60.0
+
+
+@dataclass
+class Client:
+    """A client that may disconnect, and a generation that opens when the test says so."""
+
+    aborted: list[str] = field(default_factory=list)
+    sent: list[bytes] = field(default_factory=list)
+    opened: asyncio.Future[str] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def opening(self) -> str:
+        return await self.opened
+
+    async def receive(self) -> dict[str, Any]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message.get("body", b"start"))
+
+    async def events(self, opened: str) -> AsyncGenerator[bytes, None]:
+        yield opened.encode()
+
+    async def open(self, keep_alive_s: float) -> SSEResponse:
+        def error_event(failure: ErrorInfo) -> bytes:
+            return b"error: " + failure.message.encode()
+
+        return await open_stream(
+            self.receive,
+            self.opening(),
+            stream=self.events,
+            abort=self.aborted.append,
+            error_event=error_event,
+            keep_alive_s=keep_alive_s,
+        )
+
+
+def finish(client: Client) -> Callable[[], None]:
+    return lambda: client.opened.set_result("text")
+
+
+async def test_stream_that_opens_soon_has_its_events_only() -> None:
+    client = Client()
+    client.opened.set_result("text")
+    response = await client.open(LONG_S)
+    await response({"type": "http"}, client.receive, client.send)
+    assert client.sent == [b"start", b"text", b""]
+    assert set(client.aborted) == {"text"}
+
+
+async def test_early_error_is_raised() -> None:
+    client = Client()
+    client.opened.set_exception(InvalidRequest("no"))
+    with pytest.raises(InvalidRequest):
+        await client.open(LONG_S)
+
+
+async def test_stream_that_opens_late_begins_with_a_comment() -> None:
+    client = Client()
+    response = await client.open(SHORT_S)
+    asyncio.get_running_loop().call_later(3 * SHORT_S, finish(client))
+    await response({"type": "http"}, client.receive, client.send)
+    assert client.sent[:2] == [b"start", KEEP_ALIVE]
+    assert [each for each in client.sent[2:] if each != KEEP_ALIVE] == [b"text", b""]
+
+
+async def test_late_error_is_the_only_event() -> None:
+    client = Client()
+    response = await client.open(SHORT_S)
+    client.opened.set_exception(InvalidRequest("no"))
+    await response({"type": "http"}, client.receive, client.send)
+    assert [each for each in client.sent if each != KEEP_ALIVE] == [b"start", b"error: no", b""]
+    assert client.aborted == []
+
+
+@pytest.mark.parametrize("keep_alive_s", [SHORT_S, LONG_S])
+async def test_disconnect_cancels_the_opening(keep_alive_s: float) -> None:
+    client = Client()
+    if keep_alive_s == LONG_S:
+        opening = asyncio.create_task(client.open(keep_alive_s))
+        await run_ready_tasks()
+        client.gone.set()
+        with pytest.raises(ClientDisconnected):
+            await opening
+    else:
+        response = await client.open(keep_alive_s)
+        client.gone.set()
+        await response({"type": "http"}, client.receive, client.send)
+    await run_ready_tasks()
+    assert client.opened.cancelled()
+    assert client.aborted == []
+
+
+async def test_generation_that_opens_in_spite_of_a_disconnect_is_aborted() -> None:
+    client = Client()
+
+    async def opening() -> str:
+        try:
+            await client.opened
+        except asyncio.CancelledError:
+            return "late"
+        return "text"
+
+    client.opening = opening  # type: ignore[method-assign]
+    waiting = asyncio.create_task(client.open(LONG_S))
+    await run_ready_tasks()
+    client.gone.set()
+    with pytest.raises(ClientDisconnected):
+        await waiting
+    assert client.aborted == ["late"]
