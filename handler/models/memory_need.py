@@ -13,8 +13,10 @@ _PROCESS_BYTES = 100 * 2**20
 _BUFFER_SHARE = 0.05
 
 
-def estimate_bytes(path: Path, context_tokens: int) -> int:
+def estimate_bytes(path: Path, context_tokens: int, projector: Path | None = None) -> int:
     """Return the memory for a model file and a cache of that many tokens, of all slots together.
+
+    A projector turns images into input of the model.
 
     Files of other formats do not say how large the cache is. A missing or damaged file needs
     nothing but the process: why it cannot be loaded is reported where it is loaded.
@@ -22,6 +24,7 @@ def estimate_bytes(path: Path, context_tokens: int) -> int:
     try:
         size = path.stat().st_size
         token_bytes = read_header(path).cache_bytes_per_token if path.suffix == ".gguf" else 0
+        size += projector.stat().st_size if projector is not None else 0
     except (OSError, ModelLoadFailed):
         size = token_bytes = 0
     return int(size * (1 + _BUFFER_SHARE)) + token_bytes * context_tokens + _PROCESS_BYTES

@@ -59,7 +59,7 @@ def _find_needs(settings: Settings) -> Mapping[str, int]:
         name = settings.served_model
         path = paths.get(name)
         tokens = settings.context_length * slots
-        return {name: 0 if path is None else estimate_bytes(path, tokens)}
+        return {name: 0 if path is None else estimate_bytes(path, tokens, settings.mmproj_path)}
     return {entry.served_name: _estimate_entry(settings, entry) for entry in settings.models}
 
 
@@ -68,7 +68,7 @@ def _estimate_entry(settings: Settings, entry: ModelEntry) -> int:
         return entry.copies * entry.memory_mb * _MB
     context = settings.context_length if entry.context_length is None else entry.context_length
     slots = 1 if settings.deterministic else settings.max_concurrency or DEFAULT_SLOTS
-    return entry.copies * estimate_bytes(entry.path, context * slots)
+    return entry.copies * estimate_bytes(entry.path, context * slots, entry.mmproj)
 
 
 def _choose_preloaded(

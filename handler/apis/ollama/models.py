@@ -123,6 +123,7 @@ def _list_capabilities(capabilities: Capabilities | None) -> list[str]:
         "insert": capabilities.infill,
         "embedding": capabilities.embeddings,
         "thinking": capabilities.starts_in_reasoning,
+        "vision": capabilities.images,
     }
     return ["completion", *(name for name, has in named.items() if has)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import RawConnection
+from tests.unit.handler.input.images import png
 
 USER = [{"role": "user", "content": "hi there"}]
 TOOL: dict[str, Any] = {
@@ -218,3 +220,23 @@ async def test_disconnect_ends_the_generation(serve: Serve, script: ScriptFactor
         await wire.post("/api/chat", {"messages": USER})
         await wire.read_until(b'"he"')
     await server.wait_until_idle()
+
+
+async def test_images_are_for_models_that_read_them(serve: Serve, script: ScriptFactory) -> None:
+    image = base64.b64encode(png()).decode()
+    body = {"messages": [{"role": "user", "content": "what?", "images": [image]}], "stream": False}
+    prompt = {"prompt": "what?", "images": [image], "stream": False}
+    seeing = await serve(script({"pieces": ["a"]}, capabilities={"images": True}))
+    blind = await serve(script({"pieces": ["a"]}))
+    async with seeing.client() as client:
+        assert (await client.post("/api/chat", json=body)).json()["message"]["content"] == "a"
+        assert (await client.post("/api/generate", json=prompt)).json()["response"] == "a"
+        shown = (await client.post("/api/show", json={})).json()
+        broken = {"messages": [{"role": "user", "images": ["no base64!"]}]}
+        refused = await client.post("/api/chat", json=broken)
+    assert "vision" in shown["capabilities"]
+    assert refused.status_code == 400, refused.text
+    async with blind.client() as client:
+        refused = await client.post("/api/chat", json=body)
+    assert refused.status_code == 400
+    assert "images" in refused.json()["error"]
