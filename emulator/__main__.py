@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         engine = None
         if program.file is None:
             settings = resolve_models(settings)
-            engine = build_engine(settings)
+            engine = build_engine(settings, grows=settings.model_pull)
         components = build_components(settings, engine, program)
     except SettingError as error:
         exit_on_setting_error(error)

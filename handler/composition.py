@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from common.setting_error import SettingError
 from common.value_description import describe_value
-from engine import AnyEngine, engines_by_model
+from engine import AnyEngine, Engine, engines_by_model
 from handler.apis.calls import ApiCalls, build_calls
 from handler.apis.openai.service import OpenAIService
 from handler.delivery.bucket import Bucket, check_name, check_secret, check_url
@@ -56,6 +56,8 @@ class Services:
     jobs: JobHandler
     calls: ApiCalls
     models: ModelRegistry
+    # Returns the pipeline of an engine by the names of its model.
+    build_pipeline: Callable[[Engine, Sequence[str]], Pipeline]
 
     @property
     def openai(self) -> OpenAIService:
@@ -156,16 +158,15 @@ def build_services(
     that no model has.
     """
     validator = validator or validation.validator
+
+    def build_pipeline(engine: Engine, names: Sequence[str]) -> Pipeline:
+        return Pipeline(
+            engine, names[0], validator, settings.served_adapters, on_open, tuple(names[1:])
+        )
+
     models = ModelRegistry(
         *(
-            Pipeline(
-                each,
-                name,
-                validator,
-                settings.served_adapters,
-                on_open,
-                settings.aliases.get(name, ()),
-            )
+            build_pipeline(each, (name, *settings.aliases.get(name, ())))
             for name, each in engines_by_model(engine, settings.served_model).items()
         )
     )
@@ -186,7 +187,7 @@ def build_services(
         calls=calls,
         results=results,
     )
-    return Services(jobs, calls, models)
+    return Services(jobs, calls, models, build_pipeline)
 
 
 def _check_optional(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:

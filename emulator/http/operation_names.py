@@ -12,7 +12,7 @@ _OPENAI = (
     *("files", "batches"),
     *("messages", "responses", "tokenize", "detokenize", "system"),
     # Ollama's.
-    *("generate", "embed", "tags", "ps", "show", "version"),
+    *("generate", "embed", "pull", "tags", "ps", "show", "version"),
 )
 _OTHERS = (
     *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry", "purge-queue"),

@@ -10,6 +10,7 @@ SCHEMAS_WITH_MODEL = frozenset(
     {
         *("Completion", "Chat", "NewResponse", "Embeddings", "NewMessage", "MessagePrompt"),
         *("OllamaChat", "OllamaPrompt", "OllamaTexts", "OllamaText", "OllamaModelName"),
+        "OllamaPull",
         *("Rerank", "Score"),
     }
 )
@@ -61,6 +62,7 @@ _EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "OllamaTexts": {"input": ["The capital of France is", "Paris"]},
     "OllamaText": {"prompt": "The capital of France is"},
     "OllamaModelName": {},
+    "OllamaPull": {"stream": False},
     "Embeddings": {"input": ["The capital of France is", "Paris"]},
     "Rerank": {
         "query": "What is the capital of France?",

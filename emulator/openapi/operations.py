@@ -352,6 +352,14 @@ OPERATIONS = {
         body="OllamaModelName",
         errors=(*_BODY_ERRORS, *_NOT_FOUND),
     ),
+    "/api/pull": Operation(
+        summary="Download a model from the Hugging Face Hub, and serve it",
+        tag=_OLLAMA,
+        response="OllamaStatus",
+        body="OllamaPull",
+        errors=(*_BODY_ERRORS, *_NOT_FOUND),
+        description=_LINES,
+    ),
     "/api/tags": Operation(summary="List the models", tag=_OLLAMA, response="OllamaModels"),
     "/api/ps": Operation(summary="List the loaded models", tag=_OLLAMA, response="OllamaModels"),
     "/api/version": Operation(

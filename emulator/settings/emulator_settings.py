@@ -43,6 +43,11 @@ class EmulatorSettings(ResultSettings):
         "expect Ollama there. Unset: none.",
         examples=["11434"],
     )
+    model_pull: bool = Field(
+        False,
+        description="`on`: `/api/pull` downloads models from the Hugging Face Hub and serves them "
+        "until the server stops. Everyone who may send requests can then fill the disk.",
+    )
     api_keys: str = Field(
         "",
         description="Keys that clients and workers must send, separated by commas. Unset: no key is"

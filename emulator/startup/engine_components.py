@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from common.setting_error import SettingError
 from emulator.apis.messages.routes import MessagesRoutes
@@ -28,9 +29,10 @@ from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.server.engine_watch import EngineWatch
 from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tracing.setup import Tracing
-from engine import AnyEngine, Engine, engines_by_model
+from engine import AnyEngine, Engine, EnginePool, engines_by_model
 from engine.errors import EngineError
 from handler.apis.ollama.models import ModelDescriptions
+from handler.apis.ollama.pull import ModelPuller
 from handler.apis.ollama.service import OllamaService
 from handler.composition import (
     Services,
@@ -38,7 +40,10 @@ from handler.composition import (
     build_result_uploader,
     build_services,
 )
+from handler.models.model_list import ModelEntry, model_name_from_path
 from handler.models.registry import ModelRegistry
+from handler.settings.engine_configs import add_model
+from handler.settings.shared_settings import Settings
 from jobs import JobStore
 
 logger = logging.getLogger(__name__)
@@ -149,6 +154,7 @@ def build_engine_components(
     )
     services.calls.responses.add_source(background)
     engines = engines_by_model(engine, settings.served_model)
+    descriptions = ModelDescriptions(services.models, settings.model_files)
     max_body_bytes = int(settings.max_body_mb * 1e6)
     return EngineComponents(
         settings=settings,
@@ -181,14 +187,36 @@ def build_engine_components(
             services.calls.messages, max_body_bytes, settings.stream_interval_ms / 1000
         ),
         ollama_routes=OllamaRoutes(
-            OllamaService(
-                services.openai,
-                services.models,
-                ModelDescriptions(services.models, settings.model_files),
-            ),
+            OllamaService(services.openai, services.models, descriptions),
+            _build_puller(settings, engine, services, descriptions),
             max_body_bytes,
             settings.stream_interval_ms / 1000,
         ),
+    )
+
+
+def _build_puller(
+    settings: EmulatorSettings,
+    engine: AnyEngine,
+    services: Services,
+    descriptions: ModelDescriptions,
+) -> ModelPuller:
+    """Return the puller, which adds models to the engine if MODEL_PULL is on."""
+    current: Settings = settings
+
+    def add(path: Path, requested_name: str) -> None:
+        nonlocal current
+        assert isinstance(engine, EnginePool)  # noqa: S101 - MODEL_PULL makes it one
+        own_name = model_name_from_path(path)
+        names = [own_name, requested_name] if own_name not in services.models.names else []
+        entry = ModelEntry(path=path, name=",".join(names or [requested_name]))
+        current, added = add_model(current, engine, entry)
+        services.models.add(services.build_pipeline(added, entry.served_names))
+        descriptions.add_file(entry.served_name, path)
+
+    return ModelPuller(
+        descriptions.has,
+        add if settings.model_pull else None,
     )
 
 

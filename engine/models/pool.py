@@ -47,9 +47,9 @@ class EnginePool:
     ) -> None:
         if not configs:
             raise ValueError("a pool needs a model")
-        self.engines: Mapping[str, Engine] = {
-            name: Engine(config, hooks) for name, config in configs.items()
-        }
+        self._engines = {name: Engine(config, hooks) for name, config in configs.items()}
+        self._hooks = list(hooks)
+        self._memory_plan = memory_plan
         self.memory: ModelMemory | None = None
         # The engines that load their models at the start.
         self._preloaded: Sequence[Engine] = tuple(self.engines.values())
@@ -66,6 +66,22 @@ class EnginePool:
         # first request.
         self._has_started_all = False
         self.subscribe(self._on_event)
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """The engines by the names of their models; always the same mapping."""
+        return self._engines
+
+    def add(self, name: str, config: EngineConfig, need_bytes: int) -> Engine:
+        """Add a model to a pool with a memory plan; it is loaded when it is requested.
+
+        Raises ValueError if there is no plan, or a model of that name.
+        """
+        if self.memory is None or self._memory_plan is None or name in self._engines:
+            raise ValueError(f"the model {name} cannot be added")
+        engine = self._engines[name] = Engine(config, self._hooks)
+        engine.share_memory(self.memory, name, need_bytes, self._memory_plan.keep_alive_s)
+        return engine
 
     @property
     def state(self) -> EngineState:
@@ -130,6 +146,7 @@ class EnginePool:
 
     def subscribe(self, hook: Hook) -> None:
         """Call a hook with all events of all engines from now on."""
+        self._hooks.append(hook)
         for engine in self.engines.values():
             engine.subscribe(hook)
 

@@ -6,7 +6,7 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +30,11 @@ _REFERENCE = re.compile(
     r"(?:@(?P<revision>refs/(?:pr|convert)/[\w.-]+|[^/@\s]+))?"
     r"(?:/(?P<file>[^@]+))?"
 )
+
+
+# Called with a file's name, the bytes that are there, and all of its bytes. An exception that it
+# raises ends the download.
+OnProgress = Callable[[str, int, int], None]
 
 
 class HubError(Exception):
@@ -70,11 +75,14 @@ class Hub:
 
     `caches` are folders in the Hub library's layout. The default is the library's cache (set by
     HF_HUB_CACHE or HF_HOME), then RunPod's. The library is imported on first use, because most
-    configurations name no model on the Hub.
+    configurations name no model on the Hub. `on_progress` replaces the progress on stderr.
     """
 
-    def __init__(self, caches: Sequence[Path] | None = None) -> None:
+    def __init__(
+        self, caches: Sequence[Path] | None = None, on_progress: OnProgress | None = None
+    ) -> None:
         self._caches = caches
+        self._on_progress = on_progress
 
     @property
     def caches(self) -> Sequence[Path]:
@@ -113,12 +121,15 @@ class Hub:
         """Download files in order and return the snapshot's folder. Raises HubError.
 
         The library resumes an interrupted download, and other processes that need the same file
-        wait for this one. Progress goes to stderr.
+        wait for this one.
         """
         library = _import_library()
         path = Path()
         for file in files:
-            bar = _progress_bar() if sys.stderr.isatty() else _progress_lines(file)
+            if self._on_progress is not None:
+                bar = _progress_calls(file, self._on_progress)
+            else:
+                bar = _progress_bar() if sys.stderr.isatty() else _progress_lines(file)
             logger.info("downloading %s to %s", reference.with_file(file), self.caches[0])
             try:
                 path = Path(
@@ -210,3 +221,22 @@ def _progress_lines(file: str) -> Any:
                 sys.stderr.write(f"{escape_controls(file)}: {25 * quarters} % of {size}\n")
 
     return ProgressLines
+
+
+def _progress_calls(file: str, on_progress: OnProgress) -> Any:
+    """Return a progress bar class that calls a function instead of writing."""
+    base: Any = import_module("huggingface_hub.utils").tqdm
+
+    class ProgressCalls(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs | {"disable": False, "file": io.StringIO()})
+
+        def display(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def update(self, n: float | None = 1) -> None:
+            super().update(n)
+            # Not in `display`: the library calls that with a lock, which an exception would keep.
+            on_progress(file, int(self.n), int(self.total or 0))
+
+    return ProgressCalls

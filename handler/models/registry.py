@@ -16,7 +16,8 @@ class ModelRegistry:
     """The served models by name; the first one is the default.
 
     A model is also found by its aliases and by the names of its adapters. `has_several` states
-    whether there is a choice of models. Immutable, and shared by all entry points.
+    whether there is a choice of models. Shared by all entry points; models may be added, on the
+    event loop.
 
     Raises:
         ValueError: there is no model, or two models have the same name.
@@ -33,6 +34,14 @@ class ModelRegistry:
         self.default = pipelines[0]
         for each in pipelines:
             self._by_name |= dict.fromkeys(each.adapters, each)
+
+    def add(self, pipeline: Pipeline) -> None:
+        """Add a model. Raises ValueError if one of its names is in use."""
+        names = (pipeline.model_name, *pipeline.aliases)
+        if in_use := [name for name in names if name in self._by_name]:
+            raise ValueError(f"there is a model {in_use[0]} already")
+        self._by_name |= dict.fromkeys(names, pipeline)
+        self.has_several = True
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,18 +13,19 @@ from engine import AnyEngine, Engine, EngineConfig, EnginePool
 from engine.hooks import EngineEvent, HostLoaded
 from engine.models.memory import MemoryPlan
 from handler.models.model_list import ModelEntry
-from handler.settings.memory_plan import build_memory_plan, has_room_for_all
+from handler.settings.memory_plan import build_memory_plan, estimate_entry, has_room_for_all
 from handler.settings.shared_settings import Settings
 
 logger = logging.getLogger(__name__)
 
 
-def build_engine(settings: Settings) -> AnyEngine:
+def build_engine(settings: Settings, *, grows: bool = False) -> AnyEngine:
     """Return the engine of the one model, or a pool of engines for several.
 
-    One model that is unloaded when it is not used has a pool too. Raises SettingError.
+    One model that is unloaded when it is not used has a pool too, and so has one if models may be
+    added later (`grows`). Raises SettingError.
     """
-    plan = build_memory_plan(settings)
+    plan = build_memory_plan(settings, is_needed=grows)
     configs = build_engine_configs(settings, plan)
     engine: AnyEngine
     if len(configs) > 1 or plan is not None:
@@ -56,6 +57,14 @@ def build_engine_configs(
         copies = tuple(config.backend for config in others)
         configs[entry.served_name] = replace(first, copies=copies)
     return configs
+
+
+def add_model(settings: Settings, pool: EnginePool, entry: ModelEntry) -> tuple[Settings, Engine]:
+    """Add a model to a pool that grows; return the settings with the model, and its engine."""
+    grown = settings.with_model(entry)
+    [domain] = grown.npu_domains().get(entry.served_name, (0,))
+    config = _settings_of_copy(grown, entry, domain, are_alone=True).engine_config()
+    return grown, pool.add(entry.served_name, config, estimate_entry(grown, entry))
 
 
 def _settings_of_copy(

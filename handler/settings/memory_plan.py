@@ -20,15 +20,15 @@ _MB = 2**20
 _UNKNOWN_BYTES = 2**60
 
 
-def build_memory_plan(settings: Settings) -> MemoryPlan | None:
-    """Return the plan; None for a single model that always stays loaded.
+def build_memory_plan(settings: Settings, *, is_needed: bool = False) -> MemoryPlan | None:
+    """Return the plan; None for a single model that always stays loaded, unless it `is_needed`.
 
     Raises:
         SettingError: PRELOAD_MODELS has an unknown name, or models that do not fit together.
     """
     if settings.engine_isolation == "thread":
         return None
-    if len(settings.models) < 2 and settings.keep_alive_s == math.inf:
+    if len(settings.models) < 2 and settings.keep_alive_s == math.inf and not is_needed:
         return None
     need_bytes = _find_needs(settings)
     budget_bytes = _find_budget(settings)
@@ -60,10 +60,11 @@ def _find_needs(settings: Settings) -> Mapping[str, int]:
         path = paths.get(name)
         tokens = settings.context_length * slots
         return {name: 0 if path is None else estimate_bytes(path, tokens, settings.mmproj_path)}
-    return {entry.served_name: _estimate_entry(settings, entry) for entry in settings.models}
+    return {entry.served_name: estimate_entry(settings, entry) for entry in settings.models}
 
 
-def _estimate_entry(settings: Settings, entry: ModelEntry) -> int:
+def estimate_entry(settings: Settings, entry: ModelEntry) -> int:
+    """Return the memory that all copies of a model take."""
     if entry.memory_mb is not None:
         return entry.copies * entry.memory_mb * _MB
     context = settings.context_length if entry.context_length is None else entry.context_length

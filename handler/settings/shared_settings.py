@@ -324,6 +324,16 @@ class Settings(RkllmSettings):
         seconds = parse_keep_alive_s(self.keep_alive)
         return math.inf if seconds is None else seconds
 
+    def with_model(self, entry: ModelEntry) -> Self:
+        """Return settings with one more model. Raises ValueError if there is no domain for it."""
+        models = self.models or tuple(
+            ModelEntry(path=path, name=",".join((name, *self.aliases.get(name, ()))))
+            for name, path in self.model_files.items()
+        )
+        grown = self.model_copy(update={"models": (*models, entry)})
+        grown.npu_domains()
+        return grown
+
     @property
     def model_files(self) -> Mapping[str, Path]:
         """The file of each model, by the model's name; none for a scripted engine without one."""

@@ -14,6 +14,8 @@ from emulator.http.responses import JSON
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import SSEResponse
 from handler.apis.ollama.answer import error_line, stream_lines
+from handler.apis.ollama.pull import ModelPuller
+from handler.apis.ollama.request import read_streaming
 from handler.apis.ollama.service import API_VERSION, OllamaService, Route
 
 _NDJSON = "application/x-ndjson"
@@ -22,8 +24,15 @@ _NDJSON = "application/x-ndjson"
 class OllamaRoutes:
     """Answers HTTP requests with the Ollama service; has no state between requests."""
 
-    def __init__(self, service: OllamaService, max_body_bytes: int, interval_s: float) -> None:
+    def __init__(
+        self,
+        service: OllamaService,
+        puller: ModelPuller,
+        max_body_bytes: int,
+        interval_s: float,
+    ) -> None:
         self._service = service
+        self._puller = puller
         self._max_body_bytes = max_body_bytes
         self._interval_s = interval_s
 
@@ -34,6 +43,7 @@ class OllamaRoutes:
             "/api/generate": self._generate,
             "/api/embed": self._embed,
             "/api/embeddings": self._embed_one,
+            "/api/pull": self._pull,
             "/api/show": self._show,
         }
         get = {
@@ -76,6 +86,16 @@ class OllamaRoutes:
     async def _embed_one(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
         return JSON(await while_connected(request.receive, self._service.embed_one(body)))
+
+    async def _pull(self, request: Request) -> Response | SSEResponse:
+        body = await read_json(request, self._max_body_bytes)
+        name = self._puller.check(body)
+        if not read_streaming(body):
+            return JSON(await while_connected(request.receive, self._puller.pull_to_end(name)))
+        lines = self._puller.pull(name)
+        return SSEResponse(
+            lines, lambda: None, error_line(SHUTTING_DOWN_ERROR), content_type=_NDJSON
+        )
 
     async def _show(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)

@@ -95,6 +95,8 @@ def ollama_schemas() -> dict[str, Schema]:
         "OllamaModel": object_of(
             {"details": _DETAILS, "model_info": {"type": "object"}, "capabilities": list_of(TEXT)}
         ),
+        "OllamaPull": object_of({}, {"model": or_null(TEXT), "stream": FLAG}),
+        "OllamaStatus": object_of({}, {"status": TEXT, "total": COUNT, "completed": COUNT}),
         "OllamaModels": object_of({"models": list_of(_LISTED)}),
         "OllamaVersion": object_of({"version": TEXT}),
     }

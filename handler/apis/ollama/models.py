@@ -28,7 +28,7 @@ class ModelDescriptions:
 
     def __init__(self, models: ModelRegistry, paths: Mapping[str, Path]) -> None:
         self._models = models
-        self._paths = paths
+        self._paths = dict(paths)
         self._files: dict[str, ModelFile] = {}
 
     def find_name(self, name: Any) -> str | None:
@@ -45,6 +45,15 @@ class ModelDescriptions:
             if each in served:
                 return each
         raise model_not_found(name, served)
+
+    def has(self, name: str) -> bool:
+        """Return whether a name is served."""
+        served = self._models.names
+        return name in served or name.removesuffix(_LATEST) in served
+
+    def add_file(self, name: str, path: Path) -> None:
+        """Add the file of a model that was added to the served ones."""
+        self._paths[name] = path
 
     def list_models(self) -> dict[str, Any]:
         """Return all names that a request may use."""

@@ -23,6 +23,7 @@ from engine import (
     Priority,
 )
 from engine.errors import GenerationTimeout, ModelLoadFailed, QueueFull
+from engine.hooks import EngineEvent, HostLoaded
 from engine.models.memory import MemoryPlan
 from engine.timeouts import Timeouts
 from tests.conftest import ScriptFactory
@@ -221,3 +222,20 @@ async def test_requests_of_many_clients_are_all_answered(pool_of: MakePool) -> N
         await asyncio.gather(*(client() for _ in range(8)))
     assert len(answers) == 40
     assert all(engine.waiting == engine.running == 0 for engine in pool.engines.values())
+
+
+async def test_added_model_is_loaded_on_demand_and_reports_events(
+    pool_of: MakePool, script: ScriptFactory
+) -> None:
+    pool = pool_of(a={})
+    events: list[EngineEvent] = []
+    pool.subscribe(events.append)
+    await pool.ready()
+    path = script({"pieces": ["new"]})
+    backend = BackendConfig("scripted", {"model_path": str(path), "model_name": "new"})
+    added = pool.add("new", EngineConfig(backend=backend), 1)
+    assert pool.engines["new"] is added
+    assert states(pool) == [READY, OUT]
+    assert await generate_text(added, "hi") == "new"
+    assert states(pool) == [OUT, READY]
+    assert sum(isinstance(each, HostLoaded) for each in events) == 2

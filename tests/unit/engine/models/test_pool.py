@@ -174,3 +174,9 @@ async def test_close_fails_waiting_reservations(pool_of: PoolMaker) -> None:
 def test_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a model"):
         EnginePool({})
+
+
+async def test_model_is_added_only_to_a_pool_with_a_memory_plan(pool_of: PoolMaker) -> None:
+    pool = pool_of(a={}, b={})
+    with pytest.raises(ValueError, match="the model c cannot be added"):
+        pool.add("c", EngineConfig(backend=BackendConfig("scripted")), 1)

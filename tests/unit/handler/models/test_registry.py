@@ -140,3 +140,16 @@ def test_adapter_name_finds_its_model(pipeline_of: PipelineFactory) -> None:
     assert models.names == ("one", "french")
     assert models.find("french") is adapted
     assert not models.has_several
+
+
+async def test_added_model_answers_by_all_its_names(pipeline_of: PipelineFactory) -> None:
+    models = ModelRegistry(named(pipeline_of, "big"))
+    assert not models.has_several
+    made = pipeline_of({"pieces": ["I am new."]})
+    models.add(Pipeline(made.engine, "new", aliases=("hf:org/new",)))
+    service = OpenAIService(models)
+    assert models.names == ("big", "new", "hf:org/new")
+    for name in ("new", "hf:org/new"):
+        assert (await call(service, model=name))[1] == "I am new."
+    with pytest.raises(ValueError, match="there is a model new already"):
+        models.add(Pipeline(made.engine, "new"))
