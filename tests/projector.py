@@ -57,11 +57,11 @@ def build_projector(path: Path, model_width: int) -> Path:
         "clip.vision.image_mean": [0.5, 0.5, 0.5],
         "clip.vision.image_std": [0.5, 0.5, 0.5],
     }
-    path.write_bytes(_encode_gguf(properties, tensors))
+    path.write_bytes(encode_gguf(properties, tensors))
     return path
 
 
-def _encode_gguf(properties: Mapping[str, object], tensors: Mapping[str, Array]) -> bytes:
+def encode_gguf(properties: Mapping[str, object], tensors: Mapping[str, Array]) -> bytes:
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(properties))
     header += b"".join(_encode_text(key) + _encode_value(properties[key]) for key in properties)
     data = b""

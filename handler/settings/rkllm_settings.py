@@ -8,8 +8,8 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from engine.backends.lora_adapters import parse_adapters
 from engine.backends.rkllm.checks import batch_conflict
-from engine.backends.rkllm.lora_adapters import parse_adapters
 
 
 class RkllmSettings(BaseSettings):

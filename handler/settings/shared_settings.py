@@ -13,7 +13,7 @@ from pydantic_settings import NoDecode
 
 from common.durations import parse_keep_alive_s
 from engine import BackendConfig, EngineConfig, Timeouts
-from engine.backends.rkllm.lora_adapters import parse_adapters
+from engine.backends.lora_adapters import parse_adapters
 from engine.config import BackendName
 from engine.hosts.memory_limit import default_limit_mb
 from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH

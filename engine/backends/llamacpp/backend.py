@@ -15,6 +15,7 @@ from typing import Any
 from common.utf8 import Utf8Decoder
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.gguf import has_chat_template, read_header
+from engine.backends.llamacpp.adapter_turns import AdapterTurns
 from engine.backends.llamacpp.cache_slots import find_history_length
 from engine.backends.llamacpp.completion_request import build_completion_request
 from engine.backends.llamacpp.completion_run import CompletionRun
@@ -24,10 +25,12 @@ from engine.backends.llamacpp.preserved_tokens import find_preserved_tokens
 from engine.backends.llamacpp.prompt_scorer import PromptScorer
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
+from engine.backends.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.capabilities import Capabilities
 from engine.errors import (
     BackendFailed,
     EngineError,
+    ModelLoadFailed,
     PromptTooLong,
     RequestRejected,
     UnsupportedParameter,
@@ -65,7 +68,8 @@ class LlamaCppBackend:
     `context_length` is per slot, in tokens; 0 means the model's own. `deterministic` trades speed
     for the same text every time: one slot, one thread, no reuse of an earlier prompt's cache.
     `draft_path` names a draft model for speculative decoding. `mmproj_path` names the model's
-    projector, with which messages may have images.
+    projector, with which messages may have images. `lora` are the LoRA adapters that requests may
+    choose, in the format of LORA_ADAPTERS.
 
     Embeddings use a second server, which is loaded for the first embeddings request: an embedding
     server computes each text in one batch, and generations in it could not be aborted meanwhile.
@@ -83,6 +87,7 @@ class LlamaCppBackend:
         deterministic: bool = False,
         draft_path: str | None = None,
         mmproj_path: str | None = None,
+        lora: str = "",
     ) -> None:
         self._path = Path(model_path)
         self._name = model_name
@@ -92,6 +97,9 @@ class LlamaCppBackend:
         self._deterministic = deterministic
         self._draft_path = Path(draft_path) if draft_path is not None else None
         self._projector_path = Path(mmproj_path) if mmproj_path is not None else None
+        self._lora = lora
+        self._adapters: tuple[LoraAdapter, ...] = ()
+        self._turns = AdapterTurns()
         self._lock = threading.Lock()
         self._abort_events: dict[int, threading.Event] = {}
         self._config: ServerConfig
@@ -110,6 +118,7 @@ class LlamaCppBackend:
             read_header(self._draft_path, "DRAFT_MODEL_PATH")
         if self._projector_path is not None:
             read_header(self._projector_path, "MMPROJ_PATH")
+        self._load_adapters()
         trained_context = header.context_length
         context = (
             min(self._context_length, trained_context) if self._context_length else trained_context
@@ -122,6 +131,7 @@ class LlamaCppBackend:
             threads=self._threads,
             draft_path=self._draft_path,
             projector_path=self._projector_path,
+            adapters=self._adapters,
             is_embedding_model=header.pooling > 0,
         )
         self._server = ReloadableServer(self._config)
@@ -149,7 +159,18 @@ class LlamaCppBackend:
             late_system=rendered is None or takes_late_system(self.render),
             starts_in_reasoning=rendered is not None and reasoning.starts_in_reasoning(rendered),
             prefix_reuse=not self._deterministic,
+            adapters=tuple(adapter.name for adapter in self._adapters),
         )
+
+    def _load_adapters(self) -> None:
+        """Parse the adapters and check their files. Raises ModelLoadFailed."""
+        try:
+            self._adapters = parse_adapters(self._lora)
+        except ValueError as error:
+            raise ModelLoadFailed(f"LORA_ADAPTERS: {error}") from error
+        check_adapters(self._adapters, self._name, "LORA_ADAPTERS")
+        for adapter in self._adapters:
+            read_header(adapter.path, "LORA_ADAPTERS")
 
     def _render_probe_chat(self) -> str | None:
         """Render a chat of one user turn; return None if the template refuses it."""
@@ -278,6 +299,7 @@ class LlamaCppBackend:
                     slots=1,
                     draft_path=None,
                     projector_path=None,
+                    adapters=(),
                     embeddings=True,
                 )
             )
@@ -311,6 +333,7 @@ class LlamaCppBackend:
                     slots=1,
                     draft_path=None,
                     projector_path=None,
+                    adapters=(),
                     reranking=True,
                 )
             )
@@ -383,22 +406,29 @@ class LlamaCppBackend:
                 preserved_tokens=self._preserved_tokens,
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
+                adapters=self._adapters,
             )
             cache_key = text if image_prompt is None else image_prompt.cache_key
-            with (
-                self._server.use(self._draft_config(sampling), aborted) as (server, reload_ms),
-                server.slots.acquire(cache_key) as slot,
-            ):
-                if image_prompt is not None:
-                    body["prompt"] = image_prompt.to_request(server.image_marker or "")
-                server.complete(body | {"id_slot": slot.number}, run.on_chunk, aborted)
-                result = run.result()
-                history = (
-                    find_history_length(prompt, cache_key)
-                    if isinstance(prompt, Chat) and isinstance(cache_key, str)
-                    else None
-                )
-                slot.record(cache_key, run.text, history)
+            with self._turns.take(sampling.lora, aborted) as has_turn:
+                if not has_turn:
+                    return RunResult()
+                draft = self._draft_config(sampling)
+                with (
+                    self._server.use(draft, aborted) as (server, reload_ms),
+                    server.slots.acquire(cache_key, sampling.lora) as slot,
+                ):
+                    if image_prompt is not None:
+                        body["prompt"] = image_prompt.to_request(server.image_marker or "")
+                    body["id_slot"] = slot.number
+                    body["cache_prompt"] = body["cache_prompt"] and slot.is_reusable
+                    server.complete(body, run.on_chunk, aborted)
+                    result = run.result()
+                    history = (
+                        find_history_length(prompt, cache_key)
+                        if isinstance(prompt, Chat) and isinstance(cache_key, str)
+                        else None
+                    )
+                    slot.record(cache_key, run.text, history)
         finally:
             with self._lock:
                 del self._abort_events[run_id]
@@ -415,6 +445,7 @@ class LlamaCppBackend:
         """Make the run's next callback stop the generation."""
         with self._lock:
             self._abort_events.setdefault(run_id, threading.Event()).set()
+        self._turns.wake()
         self._server.wake()
 
     def close(self) -> None:
@@ -441,6 +472,7 @@ def build_capabilities(
     late_system: bool = True,
     starts_in_reasoning: bool = False,
     prefix_reuse: bool = True,
+    adapters: Sequence[str] = (),
 ) -> Capabilities:
     """Return the capabilities of llama.cpp with a model.
 
@@ -474,4 +506,5 @@ def build_capabilities(
         images=images,
         prefix_reuse=prefix_reuse,
         abort_in_prefill=True,
+        adapters=adapters,
     )

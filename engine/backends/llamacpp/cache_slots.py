@@ -19,11 +19,16 @@ class CacheSlot:
     """One slot of the cache: its content, which is the last prompt and its answer.
 
     `history_length` is how much of that the chat's next prompt begins with, in characters or ids.
+    `adapter` is the LoRA adapter of the last prompt. `is_reusable` is False from the change to
+    another adapter until a prompt has been computed with it: keys and values of one adapter are
+    wrong for another one.
     """
 
     number: int
     content: RenderedPrompt = ""
     history_length: int = 0
+    adapter: str | None = None
+    is_reusable: bool = True
 
     def record(
         self, prompt: RenderedPrompt, answer: str, history_length: int | None = None
@@ -31,6 +36,13 @@ class CacheSlot:
         """Record what was computed in this slot; the history is the whole prompt by default."""
         self.content = prompt + answer if isinstance(prompt, str) else prompt
         self.history_length = len(prompt) if history_length is None else history_length
+        self.is_reusable = True
+
+    def switch_adapter(self, adapter: str | None) -> None:
+        """Drop the content if it was computed with another adapter."""
+        if adapter != self.adapter:
+            self.adapter, self.is_reusable = adapter, False
+            self.content, self.history_length = "", 0
 
 
 class CacheSlots:
@@ -53,26 +65,30 @@ class CacheSlots:
         self._lock = threading.Lock()
 
     @contextmanager
-    def acquire(self, prompt: RenderedPrompt) -> Iterator[CacheSlot]:
+    def acquire(self, prompt: RenderedPrompt, adapter: str | None = None) -> Iterator[CacheSlot]:
         """Reserve a slot for a prompt; the caller records the result with `CacheSlot.record`.
+
+        `adapter` is the LoRA adapter that computes the prompt.
 
         Raises:
             IndexError: no slot is free.
         """
         with self._lock:
-            slot = self._free.pop(self._choose(prompt))
+            slot = self._free.pop(self._choose(prompt, adapter))
+        slot.switch_adapter(adapter)
         try:
             yield slot
         finally:
             with self._lock:
                 self._free.append(slot)
 
-    def _choose(self, prompt: RenderedPrompt) -> int:
+    def _choose(self, prompt: RenderedPrompt, adapter: str | None) -> int:
         best, lowest_cost = 0, float("inf")
         for index, slot in enumerate(self._free):
-            shared = common_prefix_length(prompt, slot.content)
+            is_same_adapter = slot.adapter == adapter
+            shared = common_prefix_length(prompt, slot.content) if is_same_adapter else 0
             lost = len(slot.content) - shared
-            if index == 0 or (slot.content and shared >= slot.history_length):
+            if index == 0 or (slot.content and is_same_adapter and shared >= slot.history_length):
                 # The least recently used slot is evicted next anyway; or the slot is this chat's.
                 lost = 0
             if (cost := len(prompt) - shared + _EVICTION_WEIGHT * lost) < lowest_cost:

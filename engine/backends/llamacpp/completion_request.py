@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.backends.lora_adapters import LoraAdapter
 from engine.prompts.reasoning import starts_in_think
 from engine.request import RenderedPrompt, SamplingParams
 from engine.schema.client_grammar import prepare_grammar
@@ -27,11 +28,13 @@ def build_completion_request(
     preserved_tokens: Sequence[str],
     context_length: int,
     cache_prompt: bool,
+    adapters: Sequence[LoraAdapter] = (),
 ) -> dict[str, Any]:
     """Return the completion request for a prompt.
 
     `prompt_tokens` are its ids; they are needed only for penalties of the answer's tokens.
-    `preserved_tokens` are the special tokens that llama.cpp writes as text.
+    `preserved_tokens` are the special tokens that llama.cpp writes as text. `adapters` are all
+    loaded LoRA adapters.
 
     Raises RequestRejected.
     """
@@ -61,6 +64,13 @@ def build_completion_request(
             [token, bias] for token, bias in _build_bias(sampling, prompt_tokens).items()
         ],
     }
+    if adapters:
+        # Sent for the base model too: without it, llama.cpp keeps the slot's cache of an adapter.
+        # The scale of an adapter that is not listed is 0.
+        body["lora"] = [
+            {"id": number, "scale": adapter.scale if adapter.name == sampling.lora else 0.0}
+            for number, adapter in enumerate(adapters)
+        ]
     if sampling.seed is not None:
         # llama.cpp's seeds are 32 bits wide, and the highest one means "random".
         body["seed"] = sampling.seed % 0xFFFF_FFFF

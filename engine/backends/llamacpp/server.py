@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.backends.llamacpp.cache_slots import CacheSlots
 from engine.backends.llamacpp.listener import ListenerClient, to_engine_error
+from engine.backends.lora_adapters import LoraAdapter
 from engine.errors import ModelLoadFailed, RequestRejected
 from engine.request import RenderedPrompt
 
@@ -35,6 +36,7 @@ class ServerConfig:
 
     `context` is per slot, in tokens. `draft_path` names a draft model, which is used as `draft`
     says. `projector_path` names a projector, which turns images into input of the model.
+    `adapters` are the LoRA adapters that requests may use.
     `embeddings` makes the server compute embeddings instead of generating: with the model's own
     pooling if `is_embedding_model`, else with the mean of all tokens' vectors. `reranking` makes
     it score pairs of texts, which needs a reranking model.
@@ -48,6 +50,7 @@ class ServerConfig:
     draft_path: Path | None = None
     draft: DraftConfig = DraftConfig(tokens=5, threshold=0.0)
     projector_path: Path | None = None
+    adapters: tuple[LoraAdapter, ...] = ()
     embeddings: bool = False
     is_embedding_model: bool = False
     reranking: bool = False
@@ -82,6 +85,15 @@ class LlamaServer:
             self._server = library.Server(_build_params(library, config, listener))
         except RuntimeError as error:
             listener.close()
+            if config.adapters:
+                *others, last = config.adapters
+                # Raises if the model itself or another adapter is the reason.
+                LlamaServer(replace(config, adapters=tuple(others))).close()
+                raise ModelLoadFailed(
+                    f"LORA_ADAPTERS: llama.cpp could not load {last.path} with {config.path}: the "
+                    "adapter is for another model, damaged or of an unsupported type, or memory "
+                    "ran out (ENGINE_MEMORY_MB)"
+                ) from error
             if config.projector_path is not None:
                 # Raises if the model itself is the reason.
                 LlamaServer(replace(config, projector_path=None)).close()
@@ -193,6 +205,11 @@ def _build_params(library: Any, config: ServerConfig, listener: ListenerClient) 
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = config.threads
     params.n_batch = params.n_ubatch = config.batch
     params.cache_ram_mib = 0
+    params.lora_init_without_apply = True
+    # The scale 0 is for operations that name no adapter; each completion sets its own scales.
+    params.lora_adapters = [
+        library.CommonAdapterLoraInfo(str(adapter.path), 0.0) for adapter in config.adapters
+    ]
     params.ui = False
     params.verbosity = -1
     params.hostnames = [listener.path]

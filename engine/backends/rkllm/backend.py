@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from engine.backends.base import OnPiece, RunResult
+from engine.backends.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.backends.rkllm import library
 from engine.backends.rkllm.abi import detect
 from engine.backends.rkllm.abi.abi import MissingSymbols, bind
@@ -25,7 +26,6 @@ from engine.backends.rkllm.embeddings import HiddenStates, Pooling
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
 from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
 from engine.backends.rkllm.logits.setup import build_token_loop, check_logits
-from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
 from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
 from engine.backends.rkllm.recording.open_recorder import open_recorder
@@ -155,7 +155,7 @@ class RkllmBackend:
             self._adapters = parse_adapters(self._lora)
         except ValueError as error:
             raise ModelLoadFailed(f"RKLLM_LORA: {error}") from error
-        check_adapters(self._adapters, self._name)
+        check_adapters(self._adapters, self._name, "RKLLM_LORA")
         folder = find_tokenizer_folder(config.model, self._tokenizer_path)
         if folder is not None:
             self._tokenizer = ChatTokenizer(folder)

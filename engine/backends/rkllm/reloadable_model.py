@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
+from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.rkllm.abi.abi import Abi
 from engine.backends.rkllm.board import driver
 from engine.backends.rkllm.load_output import capture_output
-from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.model_capabilities import SAMPLING_PARAMETERS
 from engine.backends.rkllm.runs.run import InitConfig
 from engine.backends.rkllm.runtime import Runtime

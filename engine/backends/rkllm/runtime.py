@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.backends.base import OnPiece
+from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.rkllm.abi.abi import Abi, Functions
 from engine.backends.rkllm.abi.structs import (
     CallbackAnswer,
@@ -19,7 +20,6 @@ from engine.backends.rkllm.abi.structs import (
     RKLLMPromptCacheParam,
 )
 from engine.backends.rkllm.batching.batch import Batch
-from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.runs.run import (
     ALL_TOKENS,

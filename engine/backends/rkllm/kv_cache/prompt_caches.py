@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.fingerprint import file_fingerprint
-from engine.backends.rkllm.lora_adapters import LoraAdapter
+from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected
 

@@ -160,3 +160,34 @@ def test_common_prefix_length(start: str, one: str, other: str) -> None:
         tuple(map(ord, first)), tuple(map(ord, second))
     ) == common_prefix_length(first, second)
     assert common_prefix_length(first, tuple(map(ord, first))) == 0
+
+
+def test_content_of_another_adapter_is_not_reusable() -> None:
+    slots = CacheSlots(1)
+    for adapter in ("one", None, "two", "one"):
+        with slots.acquire(SYSTEM, adapter) as slot:
+            assert not slot.is_reusable
+            slot.record(SYSTEM, "yes")
+        with slots.acquire(SYSTEM, adapter) as slot:
+            assert slot.is_reusable
+
+
+def test_content_stays_unusable_after_a_failed_prompt() -> None:
+    slots = CacheSlots(1)
+    used(slots, SYSTEM)
+    for adapter in ("one", "one", None):
+        # Nothing is recorded, so either adapter may have computed the content.
+        with slots.acquire(SYSTEM, adapter) as slot:
+            assert not slot.is_reusable
+
+
+def test_chat_prefers_the_slot_of_its_adapter() -> None:
+    slots = CacheSlots(3)
+    numbers: dict[str | None, list[int]] = {None: [], "one": [], "two": []}
+    for turn in range(1, 6):
+        for adapter in (None, "one", "two") if turn % 2 else ("two", "one", None):
+            prompt = turns("a", turn)
+            with slots.acquire(prompt, adapter) as slot:
+                slot.record(prompt, "yes ")
+            numbers[adapter].append(slot.number)
+    assert [len(set(each)) for each in numbers.values()] == [1, 1, 1]

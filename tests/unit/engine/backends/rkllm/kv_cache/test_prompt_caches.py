@@ -13,8 +13,8 @@ from typing import cast
 
 import pytest
 
+from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.rkllm.kv_cache.prompt_caches import MAX_CACHES, PromptCaches
-from engine.backends.rkllm.lora_adapters import LoraAdapter
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import RequestRejected
 

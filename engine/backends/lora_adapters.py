@@ -1,4 +1,4 @@
-"""Parse and check the LoRA adapters of RKLLM_LORA: `name=path`, separated by commas."""
+"""Parse and check settings with LoRA adapters: `name=path`, separated by commas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LoraAdapter:
 
 
 def parse_adapters(setting: str) -> tuple[LoraAdapter, ...]:
-    """Return the adapters of RKLLM_LORA, in order.
+    """Return the adapters of a setting, in order.
 
     Raises:
         ValueError: an entry has no form `name=path` or `name=path:scale`, or a name is repeated.
@@ -48,13 +48,16 @@ def _parse_adapter(entry: str) -> LoraAdapter:
     return LoraAdapter(name, Path(match["path"]), scale)
 
 
-def check_adapters(adapters: tuple[LoraAdapter, ...], model_name: str) -> None:
-    """Raise ModelLoadFailed if an adapter has the model's name or its file does not exist."""
+def check_adapters(adapters: tuple[LoraAdapter, ...], model_name: str, setting: str) -> None:
+    """Raise ModelLoadFailed if an adapter has the model's name or its file does not exist.
+
+    `setting` is the setting's name, for the message.
+    """
     for adapter in adapters:
         if adapter.name == model_name:
             raise ModelLoadFailed(
-                f"RKLLM_LORA: {adapter.name} is the model's own name (MODEL_NAME), an adapter "
+                f"{setting}: {adapter.name} is the model's own name (MODEL_NAME), an adapter "
                 "needs another one"
             )
         if not adapter.path.is_file():
-            raise ModelLoadFailed(f"RKLLM_LORA: there is no file {adapter.path}")
+            raise ModelLoadFailed(f"{setting}: there is no file {adapter.path}")

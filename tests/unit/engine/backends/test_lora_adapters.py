@@ -1,4 +1,4 @@
-"""RKLLM_LORA: valid adapters, and errors for invalid ones."""
+"""Settings with LoRA adapters: valid adapters, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.rkllm.lora_adapters import LoraAdapter, check_adapters, parse_adapters
+from engine.backends.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.errors import ModelLoadFailed
 
 
@@ -39,8 +39,8 @@ def test_scale_is_limited() -> None:
 def test_adapter_needs_a_file_and_a_name_that_is_not_the_models(tmp_path: Path) -> None:
     path = tmp_path / "one.rkllm"
     with pytest.raises(ModelLoadFailed, match=r"RKLLM_LORA: there is no file .*one\.rkllm"):
-        check_adapters((LoraAdapter("one", path),), "tiny")
+        check_adapters((LoraAdapter("one", path),), "tiny", "RKLLM_LORA")
     path.touch()
-    check_adapters((LoraAdapter("one", path),), "tiny")
+    check_adapters((LoraAdapter("one", path),), "tiny", "RKLLM_LORA")
     with pytest.raises(ModelLoadFailed, match="RKLLM_LORA: one is the model's own name"):
-        check_adapters((LoraAdapter("one", path),), "one")
+        check_adapters((LoraAdapter("one", path),), "one", "RKLLM_LORA")
