@@ -158,10 +158,11 @@ def build_services(
     that no model has.
     """
     validator = validator or validation.validator
+    adapters = settings.adapters_by_model
 
     def build_pipeline(engine: Engine, names: Sequence[str]) -> Pipeline:
         return Pipeline(
-            engine, names[0], validator, settings.served_adapters, on_open, tuple(names[1:])
+            engine, names[0], validator, adapters.get(names[0], ()), on_open, tuple(names[1:])
         )
 
     models = ModelRegistry(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def parse_adapters(setting: str) -> tuple[LoraAdapter, ...]:
         if names.count(name) > 1:
             raise ValueError(f"two adapters are named {name}")
     return tuple(adapters)
+
+
+def join_adapters(adapters: Iterable[LoraAdapter]) -> str:
+    """Return the adapters in the format that `parse_adapters` reads."""
+    return ",".join(f"{each.name}={each.path}:{each.scale:g}" for each in adapters)
 
 
 def _parse_adapter(entry: str) -> LoraAdapter:

@@ -196,9 +196,22 @@ class JobHandler:
             chat_template=self._chat_template,
             chooses_model=has_several,
         )
-        if isinstance(request, TextRequest) and not has_several:
-            request = self._add_model_warning(request, job["input"].get("model"))
+        if isinstance(request, TextRequest):
+            model = job["input"].get("model")
+            request = self._choose_adapter(request, model)
+            if not has_several:
+                request = self._add_model_warning(request, model)
         return request if timeout_s is None else request.with_timeout(timeout_s)
+
+    def _choose_adapter(self, request: TextRequest, model: Any) -> TextRequest:
+        """Return the request with the adapter that it names as its model; `lora` has precedence."""
+        sampling = request.generation.sampling
+        if sampling.lora is not None or not isinstance(model, str):
+            return request
+        if not self._models.is_adapter(model):
+            return request
+        generation = replace(request.generation, sampling=replace(sampling, lora=model))
+        return replace(request, generation=generation)
 
     def _add_model_warning(self, request: TextRequest, model: Any) -> TextRequest:
         """Return the request with a warning if it names a model that is not served."""

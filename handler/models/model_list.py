@@ -9,6 +9,8 @@ from pathlib import Path
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from engine.backends.lora_adapters import LoraAdapter, parse_adapters
+
 # The NPU's address space is divided into domains of 4 GB; each model starts in its own domain.
 MAX_DOMAIN = 63
 _ENDINGS = (".gguf", ".rkllm", ".json")
@@ -28,6 +30,7 @@ class ModelEntry(BaseModel):
     tokenizer: Path | None = None
     memory_mb: int | None = Field(None, ge=1)
     mmproj: Path | None = None
+    lora: Mapping[str, str] = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
@@ -35,6 +38,18 @@ class ModelEntry(BaseModel):
         if value is not None:
             split_names(value)
         return value
+
+    @field_validator("lora")
+    @classmethod
+    def _check_adapters(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        if [adapter.name for adapter in _parse_named_adapters(value)] != list(value):
+            raise ValueError("an adapter's name and path must not contain a comma")
+        return value
+
+    @property
+    def adapters(self) -> Sequence[LoraAdapter]:
+        """The model's LoRA adapters."""
+        return _parse_named_adapters(self.lora)
 
     @property
     def served_name(self) -> str:
@@ -53,6 +68,11 @@ class ModelEntry(BaseModel):
             return self.path.stat().st_size
         except OSError:
             return 0
+
+
+def _parse_named_adapters(paths: Mapping[str, str]) -> Sequence[LoraAdapter]:
+    """Return adapters from their files by name; a file may end with `:scale`."""
+    return parse_adapters(",".join(f"{name}={path}" for name, path in paths.items()))
 
 
 def model_name_from_path(path: Path) -> str:
@@ -88,7 +108,8 @@ def check_models(
     `in_threads` states that ENGINE_ISOLATION is thread.
 
     Raises:
-        ValueError: the settings contradict each other, or two models have the same name.
+        ValueError: the settings contradict each other, or two models or adapters have the
+            same name.
     """
     if single_model_settings:
         raise ValueError(f"MODELS and {single_model_settings[0]} cannot both be set")
@@ -100,6 +121,12 @@ def check_models(
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise ValueError(
             f"MODELS has two models named {duplicates[0]}: give one another name, or set its copies"
+        )
+    names += [name for each in models for name in each.lora]
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise ValueError(
+            f"MODELS: lora has an adapter named {duplicates[0]}, and another adapter or a model "
+            "has that name"
         )
     if in_threads and sum(each.copies for each in models) > 1:
         raise ValueError("MODELS must be one model with one copy where ENGINE_ISOLATION is thread")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from common.setting_error import SettingError
+from engine.backends.lora_adapters import LoraAdapter, join_adapters, parse_adapters
 from handler.models.default_model import explain_missing_model
 from handler.models.hub import Hub
 from handler.models.model_list import check_models
@@ -49,16 +51,20 @@ def _resolve_single_model(settings: S, hub: Hub) -> S:
     elif settings.backend == "llamacpp" and (reason := explain_missing_model()) is not None:
         raise SettingError(reason)
     resolved = settings.model_copy(update=changes)
-    # The other engines ignore a draft model and a projector.
+    # The other engines ignore a draft model, a projector and LORA_ADAPTERS.
     if (draft := settings.draft_model_path) is not None and resolved.backend == "llamacpp":
         path = _find_or_raise("DRAFT_MODEL_PATH", lambda: find_model(draft, "llamacpp", hub))
         resolved = resolved.model_copy(update={"draft_model_path": path})
     if (projector := settings.mmproj_path) is not None and resolved.backend == "llamacpp":
         path = _find_or_raise("MMPROJ_PATH", lambda: find_model(projector, "llamacpp", hub))
         resolved = resolved.model_copy(update={"mmproj_path": path})
+    if resolved.backend == "llamacpp":
+        adapters = _find_adapters("LORA_ADAPTERS", parse_adapters(settings.lora_adapters), hub)
+        resolved = resolved.model_copy(update={"lora_adapters": join_adapters(adapters)})
     names = resolved.served_models
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise SettingError(f"RKLLM_LORA: {duplicates[0]} is a name of the model itself already")
+        setting = "RKLLM_LORA" if resolved.backend == "rkllm" else "LORA_ADAPTERS"
+        raise SettingError(f"{setting}: {duplicates[0]} is a name of the model itself already")
     return resolved
 
 
@@ -67,13 +73,17 @@ def _resolve_models_list(settings: S, hub: Hub) -> S:
     for number, entry in enumerate(settings.models):
         name = f"MODELS[{number}]"
         find = partial(find_model, entry.path, settings.engine, hub)
-        changes = {"path": _find_or_raise(f"{name}.path", find)}
+        path = _find_or_raise(f"{name}.path", find)
+        changes: dict[str, object] = {"path": path}
         if entry.tokenizer is not None:
             find = partial(find_tokenizer, entry.tokenizer, hub)
             changes["tokenizer"] = _find_or_raise(f"{name}.tokenizer", find)
         if entry.mmproj is not None:
             find = partial(find_model, entry.mmproj, "llamacpp", hub)
             changes["mmproj"] = _find_or_raise(f"{name}.mmproj", find)
+        if entry.lora and settings.backend_of(path) == "llamacpp":
+            adapters = _find_adapters(f"{name}.lora", entry.adapters, hub)
+            changes["lora"] = {each.name: f"{each.path}:{each.scale:g}" for each in adapters}
         models.append(entry.model_copy(update=changes))
     resolved = settings.model_copy(update={"models": tuple(models)})
     try:
@@ -83,6 +93,16 @@ def _resolve_models_list(settings: S, hub: Hub) -> S:
     except ValueError as error:
         raise SettingError(str(error)) from None
     return resolved
+
+
+def _find_adapters(
+    setting: str, adapters: Iterable[LoraAdapter], hub: Hub
+) -> Sequence[LoraAdapter]:
+    """Return llama.cpp's adapters with the paths of their files."""
+    return [
+        replace(each, path=_find_or_raise(setting, partial(find_model, each.path, "llamacpp", hub)))
+        for each in adapters
+    ]
 
 
 def _resolve_tokenizer(settings: S, hub: Hub) -> S:

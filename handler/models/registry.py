@@ -53,6 +53,11 @@ class ModelRegistry:
         """Whether the engines of all models are dead."""
         return all(each.engine.state is EngineState.DEAD for each in self._by_name.values())
 
+    def is_adapter(self, name: str) -> bool:
+        """Return whether a name is that of an adapter."""
+        pipeline = self._by_name.get(name)
+        return pipeline is not None and name in pipeline.adapters
+
     def find(self, name: str | None, param: str = "model") -> Pipeline:
         """Return the pipeline of a model, or of the default for None. Raises ModelNotFound."""
         if name is None:

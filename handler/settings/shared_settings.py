@@ -64,6 +64,14 @@ class Settings(RkllmSettings):
         "a .gguf file, a folder or `hf:org/repo/file`, as MODEL_PATH. Unset: messages are text.",
         examples=["/models/mmproj-qwen-vl.gguf"],
     )
+    lora_adapters: str = Field(
+        "",
+        description="LoRA adapters of the model of MODEL_PATH with llama.cpp, as `name=path` or "
+        "`name=path:scale`, separated by commas; a request selects one with its name as `model`. A "
+        "path is a .gguf file, a folder or `hf:org/repo/file`, as MODEL_PATH. For an NPU there is "
+        "RKLLM_LORA.",
+        examples=["french=/models/french.gguf,legal=/models/legal.gguf:0.8"],
+    )
     model_name: str | None = Field(
         None,
         description="Name of the model in requests and responses, or several separated by commas: "
@@ -75,9 +83,9 @@ class Settings(RkllmSettings):
         (),
         description="Several models, or several copies of one, as a JSON list; use it instead of "
         "MODEL_PATH and MODEL_NAME. Optional keys of an entry: name, copies, "
-        "base_domain_id, context_length, tokenizer, mmproj, and memory_mb for what the model takes "
-        "in memory; the first entry is the default model. Models that do not fit together are "
-        "loaded when they are requested.",
+        "base_domain_id, context_length, tokenizer, mmproj, lora (an object of LoRA adapters' "
+        "names and paths), and memory_mb for what the model takes in memory; the first entry is "
+        "the default model. Models that do not fit together are loaded when they are requested.",
         examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "hf:org/repo"}]'],
     )
     model_memory_mb: int | None = Field(
@@ -266,6 +274,12 @@ class Settings(RkllmSettings):
             split_names(value)
         return value
 
+    @field_validator("lora_adapters")
+    @classmethod
+    def _check_adapters(cls, value: str) -> str:
+        parse_adapters(value)
+        return value
+
     @field_validator("keep_alive")
     @classmethod
     def _check_keep_alive(cls, value: str | None) -> str | None:
@@ -289,7 +303,8 @@ class Settings(RkllmSettings):
         if not self.models:
             return self
         single_model_fields = (
-            *("model_path", "model_name", "draft_model_path", "mmproj_path", "rkllm_lora"),
+            *("model_path", "model_name", "draft_model_path", "mmproj_path"),
+            *("lora_adapters", "rkllm_lora"),
         )
         check_models(
             self.models,
@@ -352,29 +367,38 @@ class Settings(RkllmSettings):
 
     @property
     def served_adapters(self) -> tuple[str, ...]:
-        """The names of the LoRA adapters."""
-        adapters = parse_adapters(self.rkllm_lora) if self.backend == "rkllm" else ()
-        return tuple(adapter.name for adapter in adapters)
+        """The names of all LoRA adapters."""
+        return tuple(name for names in self.adapters_by_model.values() for name in names)
+
+    @property
+    def adapters_by_model(self) -> Mapping[str, Sequence[str]]:
+        """The names of each model's LoRA adapters, by the model's name."""
+        if self.models:
+            return {each.served_name: tuple(each.lora) for each in self.models}
+        settings = {"llamacpp": self.lora_adapters, "rkllm": self.rkllm_lora}
+        adapters = parse_adapters(settings.get(self.backend, ""))
+        return {self.served_model: tuple(adapter.name for adapter in adapters)}
 
     @property
     def backend(self) -> BackendName:
         """The backend that `engine` and the model file select."""
-        return self._backend_of(self.model_path)
+        return self.backend_of(self.model_path)
 
     @property
     def backends(self) -> frozenset[BackendName]:
         """The backends in use: one, or those of all `models`."""
-        several = frozenset(self._backend_of(each.path) for each in self.models)
+        several = frozenset(self.backend_of(each.path) for each in self.models)
         return several or frozenset({self.backend})
 
-    def _backend_of(self, path: Path | None) -> BackendName:
+    def backend_of(self, path: Path | None) -> BackendName:
+        """Return the backend that loads a model file."""
         if self.engine != "auto":
             return self.engine
         return _BACKENDS.get(path.suffix if path is not None else "", "llamacpp")
 
     def npu_domains(self) -> Mapping[str, Sequence[int]]:
         """Return the `base_domain_id` of each copy of the list's models that run on an NPU."""
-        on_npu = [each for each in self.models if self._backend_of(each.path) == "rkllm"]
+        on_npu = [each for each in self.models if self.backend_of(each.path) == "rkllm"]
         return assign_domains(on_npu, self.rkllm_base_domain_id)
 
     @property
@@ -408,6 +432,7 @@ class Settings(RkllmSettings):
                 "deterministic": self.deterministic,
                 "draft_path": str(self.draft_model_path) if self.draft_model_path else None,
                 "mmproj_path": str(self.mmproj_path) if self.mmproj_path else None,
+                "lora": self.lora_adapters,
             }
         elif self.backend == "rkllm":
             slots = self.rkllm_n_batch

@@ -28,7 +28,7 @@ _KNOWN_VARIABLES = frozenset(
 _OWN_PREFIXES = ("WORKER_RKLLM_", "RKLLM_")
 
 _SEVERAL_MODELS_SETTINGS = frozenset({"model_memory_mb", "preload_models"})
-_LLAMACPP_SETTINGS = frozenset({"draft_model_path", "mmproj_path", "threads"})
+_LLAMACPP_SETTINGS = frozenset({"draft_model_path", "lora_adapters", "mmproj_path", "threads"})
 _CONTEXT_BACKENDS = frozenset({"llamacpp", "rkllm"})
 _SLOT_BACKENDS = frozenset({"llamacpp", "scripted"})
 

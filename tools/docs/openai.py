@@ -149,6 +149,7 @@ def engines() -> Engines:
             "": llamacpp(_MODEL, 4096, 4, infill=True),
             "`DRAFT_MODEL_PATH`": llamacpp(_MODEL, 4096, 4, infill=True, draft=True),
             "`MMPROJ_PATH`": llamacpp(_MODEL, 4096, 4, infill=True, images=True),
+            "`LORA_ADAPTERS`": llamacpp(_MODEL, 4096, 4, infill=True, adapters=ADAPTERS),
             "`DETERMINISTIC`": llamacpp(_MODEL, 4096, 1, infill=True, prefix_reuse=False),
             "a reranking model": llamacpp(
                 _MODEL, 4096, 4, infill=True, embedding_size=0, rerank=True

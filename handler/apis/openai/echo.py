@@ -35,11 +35,11 @@ NO_ECHO = Echo()
 
 
 async def create_echo(
-    prompt: Prompt, engine: Engine, *, logprobs: int | None, priority: Priority
+    prompt: Prompt, engine: Engine, *, logprobs: int | None, is_scored: bool, priority: Priority
 ) -> Echo:
     """Return the echo of a prompt, with its tokens and `logprobs` alternatives unless it is None.
 
-    The tokens of an engine that has no log-probabilities of prompts are without them.
+    The tokens have log-probabilities only if `is_scored`, which needs an engine that has them.
 
     Raises:
         EngineError: the prompt is token ids, and they cannot be converted to text; or the engine
@@ -47,7 +47,7 @@ async def create_echo(
     """
     if isinstance(prompt, Chat):
         return NO_ECHO
-    if logprobs is not None and (await engine.ready()).prompt_logprobs:
+    if logprobs is not None and is_scored:
         tokens = await engine.score(prompt, logprobs, priority)
         return Echo(_join(tokens), tuple(tokens))
     text = await prompt_text(prompt, engine)

@@ -262,13 +262,22 @@ class OpenAIService:
                 call.replace_prompts([await engine.infill(text, suffix) for text in texts])
         if call.parameters.echo:
             logprobs, priority = call.parameters.logprobs, call.priority
-            if logprobs is not None and not (capabilities := await engine.ready()).prompt_logprobs:
+            is_scored = logprobs is not None and (await engine.ready()).prompt_logprobs
+            if logprobs is not None and not is_scored:
                 call.add_warnings(
                     "the prompt's tokens have no log-probabilities, because the "
-                    f"{capabilities.backend} engine returns none"
+                    f"{(await engine.ready()).backend} engine returns none"
+                )
+            if is_scored and call.parameters.sampling.lora is not None:
+                is_scored = False
+                call.add_warnings(
+                    "the prompt's tokens have no log-probabilities, because they are computed "
+                    "without adapters"
                 )
             call.echoes = [
-                await create_echo(prompt, engine, logprobs=logprobs, priority=priority)
+                await create_echo(
+                    prompt, engine, logprobs=logprobs, is_scored=is_scored, priority=priority
+                )
                 for prompt in call.prompts
             ]
 

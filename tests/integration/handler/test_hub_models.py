@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 from common.setting_error import SettingError
+from engine.backends.lora_adapters import parse_adapters
 from handler.models.hub import Hub
 from handler.models.model_list import ModelEntry
 from handler.models.model_settings import resolve_models
@@ -236,21 +237,32 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
         model_path=Path("hf:org/repo/a.gguf"),
         draft_model_path=Path("hf:org/repo/small.gguf"),
         mmproj_path=Path("hf:org/repo/p.gguf"),
+        lora_adapters="two=hf:org/repo/small.gguf:0.5",
     )
     options = resolve_models(one, hub).engine_config().backend.options
     assert Path(str(options["model_path"])).read_bytes() == b"one"
     assert Path(str(options["draft_path"])).read_bytes() == b"two"
     assert Path(str(options["mmproj_path"])).read_bytes() == b"p"
+    [adapter] = parse_adapters(str(options["lora"]))
+    assert (adapter.name, adapter.path.read_bytes(), adapter.scale) == ("two", b"two", 0.5)
     several = Settings(
         models=(
             ModelEntry(
-                path=Path("hf:org/repo/a.gguf"), name="a,b", mmproj=Path("hf:org/repo/p.gguf")
+                path=Path("hf:org/repo/a.gguf"),
+                name="a,b",
+                mmproj=Path("hf:org/repo/p.gguf"),
+                lora={"two": "hf:org/repo/small.gguf"},
             ),
-            ModelEntry(path=Path("hf:org/board"), tokenizer=Path("hf:org/board"), copies=2),
+            ModelEntry(
+                path=Path("hf:org/board"),
+                tokenizer=Path("hf:org/board"),
+                copies=2,
+                lora={"own": "some/own.lora"},
+            ),
         )
     )
     resolved = resolve_models(several, hub)
-    assert resolved.served_models == ("a", "b", "tiny")
+    assert resolved.served_models == ("a", "b", "tiny", "two", "own")
     result = build_engine_configs(resolved)
     assert {name: each.backend.backend for name, each in result.items()} == {
         "a": "llamacpp",
@@ -258,6 +270,9 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
     }
     assert str(result["tiny"].backend.options["tokenizer"]).endswith(MAIN)
     assert Path(str(result["a"].backend.options["mmproj_path"])).read_bytes() == b"p"
+    [adapter] = parse_adapters(str(result["a"].backend.options["lora"]))
+    assert adapter.path.read_bytes() == b"two"
+    assert result["tiny"].backend.options["lora"] == "own=some/own.lora:1"
     assert [each.options["base_domain_id"] for each in result["tiny"].copies] == [1]
 
 
@@ -284,6 +299,18 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
         (
             {"model_path": Path("hf:org/board"), "model_name": "x,y", "rkllm_lora": "y=some/file"},
             "RKLLM_LORA: y is a name of the model itself already",
+        ),
+        (
+            {"model_path": Path("hf:org/repo/a.gguf"), "lora_adapters": "a=hf:org/repo/a.gguf"},
+            "LORA_ADAPTERS: a is a name of the model itself already",
+        ),
+        (
+            {"model_path": Path("hf:org/repo/a.gguf"), "lora_adapters": "b=gone.gguf"},
+            "LORA_ADAPTERS: there is no file or folder gone.gguf",
+        ),
+        (
+            {"models": (ModelEntry(path=Path("hf:org/repo"), lora={"b": "gone.gguf"}),)},
+            "MODELS[0].lora: there is no file or folder gone.gguf",
         ),
     ],
 )

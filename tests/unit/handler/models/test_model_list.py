@@ -84,6 +84,23 @@ def test_each_model_has_its_own_projector(monkeypatch: pytest.MonkeyPatch) -> No
     assert [options(each, "mmproj_path") for each in entries.values()] == [["/p.gguf"], [None]]
 
 
+def test_each_model_has_its_own_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = configs(
+        monkeypatch,
+        {"path": "a.gguf", "lora": {"french": "/f.gguf", "legal": "/l.gguf:0.5"}},
+        {"path": "b.gguf", "copies": 2},
+        {"path": "c.rkllm", "lora": {"german": "/g.rkllm"}},
+    )
+    assert [options(each, "lora") for each in entries.values()] == [
+        ["french=/f.gguf:1,legal=/l.gguf:0.5"],
+        ["", ""],
+        ["german=/g.rkllm:1"],
+    ]
+    settings = read_settings(Settings)
+    assert settings.served_models == ("a", "b", "c", "french", "legal", "german")
+    assert settings.adapters_by_model == {"a": ("french", "legal"), "b": (), "c": ("german",)}
+
+
 def test_models_of_different_engines_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = configs(monkeypatch, ONE, {"path": "a.gguf"}, {"path": "b.json", "copies": 3})
     assert [each.backend.backend for each in entries.values()] == ["rkllm", "llamacpp", "scripted"]
@@ -102,6 +119,19 @@ def test_models_of_different_engines_are_allowed(monkeypatch: pytest.MonkeyPatch
         ('[{"path": "a", "name": ""}]', {}, "MODELS[0].name: String should have at least 1"),
         ('[{"path": "a"}]', {"MODEL_PATH": "b"}, "MODELS and MODEL_PATH cannot both be set\n"),
         ('[{"path": "a"}]', {"RKLLM_LORA": "b=c"}, "MODELS and RKLLM_LORA cannot both be set\n"),
+        ('[{"path": "a"}]', {"LORA_ADAPTERS": "b=c"}, "MODELS and LORA_ADAPTERS cannot both be"),
+        ('[{"path": "a", "lora": {"b": ""}}]', {}, "MODELS[0].lora: Value error, an adapter is"),
+        ('[{"path": "a", "lora": {"b": "c,d=e"}}]', {}, "MODELS[0].lora: Value error, an adapter'"),
+        (
+            '[{"path": "a.gguf"}, {"path": "b.gguf", "lora": {"a": "c"}}]',
+            {},
+            "MODELS: lora has an adapter named a, and another adapter or a model has that name\n",
+        ),
+        (
+            '[{"path": "a", "lora": {"c": "d"}}, {"path": "b", "lora": {"c": "d"}}]',
+            {},
+            "MODELS: lora has an adapter named c, and another adapter or a model has that name\n",
+        ),
         ('[{"path": "a"}]', {"MODEL_NAME": "b"}, "MODELS and MODEL_NAME cannot both be set\n"),
         (
             '[{"path": "a.gguf"}, {"path": "b/a.json"}]',

@@ -140,6 +140,27 @@ def test_adapter_name_finds_its_model(pipeline_of: PipelineFactory) -> None:
     assert models.names == ("one", "french")
     assert models.find("french") is adapted
     assert not models.has_several
+    assert [models.is_adapter(name) for name in ("french", "one", "gpt")] == [True, False, False]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_job_that_names_an_adapter_as_its_model_uses_it(
+    pipeline_of: PipelineFactory, count: int
+) -> None:
+    names = ("french", "legal")
+    adapted = named(pipeline_of, "small", capabilities={"adapters": names})
+    pipelines = [named(pipeline_of, "big"), Pipeline(adapted.engine, "small", adapters=names)]
+    jobs = JobHandler(ModelRegistry(*pipelines[2 - count :]))
+    fields: dict[str, str]
+    for fields, expected in (
+        ({"model": "french"}, "french"),
+        ({"model": "small"}, "small"),
+        ({"model": "small", "lora": "legal"}, "legal"),
+        ({"model": "french", "lora": "legal"}, "legal"),
+    ):
+        output = await jobs.run({"id": "j", "input": {"prompt": "who?", **fields}})
+        assert (output["model"], output["choices"][0]["text"]) == (expected, "I am small.")
+        assert not output.get("warnings")
 
 
 async def test_added_model_answers_by_all_its_names(pipeline_of: PipelineFactory) -> None:

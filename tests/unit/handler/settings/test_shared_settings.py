@@ -45,6 +45,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "MODEL_PATH": ("some/model.gguf", Path("some/model.gguf")),
     "DRAFT_MODEL_PATH": ("some/draft.gguf", Path("some/draft.gguf")),
     "MMPROJ_PATH": ("some/mmproj.gguf", Path("some/mmproj.gguf")),
+    "LORA_ADAPTERS": ("one=some/one.gguf:0.5", "one=some/one.gguf:0.5"),
     "MODEL_NAME": ("tiny", "tiny"),
     "MODELS": ('[{"path": "a.rkllm", "copies": 2}]', (ModelEntry(path=Path("a.rkllm"), copies=2),)),
     "MODEL_MEMORY_MB": ("6000", 6000),
@@ -260,6 +261,7 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         "deterministic": False,
         "draft_path": "some/draft.gguf",
         "mmproj_path": "some/mmproj.gguf",
+        "lora": "one=some/one.gguf:0.5",
     }
 
 
