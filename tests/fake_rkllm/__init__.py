@@ -18,6 +18,8 @@ LIBRARY = "librkllmrt.so"
 # The emulated versions, with their values of -DABI.
 ABIS = {"1.2": 12, "1.3": 13, "1.3.1": 131, "1.2.0": 120, "1.1": 110}
 OLD = ("1.2.0", "1.1")
+# The numbers of an embedding: EMBEDDING in fake.h.
+EMBEDDING_WIDTH = 8
 
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O2")
 SHARED = ("-shared", "-fPIC", "-pthread", "-fvisibility=hidden")

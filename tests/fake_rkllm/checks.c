@@ -136,18 +136,46 @@ LLMResultCallback check_callback(InitCallback callback)
 #endif
 }
 
+static size_t tags(const char *prompt)
+{
+    size_t count = 0;
+    for (; (prompt = strstr(prompt, "<image>")) != NULL; prompt++)
+        count++;
+    return count;
+}
+
+static void check_images(const char *prompt, const float *embeddings, size_t tokens, size_t images,
+                         size_t width, size_t height)
+{
+    check_pointer("RKLLMMultiModalInput.image_embed", embeddings);
+    whole("RKLLMMultiModalInput.n_image_tokens", (long)tokens, 1, MOST_TOKENS);
+    whole("RKLLMMultiModalInput.n_image", (long)images, 1, MOST_TOKENS);
+    whole("RKLLMMultiModalInput.image_width", (long)width, 1, MOST_TOKENS);
+    whole("RKLLMMultiModalInput.image_height", (long)height, 1, MOST_TOKENS);
+    if (tags(prompt) != images)
+        refuse("RKLLMMultiModalInput.prompt has %zu <image>, not %zu", tags(prompt), images);
+    for (size_t i = 0; i < images * tokens * EMBEDDING; i++) {
+        check_pointer("RKLLMMultiModalInput.image_embed", &embeddings[i]);
+        real("RKLLMMultiModalInput.image_embed", (double)embeddings[i], -1e6, 1e6);
+    }
+}
+
 static void check_multimodal(const RKLLMMultiModalInput *input)
 {
     check_pointer("RKLLMMultiModalInput.prompt", input->prompt);
 #if ABI == 12
-    check_pointer("RKLLMMultiModalInput.image_embed", input->image_embed);
-    whole("RKLLMMultiModalInput.n_image_tokens", (long)input->n_image_tokens, 1, MOST_TOKENS);
-    whole("RKLLMMultiModalInput.n_image", (long)input->n_image, 1, MOST_TOKENS);
+    check_images(input->prompt, input->image_embed, input->n_image_tokens, input->n_image,
+                 input->image_width, input->image_height);
 #else
     if (input->image.image_embed == NULL && input->video.video_embed == NULL)
         refuse("RKLLMMultiModalInput has neither image nor video");
-    optional("RKLLMMultiModalInput.image.image_embed", input->image.image_embed);
-    optional("RKLLMMultiModalInput.image.image_start", input->image.image_start);
+    if (input->image.image_embed != NULL) {
+        check_images(input->prompt, input->image.image_embed, input->image.n_image_tokens,
+                     input->image.n_image, input->image.image_width, input->image.image_height);
+        check_pointer("RKLLMMultiModalInput.image.image_start", input->image.image_start);
+        check_pointer("RKLLMMultiModalInput.image.image_end", input->image.image_end);
+        check_pointer("RKLLMMultiModalInput.image.image_content", input->image.image_content);
+    }
     optional("RKLLMMultiModalInput.video.video_embed", input->video.video_embed);
     optional("RKLLMMultiModalInput.video.video_start", input->video.video_start);
 #endif

@@ -38,6 +38,35 @@ static size_t embedded(const RKLLMMultiModalInput *input)
 #endif
 }
 
+static void copy_images(Seen *seen, const RKLLMMultiModalInput *input, const RKLLMParam *param)
+{
+#if ABI == 12
+    const float *values = input->image_embed;
+    seen->images = input->n_image;
+    seen->image_tokens = input->n_image_tokens;
+    seen->image_width = input->image_width;
+    seen->image_height = input->image_height;
+    replace(seen->image_marks, param->img_start, param->img_end, param->img_content);
+#else
+    (void)param;
+    const float *values = input->image.image_embed;
+    if (values == NULL)
+        return;
+    seen->images = input->image.n_image;
+    seen->image_tokens = input->image.n_image_tokens;
+    seen->image_width = input->image.image_width;
+    seen->image_height = input->image.image_height;
+    replace(seen->image_marks, input->image.image_start, input->image.image_end,
+            input->image.image_content);
+#endif
+    seen->image_sums = take(seen->images * sizeof *seen->image_sums);
+    for (size_t i = 0; i < seen->images; i++) {
+        seen->image_sums[i] = 0;
+        for (size_t j = 0; j < seen->image_tokens * EMBEDDING; j++)
+            seen->image_sums[i] += (double)*values++;
+    }
+}
+
 #define SAMPLING_OF(values)                                                                        \
     ((Sampling){(values)->top_k, (values)->top_p, (values)->temperature, (values)->repeat_penalty, \
                 (values)->frequency_penalty, (values)->presence_penalty, (values)->mirostat,       \
@@ -84,6 +113,7 @@ Seen seen_of(const Instance *instance, const RKLLMInput *input, const RKLLMInfer
         seen.prompt = copy_of(input->multimodal_input.prompt);
         add_words(&seen.tokens, seen.prompt);
         add_embeddings(&seen.tokens, embedded(&input->multimodal_input));
+        copy_images(&seen, &input->multimodal_input, &instance->param);
     }
     return seen;
 }
@@ -95,6 +125,8 @@ void seen_free(Seen *seen)
     tokens_free(&seen->tokens);
     free(seen->lora);
     free(seen->cache_path);
+    free(seen->image_sums);
+    replace(seen->image_marks, NULL, NULL, NULL);
 }
 
 long seen_number(const Seen *seen)
@@ -119,6 +151,17 @@ static void three(Buffer *json, const char *name, char *const *texts, const char
         buffer_json(json, texts[i]);
     }
     buffer_add(json, "}", 1);
+}
+
+static void images_json(Buffer *json, const Seen *seen)
+{
+    static const char *const mark_names[] = {"start", "end", "content"};
+    buffer_format(json, ",\"image_tokens\":%zu,\"image_size\":[%zu,%zu],\"images\":[",
+                  seen->image_tokens, seen->image_width, seen->image_height);
+    for (size_t i = 0; i < seen->images; i++)
+        buffer_format(json, i == 0 ? "%.6g" : ",%.6g", seen->image_sums[i]);
+    buffer_add(json, "]", 1);
+    three(json, "image_marks", seen->image_marks, mark_names);
 }
 
 static const char *boolean(bool value)
@@ -161,6 +204,7 @@ void seen_json(const Seen *seen, const Instance *instance, unsigned long run, Bu
 #endif
     buffer_format(json, ",\"base_domain_id\":%d,\"enabled_cpus_mask\":%u",
                   param->extend_param.base_domain_id, param->extend_param.enabled_cpus_mask);
+    images_json(json, seen);
     three(json, "chat_template", instance->chat_template, template_names);
     three(json, "function_tools", instance->tools, tool_names);
     buffer_format(json, ",\"lora\":");

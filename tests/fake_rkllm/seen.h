@@ -23,6 +23,13 @@ typedef struct {
     /* The prompt's text; for token ids, the ids as text. */
     char *prompt;
     Tokens tokens;
+    /* The images: the sum of each one's embeddings, and the texts around and in them. */
+    double *image_sums;
+    size_t images;
+    size_t image_tokens;
+    size_t image_width;
+    size_t image_height;
+    char *image_marks[3];
     RKLLMInferMode mode;
     char *lora;
     bool saves_cache;

@@ -32,13 +32,12 @@ from engine.backends.rkllm.recording.open_recorder import open_recorder
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.reloadable_model import ReloadableModel
 from engine.backends.rkllm.runs.inputs import (
-    RuntimeInput,
     build_embedding_input,
     build_input,
     require_tokens,
 )
 from engine.backends.rkllm.runs.open_reasoning import find_closing
-from engine.backends.rkllm.runs.run import InitConfig, Run
+from engine.backends.rkllm.runs.run import InitConfig, Run, RuntimeInput
 from engine.backends.rkllm.runs.run_result import (
     build_run_result,
     check_run,

@@ -25,7 +25,7 @@ from engine.backends.rkllm.runs.run import (
     ALL_TOKENS,
     InitConfig,
     Run,
-    UserTurn,
+    RuntimeInput,
     build_input_array,
     fill_sampling,
     ignore_token,
@@ -58,6 +58,7 @@ class Runtime:
         self._handle: ctypes.c_void_p | None = None
         # The library uses the callback for as long as the handle exists.
         self._callback = abi.init_callback(on_result)
+        self._param: Any = None
         self._adapters: list[RKLLMLoraAdapter] = []
         # 1.2 does not support this answer; it frees the output itself.
         self._copied_answer = int(CallbackAnswer.RELEASE_OUTPUT if abi.sampling_per_run else 0)
@@ -99,11 +100,21 @@ class Runtime:
         if config.cpu_mask:
             extend.enabled_cpus_mask = config.cpu_mask
             extend.enabled_cpus_num = config.cpu_mask.bit_count()
+        if config.image_marks is not None and hasattr(param, "img_start"):
+            marks = [text.encode() for text in config.image_marks]
+            param.img_start, param.img_end, param.img_content = marks
+        # The library may read its texts after init.
+        self._param = param
         handle = ctypes.c_void_p()
         code = self._functions.init(handle, param, self._callback)
         if code != 0 or not handle.value:
             raise ModelLoadFailed(f"rkllm_init failed with {code}")
         self._handle = handle
+        if config.has_raw_prompts:
+            code = self._functions.set_chat_template(handle, b"", b"", b"")
+            if code != 0:
+                self._destroy()
+                raise ModelLoadFailed(f"rkllm_set_chat_template failed with {code}")
 
     def load_adapters(self, adapters: tuple[LoraAdapter, ...]) -> None:
         """Load the LoRA adapters that runs may name; call it after each `init`.
@@ -127,7 +138,7 @@ class Runtime:
 
     def run(
         self,
-        prompt: UserTurn | list[int],
+        prompt: RuntimeInput,
         sampling: SamplingParams,
         limit: int,
         on_piece: OnPiece,
@@ -220,9 +231,7 @@ class Runtime:
             self._last_run_number = run.number
             self._active_run = run
 
-    def _run_library(
-        self, run: Run | Batch, prompts: Sequence[UserTurn | list[int]], infer: Any
-    ) -> None:
+    def _run_library(self, run: Run | Batch, prompts: Sequence[RuntimeInput], infer: Any) -> None:
         try:
             inputs, keep_alive = build_input_array(self._abi, prompts, self._n_batch)
             run.code = self._functions.run(self._loaded_handle, inputs, infer, run.number)

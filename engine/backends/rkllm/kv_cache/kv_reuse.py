@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
-from engine.backends.rkllm.runs.inputs import RuntimeInput
-from engine.backends.rkllm.runs.run import Run
+from engine.backends.rkllm.runs.run import Run, RuntimeInput
 from engine.backends.rkllm.runtime import Runtime
 
 logger = logging.getLogger(__name__)

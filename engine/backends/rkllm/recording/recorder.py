@@ -23,6 +23,7 @@ _FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
 _GENERATE = int(RKLLMInferMode.RKLLM_INFER_GENERATE)
 _PROMPT_INPUT = int(RKLLMInputType.RKLLM_INPUT_PROMPT)
 _TOKEN_INPUT = int(RKLLMInputType.RKLLM_INPUT_TOKEN)
+_MULTIMODAL_INPUT = int(RKLLMInputType.RKLLM_INPUT_MULTIMODAL)
 _INIT_FIELDS = (
     *("max_context_len", "max_new_tokens", "top_k", "top_p", "temperature", "repeat_penalty"),
     *("frequency_penalty", "presence_penalty", "ignore_eos_token"),
@@ -149,10 +150,25 @@ class Recorder:
             if self._texts:
                 described["ids"] = tokens.input_ids[: tokens.n_tokens]
             return described
+        if prompt.input_type == _MULTIMODAL_INPUT:
+            return self._describe_multimodal(prompt.multimodal_input)
         if prompt.input_type != _PROMPT_INPUT:
             return {}
         text: bytes = prompt.prompt_input or b""
         described = {"bytes": len(text)}
+        if self._texts:
+            described["text"] = _decode(text)
+        return described
+
+    def _describe_multimodal(self, content: Any) -> Arguments:
+        text: bytes = content.prompt or b""
+        image = getattr(content, "image", content)
+        described: Arguments = {
+            "bytes": len(text),
+            "images": image.n_image,
+            "image_tokens": image.n_image_tokens,
+            "image_size": [image.image_width, image.image_height],
+        }
         if self._texts:
             described["text"] = _decode(text)
         return described

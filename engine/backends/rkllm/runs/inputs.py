@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.runs.run import UserTurn
+from engine.backends.rkllm.runs.run import RuntimeInput, UserTurn
 from engine.errors import PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.prompts.tool_prompt import tool_calls_as_text, tools_as_text
 from engine.request import Chat, Prompt, RenderedPrompt
@@ -13,8 +13,6 @@ from engine.request import Chat, Prompt, RenderedPrompt
 # Above the ids of every known vocabulary; without a tokenizer its real size is unknown.
 _MAX_TOKEN_ID = 2**20 - 1
 _ROLE_LABELS = {"developer": "System"}
-
-RuntimeInput = UserTurn | list[int]
 
 
 def build_input(
@@ -32,7 +30,7 @@ def build_input(
     tokens = 0
     if isinstance(runtime_input, list):
         tokens = len(runtime_input)
-    elif tokenizer is not None:
+    elif tokenizer is not None and isinstance(runtime_input, UserTurn):
         # A lower bound: the runtime's template adds tokens.
         tokens = len(tokenizer.encode(runtime_input.text, special=False))
     if tokens >= context_length:
@@ -71,7 +69,7 @@ def build_embedding_input(
 
 def require_tokens(runtime_input: RuntimeInput) -> list[int]:
     """Return the input's tokens. Raises UnsupportedParameter if it is a user turn as text."""
-    if isinstance(runtime_input, UserTurn):
+    if not isinstance(runtime_input, list):
         raise UnsupportedParameter(
             "messages: there is no chat template beside the model (RKLLM_TOKENIZER)",
             param="messages",

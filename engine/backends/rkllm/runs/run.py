@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.backends.base import OnPiece
 from engine.backends.rkllm.abi.abi import Abi
@@ -17,17 +17,28 @@ from engine.request import SamplingParams
 # Stands for "all tokens" in top_k: the runtime uses the smaller of it and the vocabulary's size.
 ALL_TOKENS = 1_000_000
 _USER = b"user"
+# The runtime replaces it with the tokens of an image.
+IMAGE_TAG = "<image>"
 
 _NORMAL = int(LLMCallState.RKLLM_RUN_NORMAL)
 _WAITING = int(LLMCallState.RKLLM_RUN_WAITING)
 _FINISH = int(LLMCallState.RKLLM_RUN_FINISH)
 
 
+class ImageMarks(NamedTuple):
+    """The texts of a model's vocabulary around an image, and for each of an image's tokens."""
+
+    start: str
+    end: str
+    content: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitConfig:
     """The settings of an init; in 1.2 it is the only call that sets sampling parameters.
 
-    `n_batch` is the number of prompts of each run.
+    `n_batch` is the number of prompts of each run. `image_marks` is None if the model takes no
+    images. With `has_raw_prompts` the runtime applies no chat template to texts.
     """
 
     model: Path
@@ -36,6 +47,8 @@ class InitConfig:
     cpu_mask: int = 0
     base_domain_id: int = 0
     n_batch: int = 1
+    image_marks: ImageMarks | None = None
+    has_raw_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,28 @@ class UserTurn:
 
     text: str
     enable_thinking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MultimodalPrompt:
+    """A prompt as text, with an `IMAGE_TAG` for each image, and the embeddings of the images.
+
+    `embeddings` is a contiguous array of 32-bit floats: for each image `image_tokens` rows.
+    `image_size` is the width and height that the encoder takes, in pixels. `tokens` is the
+    number of tokens of the prompt, as far as it is known.
+    """
+
+    text: str
+    embeddings: Any
+    images: int
+    image_tokens: int
+    image_size: int
+    marks: ImageMarks
+    tokens: int
+    enable_thinking: bool = False
+
+
+RuntimeInput = UserTurn | MultimodalPrompt | list[int]
 
 
 @dataclass(slots=True)
@@ -132,7 +167,7 @@ def ignore_token(piece: bytes, token_id: int, logprob: object) -> bool:
     return False
 
 
-def build_input_struct(abi: Abi, prompt: UserTurn | list[int]) -> tuple[Any, Any]:
+def build_input_struct(abi: Abi, prompt: RuntimeInput) -> tuple[Any, Any]:
     """Return a run's input, and the object to which it points and which must outlive the run."""
     struct = abi.input()
     struct.role = _USER
@@ -142,6 +177,8 @@ def build_input_struct(abi: Abi, prompt: UserTurn | list[int]) -> tuple[Any, Any
         struct.input_type = RKLLMInputType.RKLLM_INPUT_PROMPT
         struct.prompt_input = text
         return struct, text
+    if isinstance(prompt, MultimodalPrompt):
+        return _fill_multimodal(struct, prompt)
     ids = (ctypes.c_int32 * len(prompt))(*prompt)
     struct.input_type = RKLLMInputType.RKLLM_INPUT_TOKEN
     struct.token_input.input_ids = ctypes.cast(ids, ctypes.POINTER(ctypes.c_int32))
@@ -149,9 +186,24 @@ def build_input_struct(abi: Abi, prompt: UserTurn | list[int]) -> tuple[Any, Any
     return struct, ids
 
 
-def build_input_array(
-    abi: Abi, prompts: Sequence[UserTurn | list[int]], n_batch: int
-) -> tuple[Any, Any]:
+def _fill_multimodal(struct: Any, prompt: MultimodalPrompt) -> tuple[Any, Any]:
+    struct.enable_thinking = prompt.enable_thinking
+    struct.input_type = RKLLMInputType.RKLLM_INPUT_MULTIMODAL
+    content = struct.multimodal_input
+    texts = [text.encode("utf-8", "replace") for text in (prompt.text, *prompt.marks)]
+    content.prompt = texts[0]
+    # 1.2 has the texts around an image in the parameters of init instead.
+    image = content
+    if hasattr(content, "image"):
+        image = content.image
+        image.image_start, image.image_end, image.image_content = texts[1:]
+    image.image_embed = prompt.embeddings.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+    image.n_image_tokens, image.n_image = prompt.image_tokens, prompt.images
+    image.image_width = image.image_height = prompt.image_size
+    return struct, (texts, prompt.embeddings)
+
+
+def build_input_array(abi: Abi, prompts: Sequence[RuntimeInput], n_batch: int) -> tuple[Any, Any]:
     """Return a run's array of `n_batch` inputs, and the objects that must outlive the run.
 
     The library reads as many inputs as init set for `n_batch`. One more, of zeros, follows them: an

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from engine.backends.base import RunResult
 from engine.backends.rkllm.batching.batch import Batch
-from engine.backends.rkllm.runs.inputs import RuntimeInput
 from engine.backends.rkllm.runs.padding import padding_error
-from engine.backends.rkllm.runs.run import Run
+from engine.backends.rkllm.runs.run import Run, RuntimeInput
 from engine.errors import BackendFailed
 from engine.output import FinishReason
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from engine.backends.rkllm.abi.abi import Abi, OnResult, bind
 from engine.backends.rkllm.abi.structs import (
     LLMCallState,
@@ -18,11 +20,23 @@ from engine.backends.rkllm.abi.structs import (
     RKLLMPerfStat,
     RKLLMTokenInput,
 )
+from engine.backends.rkllm.runs.run import ImageMarks, MultimodalPrompt, build_input_struct
+from tests.fake_rkllm import EMBEDDING_WIDTH
 
 NORMAL = LLMCallState.RKLLM_RUN_NORMAL
 WAITING = LLMCallState.RKLLM_RUN_WAITING
 FINISH = LLMCallState.RKLLM_RUN_FINISH
 ERROR = LLMCallState.RKLLM_RUN_ERROR
+
+Prompt = str | Sequence[int] | MultimodalPrompt
+
+IMAGE_MARKS = ImageMarks("<vision>", "</vision>", "<pad>")
+
+
+def images_prompt(text: str, *values: float) -> MultimodalPrompt:
+    """Return a prompt with an image of two tokens for each value, of which its embeddings are."""
+    embeddings = np.repeat(np.array(values, np.float32), 2 * EMBEDDING_WIDTH)
+    return MultimodalPrompt(text, embeddings, len(values), 2, 28, IMAGE_MARKS, tokens=0)
 
 
 class Result(NamedTuple):
@@ -86,8 +100,14 @@ class Driver:
         return self.answer
 
     def input(
-        self, prompt: str | Sequence[int], role: str = "user", thinking: bool = False
+        self,
+        prompt: Prompt,
+        role: str = "user",
+        thinking: bool = False,
     ) -> ctypes.Structure:
+        if isinstance(prompt, MultimodalPrompt):
+            struct: ctypes.Structure = build_input_struct(self.abi, prompt)[0]
+            return struct
         input_struct = self.abi.input(role=role.encode(), enable_thinking=thinking)
         if isinstance(prompt, str):
             input_struct.input_type = RKLLMInputType.RKLLM_INPUT_PROMPT
@@ -100,7 +120,7 @@ class Driver:
 
     def run(
         self,
-        prompt: str | Sequence[int] = "hi",
+        prompt: Prompt = "hi",
         *,
         userdata: int | None = None,
         role: str = "user",
@@ -131,13 +151,13 @@ class Driver:
     def states(self) -> list[int]:
         return [result.state for result in self.results]
 
-    def generate(self, prompt: str | Sequence[int] = "hi", **options: Any) -> bytes:
+    def generate(self, prompt: Prompt = "hi", **options: Any) -> bytes:
         """Run a prompt; return its answer."""
         del self.results[:]
         assert self.run(prompt, **options) == 0
         return self.text
 
-    def run_input(self, prompt: str | Sequence[int] = "hi", **options: Any) -> dict[str, Any]:
+    def run_input(self, prompt: Prompt = "hi", **options: Any) -> dict[str, Any]:
         """Run a prompt; return the parsed `\\{seen}` of the script's answer."""
         report: dict[str, Any] = json.loads(self.generate(prompt, **options))
         return report

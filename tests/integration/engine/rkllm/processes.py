@@ -25,7 +25,7 @@ PRELUDE = """
 import ctypes, threading, time
 from pathlib import Path
 from engine.backends.rkllm.abi.abi import ABIS
-from tests.integration.engine.rkllm.driver import Driver
+from tests.integration.engine.rkllm.driver import Driver, images_prompt
 d = Driver(Path({library!r}), ABIS[{abi!r}], Path({model!r}), **{param!r})
 """
 

@@ -256,6 +256,12 @@ INFER = "i = d.abi.infer_param(); "
             INFER + "d.functions.run(d.handle, d.abi.input(role=b'user'), i, 0)",
             "RKLLMInput.prompt_input is NULL",
         ),
+        (
+            "d.run(images_prompt('<image>', 1, 2))",
+            "RKLLMMultiModalInput.prompt has 1 <image>, not 2",
+        ),
+        ("d.run(images_prompt('<image>', 1e9))", "RKLLMMultiModalInput.image_embed is 1e+09"),
+        ("d.run(images_prompt('none'))", "RKLLMMultiModalInput.n_image is 0"),
         ("d.functions.run(d.handle, d.input('a'), None, 0)", "RKLLMInferParam is NULL"),
         ("d.functions.set_chat_template(d.handle, None, b'', b'')", "system_prompt is NULL"),
         ("d.answer = 3; d.run()", "the callback returned 3"),

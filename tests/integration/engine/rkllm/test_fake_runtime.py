@@ -20,10 +20,18 @@ from engine.backends.rkllm.abi.structs import (
     RKLLMLoraParam,
     RKLLMPromptCacheParam,
 )
-from tests.fake_rkllm import quoted, read_log
+from tests.fake_rkllm import EMBEDDING_WIDTH, quoted, read_log
 from tests.fake_rkllm.tokenizer import id_of, tokenizer
 from tests.integration.engine.rkllm.conftest import DriverFactory
-from tests.integration.engine.rkllm.driver import ERROR, FINISH, NORMAL, WAITING, Driver
+from tests.integration.engine.rkllm.driver import (
+    ERROR,
+    FINISH,
+    IMAGE_MARKS,
+    NORMAL,
+    WAITING,
+    Driver,
+    images_prompt,
+)
 from tests.waiting import PATIENCE, wait_until_blocking
 
 EMOJI = "Grüße 👩‍🚀!"
@@ -260,6 +268,20 @@ def test_placeholder_for_the_run_input_contains_all_parameters(driver: DriverFac
         "5 6",
         2,
     )
+
+
+def test_images_are_reported(driver: DriverFactory, abi: Abi) -> None:
+    marks = [text.encode() for text in IMAGE_MARKS]
+    names = ("img_start", "img_end", "img_content")
+    d = driver(REPORT_INPUT, **(dict(zip(names, marks, strict=True)) if abi is ABI_12 else {}))
+    prompt = images_prompt("<image> and <image>", 0.5, -2)
+    run_input = d.run_input(prompt)
+    assert (run_input["input_type"], run_input["prompt"]) == ("multimodal", "<image> and <image>")
+    assert run_input["images"] == [0.5 * 2 * EMBEDDING_WIDTH, -2 * 2 * EMBEDDING_WIDTH]
+    assert (run_input["image_tokens"], run_input["image_size"]) == (2, [28, 28])
+    assert tuple(run_input["image_marks"].values()) == IMAGE_MARKS
+    assert run_input["prompt_tokens"] == 3 + 4
+    assert d.run_input("text")["images"] == []
 
 
 def test_template_and_tools_are_kept(driver: DriverFactory) -> None:

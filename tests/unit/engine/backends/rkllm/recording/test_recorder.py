@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Functions, OnResult
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABIS, Functions, OnResult
 from engine.backends.rkllm.abi.structs import (
     LLMResultCallback,
     RKLLMPerfStat,
@@ -23,6 +23,7 @@ from engine.backends.rkllm.abi.structs import (
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.recording.recording_file import RecordingFile
 from engine.backends.rkllm.runs.run import UserTurn, build_input_array
+from tests.integration.engine.rkllm.driver import images_prompt
 from tests.waiting import PATIENCE
 
 NORMAL, WAITING, FINISH, ERROR = range(4)
@@ -142,6 +143,26 @@ def test_prompt_is_recorded_on_request(tmp_path: Path) -> None:
         [{"bytes": len(SECRET), "text": SECRET}],
         [{"tokens": 2, "ids": [4711, 4712]}],
     ]
+
+
+def test_images_are_recorded_as_sizes(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "board.jsonl", texts=True)
+    prompt = images_prompt("<image> or <image>?", 1, 2)
+    for abi in ABIS.values():
+        inputs, _keep_alive = build_input_array(abi, [prompt], 1)
+        functions = recording.recorder.wrap(functions_of())
+        functions.run(ctypes.c_void_p(), inputs, abi.infer_param(), 1)
+    assert [arguments["prompts"] for _, _, arguments in recording.of_kind("call")] == [
+        [
+            {
+                "bytes": len(prompt.text),
+                "images": 2,
+                "image_tokens": 2,
+                "image_size": [28, 28],
+                "text": prompt.text,
+            }
+        ]
+    ] * len(ABIS)
 
 
 def test_cache_sizes_are_recorded(recording: Recording) -> None:
