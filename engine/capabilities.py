@@ -33,7 +33,7 @@ class Capabilities:
     `embedding_size`: the dimensions of an embedding.
     `rerank`: the model is a reranking model, which scores a query with a document.
     `infill`: fill-in-the-middle is supported.
-    `images`: messages may have images, because a projector is loaded beside the model.
+    `images`: messages may have images, because a projector or a vision encoder is loaded too.
     `draft`: a draft model is loaded for speculative decoding.
     `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
     `prompt_caches`: prompts can be saved by name, and reused by prompts with the same beginning.
@@ -106,9 +106,11 @@ class Capabilities:
                 param="messages",
             )
         if isinstance(prompt, Chat) and not self.images and prompt.images:
+            lacks = "vision encoder" if self.backend == "rkllm" else "projector for images"
+            setting = "RKLLM_VISION" if self.backend == "rkllm" else "MMPROJ_PATH"
             raise UnsupportedParameter(
                 f"messages: {self.model} reads only text, because it is loaded without a "
-                "projector for images (MMPROJ_PATH)",
+                f"{lacks} ({setting})",
                 param="messages",
             )
         if isinstance(prompt, Chat) and prompt.continues_last and not self.turns:

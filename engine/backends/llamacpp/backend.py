@@ -19,7 +19,6 @@ from engine.backends.llamacpp.adapter_turns import AdapterTurns
 from engine.backends.llamacpp.cache_slots import find_history_length
 from engine.backends.llamacpp.completion_request import build_completion_request
 from engine.backends.llamacpp.completion_run import CompletionRun
-from engine.backends.llamacpp.image_prompt import ImagePrompt, render_images
 from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
 from engine.backends.llamacpp.preserved_tokens import find_preserved_tokens
 from engine.backends.llamacpp.prompt_scorer import PromptScorer
@@ -38,6 +37,7 @@ from engine.errors import (
 from engine.output import PromptToken
 from engine.prompts import reasoning
 from engine.prompts.chat_template import takes_late_system, template_markers
+from engine.prompts.image_prompt import ImagePrompt, render_images
 from engine.prompts.prompt_size import check_tokens, prompt_too_long_error
 from engine.prompts.tool_prompt import render_with_tools
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
@@ -418,7 +418,11 @@ class LlamaCppBackend:
                     server.slots.acquire(cache_key, sampling.lora) as slot,
                 ):
                     if image_prompt is not None:
-                        body["prompt"] = image_prompt.to_request(server.image_marker or "")
+                        # llama.cpp puts an image at each marker.
+                        body["prompt"] = {
+                            "prompt_string": image_prompt.join(server.image_marker or ""),
+                            "multimodal_data": list(image_prompt.images),
+                        }
                     body["id_slot"] = slot.number
                     body["cache_prompt"] = body["cache_prompt"] and slot.is_reusable
                     server.complete(body, run.on_chunk, aborted)

@@ -21,7 +21,7 @@ from engine.backends.rkllm.batching.scheduler import BatchScheduler
 from engine.backends.rkllm.board import driver
 from engine.backends.rkllm.board.device_lock import open_device, require_device
 from engine.backends.rkllm.board.profile import read_profile
-from engine.backends.rkllm.checks import check_batch, check_context, check_model
+from engine.backends.rkllm.checks import check_batch, check_context, check_model, check_vision
 from engine.backends.rkllm.embeddings import HiddenStates, Pooling
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
 from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
@@ -34,16 +34,20 @@ from engine.backends.rkllm.reloadable_model import ReloadableModel
 from engine.backends.rkllm.runs.inputs import (
     build_embedding_input,
     build_input,
+    count_known_tokens,
     require_tokens,
 )
 from engine.backends.rkllm.runs.open_reasoning import find_closing
-from engine.backends.rkllm.runs.run import InitConfig, Run, RuntimeInput
+from engine.backends.rkllm.runs.run import InitConfig, MultimodalPrompt, Run, RuntimeInput
 from engine.backends.rkllm.runs.run_result import (
     build_run_result,
     check_run,
     count_skipped,
 )
 from engine.backends.rkllm.runtime import Runtime
+from engine.backends.rkllm.vision.encoder import VisionEncoder
+from engine.backends.rkllm.vision.image_marks import DEFAULT_IMAGE_MARKS, parse_image_marks
+from engine.backends.rkllm.vision.prompt import build_multimodal_prompt
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.output import FinishReason, PromptToken, TokenLogprob
@@ -56,6 +60,8 @@ logger = logging.getLogger(__name__)
 
 # The runtime's own default, in tokens.
 _DEFAULT_CONTEXT_TOKENS = 4_096
+# Of Qwen2-VL in the multimodal demo of rknn-llm, in pixels.
+DEFAULT_VISION_SIZE = 392
 
 
 class RkllmBackend:
@@ -80,6 +86,9 @@ class RkllmBackend:
         device_lock: refuse to load while another server uses the NPU.
         device_path: a file to lock instead of the NPU's.
         device_files: descriptors of these files that this server has opened and locked already.
+        vision: the .rknn vision encoder of the model, with which messages may have images.
+        vision_size: the width and height of the images that it takes, in pixels.
+        vision_tokens: the texts around and in an image, in the format of RKLLM_VISION_TOKENS.
     """
 
     def __init__(
@@ -106,6 +115,9 @@ class RkllmBackend:
         device_lock: bool = True,
         device_path: str | None = None,
         device_files: Sequence[int] | None = None,
+        vision: str | None = None,
+        vision_size: int = DEFAULT_VISION_SIZE,
+        vision_tokens: str = DEFAULT_IMAGE_MARKS,
     ) -> None:
         self._name = model_name
         self._lib_path = lib_path
@@ -134,6 +146,10 @@ class RkllmBackend:
         self._records_text = record_text
         self._recorder: Recorder | None = None
         self._token_loop: TokenLoop | None = None
+        self._vision_path = None if vision is None else Path(vision)
+        self._vision_size = vision_size
+        self._image_marks = parse_image_marks(vision_tokens)
+        self._vision_encoder: VisionEncoder | None = None
         self._adapters: tuple[LoraAdapter, ...] = ()
         # Serialises runs and embeddings, which another thread computes.
         self._handle_lock = threading.Lock()
@@ -160,6 +176,12 @@ class RkllmBackend:
             self._tokenizer = ChatTokenizer(folder)
         has_tokenizer = self._tokenizer is not None
         check_batch(config.n_batch, self._mode, self._prompt_caches.enabled, has_tokenizer)
+        has_template = self._tokenizer is not None and self._tokenizer.has_template
+        if self._vision_path is not None:
+            check_vision(config.n_batch, self._mode)
+            # The runtime takes prompts with images only as text: without a template of its own,
+            # it takes a rendered chat as it is.
+            config = replace(config, image_marks=self._image_marks, has_raw_prompts=has_template)
         path = library.find_library(self._lib_path)
         driver.check_driver()
         if self._device_lock:
@@ -206,6 +228,8 @@ class RkllmBackend:
             record_printed=self._recorder.record_printed if self._recorder is not None else None,
         )
         self._model.load()
+        if self._vision_path is not None:
+            self._vision_encoder = VisionEncoder(self._vision_path, self._vision_size)
         if config.n_batch > 1:
             self._scheduler = BatchScheduler(config.n_batch, self._run_batch, self._runtime.abort)
         tokenizer = self._tokenizer
@@ -216,7 +240,7 @@ class RkllmBackend:
             description,
             can_reload=self._can_reload,
             has_tokenizer=has_tokenizer,
-            has_template=tokenizer is not None and tokenizer.has_template,
+            has_template=has_template,
             template_markers=(
                 tokenizer.markers if tokenizer is not None and tokenizer.rendered_question else None
             ),
@@ -227,6 +251,7 @@ class RkllmBackend:
             kv_reuse=self._kv_reuse.enabled,
             prompt_caches=self._prompt_caches.enabled,
             slots=config.n_batch,
+            images=self._vision_encoder is not None,
         )
 
     @property
@@ -315,6 +340,11 @@ class RkllmBackend:
         with self._lock:
             aborted = self._abort_events.setdefault(run_id, threading.Event())
         try:
+            if isinstance(prompt, Chat) and prompt.images:
+                with self._handle_lock, self._abortable(run_id):
+                    # The NPU computes the images and the answer one after the other.
+                    multimodal = self._build_multimodal_prompt(prompt, aborted)
+                    return self._run_once(multimodal, sampling, on_piece, aborted)[1]
             runtime_input = build_input(prompt, self._tokenizer, context)
             if self._scheduler is not None:
                 tokens, batch_key = require_tokens(runtime_input), model.batch_key(sampling)
@@ -337,6 +367,21 @@ class RkllmBackend:
         finally:
             with self._lock:
                 del self._abort_events[run_id]
+
+    def _build_multimodal_prompt(self, chat: Chat, aborted: threading.Event) -> MultimodalPrompt:
+        if self._vision_encoder is None:
+            raise UnsupportedParameter(
+                "messages: the model is loaded without a vision encoder (RKLLM_VISION)",
+                param="messages",
+            )
+        return build_multimodal_prompt(
+            chat,
+            self._tokenizer,
+            self._config.context_length,
+            self._vision_encoder,
+            self._image_marks,
+            aborted,
+        )
 
     def _run_single(
         self,
@@ -386,7 +431,7 @@ class RkllmBackend:
         reload_ms = model.load_for_sampling(sampling)
         # At the end of the context the runtime would shift its window and continue. Only the
         # runtime knows the length of a text prompt.
-        free_tokens = context - (len(runtime_input) if isinstance(runtime_input, list) else 0)
+        free_tokens = context - count_known_tokens(runtime_input)
         limit = min(sampling.max_tokens or free_tokens, free_tokens)
         cache = self._prompt_caches.cache_path(sampling.prompt_cache, sampling.lora)
         # At most two iterations: after returning None, `prepare` no longer reuses the cache.
@@ -443,6 +488,8 @@ class RkllmBackend:
         """Stop the scheduler and free the model."""
         if self._scheduler is not None:
             self._scheduler.close()
+        if self._vision_encoder is not None:
+            self._vision_encoder.close()
         if self._runtime is not None:
             self._runtime.close()
         if self._recorder is not None:

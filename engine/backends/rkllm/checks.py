@@ -63,6 +63,21 @@ def batch_conflict(mode: str, *, prompt_caches: bool) -> str | None:
     return None
 
 
+def vision_conflict(n_batch: int, mode: str) -> str | None:
+    """Return an error if a setting conflicts with RKLLM_VISION, else None."""
+    if mode == "logits":
+        return "RKLLM_MODE must be generate if RKLLM_VISION is set: images have no logits"
+    if n_batch > 1:
+        return "RKLLM_N_BATCH must be 1 if RKLLM_VISION is set: batches have no images"
+    return None
+
+
+def check_vision(n_batch: int, mode: str) -> None:
+    """Raise ModelLoadFailed if a setting conflicts with a vision encoder."""
+    if (conflict := vision_conflict(n_batch, mode)) is not None:
+        raise ModelLoadFailed(conflict)
+
+
 def check_batch(n_batch: int, mode: str, prompt_caches: bool, has_tokenizer: bool) -> None:
     """Raise ModelLoadFailed if `n_batch` is above 1 and another setting conflicts with it."""
     if n_batch == 1:

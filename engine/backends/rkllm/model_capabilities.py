@@ -39,6 +39,7 @@ def build_capabilities(
     kv_reuse: bool = False,
     prompt_caches: bool = False,
     slots: int = 1,
+    images: bool = False,
 ) -> Capabilities:
     """Return the capabilities of the rkllm backend.
 
@@ -54,6 +55,7 @@ def build_capabilities(
         kv_reuse: the key-value cache is kept between runs.
         prompt_caches: there is a folder for prompt caches.
         slots: the number of requests that share a run.
+        images: there is a vision encoder.
     """
     per_run = abi.sampling_per_run or can_reload or logits
     # The runtime applies its own template only to text; logits and batches use tokens.
@@ -96,4 +98,5 @@ def build_capabilities(
         # Prompt caches have no effect on runs with `keep_history`, which logits mode uses.
         prompt_caches=prompt_caches and not logits,
         runtime=runtime,
+        images=images,
     )

@@ -131,17 +131,20 @@ class ChatTokenizer:
         special = (text for text, is_special in self.added_tokens().values() if is_special)
         return template_markers(self.rendered_question or "", special)
 
-    def render(self, chat: Chat) -> str:
-        """Render a chat with the model's template.
+    def render(self, chat: Chat, image_marker: str = "") -> str:
+        """Render a chat with the model's template, and a text in the place of each image.
 
         Raises:
             RequestRejected: the template refused the messages; the error contains its reason.
         """
         return reasoning.continue_last(
-            chat, lambda chat: render_with_tools(chat, self._apply_template)
+            chat,
+            lambda chat: render_with_tools(
+                chat, lambda chat: self._apply_template(chat, image_marker)
+            ),
         )
 
-    def _apply_template(self, chat: Chat) -> str:
+    def _apply_template(self, chat: Chat, image_marker: str) -> str:
         # Templates expect `tools` and `documents` to be defined always.
         tools = [dict(tool) for tool in chat.tools] or None
         variables = {
@@ -150,7 +153,7 @@ class ChatTokenizer:
             **self._special_tokens,
             **chat.template_kwargs,
         }
-        messages = [_template_message(message) for message in chat.messages]
+        messages = [_template_message(message, image_marker) for message in chat.messages]
         try:
             return str(
                 self._template.render(messages=messages, add_generation_prompt=True, **variables)
@@ -260,9 +263,9 @@ def _token_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _template_message(message: Message) -> dict[str, Any]:
+def _template_message(message: Message, image_marker: str) -> dict[str, Any]:
     """Return a turn for a template, which expects tool arguments as values instead of JSON text."""
-    turn = message.to_template()
+    turn = message.to_template(image_marker)
     for call in turn.get("tool_calls", ()):
         function = dict(call["function"])
         # Arguments that are not JSON are passed on as the client sent them.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
-from engine.backends.rkllm.runs.run import Run, RuntimeInput
+from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput
 from engine.backends.rkllm.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,8 @@ class KvReuse:
     if the runtime reports as many tokens in it. After a failure, or an answer that filled the
     context, the content counts as unknown. If the cache could not be cleared once, it is not used
     any more. A run with a prompt cache does not use the key-value cache of earlier runs, because
-    the file would then have no effect. A run with another LoRA adapter does not either.
+    the file would then have no effect. A run with another LoRA adapter does not either. A prompt
+    with images neither uses nor leaves a cache: the tokens of two images are the same.
 
     With `skip_prefixes` the whole prompt is sent without history, and the runtime skips the tokens
     that it has in common with the one before it, whichever chat that was from. Only some versions
@@ -81,6 +82,8 @@ class KvReuse:
         Raises:
             RequestRejected: the prompt cache can neither be loaded nor saved.
         """
+        if isinstance(prompt, MultimodalPrompt):
+            isolated, cache = True, None
         self._caches.release_unless(runtime, cache)
         part = self._plan_reuse(runtime, prompt, lora, isolated=isolated or cache is not None)
         if part is None or cache is None:
@@ -140,6 +143,8 @@ class KvReuse:
         """Record what a run has left in the key-value cache, and commit its prompt cache."""
         failed = run.failed or run.code or not (run.finished or run.stopped)
         if failed:
+            return
+        if isinstance(prompt, MultimodalPrompt):
             return
         self._is_known = True
         # If there is a token, the prompt was computed completely, even if the run was aborted.

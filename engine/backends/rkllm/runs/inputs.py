@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from engine.backends.rkllm.prompts import ChatTokenizer
-from engine.backends.rkllm.runs.run import RuntimeInput, UserTurn
+from engine.backends.rkllm.runs.run import MultimodalPrompt, RuntimeInput, UserTurn
 from engine.errors import PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.prompts.tool_prompt import tool_calls_as_text, tools_as_text
 from engine.request import Chat, Prompt, RenderedPrompt
@@ -67,6 +67,13 @@ def build_embedding_input(
     return tokens
 
 
+def count_known_tokens(runtime_input: RuntimeInput) -> int:
+    """Return the number of tokens of an input; 0 for a text, which only the runtime tokenises."""
+    if isinstance(runtime_input, MultimodalPrompt):
+        return runtime_input.tokens
+    return len(runtime_input) if isinstance(runtime_input, list) else 0
+
+
 def require_tokens(runtime_input: RuntimeInput) -> list[int]:
     """Return the input's tokens. Raises UnsupportedParameter if it is a user turn as text."""
     if not isinstance(runtime_input, list):
@@ -108,16 +115,18 @@ def _build_turn(text: str, *, thinking: object = None) -> UserTurn:
     return UserTurn(text, enable_thinking=thinking is True)
 
 
-def join_turns(chat: Chat) -> str:
-    """Return a conversation as the text of one user turn.
+def join_turns(chat: Chat, image_marker: str = "") -> str:
+    """Return a conversation as the text of one user turn, and a text in the place of each image.
 
     Used if the runtime accepts only one turn and the model's template is not available. No turn is
     dropped, but the model was not trained on this format.
     """
     turns = (tools_as_text(chat) if chat.tools else tool_calls_as_text(chat)).messages
+    contents = [str(turn.to_template(image_marker)["content"]) for turn in turns]
     if len(turns) == 1:
-        return turns[0].content
+        return contents[0]
     labelled = [
-        f"{_ROLE_LABELS.get(turn.role, turn.role.title())}: {turn.content}" for turn in turns
+        f"{_ROLE_LABELS.get(turn.role, turn.role.title())}: {content}"
+        for turn, content in zip(turns, contents, strict=True)
     ]
     return "\n\n".join([*labelled, "Assistant:"])

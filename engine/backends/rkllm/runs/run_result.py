@@ -8,7 +8,7 @@ from collections.abc import Callable
 from engine.backends.base import RunResult
 from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.runs.padding import padding_error
-from engine.backends.rkllm.runs.run import Run, RuntimeInput
+from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput
 from engine.errors import BackendFailed
 from engine.output import FinishReason
 
@@ -57,6 +57,8 @@ def build_run_result(
         prompt_tokens = len(runtime_input)
     elif run.finished:
         prompt_tokens = max(run.prefill_tokens, 0)
+    elif isinstance(runtime_input, MultimodalPrompt):
+        prompt_tokens = runtime_input.tokens
     else:
         prompt_tokens = max((cache_size() or 0) - run.tokens, 0)
     # A runtime of version 1.3.1 was observed to count one token less.

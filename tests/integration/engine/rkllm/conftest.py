@@ -52,6 +52,9 @@ _BACKEND_OPTIONS = {
     "record_text",
     "sampling",
     "tokenizer",
+    "vision",
+    "vision_size",
+    "vision_tokens",
 }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.backends.llamacpp.image_prompt import ImagePrompt, render_images
 from engine.errors import RequestRejected
+from engine.prompts.image_prompt import ImagePrompt, render_images
 from engine.request import Chat, ChatImage, Message
 
 CHAT = Chat(
@@ -24,10 +24,7 @@ def test_images_are_between_the_texts() -> None:
     prompt = render_images(CHAT, render)
     assert prompt == ImagePrompt(("<", "one", " two><three", ">"), ("A", "B", "C"))
     assert prompt.plain_text == "<one two><three>"
-    assert prompt.to_request("M") == {
-        "prompt_string": "<MoneM two><threeM>",
-        "multimodal_data": ["A", "B", "C"],
-    }
+    assert prompt.join("M") == "<MoneM two><threeM>"
 
 
 def test_cache_key_differs_for_other_images_and_orders() -> None:
@@ -38,10 +35,10 @@ def test_cache_key_differs_for_other_images_and_orders() -> None:
     assert longer.startswith(ImagePrompt(texts, ("X", "Y")).cache_key)
 
 
-def test_text_with_the_servers_marker_is_refused() -> None:
+def test_text_with_the_marker_is_refused() -> None:
     prompt = render_images(CHAT, render)
     with pytest.raises(RequestRejected, match="must not contain the mark of images"):
-        prompt.to_request("thr")
+        prompt.join("thr")
 
 
 @pytest.mark.parametrize("copies", [0, 2])

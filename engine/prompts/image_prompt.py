@@ -1,4 +1,4 @@
-"""A rendered chat with images, as llama.cpp's server takes it."""
+"""A rendered chat with images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from secrets import token_hex
-from typing import Any
 
 from engine.errors import RequestRejected
 from engine.request import Chat
@@ -34,15 +33,15 @@ class ImagePrompt:
         hashes = [hashlib.sha256(image.encode()).hexdigest() for image in self.images]
         return "".join(chain(*zip(self.texts, [*hashes, ""], strict=True)))
 
-    def to_request(self, marker: str) -> dict[str, Any]:
-        """Return the prompt of a completion request; llama.cpp puts an image at each `marker`.
+    def join(self, marker: str) -> str:
+        """Return the prompt with a marker in the place of each image.
 
         Raises:
             RequestRejected: a text contains the marker.
         """
-        if any(marker in text for text in self.texts):
+        if marker and any(marker in text for text in self.texts):
             raise RequestRejected("messages must not contain the mark of images", param="messages")
-        return {"prompt_string": marker.join(self.texts), "multimodal_data": list(self.images)}
+        return marker.join(self.texts)
 
 
 def render_images(chat: Chat, render: Callable[[str], str]) -> ImagePrompt:

@@ -1,0 +1,1 @@
+"""Images: their pixels, their embeddings from a vision encoder, and prompts with images."""

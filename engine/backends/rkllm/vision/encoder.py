@@ -1,0 +1,149 @@
+"""A vision encoder: a .rknn model that computes the embeddings of an image on the NPU."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.backends.rkllm.vision.pixels import read_pixels
+from engine.errors import BackendFailed, ModelLoadFailed
+
+# The embeddings of an image take 1 to 8 MB.
+_MAX_CACHED_IMAGES = 8
+
+
+class VisionEncoder:
+    """Runs a .rknn model with rknn-toolkit-lite2, which is optional.
+
+    The model takes a square of `size` x `size` RGB pixels, which it normalises itself. The
+    embeddings of the latest images are kept, because each turn of a chat has the images of the
+    turns before, and the encoder takes seconds for each. Owned by the thread that uses the NPU.
+
+    Raises:
+        ModelLoadFailed: a package is missing, or the model cannot be loaded or takes another size.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.size = size
+        self._path = path
+        self._cache: OrderedDict[bytes, Any] = OrderedDict()
+        self._rknn = _load_model(path)
+        try:
+            # The toolkit does not tell the size of the input, so a grey image tries it.
+            self.image_tokens, self._shape = self._try_size()
+        except BaseException:
+            self.close()
+            raise
+
+    def _try_size(self) -> tuple[int, tuple[int, ...]]:
+        import numpy as np
+
+        grey = np.full((self.size, self.size, 3), 128, np.uint8)
+        try:
+            embeddings = self._compute(grey)
+        except BackendFailed as error:
+            raise ModelLoadFailed(
+                f"RKLLM_VISION: {self._path} did not take an image of {self.size} x {self.size} "
+                f"pixels: {error}. RKLLM_VISION_SIZE must be the size that it was converted for"
+            ) from error
+        return embeddings.shape[0], embeddings.shape
+
+    def encode(self, images: Sequence[str], aborted: threading.Event) -> Any:
+        """Return the embeddings of image files in base64, as one array; it has a row per image.
+
+        Return early, with fewer rows, once `aborted` is set.
+
+        Raises:
+            RequestRejected: an image cannot be decoded.
+            BackendFailed: the encoder failed.
+        """
+        import numpy as np
+
+        rows = []
+        for image in images:
+            if aborted.is_set():
+                break
+            rows.append(self._encode_image(image))
+        return np.array(rows, np.float32)
+
+    def _encode_image(self, image: str) -> Any:
+        key = hashlib.sha256(image.encode()).digest()
+        if (embeddings := self._cache.get(key)) is None:
+            embeddings = self._compute(read_pixels(image, self.size))
+            if embeddings.shape != self._shape:
+                raise BackendFailed(
+                    f"the vision encoder returned embeddings of shape {embeddings.shape} after "
+                    f"{self._shape}"
+                )
+        self._cache[key] = embeddings
+        self._cache.move_to_end(key)
+        if len(self._cache) > _MAX_CACHED_IMAGES:
+            self._cache.popitem(last=False)
+        return embeddings
+
+    def _compute(self, pixels: Any) -> Any:
+        """Return the embeddings of an image: for each token, the rows of all outputs in order.
+
+        Most encoders have one output; that of Qwen3-VL has four.
+        """
+        import numpy as np
+
+        try:
+            outputs = self._rknn.inference(inputs=[pixels[None]])
+        except Exception as error:
+            raise BackendFailed(f"the vision encoder failed: {error}") from error
+        if not outputs:
+            raise BackendFailed("the vision encoder failed and gave no reason")
+        rows = [np.asarray(output, np.float32) for output in outputs]
+        try:
+            embeddings = np.stack([row.reshape(-1, row.shape[-1]) for row in rows], axis=1)
+        except (ValueError, IndexError) as error:
+            shapes = ", ".join(str(row.shape) for row in rows)
+            raise BackendFailed(
+                f"the vision encoder returned no embeddings but outputs of shape {shapes}"
+            ) from error
+        if not np.isfinite(embeddings).all():
+            raise BackendFailed("the vision encoder returned embeddings that are no numbers")
+        return embeddings
+
+    def close(self) -> None:
+        """Free the model."""
+        self._rknn.release()
+
+
+def _load_model(path: Path) -> Any:
+    if not path.is_file():
+        raise ModelLoadFailed(f"RKLLM_VISION: there is no file {path}")
+    try:
+        import PIL.Image  # noqa: F401 - a missing package is reported here, not at first use
+    except ImportError as error:
+        raise ModelLoadFailed(
+            "RKLLM_VISION: decoding images needs Pillow: "
+            "`pip install 'worker-rkllm[vision]'` adds it"
+        ) from error
+    try:
+        from rknnlite.api import RKNNLite
+    except ImportError as error:
+        raise ModelLoadFailed(
+            "RKLLM_VISION: a vision encoder needs rknn-toolkit-lite2: "
+            "`pip install rknn-toolkit-lite2` adds it on a board"
+        ) from error
+    rknn: Any = RKNNLite()
+    try:
+        code = rknn.load_rknn(str(path))
+        if code == 0:
+            code = rknn.init_runtime()
+        failure = f"code {code}" if code else ""
+    except Exception as error:
+        failure = str(error) or type(error).__name__
+    if failure:
+        rknn.release()
+        raise ModelLoadFailed(
+            f"RKLLM_VISION: {path} was not loaded: {failure}. It must be a .rknn model for this "
+            "chip and for the installed librknnrt.so"
+        )
+    return rknn

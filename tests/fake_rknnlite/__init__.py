@@ -1,0 +1,28 @@
+"""Puts a fake rknn-toolkit-lite2 on the path, and writes its "model files"."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_FOLDER = Path(__file__).parent
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `rknnlite` importable in this process and in its child processes."""
+    for name in ("rknnlite", "rknnlite.api"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(_FOLDER))
+    path = os.pathsep.join(filter(None, (str(_FOLDER), os.environ.get("PYTHONPATH"))))
+    monkeypatch.setenv("PYTHONPATH", path)
+
+
+def write_encoder(path: Path, **options: Any) -> Path:
+    """Write a vision encoder; keywords are fields of `FakeModel`."""
+    path.write_text(json.dumps(options), encoding="utf-8")
+    return path
