@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # Modules that an extra installs.
 _EXTRA_OF_MODULE = {
+    "PIL": "vision",
     "aws_lambda_powertools": "lambda",
     "boto3": "s3",
     "botocore": "s3",

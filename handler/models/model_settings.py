@@ -37,7 +37,7 @@ def resolve_models(settings: S, hub: Hub | None = None) -> S:
             if settings.models
             else _resolve_single_model(settings, hub)
         )
-        return _resolve_tokenizer(resolved, hub)
+        return _resolve_vision_encoder(_resolve_tokenizer(resolved, hub), hub)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the next start resumes the download\n")
         raise SystemExit(130) from None
@@ -79,7 +79,8 @@ def _resolve_models_list(settings: S, hub: Hub) -> S:
             find = partial(find_tokenizer, entry.tokenizer, hub)
             changes["tokenizer"] = _find_or_raise(f"{name}.tokenizer", find)
         if entry.mmproj is not None:
-            find = partial(find_model, entry.mmproj, "llamacpp", hub)
+            kind = "rknn" if path.suffix == ".rkllm" else "llamacpp"
+            find = partial(find_model, entry.mmproj, kind, hub)
             changes["mmproj"] = _find_or_raise(f"{name}.mmproj", find)
         if entry.lora and settings.backend_of(path) == "llamacpp":
             adapters = _find_adapters(f"{name}.lora", entry.adapters, hub)
@@ -105,14 +106,24 @@ def _find_adapters(
     ]
 
 
+def _uses_npu(settings: Settings) -> bool:
+    paths = [settings.model_path, *(each.path for each in settings.models)]
+    return settings.engine == "rkllm" or any(path and path.suffix == ".rkllm" for path in paths)
+
+
+def _resolve_vision_encoder(settings: S, hub: Hub) -> S:
+    encoder = settings.rkllm_vision
+    # The other engines ignore it.
+    if encoder is None or not _uses_npu(settings):
+        return settings
+    path = _find_or_raise("RKLLM_VISION", lambda: find_model(encoder, "rknn", hub))
+    return settings.model_copy(update={"rkllm_vision": path})
+
+
 def _resolve_tokenizer(settings: S, hub: Hub) -> S:
     folder = settings.rkllm_tokenizer
-    paths = [settings.model_path, *(each.path for each in settings.models)]
-    is_for_npu = settings.engine == "rkllm" or any(
-        path and path.suffix == ".rkllm" for path in paths
-    )
     # The other engines ignore it.
-    if folder is None or not is_for_npu:
+    if folder is None or not _uses_npu(settings):
         return settings
     path = _find_or_raise("RKLLM_TOKENIZER", lambda: find_tokenizer(folder, hub))
     return settings.model_copy(update={"rkllm_tokenizer": path})

@@ -17,6 +17,8 @@ ENDINGS: Mapping[str, Sequence[str]] = {
     "llamacpp": (".gguf",),
     "rkllm": (".rkllm",),
     "scripted": (".json",),
+    # A vision encoder, which is only a part of a model for an engine.
+    "rknn": (".rknn",),
 }
 _KNOWN_ENDINGS = (".gguf", ".rkllm", ".json")
 

@@ -75,7 +75,7 @@ def _settings_of_copy(
     overrides = {
         "context_length": entry.context_length,
         "rkllm_tokenizer": entry.tokenizer,
-        "mmproj_path": entry.mmproj,
+        ("rkllm_vision" if entry.path.suffix == ".rkllm" else "mmproj_path"): entry.mmproj,
     }
     return settings.model_copy(
         update={

@@ -9,7 +9,12 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine.backends.lora_adapters import parse_adapters
-from engine.backends.rkllm.checks import batch_conflict
+from engine.backends.rkllm.checks import batch_conflict, vision_conflict
+from engine.backends.rkllm.vision.image_marks import (
+    DEFAULT_IMAGE_MARKS,
+    DEFAULT_VISION_SIZE,
+    parse_image_marks,
+)
 
 
 class RkllmSettings(BaseSettings):
@@ -84,6 +89,28 @@ class RkllmSettings(BaseSettings):
         examples=["/var/cache/worker-rkllm"],
     )
 
+    rkllm_vision: Path | None = Field(
+        None,
+        description="Vision encoder of the model, for images in messages (not yet confirmed on a "
+        "board): a .rknn file, or `hf:org/repo/file`. It needs the packages rknn-toolkit-lite2 and "
+        "Pillow. Unset: messages are text.",
+        examples=["/models/qwen2-vl-vision.rknn"],
+    )
+    rkllm_vision_size: int = Field(
+        DEFAULT_VISION_SIZE,
+        ge=14,
+        le=4096,
+        description="Width and height in pixels of the images for which the vision encoder was "
+        "converted.",
+        examples=["448"],
+    )
+    rkllm_vision_tokens: str = Field(
+        DEFAULT_IMAGE_MARKS,
+        description="Texts of the model's vocabulary before an image, after it, and for each of "
+        "its tokens, separated by commas. The default is that of the Qwen-VL models.",
+        examples=["<img>,</img>,<IMG_CONTEXT>"],
+    )
+
     rkllm_n_batch: int = Field(
         1,
         ge=1,
@@ -122,11 +149,21 @@ class RkllmSettings(BaseSettings):
         parse_adapters(value)
         return value
 
+    @field_validator("rkllm_vision_tokens")
+    @classmethod
+    def _vision_tokens(cls, value: str) -> str:
+        parse_image_marks(value)
+        return value
+
     @model_validator(mode="after")
     def _batches(self) -> Self:
         caches = self.rkllm_prompt_caches is not None
         if self.rkllm_n_batch > 1 and (
             reason := batch_conflict(self.rkllm_mode, prompt_caches=caches)
+        ):
+            raise ValueError(reason)
+        if self.rkllm_vision is not None and (
+            reason := vision_conflict(self.rkllm_n_batch, self.rkllm_mode)
         ):
             raise ValueError(reason)
         return self
@@ -139,6 +176,7 @@ class RkllmSettings(BaseSettings):
             "prompt_caches": self.rkllm_prompt_caches,
             "profile": self.rkllm_profile,
             "record": self.rkllm_record,
+            "vision": self.rkllm_vision,
         }
         return {
             "abi": self.rkllm_abi,
@@ -150,6 +188,8 @@ class RkllmSettings(BaseSettings):
             "mode": self.rkllm_mode,
             "kv_reuse": self.rkllm_kv_reuse,
             "n_batch": self.rkllm_n_batch,
+            "vision_size": self.rkllm_vision_size,
+            "vision_tokens": self.rkllm_vision_tokens,
             "record_text": self.rkllm_record_text,
             "device_lock": self.rkllm_device_lock,
             **{name: None if path is None else str(path) for name, path in paths.items()},

@@ -83,9 +83,10 @@ class Settings(RkllmSettings):
         (),
         description="Several models, or several copies of one, as a JSON list; use it instead of "
         "MODEL_PATH and MODEL_NAME. Optional keys of an entry: name, copies, "
-        "base_domain_id, context_length, tokenizer, mmproj, lora (an object of LoRA adapters' "
-        "names and paths), and memory_mb for what the model takes in memory; the first entry is "
-        "the default model. Models that do not fit together are loaded when they are requested.",
+        "base_domain_id, context_length, tokenizer, mmproj (as MMPROJ_PATH or RKLLM_VISION), lora "
+        "(an object of LoRA adapters' names and paths), and memory_mb for what the model takes in "
+        "memory; the first entry is the default model. Models that do not fit together are loaded "
+        "when they are requested.",
         examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "hf:org/repo"}]'],
     )
     model_memory_mb: int | None = Field(

@@ -27,7 +27,7 @@ RESPONSE_PROBES: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("`input`, a string", {"input": "hi"}),
     ("`input`, messages", {"input": [_USER]}),
     (
-        "`input`, an image as a data URL, with `MMPROJ_PATH`",
+        "`input`, an image as a data URL, with `MMPROJ_PATH` or `RKLLM_VISION`",
         {"input": [{"role": "user", "content": [_IMAGE]}]},
     ),
     (
@@ -64,7 +64,7 @@ RESPONSE_PROBES: Sequence[tuple[str, Mapping[str, Any]]] = (
 MESSAGE_PROBES: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("`messages`, text", {"messages": [_USER]}),
     (
-        "`messages`, an image in base64, with `MMPROJ_PATH`",
+        "`messages`, an image in base64, with `MMPROJ_PATH` or `RKLLM_VISION`",
         {"messages": [{"role": "user", "content": [{"type": "image", "source": _IMAGE_SOURCE}]}]},
     ),
     ("`system`", {"system": "Be brief."}),

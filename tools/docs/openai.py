@@ -178,6 +178,7 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
         "without a tokenizer": build(has_tokenizer=False, has_template=False),
         "`RKLLM_LORA`": build(adapters=ADAPTERS),
         "`RKLLM_MODE=logits`": build(logits=True),
+        "`RKLLM_VISION`": build(images=True),
         "`RKLLM_N_BATCH=4`": build(slots=4, kv_reuse=False),
     }
 

@@ -46,7 +46,11 @@ from engine.backends.rkllm.runs.run_result import (
 )
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.vision.encoder import VisionEncoder
-from engine.backends.rkllm.vision.image_marks import DEFAULT_IMAGE_MARKS, parse_image_marks
+from engine.backends.rkllm.vision.image_marks import (
+    DEFAULT_IMAGE_MARKS,
+    DEFAULT_VISION_SIZE,
+    parse_image_marks,
+)
 from engine.backends.rkllm.vision.prompt import build_multimodal_prompt
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
@@ -60,8 +64,6 @@ logger = logging.getLogger(__name__)
 
 # The runtime's own default, in tokens.
 _DEFAULT_CONTEXT_TOKENS = 4_096
-# Of Qwen2-VL in the multimodal demo of rknn-llm, in pixels.
-DEFAULT_VISION_SIZE = 392
 
 
 class RkllmBackend:

@@ -231,7 +231,7 @@ def test_unwritable_cache_is_reported_in_one_sentence(server: HubServer, tmp_pat
 
 def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) -> None:
     server.add("org/repo", {"a.gguf": b"one", "small.gguf": b"two", "p.gguf": b"p"})
-    server.add("org/board", {**BOARD})
+    server.add("org/board", {**BOARD, "vision.rknn": b"v"})
     hub = Hub(caches)
     one = Settings(
         model_path=Path("hf:org/repo/a.gguf"),
@@ -256,6 +256,7 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
             ModelEntry(
                 path=Path("hf:org/board"),
                 tokenizer=Path("hf:org/board"),
+                mmproj=Path("hf:org/board/vision.rknn"),
                 copies=2,
                 lora={"own": "some/own.lora"},
             ),
@@ -273,6 +274,10 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
     [adapter] = parse_adapters(str(result["a"].backend.options["lora"]))
     assert adapter.path.read_bytes() == b"two"
     assert result["tiny"].backend.options["lora"] == "own=some/own.lora:1"
+    assert Path(str(result["tiny"].backend.options["vision"])).read_bytes() == b"v"
+    board = Settings(model_path=Path("hf:org/board"), rkllm_vision=Path("hf:org/board/vision.rknn"))
+    options = resolve_models(board, hub).engine_config().backend.options
+    assert Path(str(options["vision"])).read_bytes() == b"v"
     assert [each.options["base_domain_id"] for each in result["tiny"].copies] == [1]
 
 

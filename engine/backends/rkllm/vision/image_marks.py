@@ -1,4 +1,4 @@
-"""The texts that mark an image in a prompt, which differ between model families."""
+"""What differs between vision models: the texts that mark an image, and its size."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from engine.backends.rkllm.runs.run import ImageMarks
 
 # Those of Qwen2-VL and its successors.
 DEFAULT_IMAGE_MARKS = "<|vision_start|>,<|vision_end|>,<|image_pad|>"
+
+# Of Qwen2-VL in the multimodal demo of rknn-llm, in pixels.
+DEFAULT_VISION_SIZE = 392
 
 
 def parse_image_marks(text: str) -> ImageMarks:

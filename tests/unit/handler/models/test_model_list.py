@@ -72,10 +72,11 @@ def test_a_model_may_choose_its_domain(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_model_without_a_field_uses_the_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own = {"context_length": 512, "tokenizer": "/t"}
+    own = {"context_length": 512, "tokenizer": "/t", "mmproj": "/v.rknn"}
     entries = configs(monkeypatch, ONE | own, OTHER, CONTEXT_LENGTH="1024", RKLLM_ABI="1.3")
     assert [options(each, "context_length") for each in entries.values()] == [[512], [1024]]
     assert [options(each, "tokenizer") for each in entries.values()] == [["/t"], [None]]
+    assert [options(each, "vision") for each in entries.values()] == [["/v.rknn"], [None]]
     assert [options(each, "abi") for each in entries.values()] == [["1.3"], ["1.3"]]
 
 

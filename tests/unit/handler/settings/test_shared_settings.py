@@ -69,6 +69,9 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_N_BATCH": ("4", 4),
     "RKLLM_RECORD": ("some/board.jsonl", Path("some/board.jsonl")),
     "RKLLM_RECORD_TEXT": ("on", True),
+    "RKLLM_VISION": ("some/vision.rknn", Path("some/vision.rknn")),
+    "RKLLM_VISION_SIZE": ("448", 448),
+    "RKLLM_VISION_TOKENS": ("<img>,</img>,<IMG>", "<img>,</img>,<IMG>"),
     "RKLLM_DEVICE_LOCK": ("off", False),
     "THREADS": ("3", 3),
     "APPLY_CHAT_TEMPLATE": ("off", "off"),
@@ -236,7 +239,11 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         **{
             name: text
             for name, (text, _) in VALUES.items()
-            if name not in ("ENGINE", "DETERMINISTIC", "KEEP_ALIVE", "MODELS", "RKLLM_N_BATCH")
+            if name
+            not in {
+                *("ENGINE", "DETERMINISTIC", "KEEP_ALIVE", "MODELS", "RKLLM_N_BATCH"),
+                "RKLLM_VISION",
+            }
         },
     )
     config = settings.engine_config()
@@ -291,6 +298,36 @@ def test_settings_that_exclude_rkllm_n_batch_are_refused(
     with pytest.raises(SystemExit):
         read(monkeypatch, **{"RKLLM_N_BATCH": "2", name: value})
     assert f"RKLLM_N_BATCH must be 1 if {name} is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "value"), [("RKLLM_MODE", "logits"), ("RKLLM_N_BATCH", "2")])
+def test_settings_that_exclude_rkllm_vision_are_refused(
+    name: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        read(monkeypatch, **{"RKLLM_VISION": "vision.rknn", name: value})
+    error = capsys.readouterr().err
+    assert f"{name} must be" in error
+    assert "if RKLLM_VISION is set" in error
+
+
+@pytest.mark.parametrize("value", ["<img>", "a,b,", "a,b,c,d"])
+def test_rkllm_vision_tokens_must_be_three_texts(
+    value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read(monkeypatch, RKLLM_VISION_TOKENS=value)
+    assert "must have three texts separated by commas" in capsys.readouterr().err
+
+
+def test_rkllm_vision_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {name: VALUES[name][0] for name in VALUES if name.startswith("RKLLM_VISION")}
+    options = read(monkeypatch, MODEL_PATH="a.rkllm", **values).engine_config().backend.options
+    assert options["vision"] == "some/vision.rknn"
+    assert (options["vision_size"], options["vision_tokens"]) == (448, "<img>,</img>,<IMG>")
 
 
 def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
