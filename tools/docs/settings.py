@@ -194,6 +194,8 @@ def _default(name: str, field: FieldInfo) -> str:
     if isinstance(value, float):
         text = f"{value:g}" if value < 1e6 else f"{value:.0f}"
     unit = next((unit for suffix, unit in _SUFFIX_UNITS.items() if name.endswith(suffix)), "")
+    # Otherwise it would end the cell of the table.
+    text = text.replace("|", "\\|")
     return f"`{text}` {unit}{_readable(value, unit)}".rstrip()
 
 

@@ -1,13 +1,13 @@
-"""What differs between vision models: the texts that mark an image, and its size."""
+"""The texts that mark an image in a prompt, and defaults of vision models."""
 
 from __future__ import annotations
 
 from engine.backends.rkllm.runs.run import ImageMarks
 
-# Those of Qwen2-VL and its successors.
+# The marks of Qwen2-VL and its successors.
 DEFAULT_IMAGE_MARKS = "<|vision_start|>,<|vision_end|>,<|image_pad|>"
 
-# Of Qwen2-VL in the multimodal demo of rknn-llm, in pixels.
+# The size of Qwen2-VL in the multimodal demo of rknn-llm, in pixels.
 DEFAULT_VISION_SIZE = 392
 
 

@@ -11,7 +11,7 @@ from engine.errors import RequestRejected
 _FORMATS = ("PNG", "JPEG", "GIF")
 # An image is decoded to up to four bytes for each pixel, however small the file is.
 _MAX_PIXELS = 40_000_000
-# The colour beside an image that is no square, as in the multimodal demo of rknn-llm.
+# The colour around an image that is not square, as in the multimodal demo of rknn-llm.
 _GREY = (128, 128, 128)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,11 +14,14 @@ from engine import Engine, Priority
 from engine.backends.rkllm.abi.abi import ABI_12, Abi
 from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.errors import ModelLoadFailed
+from engine.request import Chat, ChatImage, Message
+from tests import fake_rknnlite
 from tests.fake_rkllm import read_log
 from tests.fake_rkllm.tokenizer import tokenizer, write_tokenizer
 from tests.integration.engine.rkllm.call_orders import read_calls, read_orders
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, request
+from tests.unit.handler.input.images import png
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("examined_once")
@@ -35,6 +39,12 @@ PROMPT = (1, 2, 3, 4)
 async def run_plainly(engine: Engine, log: Path) -> None:
     for _ in range(2):
         await ask(engine, PROMPT)
+
+
+async def describe_images(engine: Engine, log: Path) -> None:
+    image = ChatImage(base64.b64encode(png(28, 28)).decode())
+    for text in ("What?", "Why?"):
+        await ask(engine, Chat((Message("user", text, images=(image,)),)))
 
 
 async def continue_chat(engine: Engine, log: Path) -> None:
@@ -116,6 +126,7 @@ class Mode(NamedTuple):
 FRESH = {"kv_reuse": False}
 MODES = {
     "plain": Mode(run_plainly, ("Plain run",), options=FRESH),
+    "images": Mode(describe_images, ("Images",), options={"vision": "vision.rknn"}),
     "history": Mode(continue_chat, ("History kept",)),
     # With ABI 1.2 only if the doctor has found that it works.
     "logits": Mode(
@@ -171,12 +182,17 @@ async def test_calls_are_in_an_order_that_the_table_lists(
     tmp_path: Path,
     library: Path,
     model: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "french.lora").write_text("weights")
     options = dict(mode.options)
     if "prompt_caches" in options:
         options["prompt_caches"] = str(tmp_path / "caches")
+    if "vision" in options:
+        fake_rknnlite.install(monkeypatch)
+        vision = fake_rknnlite.write_encoder(tmp_path / "vision.rknn")
+        options |= {"vision": str(vision), "vision_size": 28}
     if "lora" in options:
         options["lora"] = f"french={tmp_path}/french.lora"
     path = model(mode.script)
