@@ -61,6 +61,7 @@ def run_trial(step: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]
         "sampling": "reload",
         "profile": None,
         "record": None,
+        "vision": None,
     }
     backend = RkllmBackend(**{**options, **plain})
     context_length = backend.load().context_length
