@@ -231,7 +231,12 @@ class RkllmBackend:
         )
         self._model.load()
         if self._vision_path is not None:
-            self._vision_encoder = VisionEncoder(self._vision_path, self._vision_size)
+            try:
+                self._vision_encoder = VisionEncoder(self._vision_path, self._vision_size)
+            except ModelLoadFailed:
+                # In thread mode the process lives on, and the model would keep its memory.
+                self._runtime.close()
+                raise
         if config.n_batch > 1:
             self._scheduler = BatchScheduler(config.n_batch, self._run_batch, self._runtime.abort)
         tokenizer = self._tokenizer

@@ -69,6 +69,11 @@ def vision_of(rkllm_of: RkllmMaker, tmp_path: Path) -> RkllmMaker:
     return make
 
 
+def call_names(log: Path) -> list[str]:
+    """Return the names of the calls into the library; none if it was not loaded."""
+    return [call.name for call in read_log(log)] if log.exists() else []
+
+
 async def read_run_input(engine: Engine, prompt: Any, **options: Any) -> dict[str, Any]:
     report: dict[str, Any] = json.loads((await ask(engine, prompt, **options))[0])
     return report
@@ -266,10 +271,12 @@ async def test_aborted_answer_about_an_image_leaves_the_engine_usable(
     ],
 )
 async def test_unsuitable_settings_fail_the_load(
-    vision_of: RkllmMaker, options: dict[str, Any], reason: str
+    vision_of: RkllmMaker, options: dict[str, Any], reason: str, call_log: Path
 ) -> None:
     with pytest.raises(ModelLoadFailed, match=reason):
         await vision_of(REPORT_INPUT, **options).ready()
+    calls = call_names(call_log)
+    assert calls.count("rkllm_init") == calls.count("rkllm_destroy")
 
 
 @only_threads
