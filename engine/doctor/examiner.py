@@ -178,10 +178,10 @@ class Doctor:
 
     def _long_prompt(self) -> Findings:
         run = self._run(self._build_long_prompt(), max_tokens=1)
-        # If the first token ends the answer, there is no callback.
+        # If the first token ends the answer, there is no callback: the run returns instead.
         self._prefill_s = run.first_s or run.returned - run.started
         yield "prompt tokens", run.end.prompt_tokens
-        yield "ms to the first callback", _ms(run.first_s)
+        yield "ms to the first callback", _ms(self._prefill_s)
 
     def _abort_in_prefill(self) -> Findings:
         prefill_s = self._prefill_s
