@@ -226,7 +226,10 @@ class ThreadHost:
         self._runner = None
 
     async def unload(self) -> None:
-        """Raise NotImplementedError: the settings allow this only for models in processes."""
+        """Raise NotImplementedError: only a model in a process can be unloaded.
+
+        The settings refuse everything that would unload a model on threads.
+        """
         raise NotImplementedError("a model on threads stays loaded")
 
     def detach(self) -> None:

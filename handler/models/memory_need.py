@@ -18,8 +18,8 @@ def estimate_bytes(path: Path, context_tokens: int, projector: Path | None = Non
 
     A projector turns images into input of the model.
 
-    Files of other formats do not say how large the cache is. A missing or damaged file needs
-    nothing but the process: why it cannot be loaded is reported where it is loaded.
+    Other formats do not state the size of the cache, so it is not counted for them. A missing or
+    damaged file counts as empty; the load of the model reports the reason.
     """
     try:
         size = path.stat().st_size

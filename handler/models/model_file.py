@@ -1,4 +1,4 @@
-"""What is known of a model from its file, without loading it."""
+"""Describe a model by its file, without loading it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class ModelFile:
 
 
 def describe_file(path: Path | None, name: str) -> ModelFile:
-    """Return what is known of a model's file; `name` is the model's name.
+    """Describe the file of the model called `name`.
 
-    A file that is missing or damaged is described by its name alone: why it cannot be loaded is
-    reported where it is loaded.
+    A missing or damaged file is described by its name alone. The load of the model reports the
+    reason.
     """
     suffix = "" if path is None else path.suffix.lstrip(".")
     header: GgufHeader | None = None

@@ -16,7 +16,7 @@ from handler.settings.shared_settings import DEFAULT_SLOTS, Settings
 logger = logging.getLogger(__name__)
 
 _MB = 2**20
-# Where the machine does not say how much memory it has, all models are loaded.
+# The budget on a machine that does not report its memory: all models fit.
 _UNKNOWN_BYTES = 2**60
 
 
@@ -24,9 +24,14 @@ def build_memory_plan(settings: Settings, *, is_needed: bool = False) -> MemoryP
     """Return the plan; None for a single model that always stays loaded, unless it `is_needed`.
 
     Raises:
-        SettingError: PRELOAD_MODELS has an unknown name, or models that do not fit together.
+        SettingError: PRELOAD_MODELS has an unknown name, or models that do not fit together; or a
+            plan is needed for a model on a thread.
     """
     if settings.engine_isolation == "thread":
+        if is_needed:
+            raise SettingError(
+                "MODEL_PULL needs ENGINE_ISOLATION=process: a thread keeps its model"
+            )
         return None
     if len(settings.models) < 2 and settings.keep_alive_s == math.inf and not is_needed:
         return None

@@ -39,7 +39,10 @@ def test_single_model_has_no_plan_unless_it_is_unloaded() -> None:
 
 def test_models_on_threads_have_no_plan() -> None:
     entries = (ModelEntry(path=Path("a.gguf")),)
-    assert build_memory_plan(Settings(models=entries, engine_isolation="thread")) is None
+    settings = Settings(models=entries, engine_isolation="thread")
+    assert build_memory_plan(settings) is None
+    with pytest.raises(SettingError, match="MODEL_PULL needs ENGINE_ISOLATION=process"):
+        build_memory_plan(settings, is_needed=True)
 
 
 def test_all_models_that_fit_are_loaded_at_the_start() -> None:
