@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, settings
 from engine import BackendConfig, Engine, EngineConfig, Timeouts
 from engine.hooks import Hook
 from handler.models.default_model import DEFAULT_MODEL_PATH
-from tests import leftovers, virtual_time
+from tests import cpu_budget, fork_server, leftovers, virtual_time
+from tests.models.llama import write_llama_model
 
 # Two intents, `weather` and `general`; one token and one label to remove; one check.
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
@@ -41,6 +42,9 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long forms of tests")
+    parser.addoption(
+        "--cpu", action="store_true", help="list the tests that cost the most CPU time"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -53,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.pluginmanager.register(leftovers, "leftovers")
     config.pluginmanager.register(virtual_time, "virtual_time")
+    fork_server.install(config)
     # A shell ignores SIGINT for its background jobs, and the event loop cannot restore that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,7 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if long else "default")
     if long and config.option.timeout is None:
         config.option.timeout = LONG_TIMEOUT_S
-    if os.environ.get("CI") == "true":
+    is_ci = os.environ.get("CI") == "true"
+    budget = cpu_budget.CpuBudget(enforced=is_ci and not long)
+    config.pluginmanager.register(budget, "cpu-budget")
+    if is_ci:
         config.pluginmanager.register(EveryTestRuns(), "every-test-runs")
 
 
@@ -167,14 +175,20 @@ def scale(pytestconfig: pytest.Config) -> int:
 
 
 @pytest.fixture(scope="session")
-def model_path() -> Path:
-    """The path of the default model; tests that need it fail without it."""
+def default_model_path() -> Path:
+    """The path of the built-in model, for promises about its text; without it, tests fail."""
     if not DEFAULT_MODEL_PATH.is_file():
         pytest.fail(
             "the default model is not there: `python -m handler.models.default_model` fetches it",
             pytrace=False,
         )
     return DEFAULT_MODEL_PATH
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The path of a generated model, which answers with random words a hundred times as fast."""
+    return write_llama_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
 @pytest.fixture(scope="session")

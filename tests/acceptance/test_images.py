@@ -14,7 +14,7 @@ from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from handler.settings.shared_settings import Settings
 from tests.conftest import EngineFactory
-from tests.projector import build_projector
+from tests.models.projector import build_projector
 from tests.unit.handler.apis.openai.calls import CHAT, complete, complete_streamed
 from tests.unit.handler.input.images import data_url
 

@@ -12,7 +12,7 @@ from handler.apis.openai.service import MODELS
 from handler.composition import Services, build_services, build_validation
 from handler.settings.shared_settings import Settings
 from tests.conftest import EngineFactory
-from tests.lora_adapter import build_lora_adapter
+from tests.models.lora_adapter import build_lora_adapter
 
 TEXT = "The capital of France is"
 SAMPLING = {"temperature": 0, "max_tokens": 12}

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.integration.emulator.processes import run_emulator
-from tests.reranking_model import write_reranking_model
+from tests.models.reranking import write_reranking_model
 
 PAIRS = [
     ("The cat sat on the mat.", "A kitten was sitting on the rug."),

@@ -48,7 +48,7 @@ def test_wire_measures_1_32_and_256_streams_on_both_routes(
 
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_llamacpp_measures_both_routes_and_a_chat_of_ten_turns(
-    tmp_path: Path, model_path: Path
+    tmp_path: Path, default_model_path: Path
 ) -> None:
     both, chats = run_benchmark("llamacpp", tmp_path)
 
@@ -66,7 +66,7 @@ def test_llamacpp_measures_both_routes_and_a_chat_of_ten_turns(
 
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_threads_are_compared_with_both_extremes_on_an_idle_and_a_busy_machine(
-    tmp_path: Path, model_path: Path
+    tmp_path: Path, default_model_path: Path
 ) -> None:
     tables = run_benchmark("threads", tmp_path)
 

@@ -12,5 +12,5 @@ from tests.acceptance.page_runner import LONG_LIMIT_S
 
 @pytest.mark.timeout(2 * LONG_LIMIT_S)
 @pytest.mark.parametrize("page", long_pages())
-def test_page_runs_as_written(page: str, tmp_path: Path, model_path: Path) -> None:
+def test_page_runs_as_written(page: str, tmp_path: Path, default_model_path: Path) -> None:
     run_page(page, tmp_path, long=True)

@@ -33,10 +33,10 @@ def run_local_job(home: Path) -> Any:
 
 @pytest.mark.timeout(RUNS * 60)
 def test_first_answer_is_never_empty_and_nearly_always_valid(
-    tmp_path: Path, model_path: Path
+    tmp_path: Path, default_model_path: Path
 ) -> None:
     # R44, R58, R60: each run samples another text, and the model is small.
-    assert model_path.is_file()
+    assert default_model_path.is_file()
     outputs = [run_local_job(tmp_path) for _ in range(RUNS)]
     texts = [output["choices"][0]["text"] for output in outputs]
     assert all(text.strip() for text in texts)

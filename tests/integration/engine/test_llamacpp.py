@@ -1,4 +1,4 @@
-"""llama.cpp with the real default model; no test depends on facts the model knows."""
+"""llama.cpp with a tiny model, which behaves as any other but answers with random words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.integration.engine.support import ask, read, request
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CONTEXT = 4096
-EMOJI = "root ::= [😀🎉🚀你好]+"
+# Of four bytes each: llama.cpp also admits shorter ones in too many bytes.
+EMOJI = "root ::= [😀🎉🚀]{20}"
 PROMPT = "Once upon a time"
 SCHEMA = {
     "type": "object",
@@ -142,10 +143,10 @@ async def test_stop_in_the_middle(engine: Engine) -> None:
 
 
 async def test_stop_token(engine: Engine) -> None:
-    complete, _ = await ask(engine, PROMPT, temperature=0, max_tokens=6)
+    complete, _ = await ask(engine, PROMPT, temperature=0, max_tokens=16)
     tokens = await engine.tokenize(complete)
-    token = next(token for token in tokens[2:] if token not in tokens[:2])
-    text, finish = await ask(engine, PROMPT, temperature=0, max_tokens=6, stop_token_ids=(token,))
+    token = next(token for token in tokens[1:] if token not in tokens[:1])
+    text, finish = await ask(engine, PROMPT, temperature=0, max_tokens=16, stop_token_ids=(token,))
     assert complete.startswith(text)
     assert finish.stop_reason == token
     assert finish.usage.completion_tokens == tokens.index(token) + 1
@@ -236,7 +237,7 @@ async def test_penalties_of_the_answer_count_all_of_it_and_no_prompt(engine: Eng
     bananas = " banana" * 20
     banana, *_ = await engine.tokenize(" banana")
     either = '(" banana" | " cherry")'
-    options = {"temperature": 0, "logit_bias": {banana: 20}, "max_tokens": 300}
+    options = {"temperature": 0, "logit_bias": {banana: 20}, "max_tokens": 600}
     for penalty, fruit in ((0.0, "banana"), (2.0, "cherry")):
         penalized = options | {"frequency_penalty": penalty}
         prompt = f"I eat{bananas}."
@@ -288,10 +289,11 @@ async def test_answer_never_has_banned_words(engine: Engine) -> None:
 
 async def test_answer_continues_the_last_message(engine: Engine) -> None:
     turns = (Message("user", "Count from 1 to 6."), Message("assistant", "1, 2, 3,"))
-    prompt = await engine.render(Chat(turns, continues_last=True))
+    chat = Chat(turns, continues_last=True)
+    prompt = await engine.render(chat)
     assert prompt.endswith("<|im_start|>assistant\n1, 2, 3,")
-    text, _ = await ask(engine, Chat(turns, continues_last=True), temperature=0, max_tokens=4)
-    assert text.startswith(" 4")
+    text, _ = await ask(engine, chat, temperature=0, max_tokens=4)
+    assert text == (await ask(engine, prompt, temperature=0, max_tokens=4))[0]
 
 
 async def test_grammar_binds(engine: Engine) -> None:
@@ -328,8 +330,8 @@ async def test_schema_that_cannot_be_enforced_is_refused(engine: Engine) -> None
 
 async def test_reasoning_opened_by_the_template_is_unconstrained(engine: Engine) -> None:
     prompt = "Think first. <think>\n"
-    free, _ = await ask(engine, prompt, temperature=0, max_tokens=12)
-    assert (await ask(engine, prompt, temperature=0, max_tokens=12, json_schema=SCHEMA))[0] == free
+    free, _ = await ask(engine, prompt, temperature=0, max_tokens=3)
+    assert (await ask(engine, prompt, temperature=0, max_tokens=3, json_schema=SCHEMA))[0] == free
     # The reasoning is unconstrained until its closing mark.
     ended = f"{prompt}I see.</think>"
     text, finish = await ask(engine, ended, temperature=0, max_tokens=60, json_schema=SCHEMA)
@@ -383,10 +385,10 @@ async def test_token_ids_are_the_same_prompt_as_their_text(engine: Engine) -> No
 
 
 async def test_chat_template_is_the_models_own(engine: Engine) -> None:
-    # R38: SmolLM2's template, its default system message included.
+    # R38: its default system message included.
     assert await engine.render(Chat((Message("user", "Hi"),))) == (
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
-        "<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\nYou are a tiny model<|im_end|>\n"
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
     turns = Chat(
         (
@@ -415,7 +417,7 @@ async def test_chat_is_generated_from_its_rendered_prompt(engine: Engine) -> Non
 
 async def test_special_tokens_are_parsed(engine: Engine) -> None:
     # R38
-    assert await engine.tokenize("<|im_start|>user") == [1, 4093]
+    assert await engine.tokenize("<|im_start|>user") == [1, *await engine.tokenize("user")]
 
 
 @pytest.mark.parametrize("text", [PROMPT, "你好，世界 😀", "a\n\n b", "<|im_start|>", "x" * 500])
@@ -427,9 +429,9 @@ async def test_prompt_is_counted_as_it_is_tokenised(engine: Engine, text: str) -
 
 async def test_prompt_longer_than_the_context_names_both_lengths(engine: Engine) -> None:
     # R54
-    with pytest.raises(PromptTooLong, match=rf"5001 .* {CONTEXT}") as caught:
+    with pytest.raises(PromptTooLong, match=rf"5004 .* {CONTEXT}") as caught:
         await ask(engine, "word " * 5000, max_tokens=1)
-    assert caught.value.details == {"prompt_tokens": 5001, "context_length": CONTEXT}
+    assert caught.value.details == {"prompt_tokens": 5004, "context_length": CONTEXT}
 
 
 async def test_megabyte_of_prompt_is_refused(engine: Engine) -> None:
@@ -506,7 +508,7 @@ async def test_chats_that_reason_reuse_their_own_cache(engine: Engine) -> None:
             usage = finish.usage
             if turn:
                 # All but the last answer and the new question.
-                assert usage.prompt_tokens - usage.cached_tokens < 40
+                assert usage.prompt_tokens - usage.cached_tokens < 60
             chat += [Message("assistant", "Oslo."), Message("user", "And of Sweden?")]
 
 
@@ -520,7 +522,8 @@ async def test_emoji_are_never_broken_and_counted_in_tokens(engine: Engine) -> N
     assert stream.result.usage.completion_tokens == 24
     text = "".join(delta.text for delta in deltas)
     assert text
-    assert all(delta.text in "😀🎉🚀你好" for delta in deltas)
+    # Only the last may be broken, by the limit.
+    assert {*text.removesuffix("\N{REPLACEMENT CHARACTER}")} <= {*"😀🎉🚀"}
     # Each of them is several tokens, the last perhaps cut off by the limit.
     assert 24 - 3 <= len(await engine.tokenize(text)) <= 24
 

@@ -1,4 +1,4 @@
-"""Images in chats with llama.cpp: real library, real model, a projector with random weights."""
+"""Images in chats with llama.cpp: real library, tiny model, a projector with random weights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from engine.errors import ModelLoadFailed, RequestRejected
 from engine.request import Chat, ChatImage, Message, Priority
 from tests.conftest import EngineFactory
 from tests.integration.engine.support import ask, child_pid, first_text, request
-from tests.projector import build_projector
+from tests.models import llama
+from tests.models.projector import build_projector
 from tests.unit.handler.input.images import jpeg_header, png
 from tests.waiting import wait_until
 
-MODEL_WIDTH = 576
+MODEL_WIDTH = llama.WIDTH
 RED, BLUE = png(40, 30), png(40, 30, (0, 0, 255))
 TEXT = "Describe this please."
 
@@ -31,7 +32,7 @@ def chat(*images: bytes, text: str = TEXT) -> Chat:
 def configure(model: Path, projector: Path, **options: Any) -> BackendConfig:
     options = {
         **{"model_path": str(model), "model_name": "m", "mmproj_path": str(projector)},
-        **{"threads": 2, "context_length": 256, "slots": 2},
+        **{"threads": 2, "context_length": 512, "slots": 2},
         **options,
     }
     return BackendConfig("llamacpp", options)
@@ -87,7 +88,9 @@ async def test_text_and_token_prompts_work_beside_a_projector(engine: Engine) ->
 
 
 async def test_log_probabilities_come_with_images(engine: Engine) -> None:
-    async with await engine.generate(request(chat(RED), max_tokens=3, logprobs=2)) as stream:
+    async with await engine.generate(
+        request(chat(RED), max_tokens=3, logprobs=2, ignore_eos=True)
+    ) as stream:
         deltas = [delta async for batch in stream for delta in batch]
     assert [len(delta.logprob.top) for delta in deltas if delta.logprob] == [2, 2, 2]
 
@@ -96,7 +99,7 @@ async def test_broken_image_is_refused_and_others_are_served(engine: Engine) -> 
     with pytest.raises(RequestRejected, match="Failed to load image"):
         await ask(engine, chat(jpeg_header(10, 10)))
     with pytest.raises(RequestRejected, match="do not fit the context"):
-        await ask(engine, chat(*[RED] * 100))
+        await ask(engine, chat(*[RED] * 200))
     assert await answer(engine, chat(RED))
 
 

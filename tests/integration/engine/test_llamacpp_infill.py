@@ -1,8 +1,7 @@
-"""Fill-in-the-middle with a model that has marks for it: the default one with renamed tokens."""
+"""Fill-in-the-middle with a model that has marks for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,9 @@ from engine import BackendConfig
 from engine.errors import UnsupportedParameter
 from tests.conftest import EngineFactory
 from tests.integration.engine.support import ask
+from tests.models.llama import write_llama_model
 
-# Each has the same length, so that nothing else in the file moves.
-MARKS: Mapping[bytes, bytes] = {
-    b"<jupyter_text>": b"<|fim_prefix|>",
-    b"<jupyter_code>": b"<|fim_suffix|>",
-    b"<issue_closed>": b"<|fim_middle|>",
-}
+MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 
 
 def llamacpp(path: Path) -> BackendConfig:
@@ -26,14 +21,8 @@ def llamacpp(path: Path) -> BackendConfig:
 
 
 @pytest.fixture
-def marked(model_path: Path, tmp_path: Path) -> Path:
-    model = model_path.read_bytes()
-    for old, new in MARKS.items():
-        assert (len(new), model.count(old)) == (len(old), 1)
-        model = model.replace(old, new)
-    path = tmp_path / "marked.gguf"
-    path.write_bytes(model)
-    return path
+def marked(tmp_path: Path) -> Path:
+    return write_llama_model(tmp_path / "marked.gguf", special_tokens=MARKS)
 
 
 async def test_infill_prompt_has_the_models_marks(
@@ -46,8 +35,8 @@ async def test_infill_prompt_has_the_models_marks(
         "<|fim_prefix|>def add(a, b):\n    return <|fim_suffix|>\n\nprint(add(1, 2))<|fim_middle|>"
     )
     # Each mark is one token, and long texts are not cut.
-    for mark in MARKS.values():
-        assert len(await engine.tokenize(mark.decode())) == 1
+    for mark in MARKS:
+        assert len(await engine.tokenize(mark)) == 1
     long = await engine.infill("word " * 150, " word" * 150)
     assert long.count("word") == 300
     _, finish = await ask(engine, long, max_tokens=1, temperature=0)

@@ -1,4 +1,4 @@
-"""LoRA adapters with llama.cpp: real library, real model, adapters with random weights."""
+"""LoRA adapters with llama.cpp: real library, tiny model, adapters with random weights."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from engine.errors import GenerationTimeout, ModelLoadFailed, UnsupportedParamet
 from engine.request import Priority
 from tests.conftest import EngineFactory
 from tests.integration.engine.support import ask, child_pid, first_text, read, request
-from tests.lora_adapter import build_lora_adapter
-from tests.projector import build_projector
+from tests.models.llama import WIDTH
+from tests.models.lora_adapter import build_lora_adapter
+from tests.models.projector import build_projector
 from tests.waiting import wait_until
 
 PROMPT = "The capital of France is"
@@ -106,7 +107,11 @@ async def test_adapters_take_turns_while_the_other_never_pauses(engine: Engine) 
     await asyncio.gather(*busy)
 
 
-async def test_waiting_request_can_be_aborted(engine: Engine) -> None:
+async def test_waiting_request_can_be_aborted(
+    engine_factory: EngineFactory, model_path: Path, lora: str
+) -> None:
+    # Filling the context takes seconds.
+    engine = engine_factory(configure(model_path, lora, context_length=8192))
     await engine.ready()
     pid = child_pid(engine)
     async with await engine.generate(request(PROMPT, ignore_eos=True)) as running:
@@ -133,7 +138,7 @@ async def test_scale_weighs_the_adapter(
 async def test_embeddings_and_images_work_beside_adapters(
     engine_factory: EngineFactory, model_path: Path, lora: str, tmp_path: Path
 ) -> None:
-    projector = build_projector(tmp_path / "mmproj.gguf", 576)
+    projector = build_projector(tmp_path / "mmproj.gguf", WIDTH)
     plain = engine_factory(configure(model_path, ""))
     engine = engine_factory(configure(model_path, lora, mmproj_path=str(projector)))
     [expected] = await plain.embed(["text"], Priority.JOB)
@@ -165,7 +170,7 @@ async def test_unfit_adapter_is_named(
         case "text":
             bad.write_text("<html>")
         case "other model":
-            build_lora_adapter(bad, width=64)
+            build_lora_adapter(bad, width=WIDTH * 2)
         case "model":
             bad.symlink_to(model_path)
         case "cut short":

@@ -1,4 +1,4 @@
-"""The log-probabilities of prompts, with the real default model."""
+"""The log-probabilities of prompts, with the tiny model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.engine.support import read, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CONTEXT = 256
+CONTEXT = 512
 # Longer than one batch of 64 tokens, with characters of several tokens.
 TEXT = "The quick brown fox jumps over the lazy dog. 😀 Zürich 你好\n" * 8
 
@@ -53,17 +53,24 @@ async def test_token_ids_have_one_entry_each(engine: Engine) -> None:
     assert await score(engine, ids) == await score(engine, TEXT)
 
 
-async def test_a_repeated_text_is_likelier_the_second_time(engine: Engine) -> None:
-    # Only true if every token of every batch is given all tokens before it.
+async def test_every_value_depends_on_all_tokens_before_it(engine: Engine) -> None:
+    # Also on those of other batches.
     tokens = await score(engine, TEXT)
-    length = len(tokens) // 8
-    values = [token.logprob or 0.0 for token in tokens]
-    assert sum(values[-length:]) > sum(values[:length]) / 4
+    changed = await score(engine, TEXT.replace("T", "t", 1))
+    assert [each.text for each in changed[1:]] == [each.text for each in tokens[1:]]
+    assert all(
+        one.logprob != other.logprob for one, other in zip(tokens[1:], changed[1:], strict=True)
+    )
+    # And on none after it.
+    begun = await score(engine, TEXT[: len(TEXT) // 2])
+    assert [each.logprob for each in begun[1:]] == pytest.approx(
+        [each.logprob for each in tokens[1 : len(begun)]], abs=0.05
+    )
 
 
 async def test_values_are_those_of_a_generation(engine: Engine) -> None:
     # The greedy answer's own log-probabilities are those of the same tokens in a prompt.
-    prompt = "Once upon a time there was"
+    prompt = "Once upon a time there was " * 5
     generation = request(prompt, temperature=0, max_tokens=20, logprobs=1)
     async with await engine.generate(generation) as stream:
         deltas = await read(stream)
@@ -81,10 +88,10 @@ async def test_one_token_has_no_log_probability(engine: Engine) -> None:
 
 
 async def test_what_cannot_be_scored_is_refused(engine: Engine) -> None:
-    with pytest.raises(PromptTooLong, match="257 tokens do not fit the context of 256"):
+    with pytest.raises(PromptTooLong, match="513 tokens do not fit the context of 512"):
         await score(engine, (100,) * (CONTEXT + 1))
-    with pytest.raises(PromptTooLong, match="do not fit the context of 256"):
-        await score(engine, "word " * 300)
+    with pytest.raises(PromptTooLong, match="do not fit the context of 512"):
+        await score(engine, "word " * 600)
     with pytest.raises(RequestRejected, match="prompt: 9999999 is no token id"):
         await score(engine, (9_999_999,))
     assert len(await score(engine, (100,) * CONTEXT)) == CONTEXT

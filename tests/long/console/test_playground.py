@@ -85,8 +85,8 @@ async def test_prompt_is_painted_as_it_streams(
         console.check()
 
 
-async def test_embedded_model_answers(browser: Browser, model_path: Path) -> None:
-    async with run_emulator({"MODEL_PATH": str(model_path)}, "--port", "0") as server:
+async def test_embedded_model_answers(browser: Browser, default_model_path: Path) -> None:
+    async with run_emulator({"MODEL_PATH": str(default_model_path)}, "--port", "0") as server:
         await server.wait_until_listening()
         async with open_console(server, browser, init=WATCH) as console:
             await console.go()

@@ -7,27 +7,23 @@ the images show: it only answers differently.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-_ALIGNMENT = 32
+from tests.models.gguf_file import FloatArray, write_gguf
+
 _SIDE, _PATCH, _WIDTH, _HEADS = 28, 14, 32, 2
-
-Array = NDArray[np.float64]
 
 
 def build_projector(path: Path, model_width: int) -> Path:
     """Write a projector for models with vectors of `model_width`; return its path."""
     random = np.random.default_rng(1)
 
-    def weights(*shape: int) -> Array:
+    def weights(*shape: int) -> FloatArray:
         return random.normal(0, shape[-1] ** -0.5, shape)
 
-    tensors: dict[str, Array] = {
+    tensors: dict[str, FloatArray] = {
         "v.class_embd": weights(_WIDTH),
         "v.patch_embd.weight": weights(_WIDTH, 3, _PATCH, _PATCH),
         "v.position_embd.weight": weights((_SIDE // _PATCH) ** 2 + 1, _WIDTH),
@@ -57,40 +53,4 @@ def build_projector(path: Path, model_width: int) -> Path:
         "clip.vision.image_mean": [0.5, 0.5, 0.5],
         "clip.vision.image_std": [0.5, 0.5, 0.5],
     }
-    path.write_bytes(encode_gguf(properties, tensors))
-    return path
-
-
-def encode_gguf(properties: Mapping[str, object], tensors: Mapping[str, Array]) -> bytes:
-    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(properties))
-    header += b"".join(_encode_text(key) + _encode_value(properties[key]) for key in properties)
-    data = b""
-    for name, tensor in tensors.items():
-        shape = tuple(reversed(tensor.shape))
-        header += _encode_text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        header += struct.pack("<IQ", 0, len(data))
-        data += _pad(tensor.astype("<f4").tobytes())
-    return _pad(header) + data
-
-
-def _encode_value(value: object) -> bytes:
-    match value:
-        case bool():
-            return struct.pack("<I?", 7, value)
-        case int():
-            return struct.pack("<II", 4, value)
-        case float():
-            return struct.pack("<If", 6, value)
-        case str():
-            return struct.pack("<I", 8) + _encode_text(value)
-        case [*numbers]:
-            return struct.pack(f"<IIQ{len(numbers)}f", 9, 6, len(numbers), *numbers)
-    raise TypeError(value)
-
-
-def _encode_text(text: str) -> bytes:
-    return struct.pack("<Q", len(text)) + text.encode()
-
-
-def _pad(data: bytes) -> bytes:
-    return data + b"\0" * (-len(data) % _ALIGNMENT)
+    return write_gguf(path, properties, tensors)

@@ -1,0 +1,157 @@
+"""The fork server: a process that has imported our modules, and becomes our programs by forking.
+
+Started by `ForkServer` as `python -m tests.fork_server.server FD LINE`. It reads requests from the
+socket FD, one at a time, until the test process ends. Each request names a module, which a forked
+process then runs as `python -m MODULE` does. LINE is long and means nothing: a program's command
+line is written over it, so that `/proc` shows what runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import importlib
+import json
+import os
+import resource
+import runpy
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.process_utils import die_with_parent
+
+# What each of our programs imports, also in its functions. `runpod` alone is imported again by each
+# process, because it reads its variables then; its libraries, which take a second, stay imported.
+PRELOADED = {
+    "emulator": (
+        *("emulator.app", "emulator.server.server", "emulator.server.start_log"),
+        *("emulator.startup.components", "emulator.startup.preflight"),
+        *("handler.logs.configuration", "handler.models.model_settings"),
+    ),
+    "handler": (
+        *("handler.worker.local", "handler.logs.configuration", "handler.settings.worker_settings"),
+        *("handler.composition", "handler.models.model_settings", "handler.doctor.command"),
+        "runpod",
+    ),
+    "batch": (
+        *("batch.cli.run", "batch.cli.worker", "batch.cli.submit", "batch.cli.collect"),
+        *("batch.settings", "handler.logs.configuration", "handler.composition"),
+    ),
+    "engine.hosts.child": ("engine.hosts.child", "engine.backends.scripted"),
+    "jobs.sqlite.server": ("jobs.sqlite.server",),
+    "engine.backends.rkllm.abi.detect": ("engine.backends.rkllm.abi.detect",),
+}
+_preloaded: set[str] = set()
+_MAX_REQUEST_BYTES = 2**20
+_MAX_FILES = 16
+_MAX_FILE_NUMBER = 2**20
+_ORPHAN_POLL_S = 0.0005
+
+
+def main() -> list[str] | None:
+    """Fork programs until the test process ends; in a forked process, return its command line."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    test_process = os.getppid()
+    while True:
+        message, files, _, _ = socket.recv_fds(connection, _MAX_REQUEST_BYTES, _MAX_FILES)
+        if not message:
+            return None
+        request = json.loads(message)
+        _preload(request["preload"])
+        threads = os.listdir("/proc/self/task")
+        assert len(threads) == 1, "an imported module has started a thread, so a fork is not safe"
+        if (pid := _fork_orphan()) == 0:
+            _wait_for_parent(test_process)
+            die_with_parent(test_process)
+            return _become(request, files)
+        connection.sendall(pid.to_bytes(8, "little"))
+        for file in files:
+            os.close(file)
+
+
+def _preload(program: str) -> None:
+    if program in _preloaded:
+        return
+    for name in PRELOADED[program]:
+        importlib.import_module(name)
+    _preloaded.add(program)
+    for name in list(sys.modules):
+        # `-m` imports its module again, as the main module.
+        if (name in PRELOADED and "." in name) or name.partition(".")[0] == "runpod":
+            del sys.modules[name]
+
+
+def _fork_orphan() -> int:
+    """Fork a process whose parent ends at once, so that the test process becomes its parent."""
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between == 0:
+        pid = os.fork()
+        if pid == 0:
+            return 0
+        os.write(writer, pid.to_bytes(8, "little"))
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(between, 0)
+    pid = int.from_bytes(os.read(reader, 8), "little")
+    # The process has closed its end once it has become a program.
+    os.read(reader, 1)
+    os.close(reader)
+    return pid
+
+
+def _wait_for_parent(pid: int) -> None:
+    while os.getppid() != pid:
+        time.sleep(_ORPHAN_POLL_S)
+
+
+def _become(request: dict[str, Any], files: Sequence[int]) -> list[str]:
+    """Give this process the files, folder, environment and command line of a program."""
+    if request["new_session"]:
+        os.setsid()
+    if request["process_group"] is not None:
+        os.setpgid(0, request["process_group"])
+    for number, limits in request["limits"].items():
+        resource.setrlimit(int(number), tuple(limits))
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    command: list[str] = request["command"]
+    _show_command(command)
+    _place_files(dict(zip(request["files"], files, strict=True)))
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=unbuffered)  # type: ignore[union-attr]
+    return command
+
+
+def _place_files(targets: dict[int, int]) -> None:
+    """Move each open file to its target, and close all others: that ends the wait for this one."""
+    first_free = max(*targets, *targets.values()) + 1
+    moved = {
+        target: fcntl.fcntl(file, fcntl.F_DUPFD, first_free) for target, file in targets.items()
+    }
+    os.closerange(3, first_free)
+    for target, file in moved.items():
+        os.dup2(file, target)
+    os.closerange(first_free, _MAX_FILE_NUMBER)
+
+
+def _show_command(command: Sequence[str]) -> None:
+    """Write the command line over this process's own, where `/proc/PID/cmdline` reads it."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    line = b"\0".join(os.fsencode(each) for each in command) + b"\0"
+    ctypes.memmove(start, line[: end - start - 1].ljust(end - start, b"\0"), end - start)
+
+
+if __name__ == "__main__":
+    if (command := main()) is not None:
+        position = command.index("-m")
+        sys.argv[:] = command[position + 1 :]
+        if "-P" not in command[:position]:
+            sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(sys.argv[0])  # type: ignore[attr-defined]
