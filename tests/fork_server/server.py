@@ -41,7 +41,11 @@ PRELOADED = {
         *("batch.cli.run", "batch.cli.worker", "batch.cli.submit", "batch.cli.collect"),
         *("batch.settings", "handler.logs.configuration", "handler.composition"),
     ),
-    "engine.hosts.child": ("engine.hosts.child", "engine.backends.scripted"),
+    "engine.hosts.child": (
+        *("engine.hosts.child", "engine.backends.scripted", "engine.backends.rkllm.backend"),
+        *("engine.backends.rkllm.logits.token_loop", "engine.backends.llamacpp"),
+        *("jinja2", "tokenizers"),
+    ),
     "jobs.sqlite.server": ("jobs.sqlite.server",),
     "engine.backends.rkllm.abi.detect": ("engine.backends.rkllm.abi.detect",),
 }
@@ -65,6 +69,8 @@ def main() -> list[str] | None:
         threads = os.listdir("/proc/self/task")
         assert len(threads) == 1, "an imported module has started a thread, so a fork is not safe"
         if (pid := _fork_orphan()) == 0:
+            # Its number may be that of a file of the program, which it must not close later.
+            connection.detach()
             _wait_for_parent(test_process)
             die_with_parent(test_process)
             return _become(request, files)

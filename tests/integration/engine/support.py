@@ -51,7 +51,7 @@ async def ask(engine: Engine, prompt: Prompt = "hello there", **options: Any) ->
 
 async def first_text(stream: TokenStream) -> str:
     """Wait for the first text of a stream."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         return "".join(delta.text for delta in await anext(stream))
 
 

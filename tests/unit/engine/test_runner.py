@@ -115,7 +115,7 @@ class RecordingSink:
         self.ended.release()
 
     def wait(self) -> None:
-        assert self.ended.acquire(timeout=10)
+        assert self.ended.acquire(timeout=30)
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def deltas(*texts: str) -> list[Delta]:
 
 
 async def read(stream: TokenStream) -> list[list[str]]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return [[delta.text for delta in batch] async for batch in stream]
 
 
@@ -188,7 +188,7 @@ async def test_wait_ended_returns_for_all_waiters_after_one_is_cancelled(
     await run_ready_tasks()
     assert [each.done() for each in waiting] == [True, False, False]
     stream.end(FINISH, None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await asyncio.gather(*waiting[1:])
 
 
@@ -198,7 +198,7 @@ async def test_only_the_first_end_counts(harness: StreamHarness) -> None:
     stream.end(None, BackendFailed("again"))
     assert harness.overs == 1
     assert stream.error is None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await stream.wait_ended()
 
 

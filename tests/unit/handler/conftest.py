@@ -32,7 +32,7 @@ class RunRecorder:
             self._happened.set()
 
     async def once(self) -> RequestEnded:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self._happened.wait()
         return self.events[0]
 

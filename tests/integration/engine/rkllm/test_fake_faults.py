@@ -76,16 +76,16 @@ def test_hang_generates_nothing_until_it_is_aborted(driver: DriverFactory) -> No
     assert d.text == b"a"
 
 
-@pytest.mark.parametrize(("prefill", "min_s", "max_s"), [("300", 0.3, 20), ("9000 hears", 0, 8)])
-def test_abort_in_prefill(driver: DriverFactory, prefill: str, min_s: float, max_s: float) -> None:
+# One that hears the abort would otherwise take longer than a test may.
+@pytest.mark.parametrize(("prefill", "min_s"), [("300", 0.3), ("900000 hears", 0)])
+def test_abort_in_prefill(driver: DriverFactory, prefill: str, min_s: float) -> None:
     d = driver(f'answer\n  prefill_ms {prefill}\n  say "a"\n  abort ms=0 no_finish\n')
     begin = time.monotonic()
     run = d.start()
     # -1 until the run has started.
-    while d.abort() != 0:
-        assert time.monotonic() - begin < 20
+    wait_until_blocking(lambda: d.abort() == 0)
     assert run.wait_for_end() == 0
-    assert min_s < time.monotonic() - begin < max_s
+    assert time.monotonic() - begin > min_s
     assert d.results == []
 
 

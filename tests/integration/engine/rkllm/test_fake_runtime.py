@@ -32,7 +32,7 @@ from tests.integration.engine.rkllm.driver import (
     Driver,
     images_prompt,
 )
-from tests.waiting import PATIENCE, wait_until_blocking
+from tests.waiting import wait_until_blocking
 
 EMOJI = "Grüße 👩‍🚀!"
 
@@ -147,9 +147,7 @@ def test_a_hundred_thousand_tokens(driver: DriverFactory) -> None:
         return 0
 
     d.replace_callback(on_result)
-    begin = time.monotonic()
     assert d.run() == 0
-    assert time.monotonic() - begin < 30 * PATIENCE
     assert texts == [*(b"%d " % i for i in range(100_000)), None]
 
 
@@ -157,7 +155,7 @@ def test_delays_are_kept(driver: DriverFactory) -> None:
     d = driver('answer\n  prefill_ms 50\n  say "a" us=2000 times=50\n')
     begin = time.monotonic_ns()
     d.run()
-    assert 150_000_000 <= time.monotonic_ns() - begin < 15_000_000_000
+    assert time.monotonic_ns() - begin >= 150_000_000
     assert d.results[0].ns - begin >= 50_000_000
 
 

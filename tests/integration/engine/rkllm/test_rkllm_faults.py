@@ -522,7 +522,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
     for process in started:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=10)
+        process.communicate(timeout=30)
 
 
 @pytest.mark.long_except("abi1.3.1-hang", 'abi1.2-say "b" us=1000 times=10000000')

@@ -512,12 +512,12 @@ async def test_drain_lets_jobs_finish_and_stops_idle_workers_soon() -> None:
     busy, idle = scene.processes
     jobs = await scene.take(busy.name)
     draining = asyncio.create_task(scene.autoscaler.drain(20))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await idle.wait()
     assert (idle.terminated, idle.killed) == (1, 1)
     assert (busy.terminated, busy.killed) == (1, 0)
     await scene.finish(jobs)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await draining
     assert scene.alive == []
 
@@ -546,7 +546,7 @@ async def test_drain_kills_workers_when_it_is_cancelled() -> None:
     draining.cancel()
     await asyncio.gather(draining, return_exceptions=True)
     assert scene.processes[0].killed == 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await scene.autoscaler.drain(0)
 
 
@@ -620,7 +620,7 @@ async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -
     process = await spawn_supervised(
         "w1", [sys.executable, "-S", "-c", program], {}, None, WorkerLog()
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         assert await process.wait() == 0
     assert "w1: no answer from /ping/w1?gpu=local&worker_key=…&job_id=a" in caplog.messages
 
@@ -682,7 +682,7 @@ async def test_children_of_a_worker_end_with_it(
         process.kill()
     else:
         os.kill(worker, signal.SIGSEGV)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         assert await process.wait() == code
     assert process.returncode == code
     await gone(child, worker)
@@ -694,6 +694,6 @@ async def test_children_of_a_worker_end_with_it(
 async def test_missing_command_exits_with_127(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     process = await spawn_supervised("w1", ["/no/such/program"], {}, None, WorkerLog())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         assert await process.wait() == 127
     assert "w1: /no/such/program cannot be started: No such file" in caplog.text

@@ -16,7 +16,7 @@ async def read(printed: bytes, **options: int) -> WorkerLog:
     stream = asyncio.StreamReader()
     stream.feed_data(printed)
     stream.feed_eof()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await OutputReader("w1", log, clock=lambda: 5.0, **options).read(stream)
     return log
 

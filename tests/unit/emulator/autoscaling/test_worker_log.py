@@ -63,7 +63,7 @@ def test_last_printed_is_what_the_worker_printed_without_empty_lines() -> None:
 
 async def test_wait_for_line_wakes_every_reader_for_a_line_and_for_the_end() -> None:
     log = WorkerLog()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         readers = [asyncio.create_task(log.wait_for_line(0)) for _ in range(2)]
         await run_ready_tasks()
         log.append("container", "one")

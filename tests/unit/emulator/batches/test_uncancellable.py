@@ -26,7 +26,7 @@ async def test_run_uncancellable_waits_for_the_thread_when_cancelled_repeatedly(
         await asyncio.wait({task}, timeout=0)
         assert not task.done()
     may_end.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         with pytest.raises(asyncio.CancelledError):
             await task
 

@@ -31,4 +31,4 @@ def test_start_process_sets_the_thread_wait_env(
     (tmp_path / "telling.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with start_process("telling", folder=str(tmp_path), stdout=subprocess.PIPE) as process:
-        assert process.communicate(timeout=20)[0].decode().strip() == expected
+        assert process.communicate(timeout=30)[0].decode().strip() == expected

@@ -44,12 +44,12 @@ class Peer:
 async def test_messages_arrive_in_order() -> None:
     peer = Peer()
     peer.theirs.sendall(encode(1) + encode(2)[:3])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await peer.arrived.wait()
     assert peer.messages == [1]
     peer.arrived.clear()
     peer.theirs.sendall(encode(2)[3:])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await peer.arrived.wait()
     assert peer.messages == [1, 2]
     peer.link.close()
@@ -74,7 +74,7 @@ async def test_peer_that_closes_is_reported_once() -> None:
     peer = Peer()
     peer.theirs.sendall(encode("last words"))
     peer.theirs.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await peer.closed.wait()
     assert peer.messages == ["last words"]
     peer.link.send("into the void")
@@ -88,7 +88,7 @@ async def test_peer_that_has_closed_before_a_write_is_reported_once() -> None:
     peer.theirs.close()
     peer.link.send("x" * 1000)
     peer.link.send("y")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await peer.closed.wait()
     await run_ready_tasks()
     assert peer.closed_calls == 1
@@ -97,7 +97,7 @@ async def test_peer_that_has_closed_before_a_write_is_reported_once() -> None:
 async def test_peer_that_sends_invalid_frames_is_closed() -> None:
     peer = Peer()
     peer.theirs.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await peer.closed.wait()
     assert peer.messages == []
     peer.theirs.close()

@@ -293,7 +293,7 @@ async def test_leaving_before_the_end_stops_the_generation(pipeline_of: Pipeline
             await anext(batches)
 
     task = asyncio.create_task(read())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await ended.started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

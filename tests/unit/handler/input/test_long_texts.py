@@ -35,7 +35,7 @@ class OffloadRecorder:
         assert self._may_end.wait(10), "the loop stood still"
 
     async def wait_and_release(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             await self._started.wait()
         self._may_end.set()
 

@@ -108,7 +108,7 @@ async def test_job_of_a_dead_engine_is_held_until_the_worker_ends(
         outputs = worker.make_generator_handler(jobs, None, End(), lambda kept: None)(job)
         answering = anext(outputs)
     task = asyncio.ensure_future(answering)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await held.wait()
     assert not task.done()
     task.cancel()

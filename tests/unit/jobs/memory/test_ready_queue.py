@@ -108,7 +108,7 @@ async def test_wake_up_of_a_cancelled_consumer_is_passed_on(cancel_first: bool) 
     else:
         queue.push(job("a"))
         cancelled.cancel()
-    await asyncio.wait_for(remaining, 5)
+    await asyncio.wait_for(remaining, 30)
     with pytest.raises(asyncio.CancelledError):
         await cancelled
     assert not queue.has_waiters
@@ -122,10 +122,10 @@ async def test_wake_waiter_wakes_the_next_consumer_if_a_job_is_left() -> None:
     # No job is ready.
     assert not first.done()
     queue.push(job("a"))
-    await asyncio.wait_for(first, 5)
+    await asyncio.wait_for(first, 30)
     assert not second.done()
     queue.wake_waiter()
-    await asyncio.wait_for(second, 5)
+    await asyncio.wait_for(second, 30)
 
 
 async def test_observer_does_not_consume_the_wake_up_of_a_consumer() -> None:
@@ -133,4 +133,4 @@ async def test_observer_does_not_consume_the_wake_up_of_a_consumer() -> None:
     observer = asyncio.create_task(queue.wait_as_observer())
     consumer = await start_consumer(queue)
     queue.push(job("a"))
-    await asyncio.wait_for(asyncio.gather(observer, consumer), 5)
+    await asyncio.wait_for(asyncio.gather(observer, consumer), 30)

@@ -117,7 +117,7 @@ async def test_abort_raises_generation_cancelled_in_the_reader(
     pipeline = pipeline_of(ENDLESS)
     service = OpenAIService(pipeline)
     several = await open_parallel_stream(service, {"prompt": "hi", "n": 2})
-    async with asyncio.timeout(5), several as running:
+    async with asyncio.timeout(30), several as running:
 
         async def read() -> None:
             async for _ in running.batches():
@@ -145,7 +145,7 @@ async def test_engine_close_raises_in_the_reader(pipeline_of: PipelineFactory) -
     pipeline = pipeline_of(ENDLESS)
     service = OpenAIService(pipeline)
     several = await open_parallel_stream(service, {"prompt": "hi", "n": 6})
-    async with asyncio.timeout(5), several as running:
+    async with asyncio.timeout(30), several as running:
         await pipeline.engine.close()
         with pytest.raises(EngineError, match="shutting down"):
             async for _ in running.batches():

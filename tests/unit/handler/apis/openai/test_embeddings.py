@@ -187,7 +187,7 @@ async def test_embeddings_wait_for_a_slot_and_release_it(
     with pytest.raises(QueueFull):
         await service.create_embeddings({"input": "b"})
     running.abort()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert len(vectors(await waiting)) == 1
     assert (engine.running, engine.waiting) == (0, 0)
 
@@ -222,7 +222,7 @@ async def test_request_timeout_applies_to_embeddings(pipeline_of: PipelineFactor
 async def test_reserved_slot_is_used(pipeline_of: PipelineFactory) -> None:
     pipeline = pipeline_of(slots=1)
     slot: Slot = await pipeline.engine.reserve(Priority.JOB)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         answer = await OpenAIService(pipeline).answer_without_generation(
             EMBEDDINGS, {"input": "a"}, slot
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from engine.backends.rkllm.abi.detect import (
 from engine.errors import ModelLoadFailed
 from tests.fake_rkllm import run
 from tests.fake_rkllm.odd import build_odd
-from tests.waiting import PATIENCE
 
 Builder = Callable[[str], Path]
 UPGRADE = "install librkllmrt.so 1.2.3 or 1.3.1"
@@ -194,9 +192,7 @@ def test_library_that_exits_is_refused(tmp_path: Path) -> None:
 
 def test_library_that_hangs_is_refused(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT_13", "HANGS")
-    started = time.monotonic()
     message = refusal(path, timeout_s=1.0)
-    assert time.monotonic() - started < 10 * PATIENCE
     assert message == f"{path} did not give its default parameters within 1 s: {UPGRADE}"
 
 
