@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import json
@@ -20,6 +21,8 @@ from engine.hooks import Hook
 from handler.models.default_model import DEFAULT_MODEL_PATH
 from tests import cpu_budget, fork_server, leftovers, virtual_time
 from tests.models.llama import write_llama_model
+from validation.rules import DEFAULT_RULES
+from validation.rules_validator import RulesValidator
 
 # Two intents, `weather` and `general`; one token and one label to remove; one check.
 SMALL_RULES = Path(__file__).with_name("data") / "small_rules.yaml"
@@ -56,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "`make test-long` runs all of them",
     )
     config.pluginmanager.register(leftovers, "leftovers")
+    _cache_rules(config)
     config.pluginmanager.register(virtual_time, "virtual_time")
     fork_server.install(config)
     # A shell ignores SIGINT for its background jobs, and the event loop cannot restore that.
@@ -70,6 +74,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(budget, "cpu-budget")
     if is_ci:
         config.pluginmanager.register(EveryTestRuns(), "every-test-runs")
+
+
+def _cache_rules(config: pytest.Config) -> None:
+    """Read the usual rules once: that takes longer than most tests, and none changes a validator.
+
+    A file that a test has written, and so may write again, is read each time.
+    """
+    read_rules = RulesValidator.from_file
+    cached = functools.cache(read_rules)
+
+    def from_file(path: Path = DEFAULT_RULES) -> RulesValidator:
+        return cached(path) if path in (DEFAULT_RULES, SMALL_RULES) else read_rules(path)
+
+    patches = pytest.MonkeyPatch()
+    patches.setattr(RulesValidator, "from_file", from_file)
+    config.add_cleanup(patches.undo)
 
 
 @pytest.hookimpl(wrapper=True)

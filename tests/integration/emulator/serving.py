@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import socket
 import ssl
@@ -12,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
-from unittest.mock import patch
 
 import httpx2
 import uvicorn
@@ -28,7 +26,6 @@ from handler.settings.engine_configs import build_engine
 from tests.leftovers import restored_logger
 from tests.unit.emulator.events import DEADLINE_S, EventRecorder
 from tests.waiting import wait_until
-from validation.rules_validator import RulesValidator
 
 _SSL_WITHOUT_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -109,10 +106,6 @@ class _TestServer(uvicorn.Server):
         await self.lifespan.shutdown()
 
 
-# Reading the rules takes longer than most tests, and a validator does not change them.
-_cached_rules = functools.cache(RulesValidator.from_file)
-
-
 @asynccontextmanager
 async def run_server(settings: EmulatorSettings) -> AsyncIterator[Server]:
     """Serve the application with these settings on a free port."""
@@ -120,9 +113,8 @@ async def run_server(settings: EmulatorSettings) -> AsyncIterator[Server]:
     # Any: an Engine, or the engine pool in tests that serve several models.
     engine: Any = build_engine(settings)
     engine.subscribe(events)
-    with patch.object(RulesValidator, "from_file", _cached_rules):
-        components = build_components(settings, engine)
-        app = create_app(components)
+    components = build_components(settings, engine)
+    app = create_app(components)
     # Uvicorn's configuration silences its access log.
     with restored_logger("uvicorn.access"):
         server = _TestServer(build_uvicorn_config(app, settings.connection_limits()))

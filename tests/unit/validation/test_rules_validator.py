@@ -12,7 +12,7 @@ import yaml
 from validation import NO_OPTIONS, Issue, Options, Subject
 from validation.options.blocked import Blocklist
 from validation.options.schema import SchemaCheck
-from validation.rules import DEFAULT_RULES, RulesError
+from validation.rules import DEFAULT_RULES, RulesError, load_rules
 from validation.rules_validator import RulesValidator
 
 GOOD = (
@@ -204,7 +204,7 @@ def test_intents_use_only_cues_without_numpy(
 ) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     with caplog.at_level(logging.WARNING):
-        validator = RulesValidator.from_file()
+        validator = RulesValidator(load_rules(DEFAULT_RULES))
     assert "the classifier needs the package numpy" in caplog.text
     assert (
         validator.detect_intent("What salary does a nurse earn in London a year?")
