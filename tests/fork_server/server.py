@@ -46,6 +46,7 @@ PRELOADED = {
         *("engine.backends.rkllm.logits.token_loop", "engine.backends.llamacpp"),
         *("jinja2", "tokenizers"),
     ),
+    "engine.doctor.examiner": ("engine.doctor.examiner", "engine.backends.scripted"),
     "jobs.sqlite.server": ("jobs.sqlite.server",),
     "engine.backends.rkllm.abi.detect": ("engine.backends.rkllm.abi.detect",),
 }

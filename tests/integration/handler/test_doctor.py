@@ -8,12 +8,11 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -21,9 +20,15 @@ from handler.doctor.report import ASSUMPTIONS
 from tests.conftest import ScriptFactory
 from tests.fake_rkllm import build, write_script
 from tests.integration.handler.control_plane import clean_environment
+from tests.integration.handler.doctor_runs import (
+    WAIT_S,
+    DoctorReport,
+    DoctorRunner,
+    run_doctor_here,
+    run_doctor_process,
+)
 from tests.waiting import wait_until_blocking
 
-WAIT_S = 50
 MARK = "**not as assumed**"
 # If the limit needs an abort, the pause before the next token leaves time for it on a busy machine.
 AS_ASSUMED = """
@@ -61,38 +66,10 @@ UNUSUAL = """
 """
 
 
-@dataclass
-class Reported:
-    code: int
-    page: str
-    stderr: str
-
-    def section(self, title: str) -> str:
-        return self.page.split(f"## {title}\n\n")[1].split("\n\n## ")[0].rstrip()
-
-
-class Doctor(Protocol):
-    def __call__(self, *arguments: str, **settings: str) -> Reported: ...
-
-
 @pytest.fixture
-def doctor(tmp_path: Path) -> Doctor:
+def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> DoctorRunner:
     """Return a function that runs the doctor with the test's folder as its home."""
-
-    def run(*arguments: str, **settings: str) -> Reported:
-        report = subprocess.run(
-            [sys.executable, "-m", "handler", "doctor", *arguments],
-            env=clean_environment(tmp_path, settings),
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
-        return Reported(report.returncode, report.stdout, report.stderr)
-
-    return run
+    return partial(run_doctor_here, capsys, tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -102,11 +79,11 @@ def fake_library(fake_rkllm_folder: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def rkllm(
-    doctor: Doctor, fake_library: Callable[[str], Path], tmp_path: Path
-) -> Callable[..., Reported]:
+    doctor: DoctorRunner, fake_library: Callable[[str], Path], tmp_path: Path
+) -> DoctorRunner:
     """Return a function that runs the doctor on the fake library of an ABI, with a script."""
 
-    def run(abi: str, script: str, *arguments: str, **settings: str) -> Reported:
+    def run(abi: str, script: str, *arguments: str, **settings: str) -> DoctorReport:
         model = write_script(tmp_path / "model.rkllm", script)
         library = fake_library(abi)
         return doctor(
@@ -116,12 +93,19 @@ def rkllm(
     return run
 
 
-def test_report_needs_no_runpod_package(
-    doctor: Doctor, script: ScriptFactory, tmp_path: Path
-) -> None:
+@pytest.fixture
+def rkllm_without_trials(rkllm: DoctorRunner, monkeypatch: pytest.MonkeyPatch) -> DoctorRunner:
+    """Like `rkllm`, without the trials: they take most of the time, and other tests check them."""
+    monkeypatch.setattr("handler.doctor.command.run_trials", lambda *_: [])
+    return rkllm
+
+
+def test_report_needs_no_runpod_package(script: ScriptFactory, tmp_path: Path) -> None:
     (tmp_path / "runpod.py").write_text("raise SystemExit('runpod was imported')")
     path = script({"pieces": ["so "], "repeat": 300, "delay_ms": 1})
-    report = doctor(MODEL_PATH=str(path), SOME_API_KEY="s3cret", LOG_LEVEL="DEBUG")
+    report = run_doctor_process(
+        tmp_path, MODEL_PATH=str(path), SOME_API_KEY="s3cret", LOG_LEVEL="DEBUG"
+    )
     assert report.code == 0
     assert report.section("What failed") == "Nothing: every step was done."
     assert report.page.startswith("# What `python -m handler doctor` found\n\n## Settings\n\n")
@@ -135,7 +119,7 @@ def test_report_needs_no_runpod_package(
 
 @pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
-def test_runtime_that_meets_all_assumptions(rkllm: Callable[..., Reported], abi: str) -> None:
+def test_runtime_that_meets_all_assumptions(rkllm: DoctorRunner, abi: str) -> None:
     report = rkllm(abi, AS_ASSUMED)
     assert report.code == 0, report.page
     assert f"- ABI: `{abi} " in report.section("Library")
@@ -150,9 +134,9 @@ def test_runtime_that_meets_all_assumptions(rkllm: Callable[..., Reported], abi:
 @pytest.mark.long_except("1.2-True")
 @pytest.mark.parametrize(("abi", "beyond"), [("1.2", True), ("1.3", False)])
 def test_runtime_that_contradicts_assumptions(
-    rkllm: Callable[..., Reported], abi: str, beyond: bool
+    rkllm_without_trials: DoctorRunner, abi: str, beyond: bool
 ) -> None:
-    report = rkllm(abi, UNUSUAL)
+    report = rkllm_without_trials(abi, UNUSUAL)
     assert report.code == 0, report.page
     marked = {line.split(":")[0][2:] for line in report.page.splitlines() if MARK in line}
     assert marked == {
@@ -166,8 +150,10 @@ def test_runtime_that_contradicts_assumptions(
 
 @pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
-def test_segfault_ends_the_examination(rkllm: Callable[..., Reported], abi: str) -> None:
-    report = rkllm(abi, 'chatter stdout\nanswer\n  say "a" "b"\n  crash "it hurts"\n')
+def test_segfault_ends_the_examination(rkllm_without_trials: DoctorRunner, abi: str) -> None:
+    report = rkllm_without_trials(
+        abi, 'chatter stdout\nanswer\n  say "a" "b"\n  crash "it hurts"\n'
+    )
     assert report.code == 1
     failed = report.section("What failed")
     assert failed.startswith("- first run: the process was killed by SIGSEGV\n")
@@ -178,10 +164,10 @@ def test_segfault_ends_the_examination(rkllm: Callable[..., Reported], abi: str)
     assert "## Limit" not in report.page
 
 
-def test_hang_is_ended_by_its_timeout(rkllm: Callable[..., Reported]) -> None:
-    began = time.monotonic()
-    report = rkllm("1.3", "answer\n  hang\n", PREFILL_TIMEOUT_S="1.5", STALL_TIMEOUT_S="0.5")
-    assert time.monotonic() - began < WAIT_S / 2
+def test_hang_is_ended_by_its_timeout(rkllm_without_trials: DoctorRunner) -> None:
+    report = rkllm_without_trials(
+        "1.3", "answer\n  hang\n", PREFILL_TIMEOUT_S="1.5", STALL_TIMEOUT_S="0.5"
+    )
     assert report.code == 1
     assert report.section("What failed").startswith(
         "- first run: it was not over after 2 s (PREFILL_TIMEOUT_S + STALL_TIMEOUT_S), "
@@ -190,13 +176,15 @@ def test_hang_is_ended_by_its_timeout(rkllm: Callable[..., Reported]) -> None:
 
 
 @pytest.mark.long
-def test_load_has_its_own_timeout(rkllm: Callable[..., Reported]) -> None:
-    report = rkllm("1.3", f"init ms={WAIT_S}000\n", LOAD_TIMEOUT_S="6", PREFILL_TIMEOUT_S="0.1")
+def test_load_has_its_own_timeout(rkllm_without_trials: DoctorRunner) -> None:
+    report = rkllm_without_trials(
+        "1.3", f"init ms={WAIT_S}000\n", LOAD_TIMEOUT_S="6", PREFILL_TIMEOUT_S="0.1"
+    )
     assert report.code == 1
     assert "- loading: it was not over after 6 s (LOAD_TIMEOUT_S)" in report.section("What failed")
 
 
-def test_missing_library_is_reported(rkllm: Callable[..., Reported], tmp_path: Path) -> None:
+def test_missing_library_is_reported(rkllm: DoctorRunner, tmp_path: Path) -> None:
     report = rkllm("1.3", "answer\n", RKLLM_LIB_PATH=str(tmp_path / "none.so"))
     assert report.code == 1
     failed = report.section("What failed")
@@ -207,8 +195,8 @@ def test_missing_library_is_reported(rkllm: Callable[..., Reported], tmp_path: P
     assert report.stderr == ""
 
 
-def test_failed_run_does_not_end_the_examination(rkllm: Callable[..., Reported]) -> None:
-    report = rkllm(
+def test_failed_run_does_not_end_the_examination(rkllm_without_trials: DoctorRunner) -> None:
+    report = rkllm_without_trials(
         "1.3", 'answer when="twenty"\n  error "no"\nanswer\n  say "so" times=40 us=1000\n'
     )
     assert report.code == 1
@@ -269,7 +257,7 @@ def find_examiners(parent: int) -> list[int]:
     return result
 
 
-def test_timeout_may_be_infinite(doctor: Doctor, script: ScriptFactory) -> None:
+def test_timeout_may_be_infinite(doctor: DoctorRunner, script: ScriptFactory) -> None:
     path = script({"pieces": ["so "], "repeat": 300, "delay_ms": 1})
     report = doctor(MODEL_PATH=str(path), PREFILL_TIMEOUT_S="inf")
     assert (report.code, report.stderr) == (0, "")
@@ -303,7 +291,7 @@ OUTCOMES = {
 @pytest.mark.parametrize(("line", "outcome"), OUTCOMES.items(), ids=list(OUTCOMES))
 @pytest.mark.parametrize("abi", ["1.2", "1.3.1"])
 def test_outcome_of_a_trial_is_written(
-    rkllm: Callable[..., Reported],
+    rkllm: DoctorRunner,
     tmp_path: Path,
     abi: str,
     line: str,
@@ -324,9 +312,7 @@ def test_outcome_of_a_trial_is_written(
         assert "- reason: `the process was killed by SIGSEGV`" in report.page
 
 
-def test_engine_uses_the_profile_of_the_doctor(
-    rkllm: Callable[..., Reported], tmp_path: Path
-) -> None:
+def test_engine_uses_the_profile_of_the_doctor(rkllm: DoctorRunner, tmp_path: Path) -> None:
     settings = {"RKLLM_PROFILE": str(tmp_path / "profile.json")}
     report = rkllm("1.3.1", TRIAL_SCRIPT.format(line="prefix_reuse on"), **settings)
     # The examination follows the trials, so it uses the profile.
@@ -334,9 +320,7 @@ def test_engine_uses_the_profile_of_the_doctor(
     assert "RKLLM_PROFILE" not in report.section("What was printed")
 
 
-def test_profile_that_cannot_be_written_is_a_failure(
-    rkllm: Callable[..., Reported], tmp_path: Path
-) -> None:
+def test_profile_that_cannot_be_written_is_a_failure(rkllm: DoctorRunner, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text("[]")
     report = rkllm("1.3.1", TRIAL_SCRIPT.format(line=""), RKLLM_PROFILE=str(path))
@@ -348,13 +332,13 @@ def test_profile_that_cannot_be_written_is_a_failure(
 
 @pytest.mark.long_except("!")
 @pytest.mark.parametrize("text", ["!", "\\xff", "[PAD151935]"])
-def test_garbage_fails_the_doctor(rkllm: Callable[..., Reported], text: str) -> None:
-    report = rkllm("1.3.1", f'answer\n  say "{text}" times=40 us=1000\n')
+def test_garbage_fails_the_doctor(rkllm_without_trials: DoctorRunner, text: str) -> None:
+    report = rkllm_without_trials("1.3.1", f'answer\n  say "{text}" times=40 us=1000\n')
     assert report.code == 1
     assert "- first run: `BackendFailed: the " in report.section("What failed")
 
 
-def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: Callable[..., Reported]) -> None:
+def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: DoctorRunner) -> None:
     words = "invalid rknn llm model magic, rknn_init fail! ret=-1"
     report = rkllm("1.3.1", f'init fails=0 "{words}"\nanswer\n  say "a"\n')
     assert report.code == 1
@@ -363,9 +347,9 @@ def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: Callable[..., R
 
 
 def test_comparison_names_the_faster_engine(
-    rkllm: Callable[..., Reported], model_path: Path
+    rkllm_without_trials: DoctorRunner, default_model_path: Path
 ) -> None:
-    # Two tokens a second of an answer, which any machine exceeds with the built-in model.
+    # The long prompt does not fit the context with the tokenizer of the generated model. Two tokens a second of an answer, which any machine exceeds with the built-in model.
     slow = """
         answer when="walnut walnut"
           prefill_ms 0 us_per_token=50000
@@ -376,12 +360,15 @@ def test_comparison_names_the_faster_engine(
           abort ms=0
           say "one " times=20 us=20000
     """
-    report = rkllm("1.3.1", slow, "--compare", str(model_path), CONTEXT_LENGTH="256")
+    report = rkllm_without_trials(
+        "1.3.1", slow, "--compare", str(default_model_path), CONTEXT_LENGTH="256"
+    )
     assert report.code == 0, report.page
     section = report.section("Comparison with a GGUF")
     values = dict(line[2:].split(": ", 1) for line in section.splitlines())
-    assert 1.5 < float(values["tokens a second of answers, rkllm"]) < 2.5
-    assert 15 < float(values["tokens a second of prompts, rkllm"]) < 25
+    # At most, because the fake library sleeps; a busy machine makes it slower.
+    assert 0 < float(values["tokens a second of answers, rkllm"]) < 2.5
+    assert 0 < float(values["tokens a second of prompts, rkllm"]) < 25
     for each in ("prompts", "answers"):
         own, other = (float(values[f"tokens a second of {each}, {of}"]) for of in ("rkllm", "GGUF"))
         faster = "GGUF" if other > own else "rkllm"
@@ -391,16 +378,16 @@ def test_comparison_names_the_faster_engine(
 
 
 def test_comparison_with_a_damaged_model_is_a_failure(
-    rkllm: Callable[..., Reported], tmp_path: Path
+    rkllm_without_trials: DoctorRunner, tmp_path: Path
 ) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF")
-    report = rkllm("1.3.1", TRIAL_SCRIPT.format(line=""), "--compare", str(damaged))
+    report = rkllm_without_trials("1.3.1", TRIAL_SCRIPT.format(line=""), "--compare", str(damaged))
     assert report.code == 1
     assert "- comparison with a GGUF: `ModelLoadFailed: " in report.section("What failed")
 
 
-def test_comparison_with_a_missing_model_is_refused_immediately(doctor: Doctor) -> None:
+def test_comparison_with_a_missing_model_is_refused_immediately(doctor: DoctorRunner) -> None:
     report = doctor("--compare", "none.gguf")
     assert report.code == 2
     assert "--compare: there is no file none.gguf" in report.stderr

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.fake_rkllm import build, write_script
 from tests.fake_rkllm.replay import read_recordings
-from tests.integration.handler.control_plane import clean_environment
+from tests.integration.handler.doctor_runs import DoctorRunner, run_doctor_here
 
-WAIT_S = 50
 SCRIPT = """
 answer
   thread caller
@@ -21,17 +19,9 @@ answer
 """
 
 
-def run_doctor(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "handler", "doctor", *arguments],
-        env=clean_environment(folder, settings),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+@pytest.fixture
+def run_doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> DoctorRunner:
+    return partial(run_doctor_here, capsys, tmp_path)
 
 
 def read_all(folder: Path) -> str:
@@ -45,9 +35,11 @@ def board(tmp_path: Path, fake_rkllm_folder: Path) -> dict[str, str]:
     return {"MODEL_PATH": str(model), "RKLLM_LIB_PATH": str(build("1.3.1", fake_rkllm_folder))}
 
 
-def test_doctor_records_its_runs(tmp_path: Path, board: dict[str, str]) -> None:
-    done = run_doctor(tmp_path, "--record", "board.jsonl", **board)
-    assert done.returncode == 0, done.stdout
+def test_doctor_records_its_runs(
+    run_doctor: DoctorRunner, tmp_path: Path, board: dict[str, str]
+) -> None:
+    done = run_doctor("--record", "board.jsonl", **board)
+    assert done.code == 0, done.page
     # The trials, which have processes of their own, are not recorded.
     (recording,) = read_recordings(tmp_path / "board.jsonl")
     assert recording.header["abi"] == "1.3.1"
@@ -60,8 +52,10 @@ def test_doctor_records_its_runs(tmp_path: Path, board: dict[str, str]) -> None:
         assert secret not in content
 
 
-def test_doctor_records_texts_on_request(tmp_path: Path, board: dict[str, str]) -> None:
-    run_doctor(tmp_path, "--record", "board.jsonl", "--record-text", **board)
+def test_doctor_records_texts_on_request(
+    run_doctor: DoctorRunner, tmp_path: Path, board: dict[str, str]
+) -> None:
+    run_doctor("--record", "board.jsonl", "--record-text", **board)
     content = read_all(tmp_path)
     assert "confidential" in content
     assert "walnut" in content
@@ -75,9 +69,13 @@ def test_doctor_records_texts_on_request(tmp_path: Path, board: dict[str, str]) 
     ],
 )
 def test_doctor_refuses_a_recording_that_is_not_possible(
-    tmp_path: Path, board: dict[str, str], arguments: tuple[str, ...], engine: str, sentence: str
+    run_doctor: DoctorRunner,
+    board: dict[str, str],
+    arguments: tuple[str, ...],
+    engine: str,
+    sentence: str,
 ) -> None:
-    done = run_doctor(tmp_path, *arguments, ENGINE=engine, **board)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = run_doctor(*arguments, ENGINE=engine, **board)
+    assert (done.code, done.page) == (2, "")
     assert done.stderr.startswith(sentence)
     assert done.stderr.count("\n") == 1

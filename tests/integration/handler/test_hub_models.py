@@ -336,8 +336,16 @@ def environment(server: HubServer, cache: Path, **more: str) -> dict[str, str]:
     return inherited | hub | more
 
 
-def test_progress_is_lines_in_a_pipe(server: HubServer, tmp_path: Path, model_path: Path) -> None:
-    server.add("org/repo", {"a.gguf": model_path})
+@pytest.fixture
+def large_file(tmp_path: Path, model_path: Path) -> Path:
+    """A file of 20 MB, whose download shows its progress."""
+    path = tmp_path / "large.gguf"
+    path.write_bytes(model_path.read_bytes().ljust(20_000_000, b"\0"))
+    return path
+
+
+def test_progress_is_lines_in_a_pipe(server: HubServer, tmp_path: Path, large_file: Path) -> None:
+    server.add("org/repo", {"a.gguf": large_file})
     done = subprocess.run(
         [sys.executable, "-c", RESOLVE],
         env=environment(server, tmp_path, MODEL_PATH="hf:org/repo"),
@@ -350,15 +358,15 @@ def test_progress_is_lines_in_a_pipe(server: HubServer, tmp_path: Path, model_pa
     assert done.stdout.strip().endswith(f"{MAIN}/a.gguf")
     lines = [line for line in done.stderr.splitlines() if "%" in line]
     # Progress is read at intervals, and a fast download may pass a quarter between two of them.
-    quarters = [f"a.gguf: {share} % of 98 MB" for share in (25, 50, 75, 100)]
+    quarters = [f"a.gguf: {share} % of 20 MB" for share in (25, 50, 75, 100)]
     assert lines == [line for line in quarters if line in lines]
     assert lines[-1] == quarters[-1]
 
 
 def test_progress_is_a_bar_on_a_terminal(
-    server: HubServer, tmp_path: Path, model_path: Path
+    server: HubServer, tmp_path: Path, large_file: Path
 ) -> None:
-    server.add("org/repo", {"a.gguf": model_path})
+    server.add("org/repo", {"a.gguf": large_file})
     code, printed = run_on_terminal(
         [sys.executable, "-c", RESOLVE],
         cwd=ROOT,
@@ -366,7 +374,7 @@ def test_progress_is_a_bar_on_a_terminal(
     )
     assert code == 0
     assert "a.gguf: 100%" in printed
-    assert "98.4M/98.4M" in printed
+    assert "20.0M/20.0M" in printed
 
 
 RESOLVE = """
