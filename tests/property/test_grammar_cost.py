@@ -94,7 +94,7 @@ _SCHEMAS = st.recursive(_LEAVES, _nested, max_leaves=12)
 
 
 @settings(
-    max_examples=settings().max_examples // 5,
+    max_examples=settings().max_examples // 10,
     deadline=None,
     suppress_health_check=[
         HealthCheck.filter_too_much,
@@ -122,7 +122,7 @@ def test_estimate_is_at_least_the_size_of_the_real_grammar(
 
 
 @settings(
-    max_examples=settings().max_examples // 5,
+    max_examples=settings().max_examples // 10,
     deadline=None,
     suppress_health_check=[
         HealthCheck.filter_too_much,

@@ -432,7 +432,11 @@ class SqliteJobStoreModel(JobStoreModel):
     sqlite = True
 
 
-JobStoreModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
-SqliteJobStoreModel.TestCase.settings = settings(max_examples=6, stateful_step_count=25)
+JobStoreModel.TestCase.settings = settings(
+    max_examples=settings().max_examples * 5 // 8, stateful_step_count=40
+)
+SqliteJobStoreModel.TestCase.settings = settings(
+    max_examples=settings().max_examples // 16, stateful_step_count=25
+)
 test_store_in_memory = JobStoreModel.TestCase
 test_store_on_sqlite = SqliteJobStoreModel.TestCase

@@ -18,7 +18,7 @@ from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
 from tests.written_calls import FUNCTIONS, WRITERS
 
 FORMAT = ReplyFormat(functions=FUNCTIONS)
-SPLITS = 100
+SPLITS = 25
 CALLS: Sequence[Sequence[tuple[str, dict[str, Any]]]] = (
     [("weather", {"city": "Köln", "days": 3})],
     [("time", {})],
@@ -104,7 +104,7 @@ def test_result_does_not_depend_on_the_split(output: str, data: st.DataObject) -
 )
 def test_time_to_read_is_linear_in_the_output(fragment: str) -> None:
     parser = ReplyParser(FORMAT)
-    for _ in range(20_000):
+    for _ in range(6_000):
         parser.push(fragment)
     parser.close()
     assert parser.reply().output_position(0) == 0
