@@ -184,14 +184,14 @@ def bombs() -> Iterator[Callable[[bytes], str]]:
 def test_gzip_bomb_is_refused_before_it_is_unpacked(
     bombs: Callable[[bytes], str], tmp_path: Path
 ) -> None:
-    url = bombs(gzip.compress(b" " * (300 * MB), 9))
+    url = bombs(gzip.compress(b" " * (80 * MB), 1))
     with pytest.raises(InputError, match="larger than 5 MB"):
         fetch_input(f"{url}/gzip", tmp_path / "spool", 5 * MB)
     assert (tmp_path / "spool").stat().st_size <= 5 * MB
 
 
 def test_gzip_of_the_right_size_is_unpacked(bombs: Callable[[bytes], str], tmp_path: Path) -> None:
-    body = b"".join(orjson.dumps(call(f"line-{n}")) + b"\n" for n in range(50_000))
+    body = b"".join(orjson.dumps(call(f"line-{n}")) + b"\n" for n in range(20_000))
     url = bombs(gzip.compress(body))
     assert fetch_input(f"{url}/gzip", tmp_path / "spool", 20 * MB).read_bytes() == body
 

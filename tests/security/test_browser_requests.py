@@ -333,6 +333,10 @@ async def test_upload_of_a_foreign_form_is_refused_unread(target: Target) -> Non
     "mark3-application/x-www-form-urlencoded",
     "mark4-text/plain",
 )
+@pytest.mark.long_except(
+    *("mark0-None", "mark0-application/x-www-form-urlencoded", "mark0-multipart/form-data"),
+    *(f"mark{number}-text/plain" for number in range(5)),
+)
 @pytest.mark.parametrize(
     "label", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )

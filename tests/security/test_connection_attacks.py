@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -25,10 +24,15 @@ HANG = {"pieces": ["a", {"hang_s": 3600}]}
 @pytest.mark.long_except("flood_trailers")
 @pytest.mark.parametrize("flood", [flood_pipeline, flood_trailers])
 async def test_flood_leaves_memory_bounded_and_health_answering(flood) -> None:  # type: ignore[no-untyped-def]
-    result = await flood(2.5)
-    assert result.peak_bytes < MEMORY_LIMIT_BYTES
-    # The median: single probes depend on how busy the machine is. The long form has the worst.
-    assert result.median_s < HEALTH_LIMIT_S
+    # Each probe of `/health` is answered, or the flood raises.
+    assert (await flood(0.8)).peak_bytes < MEMORY_LIMIT_BYTES
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("flood", [flood_pipeline, flood_trailers])
+async def test_health_answers_quickly_during_a_flood(flood) -> None:  # type: ignore[no-untyped-def]
+    # The median: single probes depend on how busy the machine is.
+    assert (await flood(2.5)).median_s < HEALTH_LIMIT_S
 
 
 # -- requests sent ahead ---------------------------------------------------------------------------
@@ -36,9 +40,11 @@ async def test_flood_leaves_memory_bounded_and_health_answering(flood) -> None: 
 
 async def test_pipelined_requests_are_kept_up_to_a_bound_and_all_answered(serve: Serve) -> None:
     server = await serve()
-    count = 5_000
+    # More than the server keeps, and few requests: each is one more to answer.
+    count, padding = 700, ("Padding", "x" * 4_000)
+    request = request_bytes("GET", "/health", [("Host", "127.0.0.1"), padding])
     async with raw_connection(server.port) as connection:
-        sending = asyncio.create_task(connection.send(HEALTH * count))
+        sending = asyncio.create_task(connection.send(request * count))
         for _ in range(count):
             assert (await connection.response()).status == 200
             (protocol,) = server.connections
@@ -61,16 +67,14 @@ async def test_client_that_leaves_is_noticed_whatever_it_has_sent_ahead(
         await connection.send(b"GET /" * (ahead // 5))
         (protocol,) = server.connections
         await server.wait_until(lambda: len(protocol._pipelined) >= ahead)
-        began = time.perf_counter()
         if reset:
             connection.writer.transport.abort()
         else:
             sock = connection.writer.get_extra_info("socket")
             sock.shutdown(socket.SHUT_WR)
+        # Without the notice the run would never end.
         (ended,) = await server.events.wait(RequestEnded)
         assert ended.aborted
-        # 50 ms on a quiet machine; without the notice the run would never end.
-        assert time.perf_counter() - began < 5
 
 
 async def test_body_and_request_behind_a_closing_request_are_not_served(serve: Serve) -> None:
@@ -332,7 +336,7 @@ async def test_connection_that_sends_no_request_is_closed_in_time(
     server = await serve(head_timeout_s=0.3)
     async with raw_connection(server.port) as connection:
         await connection.send(sent)
-        assert await connection.closed(deadline_s=5) == b""
+        assert await connection.closed() == b""
     await server.wait_until(lambda: not server.connections)
 
 
@@ -345,7 +349,7 @@ async def test_connection_that_is_idle_after_a_response_is_closed_in_time(
         await connection.send(HEALTH)
         assert (await connection.response()).status == 200
         await connection.send(b"\r\n\r\n")
-        assert await connection.closed(deadline_s=5) == b""
+        assert await connection.closed() == b""
 
 
 async def test_body_that_never_ends_is_closed_in_time_and_its_room_freed(serve: Serve) -> None:
@@ -355,5 +359,5 @@ async def test_body_that_never_ends_is_closed_in_time_and_its_room_freed(serve: 
         await server.wait_until(lambda: bool(server.connections))
         budget = next(iter(server.connections)).shared.budget
         await server.wait_until(lambda: budget.used_bytes > 0)
-        assert await connection.closed(deadline_s=5) == b""
+        assert await connection.closed() == b""
     await server.wait_until(lambda: budget.used_bytes == 0)

@@ -198,28 +198,28 @@ async def generated(engine: Engine, request: GenerationRequest) -> None:
             pass
 
 
-HELD: list[tuple[dict[str, Any], Any, list[Any]]] = [
-    (
+HELD: dict[str, tuple[dict[str, Any], Any, list[Any]]] = {
+    "maxItems": (
         {"type": "array", "items": {"const": 1}, "maxItems": MAX_OPTIONAL_PARTS},
         [1] * MAX_OPTIONAL_PARTS,
         [[1] * (MAX_OPTIONAL_PARTS + 1)],
     ),
-    (
+    "minItems": (
         {"type": "array", "items": {"const": 1}, "minItems": MAX_ITEMS, "maxItems": MAX_ITEMS},
         [1] * MAX_ITEMS,
         [[1] * (MAX_ITEMS - 1), [1] * (MAX_ITEMS + 1)],
     ),
-    (
+    "length": (
         {"type": "string", "minLength": MAX_LENGTH - 1, "maxLength": MAX_LENGTH},
         "a" * MAX_LENGTH,
         ["a" * (MAX_LENGTH - 2), "a" * (MAX_LENGTH + 1)],
     ),
-    (
+    "pattern": (
         {"type": "string", "pattern": "^(a{1,20}b){1,20}$"},
         "aab" * 20,
         ["aab" * 21, "a" * 21 + "b"],
     ),
-    (
+    "nested": (
         {
             "type": "array",
             "maxItems": 30,
@@ -228,17 +228,17 @@ HELD: list[tuple[dict[str, Any], Any, list[Any]]] = [
         [[1] * 30] * 30,
         [[[1] * 31], [[1]] * 31],
     ),
-    (
+    "properties": (
         {"type": "object", "properties": {f"k{number}": {"const": 1} for number in range(498)}},
         {"k3": 1, "k497": 1},
         [{"k3": 2}],
     ),
-    (
+    "anyOf arrays": (
         {"anyOf": [{"type": "array", "items": {"const": number}} for number in range(250)]},
         [249, 249],
         [[250], [1, 2]],
     ),
-    (
+    "anyOf objects": (
         {
             "anyOf": [
                 {
@@ -252,12 +252,11 @@ HELD: list[tuple[dict[str, Any], Any, list[Any]]] = [
         {"k7": 7, "b": 1},
         [{"k7": 8}, {"k7": 7, "k8": 8}],
     ),
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("schema", "valid", "invalid"), HELD, ids=[str(case[0])[:60] for case in HELD]
-)
+@pytest.mark.long_except("minItems", "pattern", "nested", "properties", "anyOf arrays")
+@pytest.mark.parametrize(("schema", "valid", "invalid"), HELD.values(), ids=HELD)
 def test_accepted_counts_are_held_by_llama_cpp_and_by_validation(
     schema: dict[str, Any], valid: Any, invalid: list[Any]
 ) -> None:
@@ -339,8 +338,6 @@ LARGE_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.long_except(
-    "5,000,000 token ids",
-    "300,000 messages",
     "19 MB of one word",
     "240,000 values of a schema",
     "120,000 prompts",
@@ -379,11 +376,11 @@ async def test_hostile_json_causes_no_server_error_and_no_stall(
         await exchange(server.port, "POST", path, body=json.dumps(body).encode())
     caplog.clear()
     # Made before: making them would hold up the loop of the test, which is the server's.
-    cases = list(json_cases(11, 600 * scale))
+    cases = list(json_cases(11, 350 * scale))
     async with watched_loop() as stalls:
         statuses = await send_cases(server.port, cases)
         assert stalls.longest_s < STALL_LIMIT_S
-    assert statuses[200] > 50
-    assert statuses[400] > 200
+    assert statuses[200] > 25
+    assert statuses[400] > 120
     assert "Traceback" not in caplog.text
     assert (await exchange(server.port, "GET", "/health")).status == 200
