@@ -157,7 +157,7 @@ async def test_worker_cancels_a_message_that_was_leased_to_another(
     await wait_until(lambda: fake_executor.answered_ids)
     worker.stop()
     assert await store.reclaim_jobs("w", "it was thought dead")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         await run_task
     assert (stopped, progress.done) == (["a"], 0)
     assert await status(store, job) is JobStatus.IN_QUEUE
@@ -325,7 +325,7 @@ async def test_stop_returns_waiting_messages_before_others_finish(
     assert await poll_until(all_back)
     assert not finish.is_set()
     finish.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         await run_task
     # Any of the messages may have the slot, because their stored answers are read concurrently.
     (answered_id,) = fake_executor.answered_ids

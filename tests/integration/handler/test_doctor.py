@@ -349,7 +349,8 @@ def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: DoctorRunner) -
 def test_comparison_names_the_faster_engine(
     rkllm_without_trials: DoctorRunner, default_model_path: Path
 ) -> None:
-    # The long prompt does not fit the context with the tokenizer of the generated model. Two tokens a second of an answer, which any machine exceeds with the built-in model.
+    # The long prompt does not fit the context with the tokenizer of the generated model.
+    # Two tokens a second of an answer, which any machine exceeds with the built-in model.
     slow = """
         answer when="walnut walnut"
           prefill_ms 0 us_per_token=50000

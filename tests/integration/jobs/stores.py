@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 DRIVERS = ["memory", "sqlite"]
 # Timeout of operations that must finish at once.
-SOON_S = 10.0
+SOON_S = 30.0
 
 
 class Clock:

@@ -179,7 +179,7 @@ async def test_waiting_receive_returns_a_new_job(driver: Driver) -> None:
     waiting = asyncio.create_task(driver.take(wait_s=15))
     await run_ready_tasks()
     queued_job = await driver.send()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         assert [job.id for job in await waiting] == [queued_job.id]
 
 

@@ -395,10 +395,7 @@ async def test_close_writes_pending_changes(disk: Stores) -> None:
     store = await disk.open()
     queued_job = await store.enqueue(new())
     await take(store)
-    loop = asyncio.get_running_loop()
-    before = loop.time()
     await disk.close()
-    assert loop.time() - before < 5
     assert await rows(disk.path) == {queued_job.id: "IN_PROGRESS"}
 
 

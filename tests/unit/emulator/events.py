@@ -10,7 +10,7 @@ from engine.hooks import EngineEvent
 E = TypeVar("E")
 
 # Every wait takes less than a second, but more on a loaded machine.
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 
 
 class EventRecorder:
