@@ -389,6 +389,9 @@ IMAGE = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch
 SAFARI = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 Version/15.6 Safari"
 
 
+@pytest.mark.long_except(
+    f"headers0-{TAKES[1]}", *(f"headers{number}-{TAKES[0]}" for number in range(7))
+)
 @pytest.mark.parametrize("path", TAKES)
 @pytest.mark.parametrize(
     "headers",
@@ -444,6 +447,7 @@ async def test_worker_of_another_machine_needs_a_credential_although_there_are_n
     assert response.status == status
 
 
+@pytest.mark.long_except("own-/", "foreign-/v1/models", "none-/health", f"foreign-{TAKES[0]}")
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models", TAKES[0], "/nowhere"])
 @pytest.mark.parametrize("page", ["own", "foreign", "none"])
 async def test_websocket_handshake_is_refused(target: Target, path: str, page: str) -> None:
