@@ -54,6 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: only `make test-long` runs this test")
     config.addinivalue_line(
+        "markers", "timing: it measures durations, and only `make test-long PART=timing` runs it"
+    )
+    config.addinivalue_line(
         "markers",
         "long_except(*ids): `make test` runs only these cases of a parametrized test, and "
         "`make test-long` runs all of them",
@@ -122,7 +125,7 @@ def _has_long_form(item: pytest.Item) -> bool:
 
 
 def _is_long_only(item: pytest.Item) -> bool:
-    if item.get_closest_marker("long") is not None:
+    if any(item.get_closest_marker(name) is not None for name in ("long", "timing")):
         return True
     if any(client in _case_id(item) for client in _LONG_CLIENTS):
         return True

@@ -115,6 +115,7 @@ async def test_client_resumes_a_background_response(observations: Observations) 
     }
 
 
+@pytest.mark.long_except('import { createOpenAI } from "@ai-sdk/openai";')
 @pytest.mark.parametrize("first_line", [block.first_line for block in EXAMPLES])
 async def test_example_of_the_page_prints_the_answer(
     server: EmulatorProcess, first_line: str

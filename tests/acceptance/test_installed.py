@@ -118,7 +118,7 @@ def test_version_is_the_distributions(installation: Installation) -> None:
     assert re.fullmatch(r"worker-rkllm \d+\.\d+\.\d+\n", done.stdout)
 
 
-@pytest.mark.long_except("batch", "run")
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command(installation: Installation, name: str) -> None:
     done = installation.command(name, "--help")
@@ -147,6 +147,7 @@ def test_run_answers_a_job_of_the_folder_with_a_model(
     assert 0 < output["usage"]["output"] <= 8
 
 
+@pytest.mark.long
 def test_batch_answers_a_file(installation: Installation) -> None:
     (installation.folder / "in.jsonl").write_text('{"input": {"prompt": "hello"}}\n')
     done = installation.command(
@@ -163,7 +164,7 @@ def test_doctor_examines_the_engine(installation: Installation) -> None:
     assert "Nothing: every step was done." in done.stdout
 
 
-@pytest.mark.long_except("worker-rkllm")
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["worker-rkllm", "python -m emulator"])
 def test_server_answers_and_its_launched_worker_too(installation: Installation, how: str) -> None:
     # `-m emulator` finds an emulator.py in the folder before ours: that name is the user's there.
@@ -210,6 +211,7 @@ def wait_until_healthy(client: httpx2.Client, server: subprocess.Popen[bytes], l
     wait_for_server(server, is_healthy, log, LIMIT_S)
 
 
+@pytest.mark.long
 def test_missing_sdk_is_one_sentence_with_its_installation(
     installation: Installation,
 ) -> None:

@@ -124,7 +124,7 @@ def test_cancel_frees_the_slot_of_an_own_worker(platform: Platform, worker: SDKW
     assert job.status() == "CANCELLED"
 
 
-@pytest.mark.long_except("checked-aggregate")
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("checks", ["checked", "unchecked"])
 def test_own_worker_whose_model_cannot_be_loaded_exits_and_takes_no_job(

@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.workers.processes import HANDLERS, Platform, SDKWorker, wait_until_true
+from tests.acceptance.workers.processes import (
+    HANDLERS,
+    WAIT_S,
+    Platform,
+    SDKWorker,
+    wait_until_true,
+)
 
 KINDS = ("plain", "async", "generator", "async_generator")
 STREAMING = ("generator", "async_generator")
@@ -198,7 +204,7 @@ def test_cancel_reaches_the_handler(
     job = platform.run(kind, {"say": "x y", "sleep_s": 60, "name": "long"})
     wait_until_true(lambda: workers[kind].count_notes("began", "long") == 1)
     assert job.call("cancel", "POST") == {"id": job.id, "status": "CANCELLED"}
-    wait_until_true(lambda: workers[kind].count_notes("cancelled", "long") == 1, 5)
+    wait_until_true(lambda: workers[kind].count_notes("cancelled", "long") == 1)
     check_works(platform, workers[kind])
     assert job.status() == "CANCELLED"
     workers[kind].notes.unlink()
@@ -208,13 +214,11 @@ def test_cancel_ends_a_generator_between_two_parts(
     platform: Platform, workers: dict[str, SDKWorker]
 ) -> None:
     worker = workers["generator"]
-    job = platform.run("generator", {"say": "x " * 100, "sleep_s": 0.3, "name": "parts"})
+    job = platform.run("generator", {"say": "x " * 1_000, "sleep_s": 0.3, "name": "parts"})
     wait_until_true(lambda: worker.count_notes("began", "parts") == 1)
     assert job.call("cancel", "POST")["status"] == "CANCELLED"
-    began = time.monotonic()
+    # All of its parts would take longer than this waits.
     check_works(platform, worker)
-    # All of its parts would take twice as long.
-    assert time.monotonic() - began < 15
     assert job.status() == "CANCELLED"
 
 
@@ -233,7 +237,7 @@ def test_cancel_before_the_handler_starts_frees_the_worker(
     # Each of the worker's slots is free again. The handler's notes cannot show it: the SDK drops a
     # generator that is stopped while it sends a chunk, without notifying it.
     after = [platform.run(kind, {"say": "x y", "sleep_s": 2}) for _ in range(concurrency)]
-    wait_until_true(lambda: {job.status() for job in after} == {"IN_PROGRESS"}, 20)
+    wait_until_true(lambda: {job.status() for job in after} == {"IN_PROGRESS"})
     for job in after:
         assert job.wait_for_end()["status"] == "COMPLETED"
     workers[kind].notes.unlink(missing_ok=True)
@@ -263,7 +267,7 @@ def test_sigterm_drains_a_worker(platform: Platform, worker: SDKWorker) -> None:
     worker.terminate()
     output = job.output()
     assert (output if worker.endpoint in STREAMING else [output["said"]]) == ["last"]
-    assert worker.process.wait(10) == 0
+    assert worker.process.wait(WAIT_S) == 0
     assert worker.count_notes("began", "drained") == 1
     worker.restart()
 
@@ -278,7 +282,7 @@ def test_worker_that_is_shutting_down_gets_no_jobs(
     worker.terminate()
     time.sleep(0.3)
     job = platform.run("async_generator", {"say": "later", "name": "later"})
-    assert worker.process.wait(10) == 0
+    assert worker.process.wait(WAIT_S) == 0
     assert worker.count_notes("began", "later") == 0
     assert job.status() == "IN_QUEUE"
     worker.restart()
@@ -298,9 +302,8 @@ def test_killed_worker_is_noticed_and_its_job_redone(
     time.sleep(2.5)
     assert job.status() == "IN_PROGRESS"
     worker.kill()
-    killed_at = time.monotonic()
+    # Its heartbeats go on, so it is not a lease that ends.
     wait_until_true(lambda: job.status() == "IN_QUEUE")
-    assert time.monotonic() - killed_at < 20 * GRACE_S
     worker.restart()
     wait_until_true(lambda: worker.count_notes("began", "redone") == 2)
     until.touch()

@@ -93,6 +93,7 @@ def test_every_decision_is_in_the_navigation(site: Path) -> None:
         assert f'href="decisions/{path.stem}.html"' in index
 
 
+@pytest.mark.long_except("[nowhere](page.md#nowhere)-#nowhere")
 @pytest.mark.parametrize(
     ("page", "refusal"),
     [

@@ -156,6 +156,10 @@ CASES = [
 ]
 
 
+# The others of the first client are in one program with it; each client imports for seconds.
+@pytest.mark.long_except(
+    "pydantic-ai-call-Plan", "pydantic-ai-call-Tree", "pydantic-ai-call-Forest"
+)
 @pytest.mark.parametrize(("client", "method", "model"), CASES)
 async def test_client_returns_object(
     client: str, method: str, model: str, clients: ClientRunner
@@ -164,6 +168,9 @@ async def test_client_returns_object(
     assert reports[f"{model} {method} whole"]["value"] == VALUES[model]
 
 
+@pytest.mark.long_except(
+    "pydantic-ai-call-Plan", "pydantic-ai-call-Tree", "pydantic-ai-call-Forest"
+)
 @pytest.mark.parametrize(("client", "method", "model"), CASES)
 async def test_client_streams_object_in_parts(
     client: str, method: str, model: str, clients: ClientRunner

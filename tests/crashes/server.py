@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx2
 
 from tests.crashes.processes import ENGINE_HOST, STORE, alive, child
-from tests.crashes.template import ROOT, Forked, Template
+from tests.crashes.template import Forked, Template
+from tests.fork_server import PYTHON_PATH
 from tests.integration.emulator.serving import http_client
 from tests.ports import free_port
 from tests.waiting import poll_until, wait_until
@@ -43,7 +44,7 @@ class Server:
         scratch.mkdir(exist_ok=True)
         self.environment = {
             **{name: os.environ[name] for name in _KEPT if name in os.environ},
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHON_PATH,
             "TMPDIR": str(scratch),
             "JOB_DB": str(self.database),
             "PORT": str(self.port),

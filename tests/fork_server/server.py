@@ -18,6 +18,7 @@ import runpy
 import socket
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,11 @@ PRELOADED = {
     "engine.doctor.examiner": ("engine.doctor.examiner", "engine.backends.scripted"),
     "jobs.sqlite.server": ("jobs.sqlite.server",),
     "engine.backends.rkllm.abi.detect": ("engine.backends.rkllm.abi.detect",),
+    # Scripts, by the library that they import.
+    "runpod": ("runpod",),
+    "openai": ("openai",),
 }
+SCRIPT_LIBRARIES = ("runpod", "openai")
 _preloaded: set[str] = set()
 _MAX_REQUEST_BYTES = 2**20
 _MAX_FILES = 16
@@ -155,8 +160,31 @@ def _show_command(command: Sequence[str]) -> None:
     ctypes.memmove(start, line[: end - start - 1].ljust(end - start, b"\0"), end - start)
 
 
+def _run_script(arguments: list[str]) -> None:
+    """Run a file, or the text after `-c`, as the main module."""
+    if not os.environ.get("PYTHONPATH"):
+        root = Path(__file__).resolve().parents[2]
+        sys.path[:] = [each for each in sys.path if not Path(each).is_relative_to(root / "tests")]
+        sys.path.remove(str(root))
+    main_module = sys.modules["__main__"] = types.ModuleType("__main__")
+    if arguments[0] == "-c":
+        name, code = "<string>", arguments[1].encode()
+        sys.argv[:] = ["-c", *arguments[2:]]
+        sys.path.insert(0, "")
+    else:
+        name = main_module.__file__ = arguments[0]
+        code = Path(name).read_bytes()
+        sys.argv[:] = arguments
+        sys.path.insert(0, str(Path(name).resolve().parent))
+    exec(compile(code, name, "exec"), main_module.__dict__)  # noqa: S102 - as the command does
+
+
 if __name__ == "__main__":
-    if (command := main()) is not None:
+    if (command := main()) is None:
+        pass
+    elif "-m" not in command[1:3]:
+        _run_script(command[1:])
+    else:
         position = command.index("-m")
         sys.argv[:] = command[position + 1 :]
         if "-P" not in command[:position]:

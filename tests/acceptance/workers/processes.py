@@ -24,13 +24,14 @@ T = TypeVar("T")
 
 HANDLERS = Path(__file__).with_name("handlers.py")
 WAIT_S = 50.0
+POLL_INTERVAL_S = 0.05
 _RUNNING = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT")
 
 
 def wait_until_true(check: Callable[[], T | None], wait_s: float = WAIT_S) -> T:
     """Return the first true value of a check."""
-    return wait_until_blocking(check, wait_s)
+    return wait_until_blocking(check, wait_s, POLL_INTERVAL_S)
 
 
 class Platform:
@@ -130,9 +131,9 @@ class Job:
         self.endpoint = endpoint
         self.id = job_id
 
-    def call(self, operation: str, method: str = "GET") -> dict[str, Any]:
+    def call(self, operation: str, method: str = "GET", **query: str) -> dict[str, Any]:
         response = self._platform.client.request(
-            method, f"/v2/{self.endpoint}/{operation}/{self.id}"
+            method, f"/v2/{self.endpoint}/{operation}/{self.id}", params=query
         )
         assert response.status_code == 200, response.text
         payload: dict[str, Any] = response.json()
@@ -148,7 +149,8 @@ class Job:
 
     def wait_for_end(self) -> dict[str, Any]:
         """Wait until the job has ended; return the response of `/status`."""
-        wait_until_true(lambda: self.status() in _FINAL)
+        # One request that the server holds costs less than many.
+        wait_until_true(lambda: self.call("status-sync", wait="10000")["status"] in _FINAL)
         return self.call("status")
 
     def output(self) -> Any:

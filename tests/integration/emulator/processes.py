@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 
 from tests.conftest import SMALL_RULES
+from tests.fork_server import PYTHON_PATH
 from tests.integration.emulator.serving import http_client
 from tests.unit.emulator.events import DEADLINE_S
 
@@ -85,7 +86,7 @@ def server_command(*arguments: str) -> list[str]:
 def build_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a server under test: the settings, and a few safe variables."""
     defaults = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHON_PATH,
         "LOG_FORMAT": "json",
         "JOB_DB": ":memory:",
         # Reading all rules would take a quarter of the start time.

@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from handler.settings.worker_settings import WorkerSettings
+from tests.fork_server import PYTHON_PATH
 
 ROOT = Path(__file__).parents[3]
 HOLD_S = 2.0
@@ -274,7 +275,7 @@ def clean_environment(home: Path, environment: dict[str, str]) -> dict[str, str]
         for name, value in os.environ.items()
         if name.lower() not in WorkerSettings.model_fields and not name.startswith("RUNPOD")
     }
-    return {**inherited, "HOME": str(home), "PYTHONPATH": str(ROOT), **environment}
+    return {**inherited, "HOME": str(home), "PYTHONPATH": PYTHON_PATH, **environment}
 
 
 def text_of(partials: Sequence[Any]) -> str:
