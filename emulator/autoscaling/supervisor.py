@@ -2,20 +2,23 @@
 
 A worker has child processes, such as the SDK's heartbeat, that survive when it is killed. The
 supervisor kills them when the worker ends, and kills the whole group when its own stdin ends: when
-the server closes it, or has ended for any reason. SIGTERM is forwarded to the worker only, which
-then finishes its jobs.
+the server closes it, or has ended for any reason. If the supervisor itself is killed, the kernel
+kills the worker. SIGTERM is forwarded to the worker only, which then finishes its jobs.
 
 It is run as a file by an interpreter without site-packages, to save time and memory.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
 
 
 def main(command: list[str]) -> int:
@@ -33,7 +36,13 @@ def main(command: list[str]) -> int:
     # Ctrl-C is for the server, which stops its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+        # Safe, because no other thread has been started yet.
+        worker = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=_die_with_supervisor,
+        )
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
         return 127
@@ -43,6 +52,12 @@ def main(command: list[str]) -> int:
     code = worker.wait()
     _kill_group(worker.pid)
     return code if code >= 0 else 128 - code
+
+
+def _die_with_supervisor() -> None:
+    """Have the kernel kill the worker if the supervisor dies without killing it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _kill_at_end_of_stdin(group: int) -> None:

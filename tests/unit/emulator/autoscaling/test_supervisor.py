@@ -1,0 +1,81 @@
+"""The process between the server and a worker: neither survives the other."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from emulator.autoscaling import supervisor
+from tests.waiting import wait_until_blocking
+
+# A worker with a child process; it prints both process ids.
+WORKER = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE)
+print(os.getpid(), child.pid, flush=True)
+child.wait()
+"""
+
+
+@contextmanager
+def supervised(*command: str) -> Iterator[subprocess.Popen[str]]:
+    interpreter = [sys.executable, "-I", "-S"]
+    with subprocess.Popen(
+        [*interpreter, supervisor.__file__, *(command or (*interpreter, "-c", WORKER))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        yield process
+
+
+def read_ids(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    return [int(word) for word in process.stdout.readline().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    # One that has ended may stay as a zombie, because its parent has ended too.
+    return "State:\tZ" not in status
+
+
+def test_worker_and_its_children_end_when_the_server_does() -> None:
+    with supervised() as process:
+        pids = read_ids(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 128 + signal.SIGKILL
+        wait_until_blocking(lambda: not any(map(is_running, pids)))
+
+
+def test_worker_ends_when_the_supervisor_is_killed() -> None:
+    with supervised() as process:
+        worker, _ = read_ids(process)
+        process.kill()
+        process.wait()
+        wait_until_blocking(lambda: not is_running(worker))
+
+
+@pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.abort()", 134)])
+def test_exit_code_is_that_of_the_worker(code: str, expected: int) -> None:
+    with supervised(sys.executable, "-I", "-S", "-c", code) as process:
+        assert process.wait() == expected
+
+
+def test_command_that_does_not_exist_is_one_sentence() -> None:
+    with supervised("/no/such/worker") as process:
+        _, error = process.communicate()
+    assert process.returncode == 127
+    assert error == "/no/such/worker cannot be started: No such file or directory\n"
