@@ -45,6 +45,7 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long forms of tests")
+    parser.addoption("--timing", action="store_true", help="run only the tests about speed")
     parser.addoption(
         "--cpu", action="store_true", help="list the tests that cost the most CPU time"
     )
@@ -61,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "long_except(*ids): `make test` runs only these cases of a parametrized test, and "
         "`make test-long` runs all of them",
     )
+    config.addinivalue_line(
+        "markers",
+        "timing: the test measures a duration: only `make test-long PART=timing` runs it, alone",
+    )
     config.pluginmanager.register(leftovers, "leftovers")
     _cache_rules(config)
     config.pluginmanager.register(virtual_time, "virtual_time")
@@ -73,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if long and config.option.timeout is None:
         config.option.timeout = LONG_TIMEOUT_S
     is_ci = os.environ.get("CI") == "true"
-    budget = cpu_budget.CpuBudget(enforced=is_ci and not long)
+    budget = cpu_budget.CpuBudget(enforced=is_ci and not long and not config.getoption("--timing"))
     config.pluginmanager.register(budget, "cpu-budget")
     if is_ci:
         config.pluginmanager.register(EveryTestRuns(), "every-test-runs")
@@ -111,6 +116,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The slowest folders come first: otherwise all workers but one would wait at the end.
     """
+    if config.getoption("--timing"):
+        items[:] = [item for item in items if item.get_closest_marker("timing") is not None]
+        return
+    items[:] = [item for item in items if item.get_closest_marker("timing") is None]
     if config.getoption("--long"):
         items[:] = [item for item in items if _is_long_only(item) or _has_long_form(item)]
     else:

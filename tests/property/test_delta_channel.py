@@ -60,7 +60,7 @@ async def test_nothing_is_lost_between_a_thread_and_a_loop(scale: int) -> None:
     producer.start()
     taken: list[int] = []
     while len(taken) < count:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await awake.wait()
         awake.clear()
         taken += channel.drain()

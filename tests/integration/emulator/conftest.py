@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import pytest
 
@@ -24,6 +25,18 @@ class Serve(Protocol):
 
 # Long enough to be measured, and short enough for a test of every route.
 WORKER_DELAY_S = 0.01
+
+
+def build_settings(values: Mapping[str, Any]) -> EmulatorSettings:
+    """Return a server's settings, without a look for a file of settings, which takes long."""
+
+    def skip_file(
+        *_: type[EmulatorSettings], init_settings: Any, env_settings: Any, **__: Any
+    ) -> tuple[Any, ...]:
+        return init_settings, env_settings
+
+    with patch.object(EmulatorSettings, "settings_customise_sources", classmethod(skip_file)):
+        return EmulatorSettings(**values)
 
 
 @pytest.fixture
@@ -46,9 +59,7 @@ async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Serve]:
                 # Do not wait for generations that a test leaves running.
                 "drain_s": 0,
             }
-            return await servers.enter_async_context(
-                run_server(EmulatorSettings(**values | settings))
-            )
+            return await servers.enter_async_context(run_server(build_settings(values | settings)))
 
         yield start
 

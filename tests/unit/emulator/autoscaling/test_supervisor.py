@@ -68,7 +68,9 @@ def test_worker_ends_when_the_supervisor_is_killed() -> None:
         wait_until_blocking(lambda: not is_running(worker))
 
 
-@pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.abort()", 134)])
+@pytest.mark.parametrize(
+    ("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.abort()", 134)]
+)
 def test_exit_code_is_that_of_the_worker(code: str, expected: int) -> None:
     with supervised(sys.executable, "-I", "-S", "-c", code) as process:
         assert process.wait() == expected
