@@ -16,9 +16,15 @@ BLOCKS: Mapping[str, Sequence[Block]] = {
 }
 ALL = [block for each in BLOCKS.values() for block in each]
 LISTED = frozenset(not_run())
-# These pages start workers, clients and servers of a cloud, or repeat the README, and take minutes:
+# These pages start workers, clients, several servers and servers of a cloud, or repeat the README:
 # `make test-long` runs them.
-LONG_PAGES = frozenset({"docs/batch.md", "docs/index.md", "docs/runpod.md"})
+LONG_PAGES = frozenset(
+    {
+        *("docs/batch.md", "docs/index.md", "docs/runpod.md"),
+        *("docs/faults.md", "docs/messages.md", "docs/models.md", "docs/ollama.md"),
+        *("docs/openai.md", "docs/operations.md", "docs/responses.md"),
+    }
+)
 
 
 def blocks_to_run(page: str, *, long: bool) -> Sequence[Block]:

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import httpx2
 
 from handler.models.default_model import DEFAULT_MODEL_NAME
 from tests.acceptance.pages import ROOT, Block
+from tests.fork_server import PYTHON_PATH
 from tests.ministack import make_queue, ministack
 from tests.ports import free_port
 from tests.seaweed import KEY, SECRET, seaweed
@@ -86,8 +87,10 @@ class PageRunner:
             (folder / "script.json").write_text(json.dumps(SCRIPT), encoding="utf-8")
             script = str(folder / "script.json")
             self._variables |= {"MODEL_PATH": script, "MODEL_NAME": DEFAULT_MODEL_NAME}
+            self._variables |= {"PYTHONPATH": PYTHON_PATH}
         self._has_cloud = False
         self._is_serving = False
+        self._is_long = long
         for path in ROOT.iterdir():
             if not path.name.startswith((".git", "jobs.sqlite3", "build")):
                 (folder / path.name).symlink_to(path)
@@ -145,8 +148,10 @@ class PageRunner:
 
     def _start_server(self) -> None:
         if not self._is_serving:
+            # The tests fork a process for this command faster than `make` starts one.
+            command = SERVE.split() if self._is_long else [sys.executable, "-m", "emulator"]
             self._stack.enter_context(
-                _run_server(self.folder, self._environment(), self._values["port"])
+                _run_server(command, self.folder, self._environment(), self._values["port"])
             )
             self._is_serving = True
 
@@ -179,12 +184,14 @@ def open_page_runner(folder: Path, *, long: bool = False) -> Iterator[PageRunner
 
 
 @contextmanager
-def _run_server(folder: Path, environment: Mapping[str, str], port: str) -> Iterator[None]:
-    """Run `make serve` as on the page, on a free port."""
+def _run_server(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], port: str
+) -> Iterator[None]:
+    """Run `make serve` as on the page, or the command that it runs, on a free port."""
     with (
         (folder / "server.log").open("w") as log,
         subprocess.Popen(
-            SERVE.split(),
+            command,
             cwd=folder,
             env={**environment, "PORT": port, "DRAIN_S": "1"},
             stdout=log,

@@ -1,7 +1,7 @@
-"""Schemas and functions on the embedded model: the grammar allows only output that parses.
+"""Schemas and functions on a model: the grammar allows only output that parses.
 
-A model of 135 million parameters knows neither JSON nor functions well, so only the constraint
-makes its answers valid (R39). At a high temperature an answer may reach `max_tokens` inside a
+A model with random weights knows neither JSON nor functions, so only the constraint makes its
+answers valid (R39). At a high temperature an answer may reach `max_tokens` inside a
 string or a number; every finished answer must parse.
 """
 
@@ -215,7 +215,7 @@ async def test_forced_call_has_recursive_parameters(service: OpenAIService) -> N
     tool = {"type": "function", "function": {"name": "plan", "parameters": CHAIN}}
     # The model nests until it is cut off; each level has what the schema asks for.
     answer = await complete(
-        service, "Count.", tools=[tool], tool_choice="required", temperature=0, max_tokens=80
+        service, "Count.", tools=[tool], tool_choice="required", temperature=0, max_tokens=300
     )
     levels = re.split(r'"next": *', answer.model_dump_json().replace('\\"', '"'))[1:-1]
     assert len(levels) >= 2

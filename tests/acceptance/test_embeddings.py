@@ -17,8 +17,8 @@ NEAR = [
 
 
 @pytest.mark.timeout(180)
-async def test_same_text_same_vector_and_like_texts_are_near(model_path: Path) -> None:
-    environment = {"MODEL_PATH": str(model_path), "THREADS": "1", "MODEL_NAME": "tiny"}
+async def test_same_text_same_vector_and_like_texts_are_near(default_model_path: Path) -> None:
+    environment = {"MODEL_PATH": str(default_model_path), "THREADS": "1", "MODEL_NAME": "tiny"}
     async with run_emulator(environment, "--port", "0") as server:
         await server.wait_until_listening()
         url = f"http://127.0.0.1:{server.port}"

@@ -1,4 +1,4 @@
-"""Images through the APIs, with the built-in model and a projector with random weights."""
+"""Images through the APIs, with a model and a projector with random weights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from handler.settings.shared_settings import Settings
 from tests.conftest import EngineFactory
+from tests.models.llama import WIDTH
 from tests.models.projector import build_projector
 from tests.unit.handler.apis.openai.calls import CHAT, complete, complete_streamed
 from tests.unit.handler.input.images import data_url
-
-MODEL_WIDTH = 576
 
 
 def picture(format_name: str, colour: str = "red") -> dict[str, Any]:
@@ -42,7 +41,7 @@ def service_of(engine_factory: EngineFactory, model: Path, **options: Any) -> Op
 async def test_chat_with_images_of_each_format(
     engine_factory: EngineFactory, model_path: Path, tmp_path: Path
 ) -> None:
-    projector = build_projector(tmp_path / "mmproj.gguf", MODEL_WIDTH)
+    projector = build_projector(tmp_path / "mmproj.gguf", WIDTH)
     service = service_of(engine_factory, model_path, mmproj_path=projector)
     texts = set()
     for format_name in ("PNG", "GIF", "JPEG"):

@@ -1,8 +1,9 @@
-"""Jobs on the embedded model: each form of a job has the same text, and so has its repetition."""
+"""Jobs on a model: each form of a job has the same text, and so has its repetition."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from handler.pipeline import Pipeline
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# The model continues the raw prompt, so it counts on.
 RAW = {"prompt": "Count: one two three four", "apply_chat_template": False}
 QUESTION = "What is the capital of France?"
 CHAT = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 20, "temperature": 0}
@@ -64,7 +64,7 @@ async def test_text_is_the_same_with_and_without_streaming(jobs: JobHandler) -> 
     # R24, R46
     unstreamed, streamed = await run(jobs, stream=False), await run(jobs, stream=True)
     choice = streamed["choices"][0]
-    assert "nine" in choice["text"]
+    assert choice["text"]
     assert choice["text"] == "".join(choice["deltas"]) == unstreamed["choices"][0]["text"]
     assert streamed["usage"] == unstreamed["usage"]
     # One delta a token, but for an end-of-sequence token that has no text.
@@ -88,13 +88,16 @@ async def test_seed_is_repeatable_and_matters(jobs: JobHandler) -> None:
 async def test_stop_cuts_the_same_text_short(jobs: JobHandler) -> None:
     # R11, R26
     full_text = await text(jobs)
-    stopped = (await run(jobs, stream=True, stop=["zzz", "ne t"]))["choices"][0]
-    assert full_text.startswith(stopped["text"])
-    assert full_text[len(stopped["text"]) :].startswith("ne t")
+    # It begins and ends within tokens.
+    within = re.search(r"\w\w \w", full_text[len(full_text) // 2 :])
+    assert within is not None
+    stop = within[0][1:]
+    stopped = (await run(jobs, stream=True, stop=["zzz", stop]))["choices"][0]
+    assert stopped["text"] == full_text[: full_text.index(stop)]
     assert "".join(stopped["deltas"]) == stopped["text"]
-    assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", "ne t")
-    kept = await text(jobs, stop="ne t", include_stop_str_in_output=True)
-    assert kept == stopped["text"] + "ne t"
+    assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", stop)
+    kept = await text(jobs, stop=stop, include_stop_str_in_output=True)
+    assert kept == stopped["text"] + stop
 
 
 async def test_max_tokens_is_exact(jobs: JobHandler) -> None:
@@ -127,7 +130,7 @@ async def test_chat_is_the_same_with_and_without_streaming(jobs: JobHandler) -> 
     parsed = [ChatCompletionChunk.model_validate_json(chunk) for chunk in chunks]
     content = "".join(chunk.choices[0].delta.content or "" for chunk in parsed)
     assert content == body["choices"][0]["message"]["content"]
-    assert "hello" in content.lower()
+    assert content.strip()
     # Rendered by the model's own template, whose turns are tokens of their own.
     assert body["usage"]["prompt_tokens"] > 10
 
@@ -180,7 +183,7 @@ async def test_reasoning_ends_at_its_budget(jobs: JobHandler, engine: Engine, st
     job_input = {"prompt": f"{QUESTION}\n<think>\n", "apply_chat_template": False}
     output = await run_input(jobs, job_input, stream=stream, reasoning_budget=6)
     [choice] = output["choices"]
-    thought = await engine.tokenize(choice["reasoning"].strip())
+    thought = await engine.tokenize(choice["reasoning"])
     assert 4 <= len(thought) <= 8
     # The small model may repeat the mark in its answer.
     assert choice["text"]
@@ -188,7 +191,8 @@ async def test_reasoning_ends_at_its_budget(jobs: JobHandler, engine: Engine, st
     usage = output["usage"]
     assert usage["input"] == prompt
     # The closing mark is among the tokens of the answer.
-    assert len(thought) + 4 < usage["output"] <= 24 + 8
+    mark = len(await engine.tokenize("</think>\n\n"))
+    assert len(thought) + 4 < usage["output"] <= 24 + mark
     if stream:
         raw = "".join(choice["deltas"])
         assert raw.lstrip("\n").startswith(choice["reasoning"])

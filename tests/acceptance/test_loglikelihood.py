@@ -17,9 +17,9 @@ ENDINGS = [" cold", " purple", " seventeen", " \N{SNOWFLAKE}"]
 
 
 @pytest.mark.timeout(120)
-async def test_loglikelihood_ranks_the_endings_of_a_sentence(model_path: Path) -> None:
+async def test_loglikelihood_ranks_the_endings_of_a_sentence(default_model_path: Path) -> None:
     # R65
-    environment = {"MODEL_PATH": str(model_path), "CONTEXT_LENGTH": "512"}
+    environment = {"MODEL_PATH": str(default_model_path), "CONTEXT_LENGTH": "512"}
     async with run_emulator(environment, "--port", "0") as server:
         await server.wait_until_listening()
         async with server.client() as client:

@@ -26,8 +26,8 @@ async def post(client: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> d
 
 
 @pytest.mark.timeout(180)
-async def test_closest_document_of_the_default_model_is_first(model_path: Path) -> None:
-    environment = {"MODEL_PATH": str(model_path), "THREADS": "1", "MODEL_NAME": "tiny"}
+async def test_closest_document_of_the_default_model_is_first(default_model_path: Path) -> None:
+    environment = {"MODEL_PATH": str(default_model_path), "THREADS": "1", "MODEL_NAME": "tiny"}
     async with run_emulator(environment, "--port", "0") as server:
         await server.wait_until_listening()
         async with server.client() as client:
