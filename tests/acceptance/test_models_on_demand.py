@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -16,14 +17,17 @@ from typing import Any
 
 import pytest
 
-from handler.models.default_model import DEFAULT_MODEL_PATH
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
+from tests.models.llama import write_llama_model
 from tests.waiting import wait_until
 
 NAMES = ("small", "medium", "large")
 CLIENTS = 8
-BUDGET_MB = 300
+# Room for one: the process of a model counts as 100 MB.
+BUDGET_MB = 150
 LOADED = "model loaded"
+# A text of some words in any of the APIs.
+ANSWER = re.compile(r'"(content|text)": ?" ?\w')
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmulatorProcess]:
     models = []
     for name in NAMES:
         path = tmp_path / f"{name}.gguf"
-        path.symlink_to(DEFAULT_MODEL_PATH)
+        write_llama_model(path, seed=len(models))
         models.append({"path": str(path)})
     settings = {
         "MODELS": json.dumps(models),
@@ -119,7 +123,7 @@ async def test_requests_for_models_that_do_not_fit_together_are_all_answered(
                 response = await client.post(route, json=body, timeout=300)
                 watch.durations_s.append(time.monotonic() - start)
                 assert response.status_code == 200, response.text
-                assert "Hello" in response.text
+                assert ANSWER.search(response.text)
 
         await asyncio.gather(*(ask() for _ in range(CLIENTS)))
         listed = (await client.get("/v1/models")).json()["data"]

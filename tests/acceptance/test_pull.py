@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from handler.models.default_model import DEFAULT_MODEL_PATH
 from tests.hub_server import hub_server
 from tests.integration.emulator.processes import run_emulator
 
 NAME = "hf.co/org/tiny-GGUF:Q4_1"
 
 
-async def test_pulled_model_answers(tmp_path: Path) -> None:
+async def test_pulled_model_answers(tmp_path: Path, model_path: Path) -> None:
     with hub_server() as hub:
-        hub.add("org/tiny-GGUF", {"tiny-Q4_1.gguf": DEFAULT_MODEL_PATH})
+        hub.add("org/tiny-GGUF", {"tiny-Q4_1.gguf": model_path})
         settings = {
-            "MODEL_PATH": str(DEFAULT_MODEL_PATH),
+            "MODEL_PATH": str(model_path),
             "MODEL_NAME": "first",
             "MODEL_PULL": "on",
             "CONTEXT_LENGTH": "256",

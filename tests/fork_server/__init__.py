@@ -33,7 +33,8 @@ from tests.leftovers import outlives_test
 
 ROOT = Path(__file__).resolve().parents[2]
 # For PYTHONPATH: our packages, and modules that start faster than those of the libraries.
-PYTHON_PATH = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "quick_modules")))
+_QUICK_MODULES = str(ROOT / "tests" / "quick_modules")
+PYTHON_PATH = os.pathsep.join((str(ROOT), _QUICK_MODULES))
 _PR_SET_CHILD_SUBREAPER = 36
 # Room for the command lines of programs.
 _LINE = "-" * 8192
@@ -182,6 +183,7 @@ def _find_script_library(arguments: list[str], folder: str | None) -> str | None
 
 def install(config: pytest.Config) -> None:
     """Let `subprocess.Popen`, and what uses it, fork our programs until the end of the session."""
+    sys.path.insert(0, _QUICK_MODULES)
     if any(name.startswith("COVERAGE_") for name in os.environ):
         return
     # A server for each kind of program, so that none finds the modules that another kind imports.
