@@ -33,7 +33,7 @@ PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm c
 SUITE := $(wildcard tests/unit tests/property tests/integration tests/security tests/acceptance)
 # The parts of the long suite: the files whose long forms each part runs (tests marked `long`, tests
 # with the fixture `scale`, properties with more examples, and tests/long), and what they cover.
-PARTS := security arm64 console crashes bare programs speed
+PARTS := security arm64 console crashes bare programs speed timing
 LONG_security := tests/security tests/long/security
 COVERS_security := floods, attacks by pages and files, kills of the engine under load
 LONG_arm64 := tests/long/test_arm64.py
@@ -52,6 +52,8 @@ LONG_programs := $(filter-out $(LONG_crashes),$(wildcard tests/acceptance/test_*
 COVERS_programs := real clients, real models, all pages of the documentation, the fuzzed API
 LONG_speed := tests/long/test_benchmarks.py tests/long/test_validation_time.py tests/unit tests/property
 COVERS_speed := short benchmarks, time limits of validation, properties with many examples
+LONG_timing := $(SUITE)
+COVERS_timing := tests that measure durations, one after the other, on an idle machine
 PART ?= $(PARTS)
 PYTEST_ARGS ?=
 JOBS ?= 100000
@@ -94,9 +96,10 @@ sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its P
 test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## the suite
 	@$(PYTEST) $(PARALLEL) $(SUITE) $(PYTEST_ARGS)
 
-test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed)
+test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed|timing)
 	@$(foreach part,$(PART),echo "$(part): $(or $(COVERS_$(part)),$(error PART must be some of $(PARTS), got $(PART)))" >&2;)
-	@$(PYTEST) --long $(PARALLEL) $(foreach part,$(PART),$(LONG_$(part))) $(PYTEST_ARGS)
+	@$(if $(filter-out timing,$(PART)),$(PYTEST) --long $(PARALLEL) $(foreach part,$(filter-out timing,$(PART)),$(LONG_$(part))) $(PYTEST_ARGS))
+	@$(if $(filter timing,$(PART)),$(PYTEST) --timing $(LONG_timing) $(PYTEST_ARGS))
 
 # In one process: for a few files, starting several takes longer than their tests.
 test-changed: BASE = HEAD
@@ -140,6 +143,7 @@ check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, wor
 	@$(BIN)/deptry .
 	@$(BIN)/codespell
 	@$(BIN)/python tools/plain_words.py $(PROSE)
+	@$(BIN)/python tools/wall_clock.py tests
 	@$(BIN)/hadolint Dockerfile
 	@$(SITE)
 

@@ -23,7 +23,7 @@ _CLOCKS = {"monotonic", "perf_counter", "monotonic_ns", "perf_counter_ns", "time
 _LIMITS = {"timeout": 0, "wait_for": 1, "timeout_at": 0}
 _LIMIT_KEYWORDS = {"timeout", "timeout_s", "within_s"}
 # With one of these as its manager, a `with` statement expects that the limit is reached.
-_EXPECTED = {"raises"}
+_EXPECTED = {"raises", "suppress"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -157,8 +157,7 @@ def _calls_that_must_succeed(function: Function) -> Iterator[ast.Call]:
     for node in ast.walk(function):
         if isinstance(node, (ast.With, ast.AsyncWith)) and any(
             isinstance(item.context_expr, ast.Call)
-            and isinstance(item.context_expr.func, ast.Attribute)
-            and item.context_expr.func.attr in _EXPECTED
+            and _last_name(item.context_expr.func) in _EXPECTED
             for item in node.items
         ):
             expected |= {id(each) for each in ast.walk(node)}
@@ -168,23 +167,28 @@ def _calls_that_must_succeed(function: Function) -> Iterator[ast.Call]:
 
 
 def _short_limit(call: ast.Call) -> float | None:
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else None
-    if isinstance(call.func, ast.Name):
-        name = call.func.id
+    name = _last_name(call.func)
     if name == "wait" and len(call.args) == 1:
         # `asyncio.wait` returns at its limit, and so shows that something has not happened.
         return None
     values = [
         each.value for each in call.keywords if each.arg in _LIMIT_KEYWORDS and name in _WAITS
     ]
-    position = _LIMITS.get(name or "")
-    if position is not None and len(call.args) > position:
+    position = _LIMITS.get(name)
+    is_asyncio = isinstance(call.func, ast.Attribute) and _last_name(call.func.value) == "asyncio"
+    if position is not None and is_asyncio and len(call.args) > position:
         values.append(call.args[position])
     for value in values:
         if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
             if 0 < value.value < MIN_TIMEOUT_S:
                 return float(value.value)
     return None
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 # Functions that wait, and take a keyword with a limit.
