@@ -62,8 +62,8 @@ _NEEDS_SERVER = (SERVE, "127.0.0.1:8000", "runpod.Endpoint")
 _NEEDS_CLOUD = ("amazonaws.com", "s3://")
 # A page may start its server with settings: `FAULTS_PER_REQUEST=on make serve`.
 _SERVE_COMMAND = re.compile(rf"((?:[A-Z_]+=\S+ )*){SERVE}")
-# One command without a pipe: quotes are around the JSON of a job.
-_RUN_MODULE = re.compile(r"\.venv/bin/python (-m handler [^|>\n]+)\n?")
+# A job that is answered at once, and a program that reads its output.
+_RUN_HANDLER = re.compile(r"\.venv/bin/python (-m handler .+?) \| (.+)\n")
 _FILE_NAME = re.compile(r"# ([\w-]+\.py)\n")
 _COMMANDS: Mapping[str, tuple[str, ...]] = {
     "sh": ("bash", "-euo", "pipefail", "-c"),
@@ -116,15 +116,18 @@ class PageRunner:
         if name := _FILE_NAME.match(text):
             (self.folder / name[1]).write_text(text, encoding="utf-8")
         command = [*_COMMANDS[block.language], text]
-        if not self._is_long and (module := _RUN_MODULE.fullmatch(text)):
-            # The tests fork a process for this command faster than a shell starts one.
-            command = [sys.executable, *shlex.split(module[1])]
+        handler_output = None
+        if not self._is_long and (pipe := _RUN_HANDLER.fullmatch(text)):
+            # The tests fork a process for the first command faster than a shell starts one.
+            handler_output = self._run_handler(shlex.split(pipe[1]))
+            command[-1] = pipe[2]
         with (
             (self.folder / "stderr.log").open("w") as log,
             subprocess.Popen(
                 command,
                 cwd=self.folder,
                 env=self._environment(),
+                stdin=None if handler_output is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -132,7 +135,7 @@ class PageRunner:
             ) as process,
         ):
             try:
-                output, _ = process.communicate(timeout=self._limit_s)
+                output, _ = process.communicate(handler_output, timeout=self._limit_s)
             finally:
                 # The block may have started background processes.
                 with suppress(ProcessLookupError):
@@ -140,6 +143,18 @@ class PageRunner:
         stderr = (self.folder / "stderr.log").read_text()[-2000:]
         assert process.returncode == 0, f"{block}\n{block.text}\n{output[-2000:]}\n{stderr}"
         return output
+
+    def _run_handler(self, arguments: Sequence[str]) -> str:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=self._limit_s,
+            check=True,
+        ).stdout
 
     def final_status(self, job: str) -> str:
         """Wait until a job of the page's server has ended; return its status."""
@@ -157,8 +172,11 @@ class PageRunner:
         if not self._is_serving:
             # The tests fork a process for this command faster than `make` starts one.
             command = SERVE.split() if self._is_long else [sys.executable, "-m", "emulator"]
+            environment = self._environment()
+            # A variable of RunPod's clients, which keeps a program from being forked.
+            del environment["RUNPOD_ENDPOINT_BASE_URL"]
             self._stack.enter_context(
-                _run_server(command, self.folder, self._environment(), self._values["port"])
+                _run_server(command, self.folder, environment, self._values["port"])
             )
             self._is_serving = True
 
