@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, settings
 from engine import BackendConfig, Engine, EngineConfig, Timeouts
 from engine.hooks import Hook
 from handler.models.default_model import DEFAULT_MODEL_PATH
-from tests import cpu_budget, fork_server, leftovers, session_guard, virtual_time
+from tests import cpu_budget, leftovers, session_guard, virtual_time
+from tests.fork_server import client as fork_client
 from tests.models.llama import write_llama_model
 from validation.rules import DEFAULT_RULES
 from validation.rules_validator import RulesValidator
@@ -70,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _cache_rules(config)
     config.pluginmanager.register(virtual_time, "virtual_time")
     session_guard.install(config)
-    fork_server.install(config)
+    fork_client.install(config)
     # A shell ignores SIGINT for its background jobs, and the event loop cannot restore that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

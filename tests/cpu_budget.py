@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests import fork_server
+from tests.fork_server.client import server_pids
 
 TEST_BUDGET_S, FILE_BUDGET_S, SUITE_BUDGET_S = 3.0, 15.0, 500.0
 # Files, or tests, that may cost more, with the reason; at most ten.
@@ -40,7 +40,7 @@ def cpu_time_s(*, with_fork_servers: bool = False) -> float:
     What a fork server imports is for all tests, and not for the one that needs it first.
     """
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    skipped = set() if with_fork_servers else fork_server.server_pids
+    skipped = set() if with_fork_servers else server_pids
     return sum(each.ru_utime + each.ru_stime for each in usages) + sum(
         map(_process_time_s, _running_descendants(skipped))
     )

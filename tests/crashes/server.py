@@ -15,7 +15,7 @@ import httpx2
 
 from tests.crashes.processes import ENGINE_HOST, STORE, alive, child
 from tests.crashes.template import Forked, Template
-from tests.fork_server import PYTHON_PATH
+from tests.fork_server.client import PYTHON_PATH
 from tests.integration.emulator.serving import http_client
 from tests.ports import free_port
 from tests.waiting import poll_until, wait_until

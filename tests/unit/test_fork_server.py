@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fork_server import ROOT, find_forkable_module
+from tests.fork_server.client import ROOT, find_forkable_module
 from tests.waiting import wait_until_blocking
 
 HELP = [sys.executable, "-m", "handler", "--help"]
@@ -62,9 +62,9 @@ def test_forked_program_is_a_child_with_its_own_command_line_and_folder(tmp_path
 
 def test_forked_program_ends_when_the_test_process_does(tmp_path: Path) -> None:
     code = (
-        "import os, subprocess, sys, pytest; from tests import fork_server\n"
+        "import os, subprocess, sys, pytest; from tests.fork_server import client\n"
         "class Config:\n    def add_cleanup(self, function): pass\n"
-        "fork_server.install(Config())\n"
+        "client.install(Config())\n"
         "command = [sys.executable, '-m', 'emulator', '--port', '0']\n"
         "print(subprocess.Popen(command).pid, flush=True)\n"
         "os.kill(os.getpid(), 9)"

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 
 from tests.conftest import SMALL_RULES
-from tests.fork_server import PYTHON_PATH
+from tests.fork_server.client import PYTHON_PATH
 from tests.integration.emulator.serving import http_client
 from tests.unit.emulator.events import DEADLINE_S
 

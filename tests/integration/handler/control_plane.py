@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from handler.settings.worker_settings import WorkerSettings
-from tests.fork_server import PYTHON_PATH
+from tests.fork_server.client import PYTHON_PATH
 
 ROOT = Path(__file__).parents[3]
 HOLD_S = 2.0
