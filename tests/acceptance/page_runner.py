@@ -18,7 +18,7 @@ import httpx2
 
 from handler.models.default_model import DEFAULT_MODEL_NAME
 from tests.acceptance.pages import ROOT, Block
-from tests.fork_server import PYTHON_PATH
+from tests.fork_server.client import PYTHON_PATH
 from tests.ministack import make_queue, ministack
 from tests.ports import free_port
 from tests.seaweed import KEY, SECRET, seaweed

@@ -186,6 +186,7 @@ def test_other_messages_are_answered_when_one_kills_the_engine(
     assert failed["custom_id"] == "a"
 
 
+@pytest.mark.long
 def test_message_that_killed_all_its_workers_gets_an_error(cloud: Cloud, tmp_path: Path) -> None:
     url, out = cloud.queue(max_receives=3), tmp_path / "out.jsonl"
     batch = cloud.submit(write(tmp_path / "in.jsonl", [call("a")]), url)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.acceptance.pages import blocks, pages
 from tests.acceptance.test_user_handler import ENDPOINT, HandlerServer
 from tests.integration.emulator.processes import build_environment
@@ -229,14 +231,6 @@ def test_job_of_a_server_is_replayed_saved_and_removed(tmp_path: Path) -> None:
         repeated = command(project, "test", "--job", kept["id"], *at_server, "--api-key", "the-key")
         assert repeated.returncode == 2
         assert f"there is no job {kept['id']}" in repeated.stderr
-        # The worker still runs the job that was removed: the SDK cannot stop a blocking handler.
-        server.edit(MOCK_WORKER + "\n")
-        failed = server.run(mock_error=True)
-        replayed = command(
-            project, "test", "--job", failed["id"], "--server", url, "--api-key", "the-key"
-        )
-        assert replayed.returncode == 1, replayed.stderr
-        assert "ValueError: Mock error" in replayed.stdout
     finally:
         server.close()
 
@@ -252,3 +246,21 @@ def test_job_of_a_server_is_replayed_saved_and_removed(tmp_path: Path) -> None:
         "first": ["PASS", "COMPLETED"],
         "kept": ["PASS", "COMPLETED"],
     }
+
+
+@pytest.mark.long
+def test_failed_job_of_a_server_is_replayed(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    server = HandlerServer(tmp_path / "server", MOCK_WORKER, API_KEYS="the-key")
+    try:
+        url = str(server.client.base_url)
+        server.client.headers["Authorization"] = "Bearer the-key"
+        project = write_project(tmp_path, {"tests": []})
+        failed = server.run(mock_error=True)
+        replayed = command(
+            project, "test", "--job", failed["id"], "--server", url, "--api-key", "the-key"
+        )
+        assert replayed.returncode == 1, replayed.stderr
+        assert "ValueError: Mock error" in replayed.stdout
+    finally:
+        server.close()

@@ -32,7 +32,7 @@ ANSWER = re.compile(r'"(content|text)": ?" ?\w')
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[EmulatorProcess]:
-    models = []
+    models: list[dict[str, str]] = []
     for name in NAMES:
         path = tmp_path / f"{name}.gguf"
         write_llama_model(path, seed=len(models))

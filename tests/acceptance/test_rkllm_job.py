@@ -246,7 +246,6 @@ def test_different_sampling_reloads_the_model(run: Runner) -> None:
 
 
 @pytest.mark.long_except(
-    "wrong-abi-too-RKLLM_ABI is 1.2, and the library is 1.3: -Set RKLLM_ABI=auto or",
     "no-library-RKLLM_LIB_PATH: there is no file -github.com/airockchip/rknn-llm",
 )
 @pytest.mark.parametrize(

@@ -98,11 +98,11 @@ async def with_endpoint(use: Callable[[Any], T], endpoint_id: str = "default") -
 async def test_python_run_and_status(base_url: str) -> None:
     def use(client: Any) -> None:
         job = client.run(prompt("hello"))
-        assert job.output(timeout=20) == job.output()
+        assert job.output(timeout=60) == job.output()
         assert job.status() == "COMPLETED"
         assert text_of(job.output()) == "it works"
         failed = client.run({"input": prompt("bad")})
-        assert failed.output(timeout=20) is None
+        assert failed.output(timeout=60) is None
         assert failed.status() == "FAILED"
 
     await with_endpoint(use)
@@ -165,10 +165,10 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 async def test_asyncio_run_and_status(base_url: str, session: aiohttp.ClientSession) -> None:
     client: Any = runpod.AsyncioEndpoint("default", session, api_key="any")
     job = await client.run(prompt("hello"))
-    assert text_of(await job.output(timeout=20)) == "it works"
+    assert text_of(await job.output(timeout=60)) == "it works"
     assert await job.status() == "COMPLETED"
     failed = await client.run(prompt("bad"))
-    assert await failed.output(timeout=20) is None
+    assert await failed.output(timeout=60) is None
     assert await failed.status() == "FAILED"
 
 
@@ -179,7 +179,7 @@ async def test_asyncio_stream_has_every_chunk(
     chunks = [chunk async for chunk in job.stream()]
     assert len(chunks) > 1
     assert text_of(chunks) == "one two three"
-    assert await job.output(timeout=20) == chunks
+    assert await job.output(timeout=60) == chunks
 
 
 async def test_asyncio_stream_while_the_job_runs_and_cancel(

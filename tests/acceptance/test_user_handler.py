@@ -416,7 +416,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandlerServer]
     server.close()
 
 
-@pytest.mark.long_except("segfault", "missing package")
+@pytest.mark.long_except("segfault")
 @pytest.mark.parametrize(
     ("handler", "error"),
     [

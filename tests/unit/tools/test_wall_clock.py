@@ -51,6 +51,7 @@ def test_judgement_of_the_clock_is_found(body: str, text: str, tmp_path: Path) -
         "await asyncio.wait({task}, timeout=0.2)\nassert not task.done()",
         "engine = build(stall_timeout_s=2)\nassert engine.timeout_s - offset < 3",
         "batch.wait_for(lines, 6)",
+        "assert not lock.acquire(timeout=0.1)",
     ],
 )
 def test_other_tests_are_left_alone(body: str, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_verdicts_of_two_threads_are_reported_one_at_a_time() -> None:
         thread.start()
     assert telling.acquire(timeout=WAIT_S)
     # The other one is not even begun with before this one is over.
-    assert not telling.acquire(timeout=30)
+    assert not telling.acquire(timeout=0.1)
     go_on.set()
     assert telling.acquire(timeout=WAIT_S)
     for thread in threads:
