@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 # Factor on all time limits; `make test-arm64` sets it, because qemu is slow.
 PATIENCE = float(os.environ.get("PATIENCE", "1"))
-WAIT_S = 20.0 * PATIENCE
+WAIT_S = 30.0 * PATIENCE
 _POLL_INTERVAL_S = 0.005
 # For conditions that cost the other side a request.
 _REQUEST_INTERVAL_S = 0.02

@@ -44,10 +44,11 @@ def find_wall_clock(path: Path) -> list[Finding]:
     if _has_marker(tree.body):
         return []
     findings: list[Finding] = []
+    constants = _read_constants(tree)
     for function in _functions(tree):
         is_virtual = any(each.arg == VIRTUAL_CLOCK for each in function.args.args)
         if not is_virtual and not any(map(_mentions_marker, function.decorator_list)):
-            findings += _check_function(path, function)
+            findings += _check_function(path, function, constants)
     return findings
 
 
@@ -75,14 +76,29 @@ def _mentions_marker(node: ast.AST) -> bool:
     return any(isinstance(each, ast.Attribute) and each.attr == MARKER for each in ast.walk(node))
 
 
-def _check_function(path: Path, function: Function) -> Iterator[Finding]:
+def _read_constants(tree: ast.Module) -> dict[str, float]:
+    """Return the numbers of the module by name."""
+    return {
+        target.id: float(node.value.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, int | float)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _check_function(
+    path: Path, function: Function, constants: dict[str, float]
+) -> Iterator[Finding]:
     durations = _names_of_durations(function)
     for node in ast.walk(function):
         if isinstance(node, ast.Assert) and _is_compared_duration(node.test, durations):
             text = "an assertion about a measured duration: use events, counts or virtual time"
             yield Finding(path, node.lineno, text)
     for call in _calls_that_must_succeed(function):
-        if (limit := _short_limit(call)) is not None:
+        if (limit := _short_limit(call, constants)) is not None:
             text = f"a limit of {limit:g} s: {MIN_TIMEOUT_S} s at least, for busy machines"
             yield Finding(path, call.lineno, text)
 
@@ -161,6 +177,12 @@ def _calls_that_must_succeed(function: Function) -> Iterator[ast.Call]:
             for item in node.items
         ):
             expected |= {id(each) for each in ast.walk(node)}
+        if isinstance(node, ast.Try) and any(
+            isinstance(each, ast.Name) and each.id == "TimeoutError"
+            for handler in node.handlers
+            for each in ast.walk(handler.type or handler)
+        ):
+            expected |= {id(each) for statement in node.body for each in ast.walk(statement)}
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             # `assert not lock.acquire(timeout=0.1)` shows that something has not happened.
             expected.add(id(node.operand))
@@ -169,7 +191,7 @@ def _calls_that_must_succeed(function: Function) -> Iterator[ast.Call]:
             yield node
 
 
-def _short_limit(call: ast.Call) -> float | None:
+def _short_limit(call: ast.Call, constants: dict[str, float]) -> float | None:
     name = _last_name(call.func)
     if name == "wait" and len(call.args) == 1:
         # `asyncio.wait` returns at its limit, and so shows that something has not happened.
@@ -182,9 +204,11 @@ def _short_limit(call: ast.Call) -> float | None:
     if position is not None and is_asyncio and len(call.args) > position:
         values.append(call.args[position])
     for value in values:
+        limit = constants.get(value.id) if isinstance(value, ast.Name) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
-            if 0 < value.value < MIN_TIMEOUT_S:
-                return float(value.value)
+            limit = float(value.value)
+        if limit is not None and 0 < limit < MIN_TIMEOUT_S:
+            return limit
     return None
 
 

@@ -16,7 +16,7 @@ from tests.waiting import poll_until
 
 # Endpoints without workers of their own; jobs from before the test wait on the first one.
 FAR, IDLE, LOST = "far", "idle", "lost"
-_JOB_TIMEOUT_S = 20.0
+_JOB_TIMEOUT_S = 30.0
 
 
 class ServerDisconnected(Exception):

@@ -153,7 +153,12 @@ def find_forkable_module(
     if position == 1 and Path(folder or os.getcwd()) == ROOT:
         paths.add(str(ROOT))
     has_usual_path = str(ROOT) in paths or (is_script and not paths)
-    return module if has_usual_path and paths <= set(PYTHON_PATH.split(os.pathsep)) else None
+    return module if has_usual_path and not any(map(_changes_the_start, paths)) else None
+
+
+def _changes_the_start(folder: str) -> bool:
+    """Return whether a folder on the path has a module that each interpreter imports first."""
+    return any((Path(folder) / f"{name}customize.py").exists() for name in ("site", "user"))
 
 
 def _find_script_library(arguments: list[str], folder: str | None) -> str | None:

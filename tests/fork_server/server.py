@@ -132,6 +132,9 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> list[str]:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    for path in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if path and path not in sys.path:
+            sys.path.insert(0, path)
     command: list[str] = request["command"]
     _show_command(command)
     _place_files(dict(zip(request["files"], files, strict=True)))

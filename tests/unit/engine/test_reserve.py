@@ -13,7 +13,7 @@ from engine.errors import EngineClosed, EngineDead, ModelLoadFailed
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.waiting import run_ready_tasks, wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 
 
 def scripted(script: Path) -> BackendConfig:

@@ -15,7 +15,7 @@ LIMIT = "a limit of "
 
 def findings(tmp_path: Path, body: str, head: str = "async def test_it():") -> list[str]:
     path = tmp_path / "test_it.py"
-    path.write_text(f"{head}\n{indent(body, '    ')}\n")
+    path.write_text(f"LIMIT_S = 5\n{head}\n{indent(body, '    ')}\n")
     return [finding.text for finding in find_wall_clock(path)]
 
 
@@ -32,6 +32,7 @@ def findings(tmp_path: Path, body: str, head: str = "async def test_it():") -> l
         ("await asyncio.wait_for(done.wait(), 2.5)", LIMIT),
         ("await wait_until(is_done, within_s=3)", LIMIT),
         ("process.communicate(timeout=10)", LIMIT),
+        ("await asyncio.wait_for(done.wait(), LIMIT_S)", LIMIT),
     ],
 )  # fmt: skip
 def test_judgement_of_the_clock_is_found(body: str, text: str, tmp_path: Path) -> None:
@@ -72,4 +73,4 @@ def test_main_names_the_place_and_fails(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([str(tmp_path)]) == 0
     findings(tmp_path, "await asyncio.wait_for(done.wait(), 2.5)")
     assert main([str(tmp_path)]) == 1
-    assert capsys.readouterr().out.startswith(f"{tmp_path}/test_it.py:2: a limit of 2.5 s")
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/test_it.py:3: a limit of 2.5 s")

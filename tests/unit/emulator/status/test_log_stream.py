@@ -12,7 +12,7 @@ from emulator.status.log_stream import LogQuery, WorkerLogStream, read_log_query
 from handler.errors import InvalidRequest
 from tests.waiting import run_ready_tasks
 
-DEADLINE_S = 10
+DEADLINE_S = 30
 
 
 def filled(count: int, *, max_lines: int = 5_000) -> WorkerLog:

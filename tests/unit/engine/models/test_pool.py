@@ -25,7 +25,7 @@ from tests.conftest import ScriptFactory
 from tests.unit.engine.test_reserve import generate_text
 from tests.waiting import wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 PoolMaker = Callable[..., EnginePool]
 FOREVER = {"when": "for ever", "pieces": ["on "], "repeat": -1, "delay_ms": 5}
 FOR_EVER = GenerationRequest(prompt="for ever", request_id="for ever")
