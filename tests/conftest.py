@@ -32,6 +32,7 @@ SHORT_EXAMPLES, LONG_EXAMPLES = 40, 500
 LONG_TIMEOUT_S = 900
 # Clients whose start takes seconds, and beside which others of their kind run in `make test`.
 _LONG_CLIENTS = ("litellm", "langchain", "openai-python-async", "llama-index", "instructor")
+UNFREEZE = gc.unfreeze
 _FOLDERS = ("long", "acceptance", "security", "integration", "property", "unit", "arm64")
 
 settings.register_profile(
@@ -110,6 +111,8 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        # A server that a test starts would let each later collection look at them again.
+        gc.unfreeze = lambda: None
         gc.enable()
 
 

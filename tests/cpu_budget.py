@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,7 +58,8 @@ def _read_children(pid: int) -> list[int]:
     children: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            children += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                children += map(int, file.read().split())
     except OSError:  # the process has ended
         pass
     return children
@@ -68,7 +68,8 @@ def _read_children(pid: int) -> list[int]:
 def _process_time_s(pid: int) -> float:
     """Return the CPU time of a process and of its ended children (proc(5), /proc/pid/stat)."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) / _TICKS_PER_S

@@ -45,6 +45,11 @@ PROCESS_WIDE_HELPERS = ("multiprocessing.resource_tracker",)
 # A process or thread that was told to end may need a moment.
 EXIT_GRACE_S = float(os.environ.get("LEFTOVERS_GRACE_S", "5"))
 _POLL_INTERVAL_S = 0.01
+# What a program in Python may handle. SIGALRM belongs to pytest-timeout.
+_HANDLED_SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGWINCH),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +138,16 @@ def _read_environment() -> dict[str, str]:
 
 
 def _read_signal_handlers() -> dict[signal.Signals, Any]:
-    # SIGALRM belongs to pytest-timeout.
-    numbers = set(signal.Signals) - {signal.SIGALRM}
-    return {number: signal.getsignal(number) for number in numbers}
+    return {number: signal.getsignal(number) for number in _HANDLED_SIGNALS}
 
 
 def _read_children() -> dict[int, str]:
     """Return the command lines of the running child processes by process id."""
     children = {}
-    for task in Path("/proc/self/task").iterdir():
+    for task in os.listdir("/proc/self/task"):
         try:
-            pids = (task / "children").read_text().split()
+            with open(f"/proc/self/task/{task}/children") as file:
+                pids = file.read().split()
         except OSError:  # the thread has ended
             continue
         for pid in map(int, pids):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from emulator.server import gc_tuning
 from emulator.server.gc_tuning import GarbageCollectorTuning
+from tests.conftest import UNFREEZE
 from tests.virtual_time import VirtualClock
 
 
@@ -17,6 +18,14 @@ class _Kept:
     """Something that can refer to itself."""
 
     other: _Kept
+
+
+@pytest.fixture(autouse=True)
+def frozen_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the collector be tuned as in a server, and freeze the objects of pytest again."""
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
+    yield
+    gc.freeze()
 
 
 @pytest.fixture
