@@ -11,8 +11,9 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -25,9 +26,10 @@ EXEMPT: dict[str, str] = {}
 MAX_EXEMPT = 10
 _LISTED = 15
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# The CPU time of the loop below on the machine that the budgets were set on. A slower machine gets
-# longer budgets, up to a factor.
-_REFERENCE_LOOP_S = 0.05
+# The CPU time of a loop on the machine that the budgets were set on, when it did nothing else. A
+# slower machine gets longer budgets, up to a factor, and so does one whose cores are shared: two
+# threads of one core each take more CPU time. The loop is run before each file.
+_LOOP_LENGTH, _REFERENCE_LOOP_S = 60_000, 0.0046
 _MAX_FACTOR = 2.5
 SHARED = "fixtures of the session"
 OVERHEAD = "collection, fork servers and pytest"
@@ -76,10 +78,15 @@ def _process_time_s(pid: int) -> float:
 
 
 def measure_slowness() -> float:
-    """Return by which factor this machine is slower than the one that the budgets were set on."""
-    started = time.process_time()
-    sum(number * number % 7 for number in range(600_000))
-    return min(max((time.process_time() - started) / _REFERENCE_LOOP_S, 1.0), _MAX_FACTOR)
+    """Return how many times as long as on the reference machine a short loop takes."""
+    started_s = time.thread_time()
+    sum(number * number % 7 for number in range(_LOOP_LENGTH))
+    return (time.thread_time() - started_s) / _REFERENCE_LOOP_S
+
+
+def mean_slowness(samples: Sequence[float]) -> float:
+    """Return the factor on all budgets: at least 1, and bounded."""
+    return min(max(fmean(samples or (1.0,)), 1.0), _MAX_FACTOR)
 
 
 @dataclass
@@ -141,10 +148,16 @@ class CpuBudget:
         self._fixtures_s = 0.0
         self._depth = 0
         self._overruns: list[str] = []
-        self._slowness = measure_slowness()
+        self._file = ""
+        self._samples: list[float] = []
+        self._slowness = 1.0
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+        file = item.nodeid.partition("::")[0]
+        if file != self._file:
+            self._file = file
+            self._samples.append(measure_slowness())
         started_s, self._fixtures_s = cpu_time_s(), 0.0
         try:
             return (yield)
@@ -177,7 +190,9 @@ class CpuBudget:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         counts = getattr(node, "workeroutput", {}).get("cpu_costs")
         if counts is not None:
-            self._costs.add(Costs(*map(Counter, counts)))
+            *costs, samples = counts
+            self._costs.add(Costs(*map(Counter, costs)))
+            self._samples += samples
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -191,11 +206,10 @@ class CpuBudget:
         self._costs.suite[OVERHEAD] += own_s  # type: ignore[assignment]
         if output is not None:
             costs = self._costs
-            output["cpu_costs"] = [
-                dict(each) for each in (costs.tests, costs.fixtures, costs.suite)
-            ]
+            counts = [dict(each) for each in (costs.tests, costs.fixtures, costs.suite)]
+            output["cpu_costs"] = [*counts, self._samples]
             return
-        self._slowness = max(self._slowness, measure_slowness())
+        self._slowness = mean_slowness(self._samples)
         self._overruns = self._costs.find_overruns(self._slowness)
         if self._enforced and self._overruns and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

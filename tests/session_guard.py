@@ -47,13 +47,13 @@ def find_marked(mark: str) -> list[int]:
     """Return the ids of the processes that were started in the session with this mark."""
     entry = f"{MARK}={mark}".encode()
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for name in os.listdir("/proc"):
         try:
-            variables = path.read_bytes().split(b"\0")
-        except OSError:  # it has ended, or is another user's
+            variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+        except OSError:  # it is no process, has ended, or is another user's
             continue
         if entry in variables:
-            found.append(int(path.parent.name))
+            found.append(int(name))
     return found
 
 

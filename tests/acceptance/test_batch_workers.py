@@ -201,6 +201,7 @@ def test_message_that_killed_all_its_workers_gets_an_error(cloud: Cloud, tmp_pat
     assert failed["error"] == {"code": "not_answered", "message": problem}
 
 
+@pytest.mark.long
 def test_lines_sent_in_two_runs_have_one_answer_each(cloud: Cloud, tmp_path: Path) -> None:
     input_file, out = write(tmp_path / "in.jsonl", lines(12)), tmp_path / "out.jsonl"
     url = cloud.queue()
@@ -225,6 +226,7 @@ def test_lines_sent_in_two_runs_have_one_answer_each(cloud: Cloud, tmp_path: Pat
     assert result.stderr.endswith("belongs to another input; choose another --batch\n")
 
 
+@pytest.mark.long
 def test_killed_submit_resumes(cloud: Cloud, tmp_path: Path) -> None:
     input_file, url = write(tmp_path / "in.jsonl", lines(600)), cloud.queue()
     words = ["--queue-url", url, "--results", cloud.results]

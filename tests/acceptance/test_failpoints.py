@@ -124,7 +124,7 @@ async def test_server_exits_with_a_message_when_each_store_process_dies_at_its_s
 
 
 # One of the server, and one of its store process.
-@pytest.mark.long_except("local-ran", "enqueue-durable")
+@pytest.mark.long_except("enqueue-durable")
 @pytest.mark.parametrize("name", sorted(PARTS))
 async def test_jobs_survive_a_kill_at(name: str, prepared: PreparedServer, tmp_path: Path) -> None:
     server, recorder = prepared.copy_to(tmp_path)

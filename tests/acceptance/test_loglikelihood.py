@@ -16,6 +16,7 @@ BEGINNING = "The opposite of hot is"
 ENDINGS = [" cold", " purple", " seventeen", " \N{SNOWFLAKE}"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_loglikelihood_ranks_the_endings_of_a_sentence(default_model_path: Path) -> None:
     # R65

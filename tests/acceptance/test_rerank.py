@@ -25,6 +25,7 @@ async def post(client: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> d
     return answer
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_closest_document_of_the_default_model_is_first(default_model_path: Path) -> None:
     environment = {"MODEL_PATH": str(default_model_path), "THREADS": "1", "MODEL_NAME": "tiny"}

@@ -172,6 +172,7 @@ async def test_asyncio_run_and_status(base_url: str, session: aiohttp.ClientSess
     assert await failed.status() == "FAILED"
 
 
+@pytest.mark.long
 async def test_asyncio_stream_has_every_chunk(
     base_url: str, session: aiohttp.ClientSession
 ) -> None:
@@ -195,6 +196,7 @@ async def test_asyncio_stream_while_the_job_runs_and_cancel(
     assert await job.status() == "CANCELLED"
 
 
+@pytest.mark.long
 async def test_asyncio_health_and_purge_queue(
     base_url: str, session: aiohttp.ClientSession
 ) -> None:
@@ -216,6 +218,7 @@ async def test_npm_run_and_status(base_url: str) -> None:
     assert text_of(status["status"]["output"]) == "it works"
 
 
+@pytest.mark.long
 async def test_npm_run_sync(base_url: str) -> None:
     ended, failed = await run_npm_client(base_url, "runSync")
     assert text_of(ended["ended"]["output"]) == "late"
@@ -241,6 +244,7 @@ async def test_npm_stream_while_the_job_runs_and_cancel(base_url: str) -> None:
     assert status["status"]["status"] == "CANCELLED"
 
 
+@pytest.mark.long
 async def test_npm_health_and_purge_queue(base_url: str) -> None:
     waiting, purged, served = await run_npm_client(base_url, "queue")
     assert waiting["health"]["jobs"]["inQueue"] == 2

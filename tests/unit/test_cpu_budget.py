@@ -68,3 +68,11 @@ def test_exempt_file_may_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_files_are_exempt_and_each_has_a_reason() -> None:
     assert len(cpu_budget.EXEMPT) <= cpu_budget.MAX_EXEMPT
     assert all(cpu_budget.EXEMPT.values())
+
+
+@pytest.mark.parametrize(
+    ("samples", "factor"), [([], 1), ([0.5, 0.7], 1), ([1, 2], 1.5), ([90.0], 2.5)]
+)
+def test_budgets_grow_with_the_slowness_of_the_machine(samples: list[float], factor: float) -> None:
+    assert cpu_budget.mean_slowness(samples) == factor
+    assert cpu_budget.measure_slowness() > 0

@@ -93,7 +93,7 @@ def test_forked_program_ends_when_the_test_process_does(tmp_path: Path) -> None:
         ([sys.executable, "handler.py"], {}, None),
         ([sys.executable, "-m"], {}, None),
         (["python3", "-m", "handler"], {}, None),
-        (HELP, {"PYTHONPATH": "elsewhere"}, None),
+        (DETECT, {"PYTHONPATH": "elsewhere"}, None),
         (HELP, {"PYTHONPATH": f"elsewhere:{ROOT}"}, "handler"),
         (HELP, {"PYTHONPATH": f"{ROOT}/tests/acceptance/peak:{ROOT}"}, None),
         (HELP, {"FAILPOINT": "x"}, None),

@@ -44,9 +44,12 @@ def test_processes_of_a_killed_session_end(number: signal.Signals, tmp_path: Pat
         text=True,
     ) as session:
         assert session.stdout is not None
-        line = next(line for line in session.stdout if "pid " in line)
-        child, mark = int(line.split()[-1]), str(session.pid)
-        assert child in session_guard.find_marked(mark)
-        session.send_signal(number)
-        session.wait()
+        try:
+            line = next(line for line in session.stdout if "pid " in line)
+            child, mark = int(line.split()[-1]), str(session.pid)
+            wait_until_blocking(lambda: child in session_guard.find_marked(mark))
+            session.send_signal(number)
+            session.wait()
+        finally:
+            session.kill()
     wait_until_blocking(lambda: not session_guard.find_marked(mark))

@@ -164,6 +164,7 @@ def test_segfault_ends_the_examination(rkllm_without_trials: DoctorRunner, abi: 
     assert "## Limit" not in report.page
 
 
+@pytest.mark.long
 def test_hang_is_ended_by_its_timeout(rkllm_without_trials: DoctorRunner) -> None:
     report = rkllm_without_trials(
         "1.3", "answer\n  hang\n", PREFILL_TIMEOUT_S="1.5", STALL_TIMEOUT_S="0.5"
@@ -287,7 +288,7 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.long_except("1.2-prefix_reuse on", "1.3.1-history_logits crash")
+@pytest.mark.long_except("1.3.1-history_logits crash")
 @pytest.mark.parametrize(("line", "outcome"), OUTCOMES.items(), ids=list(OUTCOMES))
 @pytest.mark.parametrize("abi", ["1.2", "1.3.1"])
 def test_outcome_of_a_trial_is_written(
@@ -338,6 +339,7 @@ def test_garbage_fails_the_doctor(rkllm_without_trials: DoctorRunner, text: str)
     assert "- first run: `BackendFailed: the " in report.section("What failed")
 
 
+@pytest.mark.long
 def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: DoctorRunner) -> None:
     words = "invalid rknn llm model magic, rknn_init fail! ret=-1"
     report = rkllm("1.3.1", f'init fails=0 "{words}"\nanswer\n  say "a"\n')
@@ -346,6 +348,7 @@ def test_load_that_failed_but_returned_0_fails_the_doctor(rkllm: DoctorRunner) -
     assert "Prompts with a common start" not in report.page
 
 
+@pytest.mark.long
 def test_comparison_names_the_faster_engine(
     rkllm_without_trials: DoctorRunner, default_model_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,8 +59,9 @@ _BACKEND_OPTIONS = {
 }
 
 
-# Of the six pairs of an ABI and an isolation, `make test` runs these; `make test-long` runs all.
-_SHORT_PAIRS = {("1.2", "thread"), ("1.3.1", "process")}
+# Of the six pairs of an ABI and an isolation, `make test` runs the first of these that a test has,
+# and `make test-long` runs all.
+_SHORT_PAIRS = (("1.3.1", "process"), ("1.2", "thread"))
 # The same for tests with one isolation: 1.3 differs from 1.3.1 in the input of a run alone.
 _SHORT_ABIS = {"1.2", "1.3.1"}
 
@@ -67,18 +69,31 @@ _SHORT_ABIS = {"1.2", "1.3.1"}
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the other pairs as long."""
+    pairs: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for item in items:
-        params = (
-            item.callspec.params
-            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
-            else {}
-        )
-        abi, isolation = params.get("abi"), params.get("isolation")
-        if not isinstance(abi, Abi):
+        if (pair := _pair_of(item)) is not None:
+            pairs[_function_of(item)].add(pair)
+    for item in items:
+        if (pair := _pair_of(item)) is None:
             continue
-        is_short = (abi.name, isolation) in _SHORT_PAIRS if isolation else abi.name in _SHORT_ABIS
+        if pair[1]:
+            found = [each for each in _SHORT_PAIRS if each in pairs[_function_of(item)]]
+            is_short = pair in found[:1]
+        else:
+            is_short = pair[0] in _SHORT_ABIS
         if not is_short:
             item.add_marker(pytest.mark.long)
+
+
+def _pair_of(item: pytest.Item) -> tuple[str, str] | None:
+    """Return the ABI and the isolation of a test, which is empty if the test has none."""
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    abi = params.get("abi")
+    return (abi.name, params.get("isolation", "")) if isinstance(abi, Abi) else None
+
+
+def _function_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 _examined = functools.cache(detect.inspect_library)

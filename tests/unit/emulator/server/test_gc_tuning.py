@@ -32,9 +32,6 @@ def frozen_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def gc_tuned(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GarbageCollectorTuning]:
     """Yield one for which a few objects are many. The tests call `check` before its task does."""
     monkeypatch.setattr(gc_tuning, "_MIN_GROWTH_OBJECTS", 1_000)
-    # Without the millions of objects that pytest has frozen.
-    frozen_before, count_frozen = gc.get_freeze_count(), gc.get_freeze_count
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: max(count_frozen() - frozen_before, 0))
     found = GarbageCollectorTuning()
     yield found
     found.close()
@@ -89,6 +86,7 @@ async def test_cycles_are_freed_when_the_frozen_objects_double(
     assert not _looked_at(more)
 
 
+@pytest.mark.long
 async def test_growth_counts_from_the_minimum(
     gc_tuned: GarbageCollectorTuning,
 ) -> None:
@@ -105,6 +103,7 @@ async def test_growth_counts_from_the_minimum(
     assert gc_tuned._min_frozen < most - 90_000
 
 
+@pytest.mark.long
 async def test_next_full_collection_is_not_delayed(
     gc_tuned: GarbageCollectorTuning,
 ) -> None:
@@ -113,6 +112,7 @@ async def test_next_full_collection_is_not_delayed(
     assert not _looked_at(kept[0])
 
 
+@pytest.mark.long
 async def test_next_server_frees_cycles_of_an_earlier_one() -> None:
     first = GarbageCollectorTuning()
     first.start()

@@ -655,7 +655,7 @@ def test_no_input_raises_or_costs_a_slot() -> None:
         async def both(given: Any) -> tuple[Any, list[Any]]:
             return await run(jobs, job(given)), await outputs(jobs, job(given))
 
-        @settings(max_examples=300)
+        @settings(max_examples=100)
         @given(INPUTS)
         def check(given: Any) -> None:
             output, yielded = runner.run(both(given))

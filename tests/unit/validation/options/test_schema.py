@@ -358,7 +358,7 @@ def test_costly_schemas_and_answers_are_fast(schema: dict[str, Any], text: str) 
         assert len(str(error)) < 500  # noqa: PT017
     else:
         assert len(issues) <= MAX_ISSUES
-    assert time.thread_time() - start < 2
+    assert time.thread_time() - start < 6
 
 
 def test_ordinary_answer_is_compared() -> None:
