@@ -69,12 +69,15 @@ def test_missing_properties_have_defaults(gguf: Path) -> None:
     assert read_header(gguf) == GgufHeader(4096)
 
 
-@pytest.mark.parametrize("cut", range(len(WHOLE)))
-def test_truncated_file_error_names_the_file_and_the_setting(gguf: Path, cut: int) -> None:
-    gguf.write_bytes(WHOLE[:cut])
-    reason = "is not a GGUF file" if cut < 4 else "is damaged or cut short"
-    with pytest.raises(ModelLoadFailed, match=rf"MODEL_PATH: .*tiny\.gguf {reason}"):
-        read_header(gguf)
+def test_truncated_file_error_names_the_file_and_the_setting(
+    gguf: Path, subtests: pytest.Subtests
+) -> None:
+    for cut in range(len(WHOLE)):
+        with subtests.test(cut=cut):
+            gguf.write_bytes(WHOLE[:cut])
+            reason = "is not a GGUF file" if cut < 4 else "is damaged or cut short"
+            with pytest.raises(ModelLoadFailed, match=rf"MODEL_PATH: .*tiny\.gguf {reason}"):
+                read_header(gguf)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

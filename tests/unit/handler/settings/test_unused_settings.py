@@ -41,9 +41,9 @@ REQUESTS_CA_BUNDLE INVOCATION_ID JOURNAL_STREAM SYSTEMD_EXEC_PID NOTIFY_SOCKET M
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ORDINARY)
-def test_ordinary_variables_are_never_named(command: type[Settings], name: str) -> None:
-    assert [*find_misspelled_settings(command.model_construct(), {name: "x"})] == []
+def test_ordinary_variables_are_never_named(command: type[Settings]) -> None:
+    settings = command.model_construct()
+    assert [name for name in ORDINARY if [*find_misspelled_settings(settings, {name: "x"})]] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)

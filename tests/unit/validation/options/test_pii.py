@@ -597,17 +597,18 @@ def test_every_kind_has_enough_examples() -> None:
     assert min(map(len, [*GOOD.values(), *BAD.values()])) >= 25
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"), [(kind, text) for kind, texts in GOOD.items() for text in texts]
-)
-def test_personal_data_is_redacted_in_any_context(kind: str, text: str) -> None:
-    for redactor in (PiiRedactor(), PiiRedactor([kind])):
-        for around in AROUND:
-            whole = around.format(text)
-            start = whole.index(text)
-            redacted, removals = redactor.redact(whole)
-            assert redacted == around.format(f"[{kind}]")
-            assert removals == (Removal(f"pii_{kind}", start, start + len(text), f"[{kind}]"),)
+@pytest.mark.parametrize("kind", GOOD)
+def test_personal_data_is_redacted_in_any_context(kind: str, subtests: pytest.Subtests) -> None:
+    for text in GOOD[kind]:
+        with subtests.test(text):
+            for redactor in (PiiRedactor(), PiiRedactor([kind])):
+                for around in AROUND:
+                    whole = around.format(text)
+                    start = whole.index(text)
+                    redacted, removals = redactor.redact(whole)
+                    assert redacted == around.format(f"[{kind}]")
+                    removal = Removal(f"pii_{kind}", start, start + len(text), f"[{kind}]")
+                    assert removals == (removal,)
 
 
 @pytest.mark.parametrize(("kind", "text"), FOLDED)
@@ -633,13 +634,13 @@ def test_texts_that_only_look_like_folded_data_are_kept(text: str) -> None:
     assert PiiRedactor().redact(text) == (text, ())
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"), [(kind, text) for kind, texts in BAD.items() for text in texts]
-)
-def test_lookalikes_are_not_redacted(kind: str, text: str) -> None:
-    for around in ("{}", "Here it is: {}.", "({})", "a\n{}\nb"):
-        whole = around.format(text)
-        assert PiiRedactor([kind]).redact(whole) == (whole, ())
+@pytest.mark.parametrize("kind", BAD)
+def test_lookalikes_are_not_redacted(kind: str, subtests: pytest.Subtests) -> None:
+    for text in BAD[kind]:
+        with subtests.test(text):
+            for around in ("{}", "Here it is: {}.", "({})", "a\n{}\nb"):
+                whole = around.format(text)
+                assert PiiRedactor([kind]).redact(whole) == (whole, ())
 
 
 @pytest.mark.parametrize("text", LABELLED_PHONES)
