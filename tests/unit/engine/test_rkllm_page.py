@@ -39,11 +39,12 @@ def read_messages() -> str:
     return "\n".join(texts())
 
 
-@pytest.mark.parametrize("message", MESSAGES)
-def test_documented_message_exists_in_the_code(message: str) -> None:
-    # The text after a colon, and the library's name, may be inserted by other code.
-    fragments = [each for each in re.split(" ?… ?|: |librkllmrt.so ", message) if each]
-    assert [each for each in fragments if each not in read_messages()] == []
+def test_documented_message_exists_in_the_code(subtests: pytest.Subtests) -> None:
+    for message in MESSAGES:
+        with subtests.test(message):
+            # The text after a colon, and the library's name, may be inserted by other code.
+            fragments = [each for each in re.split(" ?… ?|: |librkllmrt.so ", message) if each]
+            assert [each for each in fragments if each not in read_messages()] == []
 
 
 def test_page_documents_messages() -> None:

@@ -22,7 +22,6 @@ _NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 _QUOTED_NUMBER = re.compile(r"(?<![\w-])R(\d{1,2})\b")
 
 ROWS = [(int(number), description, test) for number, description, test in _ROW.findall(PAGE)]
-CELLS = [pytest.param(*cells, id=f"R{number}") for number, *cells in ROWS]
 NAMED_TESTS = sorted(set(_NAMED_TEST.findall(PAGE)))
 
 
@@ -45,21 +44,23 @@ def test_every_number_has_exactly_one_row_in_order() -> None:
     assert len(numbers) == len(re.findall(r"^\| R", PAGE, re.MULTILINE))
 
 
-@pytest.mark.parametrize(("description", "test"), CELLS)
 def test_every_row_has_a_description_and_a_test_or_the_words_not_tested(
-    description: str, test: str
+    subtests: pytest.Subtests,
 ) -> None:
-    assert description.endswith(".")
-    assert _NAMED_TEST.search(test) or test.startswith(NOT_TESTED)
+    for number, description, test in ROWS:
+        with subtests.test(f"R{number}"):
+            assert description.endswith(".")
+            assert _NAMED_TEST.search(test) or test.startswith(NOT_TESTED)
 
 
-@pytest.mark.parametrize(("path", "function"), NAMED_TESTS)
-def test_every_named_test_exists(path: str, function: str) -> None:
-    functions = functions_of(path)
-    if function:
-        assert function in functions
-    else:
-        assert any(name.startswith("test_") for name in functions)
+def test_every_named_test_exists(subtests: pytest.Subtests) -> None:
+    for path, function in NAMED_TESTS:
+        with subtests.test(f"{path}::{function}"):
+            functions = functions_of(path)
+            if function:
+                assert function in functions
+            else:
+                assert any(name.startswith("test_") for name in functions)
 
 
 def test_every_test_is_named_with_its_file() -> None:

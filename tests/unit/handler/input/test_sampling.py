@@ -128,14 +128,15 @@ REFUSED: list[tuple[str, Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "allowed", "got"), REFUSED)
 @pytest.mark.parametrize("path", ["", "input.sampling_params."])
-def test_refused_in_one_sentence(field: str, value: Any, allowed: str, got: str, path: str) -> None:
-    with pytest.raises(InvalidRequest) as raised:
-        read_sampling({"temperature": 0.5, field: value}, JOB_DEFAULTS, path)
-    assert raised.value.message == f"{path}{field} must be {allowed}, got {got}"
-    assert raised.value.param == f"{path}{field}"
-    raised.value.message.encode()
+def test_refused_in_one_sentence(path: str, subtests: pytest.Subtests) -> None:
+    for field, value, allowed, got in REFUSED:
+        with subtests.test(field=field, value=value):
+            with pytest.raises(InvalidRequest) as raised:
+                read_sampling({"temperature": 0.5, field: value}, JOB_DEFAULTS, path)
+            assert raised.value.message == f"{path}{field} must be {allowed}, got {got}"
+            assert raised.value.param == f"{path}{field}"
+            raised.value.message.encode()
 
 
 def test_every_field_describes_allowed_values() -> None:
