@@ -119,7 +119,7 @@ class Costs:
         """The costs of each folder that has files with tests."""
         folders: Counter[str] = Counter()
         for name, cost_s in self.files.items():
-            folders[name.rpartition("/")[0]] += cost_s  # type: ignore[assignment]
+            folders[name.rpartition("/")[0]] += cost_s
         return folders
 
     @property
