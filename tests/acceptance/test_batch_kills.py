@@ -211,6 +211,7 @@ async def test_batches_survive_a_kill_at(
     assert "Traceback" not in server.log_end(), server.log_end()
 
 
+@pytest.mark.long
 async def test_lines_have_one_answer_each_when_the_server_is_killed_at_random_times(
     template: Template, script: ScriptFactory, tmp_path: Path, scale: int
 ) -> None:

@@ -106,6 +106,7 @@ def request_for(model: str, number: int) -> tuple[str, dict[str, Any]]:
     return "/v1/messages", body
 
 
+@pytest.mark.long
 @pytest.mark.long_except("24")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [24, 200])

@@ -235,6 +235,7 @@ def test_chat_without_tokenizer_files_is_one_turn_with_a_warning(run: Runner) ->
     assert warning.startswith("messages were given to the rkllm engine as the text of one turn")
 
 
+@pytest.mark.long
 def test_different_sampling_reloads_the_model(run: Runner) -> None:
     # R9: and the timings say so.
     done = run("reload")

@@ -41,7 +41,7 @@ def test_waiting_costs_nothing() -> None:
         ({"a.py::test_1": 2.9, "a.py::test_2": 2.9}, {}, []),
         ({"a.py::test_1": 3.1}, {}, ["a.py::test_1 takes 3.1 s of CPU time, and a test may"]),
         ({f"a.py::test_{n}": 1.0 for n in range(14)}, {"a.py": 2.0}, ["a.py takes 16.0 s"]),
-        ({f"{n}.py::test": 2.5 for n in range(201)}, {}, ["the suite takes 502 s"]),
+        ({f"{n}.py::test": 2.5 for n in range(241)}, {}, ["the suite takes 602 s"]),
     ],
     ids=["within", "test", "file", "suite"],
 )

@@ -727,8 +727,8 @@ def _docstrings() -> list[str]:
 
 
 def test_standard_library_has_only_email_addresses() -> None:
-    texts = _docstrings()
-    assert sum(map(len, texts)) > 500_000
+    texts = _docstrings()[::3]
+    assert sum(map(len, texts)) > 150_000
     removals = [
         (removal.rule, text[removal.start : removal.end])
         for text in texts
