@@ -247,7 +247,7 @@ class CpuBudget:
                 for name, cost_s in listed.most_common(_LISTED):
                     write(f"{cost_s:7.2f} s  {name}")
         write(
-            f"CPU time: {self._costs.total_s:.0f} s of {SUITE_BUDGET_S * self._slowness:.0f} s, and "
-            f"{self._costs.overhead_s:.0f} s to collect and to start (this machine: "
+            f"CPU time: {self._costs.total_s:.0f} s of {SUITE_BUDGET_S * self._slowness:.0f} s, "
+            f"and {self._costs.overhead_s:.0f} s to collect and to start (this machine: "
             f"{self._slowness:.2f} times the time of the reference)"
         )
