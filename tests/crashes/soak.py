@@ -28,6 +28,7 @@ _CLIENTS = 8
 _PAUSE_S = 0.005
 _REPORT_INTERVAL_S = 30
 _QUIET_S = 60.0
+_MAX_EXTENSION = 5
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,14 @@ class Report:
         return "; ".join([summary, *self.grown])
 
 
-async def soak(folder: Path, out: Path, *, seconds: float, verbose: bool = False) -> Report:
-    """Run a soak test in an empty folder and write the measurements into `out`."""
+async def soak(
+    folder: Path, out: Path, *, seconds: float, min_jobs: int = 0, verbose: bool = False
+) -> Report:
+    """Run a soak test in an empty folder and write the measurements into `out`.
+
+    On a busy machine it goes on until there were `min_jobs`, at most five times as long: a server
+    warms up with the number of its jobs, and the memory that it takes meanwhile is no growth.
+    """
     # Short, so that long before the end as many results expire as are added; but longer than a
     # client takes to read its result on a machine that stalls for a moment.
     retention_s = min(8.0, seconds / 10)
@@ -68,8 +75,11 @@ async def soak(folder: Path, out: Path, *, seconds: float, verbose: bool = False
                 await _under_load(load, server, [], min(5.0, seconds / 3))
                 before = await _idle(server, load)
                 began = time.monotonic()
-                while (left := began + seconds - time.monotonic()) > 0:
-                    await _under_load(load, server, samples, min(left, _REPORT_INTERVAL_S), began)
+                while (ran_s := time.monotonic() - began) < seconds or (
+                    load.jobs < min_jobs and ran_s < _MAX_EXTENSION * seconds
+                ):
+                    interval_s = min(max(seconds - ran_s, 1.0), _REPORT_INTERVAL_S)
+                    await _under_load(load, server, samples, interval_s, began)
                     workers.kill_one(rng)
                     if verbose:
                         sys.stdout.write(f"{Report(samples, load.done, [])}\n")

@@ -163,7 +163,7 @@ def test_image_runs_without_root_and_has_only_needed_files(image: Image) -> None
     )
     assert access.split() == ["1000", "False", "True"]
     names = {path.name for path in (image.root / image.folder[1:]).iterdir()}
-    packages = {"engine", "handler", "validation", "emulator", "jobs", "batch"}
+    packages = {"common", "engine", "handler", "validation", "emulator", "jobs", "batch"}
     assert names == packages | {"models", "requirements", "test_input.json"}
 
 
