@@ -223,8 +223,8 @@ def test_perf_is_correct_unless_the_script_changes_it(driver: DriverFactory) -> 
     d.run("three words here")
     perf = d.results[-1].perf
     assert (perf.prefill_tokens, perf.generate_tokens) == (3, 3)
-    assert 20 <= perf.prefill_time_ms < 10_000
-    assert 10 <= perf.generate_time_ms < 10_000
+    assert perf.prefill_time_ms >= 20
+    assert perf.generate_time_ms >= 10
     assert perf.memory_usage_mb > 1
     # Before FINISH it contains garbage.
     assert d.results[0].perf.generate_tokens not in range(10)
