@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,9 @@ class MiniStack:
         self.url = url
         self.pid = pid
 
+    @cache  # noqa: B019 - a server is kept by its module, and a client takes long to create
     def client(self, key: str = KEY) -> Any:
-        """Return a client with this key."""
+        """Return the client with this key."""
         return sqs_client(
             f"{self.url}/queue",
             region_name="us-east-1",

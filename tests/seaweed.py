@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ class Seaweed:
     def __init__(self, url: str) -> None:
         self.url = url
 
+    @cache  # noqa: B019 - a server is kept by its module, and a client takes long to create
     def client(self, key: str = KEY, secret: str = SECRET) -> Any:
-        """Return a client with these credentials."""
+        """Return the client with these credentials."""
         return s3_client(
             self.url,
             region_name="us-east-1",

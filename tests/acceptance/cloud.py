@@ -27,6 +27,7 @@ from tests.waiting import wait_until_blocking
 BUCKET = "batches"
 LIMIT_S = 240
 LEASE_S = 3
+_POLL_S = 0.1
 # Each kill of a worker counts as a receive of its messages, which are not to blame.
 MAX_RECEIVES = 50
 
@@ -154,7 +155,7 @@ class Cloud:
 
     def wait_for(self, batch: str, answered: int) -> None:
         """Wait until this many lines have an answer."""
-        wait_until_blocking(lambda: self.count_answered(batch) >= answered, LIMIT_S)
+        wait_until_blocking(lambda: self.count_answered(batch) >= answered, LIMIT_S, _POLL_S)
 
     def get(self, key: str) -> bytes:
         response = self.buckets.client().get_object(Bucket=BUCKET, Key=f"{self.name}/{key}")
@@ -170,11 +171,11 @@ class Cloud:
             client.receive_message(QueueUrl=url, VisibilityTimeout=0)
             return sum(self.count_messages(f"{url}-dead")) >= messages
 
-        wait_until_blocking(dead, LIMIT_S)
+        wait_until_blocking(dead, LIMIT_S, _POLL_S)
 
     def wait_until_empty(self, url: str) -> None:
         """Wait until a queue has no messages, including leased ones."""
-        wait_until_blocking(lambda: self.count_messages(url) == (0, 0), LIMIT_S)
+        wait_until_blocking(lambda: self.count_messages(url) == (0, 0), LIMIT_S, _POLL_S)
 
     def count_messages(self, url: str) -> tuple[int, int]:
         """Return the numbers of waiting and of leased messages."""

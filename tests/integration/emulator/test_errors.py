@@ -336,7 +336,7 @@ async def test_arbitrary_bodies_cause_no_server_error(serve: Serve, path: str, s
     server = await serve()
     loop = asyncio.get_running_loop()
 
-    @settings(max_examples=25 * scale, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12 * scale, suppress_health_check=list(HealthCheck))
     @given(body=BODIES, valid=st.booleans())
     def fuzz(body: Any, valid: bool) -> None:
         request = post_arbitrary_body(server, body, path, valid)
