@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from engine.admission import Admission, Slot
@@ -25,6 +26,7 @@ from engine.errors import (
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
 from engine.hosts.base import Host
 from engine.hosts.copies import CopiesHost
+from engine.hosts.crash_causes import CrashCauses
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
@@ -57,7 +59,9 @@ class Engine:
     def __init__(self, config: EngineConfig, hooks: Sequence[Hook] = ()) -> None:
         self._timeouts = config.timeouts
         self._hooks = Hooks(hooks)
-        host = ProcessHost if config.isolation == "process" else ThreadHost
+        host: type[ThreadHost] | partial[ProcessHost] = ThreadHost
+        if config.isolation == "process":
+            host = partial(ProcessHost, crash_causes=CrashCauses())
         self._hosts: tuple[Host, ...] = tuple(
             host(each, config.timeouts, self._hooks) for each in (config.backend, *config.copies)
         )

@@ -58,6 +58,13 @@ class Runner:
         self._prefill_calls = WorkerThreads(1, "prefill-call")
         return capabilities
 
+    def try_run(self) -> None:
+        """Run one short generation on the calling thread; only that it returns matters."""
+        try:
+            self._backend.run(0, "Hi", SamplingParams(max_tokens=1), lambda *_: True)
+        except EngineError as error:
+            logger.warning("a first run failed: %s", error)
+
     def start(self, run_id: int, prompt: Prompt, sampling: SamplingParams) -> None:
         """Start a run; its results go to the sink."""
         sink = self._sink

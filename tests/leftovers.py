@@ -40,8 +40,8 @@ IMPORT_TIME_VARIABLES = frozenset(
 # Pools of threads that the process creates at their first use and keeps until it ends, and those of
 # event loops that several tests share.
 PROCESS_WIDE_THREADS = ("validate", "result", "sqs", "asyncio")
-# Helpers of the standard library that run until their parent ends.
-PROCESS_WIDE_HELPERS = ("multiprocessing.resource_tracker",)
+# Helpers that run until their parent ends.
+PROCESS_WIDE_HELPERS = ("multiprocessing.resource_tracker", "engine.schema.trial_process")
 # A process or thread that was told to end may need a moment.
 EXIT_GRACE_S = float(os.environ.get("LEFTOVERS_GRACE_S", "5"))
 _POLL_INTERVAL_S = 0.01

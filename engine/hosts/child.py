@@ -62,7 +62,9 @@ def serve(sock: socket.socket) -> None:
         # Keep the socket open until the parent has read the message and closes the connection.
         next(commands, None)
         return
-    frame_sender.send_message({"loaded": capabilities.to_wire()})
+    if config["try_run"]:
+        runner.try_run()
+    frame_sender.send_message({"loaded": capabilities.to_wire(), "has_run": config["try_run"]})
     ignore_signals()
     for command in commands:
         match command:

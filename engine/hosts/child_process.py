@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -20,6 +21,7 @@ _DEFAULT_WAIT_ENV = {_POLICY: "PASSIVE", "GOMP_SPINCOUNT": "300"}
 # A child that has closed its socket gets this long to exit before it is killed.
 _EXIT_GRACE_S = 1.0
 _EXIT_POLL_S = 0.01
+_FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # How long to wait for the last lines of a process that has ended. They are in the pipe already, but
 # a process that it started may keep the pipe open.
 _LAST_LINES_TIMEOUT_S = 0.5
@@ -85,6 +87,12 @@ class EngineProcess:
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; None while the process runs."""
         return self._popen.poll()
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether a fault of the library or model ended the process, and nobody's signal."""
+        code = self._popen.poll()
+        return code is not None and -code in _FAULTS
 
     def kill(self) -> None:
         """Send SIGKILL if the process is still running."""

@@ -10,6 +10,7 @@ from typing import Any
 from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.errors import EngineError, EngineStalled, RequestRejected, from_wire
 from engine.output import Delta, Finish, TokenLogprob, new_delta
+from engine.request import GenerationRequest
 from engine.stream import TokenStream
 
 
@@ -38,6 +39,11 @@ class InflightRequests:
     def __len__(self) -> int:
         """Return how many runs have not ended."""
         return len(self._streams)
+
+    @property
+    def requests(self) -> list[GenerationRequest]:
+        """The requests of the runs that have not ended."""
+        return [stream.request for stream in self._streams.values()]
 
     @property
     def aborted_runs(self) -> list[TokenStream]:

@@ -27,12 +27,14 @@ from engine.errors import (
     EngineReplaced,
     EngineStalled,
     ModelLoadFailed,
+    RequestRejected,
     from_wire,
 )
 from engine.hooks import Hooks, HostLoaded, HostLost
 from engine.hosts import child_process, restart_policy
 from engine.hosts.child_process import EngineProcess
 from engine.hosts.crash_advice import crash_note
+from engine.hosts.crash_causes import CrashCauses
 from engine.hosts.downtime import Downtime
 from engine.hosts.frame_socket import FrameSocket
 from engine.hosts.frames import encode
@@ -65,8 +67,15 @@ class ProcessHost:
 
     threaded = False
 
-    def __init__(self, config: BackendConfig, timeouts: Timeouts, hooks: Hooks) -> None:
+    def __init__(
+        self,
+        config: BackendConfig,
+        timeouts: Timeouts,
+        hooks: Hooks,
+        crash_causes: CrashCauses | None = None,
+    ) -> None:
         self._config = config
+        self._crash_causes = CrashCauses() if crash_causes is None else crash_causes
         self._timeouts = timeouts
         self._hooks = hooks
         self.failure: EngineError | None = None
@@ -151,8 +160,11 @@ class ProcessHost:
             return
         shared_files = open_shared_files(self._config.backend, self._config.options)
         options = {**self._config.options, **shared_files}
+        config = replace(self._config, options=options)
+        # After a crash, a run of the host itself tells whether the engine is to blame.
+        tries_run = self._restart_policy.crashes_in_a_row > 0 and not self._has_finished_run
         try:
-            config = encode(asdict(replace(self._config, options=options)))
+            config_frame = encode(asdict(config) | {"try_run": tries_run})
         except TypeError as error:
             self._fail_permanently(
                 ModelLoadFailed(
@@ -164,7 +176,7 @@ class ProcessHost:
         self._start_error = None
         try:
             process = EngineProcess(
-                config,
+                config_frame,
                 self._folder.name,
                 self._output_tail,
                 [each for files in shared_files.values() for each in files],
@@ -203,7 +215,12 @@ class ProcessHost:
             await self._changed.wait()
 
     def start_run(self, stream: TokenStream) -> None:
-        """Start the stream's run."""
+        """Start the stream's run, unless its request has crashed the process before."""
+        try:
+            self._crash_causes.check(stream.request)
+        except RequestRejected as error:
+            stream.end(None, error)
+            return
         self._inflight.start_run(stream)
 
     def abort(self, run_id: int) -> None:
@@ -355,6 +372,7 @@ class ProcessHost:
                 self._stop_load_timer()
                 self.capabilities = Capabilities(**wire)
                 self.loaded = True
+                self._has_finished_run |= message.get("has_run", False)
                 self._downtime = None
                 self._load_s = time.monotonic() - self._spawned_at
                 self._hooks(HostLoaded(self._load_s, self.restarts))
@@ -431,6 +449,8 @@ class ProcessHost:
         if counts:
             self._restart_policy.record_crash(lived_s)
         ended_by_other = bool(aborted) or self._kill_reason is not None
+        if not ended_by_other and self._process is not None and self._process.has_crashed:
+            self._crash_causes.record(self._inflight.requests, reason)
         self._kill_reason = self._process = None
         self._retirement.stop()
         since = self._downtime.since if self._downtime else time.monotonic()

@@ -9,22 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from textwrap import shorten
 
 from engine.errors import RequestRejected
 from engine.prompts.reasoning import THINK_CLOSE
 from engine.schema.grammar_cost import MAX_REPETITIONS, count_repetitions
+from engine.schema.schema_limits import MAX_LEVELS
+from engine.schema.trial import try_grammar
 
 MAX_GRAMMAR_CHARS = 100_000
-# Levels of groups, or of a schema and of references that follow each other. llguidance recurses,
-# and some 1,600 levels overflow a stack of 8 MB, which ends the process.
-MAX_LEVELS = 400
-# Some 3,000 fields of a schema. A larger grammar takes seconds to compile, during which no abort is
-# possible.
-MAX_GRAMMAR_SYMBOLS = 20_000
 LARK_HEADER = "%llguidance {}\n"
 _LARK_START = re.compile(r"^start\s*:", re.MULTILINE)
-_MAX_REASON_CHARS = 300
 # Rules of clients' own grammars hardly have these names.
 _ANSWER_ONLY = "start: model_answer"
 # Any text up to the first closing mark, and then the answer.
@@ -75,28 +69,25 @@ def is_lark(grammar: str) -> bool:
     )
 
 
-def prepare_grammar(grammar: str, *, thinking: bool, as_lark: bool) -> str:
-    """Return a grammar as the engine needs it, with the header of Lark if it is that.
+def prepare_grammar(grammar: str, *, thinking: bool) -> str:
+    """Return a grammar as the engines need it: in Lark, with its header.
 
-    `as_lark` translates GBNF too. So does `thinking`, with which the answer begins after the
-    model's reasoning.
+    llama.cpp reads GBNF too, but a chain of 4,000 rules ends its process, and some of 100 bytes
+    keep it busy for a minute. So both notations take the one way whose cost is bounded. With
+    `thinking` the answer begins after the model's reasoning.
 
     Raises:
         RequestRejected: it is too large or no grammar; the message has the reason.
+        BackendFailed: it could not be tried.
     """
     check_grammar(grammar)
-    if not is_lark(grammar):
-        if not (as_lark or thinking):
-            return grammar
-        grammar = _convert_gbnf(grammar)
-    elif not grammar.startswith("%llguidance"):
-        grammar = LARK_HEADER + grammar
-    if (violation := _find_violation(grammar)) is not None:
-        raise RequestRejected(f"grammar: it cannot be followed: {violation}", param="grammar")
-    if not thinking:
-        return grammar
-    rules = _LARK_START.sub("model_answer:", grammar.removeprefix(LARK_HEADER), count=1)
-    return format_start(thinking=True) + rules
+    trial = try_grammar("lark" if is_lark(grammar) else "gbnf", grammar.removeprefix(LARK_HEADER))
+    if trial.violation is not None:
+        raise RequestRejected(f"grammar: it cannot be followed: {trial.violation}", param="grammar")
+    rules = trial.grammar.removeprefix(LARK_HEADER).lstrip()
+    if thinking:
+        return format_start(thinking=True) + _LARK_START.sub("model_answer:", rules, count=1)
+    return rules if rules.startswith("%llguidance") else LARK_HEADER + rules
 
 
 def check_grammar(grammar: str) -> None:
@@ -125,27 +116,3 @@ def check_grammar(grammar: str) -> None:
             f"grammar: its groups must be nested at most {MAX_LEVELS} deep, got {deepest}",
             param="grammar",
         )
-
-
-def _convert_gbnf(grammar: str) -> str:
-    from llguidance.gbnf_to_lark import gbnf_to_lark
-
-    try:
-        return str(gbnf_to_lark(grammar))
-    except Exception as error:
-        # The converter raises a plain `Exception` for a missing rule.
-        reason = shorten(str(error), _MAX_REASON_CHARS)
-        raise RequestRejected(f"grammar: it is no GBNF: {reason}", param="grammar") from error
-
-
-def _find_violation(grammar: str) -> str | None:
-    """Return why llguidance cannot follow a Lark grammar; None if it can."""
-    # Imported here, because it is large and few requests need it.
-    from llguidance import LLMatcher, LLParserLimits
-
-    rules = grammar.removeprefix(LARK_HEADER)
-    limits = LLParserLimits(verbose_errors=False, max_grammar_size=MAX_GRAMMAR_SYMBOLS)
-    has_failed, messages = LLMatcher.validate_grammar_with_warnings(
-        LLMatcher.grammar_from_lark(rules), limits=limits
-    )
-    return shorten(messages[0], _MAX_REASON_CHARS) if has_failed else None

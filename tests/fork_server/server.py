@@ -47,6 +47,7 @@ PRELOADED = {
         *("engine.backends.rkllm.logits.token_loop", "engine.backends.llamacpp"),
         *("jinja2", "tokenizers"),
     ),
+    "engine.schema.trial_process": ("engine.schema.trial_process",),
     "engine.doctor.examiner": ("engine.doctor.examiner", "engine.backends.scripted"),
     "jobs.sqlite.server": ("jobs.sqlite.server",),
     "engine.backends.rkllm.abi.detect": ("engine.backends.rkllm.abi.detect",),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from engine.schema.grammar import find_number_violation
-from engine.schema.grammar_cost import MAX_SCHEMA_SYMBOLS, estimate_symbols, find_cost_violation
+from engine.schema.grammar_cost import MAX_SCHEMA_SYMBOLS, estimate_symbols
+from engine.schema.schema_limits import find_schema_excess
 from tests.llama_grammar import MIN_SYMBOLS, GrammarProcess
 
 _NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -112,7 +112,7 @@ def test_estimate_is_at_least_the_size_of_the_real_grammar(
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": two}}
     # What is refused never reaches the library.
-    assume(find_cost_violation(schema) is None and find_number_violation(schema) is None)
+    assume(find_schema_excess(schema) is None)
     # Schemas that the library cannot hold to, or that allow nothing, have no size.
     assume(not grammar_process.why_not_made(schema))
     estimate = estimate_symbols(schema)
@@ -136,5 +136,5 @@ def test_accepted_schema_is_never_too_large_for_the_library(
     grammar_process: GrammarProcess, root: dict[str, Any], one: dict[str, Any]
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": {"type": "null"}}}
-    assume(find_cost_violation(schema) is None and find_number_violation(schema) is None)
+    assume(find_schema_excess(schema) is None)
     assert "too big" not in grammar_process.why_not_made(schema)

@@ -42,6 +42,42 @@ COSTLY_GRAMMARS = {
     "groups": "root ::= " + "(" * 5_000 + '"a"' + ")" * 5_000,
     "length": 'root ::= "' + "a" * 200_000 + '"',
 }
+
+
+def _chain(rule: str, last: str) -> str:
+    return "".join(rule.format(n, n + 1) for n in range(4_000)) + last
+
+
+def _double(rule: str, last: str) -> str:
+    return "".join(rule.format(n, n + 1) for n in range(18)) + last
+
+
+_OPTIONAL = {"type": "object", "properties": {"a": {"type": "array", "maxItems": 900}}}
+# Grammars that end llguidance or llama.cpp, or keep them busy: each with its notation.
+HOSTILE_GRAMMARS: dict[str, tuple[Any, str]] = {
+    "smallest integer": ("lark", 'start: %json {"const":-9223372036854775808}'),
+    "smallest integer in a rule": ("lark", 'start: a\na: %json{"enum": [1, -9223372036854775808]}'),
+    "remainders": ("lark", 'start: %json {"type":"integer","multipleOf":99999999}'),
+    "items": ("lark", 'start: %json {"type":"array","minItems":100000000}'),
+    "alternatives of a schema": (
+        "lark",
+        "start: %json "
+        + json.dumps({"anyOf": [{**_OPTIONAL, "title": str(n)} for n in range(300)]}),
+    ),
+    "chain of rules": ("lark", "start: r0\n" + _chain("r{}: r{}\n", 'r4000: "a"')),
+    "chain of terminals": ("lark", "start: R0\n" + _chain("R{}: R{}\n", 'R4000: "a"')),
+    "chain in GBNF": ("gbnf", "root ::= r0\n" + _chain("r{} ::= r{}\n", 'r4000 ::= "a"')),
+    "doubling rules": ("lark", "start: r0\n" + _double("r{0}: r{1} r{1}\n", 'r18: "a"')),
+    "doubling terminals": ("lark", "start: R0\n" + _double("R{0}: R{1} R{1}\n", 'R18: "a"')),
+    "doubling in GBNF": (
+        "gbnf",
+        "root ::= r0\n" + _double("r{0} ::= r{1} r{1}\n", 'r18 ::= "a"?'),
+    ),
+    "alternatives": ("gbnf", "root ::= " + "|".join(f'[a-z]* "{n}"' for n in range(3_000))),
+    "ambiguity": ("lark", 'start: s\ns: s s | s s s | "a" | /[a-z ]/ |'),
+    "groups": ("lark", "start: " + "(" * 399 + '"a"' + ")" * 399),
+    "endless recursion": ("gbnf", "root ::= root"),
+}
 # As large as is accepted, each in its own way.
 LARGEST_SCHEMAS: dict[str, dict[str, Any]] = {
     "minItems": {"type": "array", "items": {"const": 1}, "minItems": 5_000},

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from engine import BackendConfig, Engine
-from engine.errors import EngineCrashed, RequestRejected
+from engine.errors import EngineCrashed
 from engine.request import GenerationRequest, SamplingParams
 from engine.schema.grammar_cost import (
     MAX_ITEMS,
@@ -29,6 +29,7 @@ from tests.security.costly_requests import (
     CHAT,
     COSTLY_GRAMMARS,
     COSTLY_SCHEMAS,
+    HOSTILE_GRAMMARS,
     LARGEST_SCHEMAS,
     chat,
     with_schema,
@@ -144,20 +145,42 @@ async def test_schema_with_the_smallest_integer_leaves_the_server_alive(
     assert server.engine._host._process is process  # type: ignore[attr-defined]
 
 
-@pytest.mark.long_except("length")
-@pytest.mark.parametrize("name", COSTLY_GRAMMARS)
-async def test_costly_grammar_is_refused_by_a_real_engine(
-    engine_factory: EngineFactory, model_path: Path, name: str
+async def test_hostile_grammar_is_refused_by_every_name_and_the_engine_lives_on(
+    serve: Serve, model_path: Path, subtests: pytest.Subtests
 ) -> None:
-    # No HTTP parameter takes a grammar; programs that use the engine do.
-    engine = engine_factory(
-        BackendConfig(
-            "llamacpp", {"model_path": str(model_path), "model_name": "tiny", "context_length": 512}
-        )
+    server = await serve(
+        engine="llamacpp", engine_isolation="process", model_path=model_path, context_length=1024
     )
-    sampling = SamplingParams(max_tokens=2, grammar=COSTLY_GRAMMARS[name])
-    with pytest.raises(RequestRejected, match=r"^grammar: "):
-        await generated(engine, GenerationRequest(prompt="hi", sampling=sampling))
+    post = partial(exchange, server.port, "POST", deadline_s=60)
+    assert (await post(CHAT, body=chat())).status == 200
+    process = server.engine._host._process  # type: ignore[attr-defined]
+    _, smallest = HOSTILE_GRAMMARS["smallest integer"]
+    names = ("grammar", "guided_grammar", "ebnf", "structured_outputs")
+    calls = {name: (name, smallest) for name in names}
+    calls |= {name: ("grammar", text) for name, text in COSTLY_GRAMMARS.items()}
+    calls |= {"chain of rules": ("grammar", HOSTILE_GRAMMARS["chain of rules"][1])}
+    for name, (param, grammar) in calls.items():
+        value = {"grammar": grammar} if param == "structured_outputs" else grammar
+        completion = {"prompt": "hi", param: value}
+        job = {"input": {"openai_route": CHAT, "openai_input": json.loads(chat(**{param: value}))}}
+        plain = {"input": {"prompt": "hi", "sampling_params": {"max_tokens": 4, param: value}}}
+        with subtests.test(name):
+            message = message_of(await post(CHAT, body=chat(**{param: value})))
+            assert message.startswith(param)
+            streamed = chat(stream=True, **{param: value})
+            assert message_of(await post(CHAT, body=streamed)) == message
+            message_of(await post(COMPLETIONS, body=json.dumps(completion).encode()))
+            for body in (job, plain):
+                response = await post("/runsync", body=json.dumps(body).encode())
+                if response.status == 200:
+                    assert json.loads(response.body)["status"] == "FAILED"
+                    error = json.loads(response.body)["error"]
+                    # A plain job's error has the name of the engine's parameter.
+                    assert f"{param}: it" in error or "grammar: it" in error
+                else:
+                    message_of(response)
+    assert (await post(CHAT, body=chat(grammar="start: /[0-9]/"))).status == 200
+    assert server.engine._host._process is process  # type: ignore[attr-defined]
 
 
 @pytest.mark.long

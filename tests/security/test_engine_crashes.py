@@ -82,20 +82,35 @@ async def test_kills_of_the_engine_fail_no_waiting_job(serve: Serve, script: Scr
     assert outcome.statuses["COMPLETED"] == 20 - len(outcome.failed)
 
 
-async def test_repeated_crashing_request_fails_only_itself(
-    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+async def test_request_that_crashed_the_engine_is_refused_the_second_time(
+    serve: Serve, script: ScriptFactory, fast_restarts: None
 ) -> None:
-    monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.05)
     server = await serve(script(CRASH, {}, slots=1), engine_isolation="process")
     async with server.client() as client:
-        # An engine that has finished one request is known to work (R75).
-        answer = await client.post(COMPLETIONS, json={"prompt": "all is well"})
-        assert answer.status_code == 200
-        # More than the five crashes that end an engine which has finished no request.
+        answer = await client.post(COMPLETIONS, json={"prompt": "crash"})
+        assert answer.status_code == 500
         for _ in range(7):
             answer = await client.post(COMPLETIONS, json={"prompt": "crash"})
+            message = answer.json()["error"]["message"]
+            assert answer.status_code == 400
+            assert "the same request has ended the engine before" in message
+            assert "SIGSEGV" in message
+        answer = await client.post(COMPLETIONS, json={"prompt": "all is well"})
+        assert (answer.status_code, server.engine.state) == (200, EngineState.READY)
+    assert len(server.events.of(HostLost)) == 1
+
+
+async def test_requests_that_crash_the_engine_cannot_end_a_server_that_works(
+    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
+    ways = [CRASH | {"when": f"crash {number}"} for number in range(7)]
+    server = await serve(script(*ways, {}, slots=1), engine_isolation="process")
+    async with server.client() as client:
+        # No request has been answered before, and each of these crashes is another request's.
+        for number in range(7):
+            answer = await client.post(COMPLETIONS, json={"prompt": f"crash {number}"})
             assert answer.status_code == 500
-            assert "SIGSEGV" in answer.json()["error"]["message"]
         answer = await client.post(COMPLETIONS, json={"prompt": "all is well"})
         assert (answer.status_code, server.engine.state) == (200, EngineState.READY)
 

@@ -81,7 +81,7 @@ def build_completion_request(
     if sampling.min_tokens and not sampling.ignore_eos:
         body["grammar"] = _build_length_grammar(min(sampling.min_tokens, context_length))
     if sampling.grammar is not None:
-        body["grammar"] = prepare_grammar(sampling.grammar, thinking=thinking, as_lark=False)
+        body["grammar"] = prepare_grammar(sampling.grammar, thinking=thinking)
     if sampling.json_schema is not None:
         # Not sent as a schema: llama.cpp silently ignores a schema that it cannot enforce.
         body["grammar"] = build_grammar(sampling.json_schema, thinking=thinking)

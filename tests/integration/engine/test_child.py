@@ -36,7 +36,7 @@ class Child:
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env)
         theirs.close()
         options = {"model_path": str(model)}
-        self.send({"backend": "scripted", "options": options, "memory_mb": 0})
+        self.send({"backend": "scripted", "options": options, "memory_mb": 0, "try_run": False})
         self.frames = self._frames()
 
     def send(self, message: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ def child(script: ScriptFactory, tmp_path: Path) -> Iterator[Child]:
 
 def test_aborted_run_ends_while_the_parent_does_not_read(child: Child) -> None:
     """Both runs wait for room in the queue; the aborted one must be woken."""
-    assert next(child.frames)["messages"][0].keys() == {"loaded"}
+    assert next(child.frames)["messages"][0].keys() == {"loaded", "has_run"}
     for run_id in (1, 2):
         child.run(run_id)
         child.prompts.wait_for(1)

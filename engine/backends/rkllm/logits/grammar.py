@@ -14,8 +14,9 @@ from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
-from engine.schema.client_grammar import MAX_GRAMMAR_SYMBOLS, prepare_grammar
+from engine.schema.client_grammar import prepare_grammar
 from engine.schema.grammar import build_grammar
+from engine.schema.trial import MAX_GRAMMAR_SYMBOLS
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -51,7 +52,7 @@ class GrammarCompiler:
         """
         if sampling.grammar is not None:
             param = "grammar"
-            grammar = prepare_grammar(sampling.grammar, thinking=thinking, as_lark=True)
+            grammar = prepare_grammar(sampling.grammar, thinking=thinking)
         elif sampling.json_schema is not None:
             param = "json_schema"
             grammar = build_grammar(sampling.json_schema, thinking=thinking)

@@ -9,10 +9,10 @@ from llguidance import LLMatcher
 
 from engine.errors import RequestRejected
 from engine.schema.grammar import (
-    MIN_NUMBER,
     build_grammar,
     find_schema_violation,
 )
+from engine.schema.schema_limits import MIN_NUMBER
 
 
 def chain(length: int) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""Which requests have ended the engine's process, so that none of them ends it again and again."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import RequestRejected
+from engine.hosts.frames import encode
+from engine.request import GenerationRequest, Priority
+
+# How long a request is refused: the library or the model may be another one later.
+REFUSED_FOR_S = 600.0
+_MAX_CAUSES = 256
+
+
+@dataclass(slots=True)
+class _Cause:
+    reason: str
+    is_certain: bool
+    last_s: float
+
+
+class CrashCauses:
+    """Remembers the requests that ran when the engine's process crashed.
+
+    Clients repeat a request that failed, and each crash costs all others their answers. So a
+    request is refused after a crash in which it ran alone, or if no other one ran in two crashes.
+    Jobs are not: they have attempts of their own, the last of them alone. Owned by the event loop;
+    the copies of a model share one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._causes: OrderedDict[bytes, _Cause] = OrderedDict()
+
+    def record(self, requests: Sequence[GenerationRequest], reason: str) -> None:
+        """Count a crash against the requests that ran on the process."""
+        now_s = self._clock()
+        keys = {_digest(each) for each in requests if each.priority is Priority.INTERACTIVE}
+        repeated = {key for key in keys if self._was_running(key, now_s)}
+        for key in keys:
+            is_certain = len(requests) == 1 or repeated == {key}
+            self._causes.pop(key, None)
+            self._causes[key] = _Cause(reason, is_certain, now_s)
+        while len(self._causes) > _MAX_CAUSES:
+            self._causes.popitem(last=False)
+
+    def check(self, request: GenerationRequest) -> None:
+        """Refuse a request that has crashed the process. Raises RequestRejected."""
+        if not self._causes or request.priority is not Priority.INTERACTIVE:
+            return
+        cause = self._causes.get(_digest(request))
+        if cause is None or not cause.is_certain:
+            return
+        left_s = cause.last_s + REFUSED_FOR_S - self._clock()
+        if left_s > 0:
+            raise RequestRejected(
+                f"the same request has ended the engine before ({cause.reason}), and is not run "
+                f"again for {left_s:.0f} s"
+            )
+
+    def _was_running(self, key: bytes, now_s: float) -> bool:
+        cause = self._causes.get(key)
+        return cause is not None and now_s - cause.last_s < REFUSED_FOR_S
+
+
+def _digest(request: GenerationRequest) -> bytes:
+    return hashlib.sha256(encode([request.prompt, request.sampling.to_wire()])).digest()

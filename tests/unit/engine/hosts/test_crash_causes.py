@@ -1,0 +1,75 @@
+"""A request that ended the engine's process is refused the second time."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import RequestRejected
+from engine.hosts.crash_causes import REFUSED_FOR_S, CrashCauses
+from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
+
+REASON = "the engine process was killed by SIGSEGV"
+
+
+def request(
+    text: str, priority: Priority = Priority.INTERACTIVE, temperature: float = 1.0
+) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=Chat((Message("user", text),)),
+        sampling=SamplingParams(temperature=temperature),
+        priority=priority,
+    )
+
+
+def test_request_that_crashed_the_engine_alone_is_refused() -> None:
+    causes = CrashCauses()
+    causes.record([request("bad")], REASON)
+    with pytest.raises(RequestRejected, match=f"has ended the engine before .{REASON}., and is no"):
+        causes.check(request("bad"))
+    causes.check(request("good"))
+    causes.check(request("bad", temperature=0.5))
+
+
+def test_request_beside_others_is_refused_after_the_second_crash() -> None:
+    causes = CrashCauses()
+    causes.record([request("bad"), request("neighbour")], REASON)
+    for each in ("bad", "neighbour"):
+        causes.check(request(each))
+    causes.record([request("bad"), request("other neighbour")], REASON)
+    with pytest.raises(RequestRejected):
+        causes.check(request("bad"))
+    for each in ("neighbour", "other neighbour"):
+        causes.check(request(each))
+
+
+def test_no_request_is_refused_while_several_are_suspect() -> None:
+    causes = CrashCauses()
+    together = [request("bad"), request("neighbour")]
+    for _ in range(3):
+        causes.record(together, REASON)
+    for each in together:
+        causes.check(each)
+
+
+def test_jobs_have_attempts_of_their_own() -> None:
+    causes = CrashCauses()
+    causes.record([request("bad", Priority.JOB)], REASON)
+    causes.check(request("bad", Priority.JOB))
+    causes.check(request("bad"))
+
+
+def test_request_is_taken_again_after_some_time() -> None:
+    now = [100.0]
+    causes = CrashCauses(clock=lambda: now[0])
+    causes.record([request("bad")], REASON)
+    now[0] += REFUSED_FOR_S + 1
+    causes.check(request("bad"))
+
+
+def test_number_of_remembered_requests_is_bounded() -> None:
+    causes = CrashCauses()
+    for number in range(300):
+        causes.record([request(str(number))], REASON)
+    causes.check(request("0"))
+    with pytest.raises(RequestRejected):
+        causes.check(request("299"))

@@ -1,0 +1,75 @@
+"""Grammars are tried in another process, which they may end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from engine.errors import BackendFailed
+from engine.schema.trial import GrammarTrials, Notation
+from tests.security.costly_requests import HOSTILE_GRAMMARS
+
+
+@pytest.fixture(scope="module")
+def trials() -> Iterator[GrammarTrials]:
+    trials = GrammarTrials()
+    yield trials
+    trials.close()
+
+
+def test_grammar_that_is_harmless_can_be_followed(
+    trials: GrammarTrials, subtests: pytest.Subtests
+) -> None:
+    sql = 'root ::= "SELECT " name (", " name)* " FROM " name\nname ::= [a-z_]+'
+    person = '{"type": "object", "properties": {"name": {"type": "string"}}}'
+    harmless: list[tuple[Notation, str]] = [
+        ("gbnf", sql),
+        ("gbnf", 'root ::= item+\nitem ::= "- " [^\\n]+ "\\n"'),
+        ("lark", "start: /[a-z0-9._-]+@[a-z0-9-]+\\.[a-z]{2,4}/"),
+        ("lark", f"start: %json {person}"),
+        ("lark", 'start: expr\nexpr: term ("+" term)*\nterm: /[0-9]+/ | "(" expr ")"'),
+        ("lark", "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(300)) + '\nr300: "a"'),
+        ("schema", person),
+        ("schema", json.dumps({"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}})),
+    ]
+    for notation, text in harmless:
+        with subtests.test(text[:60]):
+            trial = trials.run(notation, text)
+            assert trial.violation is None
+            assert (trial.grammar == text) is (notation == "lark")
+
+
+def test_hostile_grammar_ends_nothing_but_its_trial(
+    trials: GrammarTrials, subtests: pytest.Subtests
+) -> None:
+    for name, (notation, text) in HOSTILE_GRAMMARS.items():
+        with subtests.test(name):
+            violation = trials.run(notation, text).violation
+            assert violation is not None
+            assert "\n" not in violation
+            assert len(violation) <= 300
+            assert trials.run("lark", "start: /[0-9]+/").violation is None
+
+
+def test_trial_that_is_killed_from_outside_blames_no_grammar(
+    trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = json.dumps
+
+    def kill_and_send(request: list[str]) -> str:
+        process = trials._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        return send(request)
+
+    assert trials.run("lark", "start: /a/").violation is None
+    monkeypatch.setattr("engine.schema.trial.json.dumps", kill_and_send)
+    with pytest.raises(BackendFailed, match="could not be tried: its process was killed by"):
+        trials.run("lark", "start: /b/")
+    monkeypatch.undo()
+    assert trials.run("lark", "start: /b/").violation is None
