@@ -90,7 +90,7 @@ class EngineProcess:
 
     @property
     def has_crashed(self) -> bool:
-        """Whether a fault of the library or model ended the process, and nobody's signal."""
+        """Whether a fault ended the process, and not a signal from outside."""
         code = self._popen.poll()
         return code is not None and -code in _FAULTS
 

@@ -161,10 +161,10 @@ class ProcessHost:
         shared_files = open_shared_files(self._config.backend, self._config.options)
         options = {**self._config.options, **shared_files}
         config = replace(self._config, options=options)
-        # After a crash, a run of the host itself tells whether the engine is to blame.
-        tries_run = self._restart_policy.crashes_in_a_row > 0 and not self._has_finished_run
+        # After a crash, a run of the host's own shows whether the engine is to blame.
+        try_run = self._restart_policy.crashes_in_a_row > 0 and not self._has_finished_run
         try:
-            config_frame = encode(asdict(config) | {"try_run": tries_run})
+            config_frame = encode(asdict(config) | {"try_run": try_run})
         except TypeError as error:
             self._fail_permanently(
                 ModelLoadFailed(

@@ -80,7 +80,7 @@ def try_schema(tokenizer: LLTokenizer, text: str) -> str | None:
 
 
 def _find_schemas(rules: str) -> Iterator[dict[str, Any]]:
-    """Yield the schemas in Lark's rules; the library refuses those that are no JSON."""
+    """Yield the schemas in Lark's rules; the library refuses what is no JSON."""
     decoder = json.JSONDecoder()
     for match in _JSON_RULE.finditer(rules):
         try:
