@@ -7,8 +7,9 @@ a message that has the remedy.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,6 +27,9 @@ STREAM_CHUNK_BYTES = 1_000_000
 # partial output contains its text twice, the second time possibly with quotes, comma and space
 # around every character: 16 bytes each, which together with the envelope still fits a chunk.
 PARTIAL_CHARS = 60_000
+
+# Maximum characters of a part that a parser reads at once.
+_PARSED_CHARS = 2_000
 
 # Maximum bytes of log-probabilities in one event of an OpenAI stream. An event is text inside JSON
 # and contains its text once, so at most seven bytes per character; log-probabilities may be larger.
@@ -109,6 +113,23 @@ def split_deltas(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterable
         if room_chars < 0 or logprob is not None:
             return _split_batch(batch, max_chars)
     return (batch,) if batch else ()
+
+
+async def split_into_steps(
+    batch: list[Delta], max_chars: int = PARTIAL_CHARS, *, is_parsed: bool = False
+) -> AsyncIterator[list[Delta]]:
+    """Split a batch as `split_deltas` does, and let the event loop run between the parts.
+
+    With `is_parsed` the parts are searched for tool calls, which takes up to 20 µs a character, so
+    they are short. A batch is long if the reader was slow.
+    """
+    max_chars = min(max_chars, _PARSED_CHARS) if is_parsed else max_chars
+    is_first = True
+    for part in split_deltas(batch, max_chars):
+        if not is_first:
+            await asyncio.sleep(0)
+        is_first = False
+        yield part
 
 
 def _split_batch(batch: list[Delta], max_chars: int) -> Iterator[list[Delta]]:

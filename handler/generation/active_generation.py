@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from engine import Delta, Finish, FinishReason, TokenLogprob, TokenStream, Usage
@@ -19,6 +20,7 @@ from handler.input.request import TextRequest
 from handler.logs.content_log import log_answer
 from handler.reply.parser import read_reply
 from handler.reply.reply import Reply
+from handler.reply.reply_format import REASONING_ONLY
 from validation import Removal, Subject, Validator, Verdict
 
 logger = logging.getLogger(__name__)
@@ -129,7 +131,10 @@ class ActiveGeneration(Abortable):
         if finish is None:
             raise RuntimeError("the answer is not finished")
         request = self.request
-        reply = self._read_reply("".join(self._texts))
+        output = "".join(self._texts)
+        reply = Reply(text=output)
+        if request.reply_format is not None:
+            reply = await run_in_thread(len(output), partial(self._read_reply, output))
         text = reply.text
         verdict = await self._validate(reply, finish) if request.validation else None
         if verdict is not None and verdict.text != text:
@@ -154,9 +159,7 @@ class ActiveGeneration(Abortable):
         return answer
 
     def _read_reply(self, output: str) -> Reply:
-        reply_format = self.request.reply_format
-        if reply_format is None:
-            return Reply(text=output)
+        reply_format = self.request.reply_format or REASONING_ONLY
         return read_reply(output, reply_format, starts_in_reasoning=self.starts_in_reasoning)
 
     async def _validate(self, reply: Reply, finish: Finish) -> Verdict | None:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from common.json_size import exceeds, has_more_members
+from handler.input.constraints import CONSTRAINT_KEYS
 
 T = TypeVar("T")
 
@@ -17,9 +18,14 @@ T = TypeVar("T")
 _MAX_INLINE_CHARS = 10_000
 # Values that are checked on the event loop, at about 3 µs each.
 _MAX_INLINE_MEMBERS = 2_000
+# Characters of a body that are. Images are decoded, and other texts searched.
+_MAX_INLINE_BODY_CHARS = 20_000
 # Schemas and lists of terms are compiled, which takes longer per character.
 _MAX_INLINE_COMPILED_CHARS = 200
-_COMPILED_FIELDS = ("validation", "response_format", "tools")
+_COMPILED_FIELDS = (
+    *("validation", "tools", "format", "text", "sampling_params", "openai_input"),
+    *sorted(CONSTRAINT_KEYS),
+)
 
 
 async def run_in_thread(chars: int | None, work: Callable[[], T]) -> T:
@@ -38,15 +44,18 @@ async def check_body(body: Any, check: Callable[[], T]) -> T:
     There is only one such thread: several would compete with the event loop for the interpreter's
     lock. Raises what `check` raises.
     """
-    if not is_expensive_to_check(body):
-        return check()
+    return await run_check(check) if is_expensive_to_check(body) else check()
+
+
+async def run_check(check: Callable[[], T]) -> T:
+    """Return the result of a check that may take long, from the thread for such checks."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_validation_thread(), copy_context().run, check)
 
 
 def is_expensive_to_check(body: Any) -> bool:
     """Return whether checking a body could block the event loop for more than about 5 ms."""
-    if has_more_members(body, _MAX_INLINE_MEMBERS):
+    if has_more_members(body, _MAX_INLINE_MEMBERS) or exceeds(body, _MAX_INLINE_BODY_CHARS):
         return True
     return isinstance(body, Mapping) and any(
         name in body and exceeds(body[name], _MAX_INLINE_COMPILED_CHARS)

@@ -10,6 +10,7 @@ from typing import Any
 from common.value_description import describe_value
 from engine import ChatImage, Message
 from handler.errors import InvalidRequest
+from handler.input.image_files import has_excess_data, read_image_size
 
 MAX_IMAGES = 16
 MAX_IMAGE_BYTES = 32 * 2**20
@@ -19,11 +20,12 @@ _MAX_IMAGE_SIDE = 16_384
 
 _DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,40};base64,", re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
-_PNG, _GIF, _JPEG = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a"), b"\xff\xd8\xff"
-# The segments of a JPEG that begin a frame: they have the size of the image.
-_FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-# Markers without a length: TEM, RST0 to RST7 and SOI.
-_LONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
+
+
+class CheckedImageUrl(str):
+    """The data URL of an image that was read once: to decode 30 MB again takes as long again."""
+
+    __slots__ = ()
 
 
 def read_image(url: Any, path: str, position: int) -> ChatImage:
@@ -45,6 +47,8 @@ def read_image(url: Any, path: str, position: int) -> ChatImage:
             path,
         )
     data = url[match.end() :]
+    if isinstance(url, CheckedImageUrl):
+        return ChatImage(data, position)
     try:
         content = binascii.a2b_base64(data, strict_mode=True)
     except ValueError:
@@ -60,7 +64,7 @@ def image_part(url: Any, path: str) -> dict[str, Any]:
         InvalidRequest: naming the field, which is not the one that the chat's reader would name.
     """
     read_image(url, path, 0)
-    return {"type": "image_url", "image_url": url}
+    return {"type": "image_url", "image_url": CheckedImageUrl(url)}
 
 
 def join_parts(parts: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
@@ -94,7 +98,7 @@ def check_images(messages: Sequence[Message], path: str) -> None:
 
 def _check_size(content: bytes, path: str) -> None:
     try:
-        size = _read_size(content)
+        size = read_image_size(content)
     except (IndexError, ValueError):
         size = None
     if size is None:
@@ -106,48 +110,11 @@ def _check_size(content: bytes, path: str) -> None:
             f"{_MAX_IMAGE_SIDE}, got {width} x {height}",
             path,
         )
-
-
-def _read_size(content: bytes) -> tuple[int, int] | None:
-    """Return the width and height in the header of a file; None for another format.
-
-    Raises IndexError or ValueError for a file that is cut short.
-    """
-    if content.startswith(_PNG) and content[12:16] == b"IHDR":
-        size = _read_integer(content, 16, 4), _read_integer(content, 20, 4)
-    elif content.startswith(_GIF):
-        size = (
-            int.from_bytes(_slice(content, 6, 2), "little"),
-            int.from_bytes(_slice(content, 8, 2), "little"),
+    try:
+        has_excess = has_excess_data(content, width, height)
+    except (IndexError, ValueError) as error:
+        raise InvalidRequest(f"{path} must be an image that can be read: {error}", path) from None
+    if has_excess:
+        raise InvalidRequest(
+            f"{path} must have no more data than its {width} x {height} pixels need", path
         )
-    elif content.startswith(_JPEG):
-        size = _read_jpeg_size(content)
-    else:
-        return None
-    return size if min(size) > 0 else None
-
-
-def _read_jpeg_size(content: bytes) -> tuple[int, int]:
-    index = 2
-    while True:
-        # Any bytes may stand between two segments; a decoder skips them.
-        index = content.index(b"\xff", index)
-        while content[index] == 0xFF:
-            index += 1
-        marker = content[index]
-        index += 1
-        if marker in _FRAME_MARKERS:
-            return _read_integer(content, index + 5, 2), _read_integer(content, index + 3, 2)
-        if marker not in _LONE_MARKERS and marker != 0:
-            index += max(_read_integer(content, index, 2), 2)
-
-
-def _read_integer(content: bytes, start: int, size: int) -> int:
-    return int.from_bytes(_slice(content, start, size), "big")
-
-
-def _slice(content: bytes, start: int, size: int) -> bytes:
-    part = content[start : start + size]
-    if len(part) < size:
-        raise ValueError("cut short")
-    return part

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 
 class Marks:
-    """Some marks, prepared for searching. Immutable."""
+    """Some marks, prepared for searching. Immutable.
 
-    def __init__(self, marks: tuple[str, ...]) -> None:
+    A mark in `followers` counts only before one of these characters, white space, or the end.
+    """
+
+    def __init__(
+        self, marks: tuple[str, ...], followers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         # The longest first, because one mark may begin with another.
         by_length = sorted(marks, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, by_length)))
+        patterns = [
+            re.escape(mark)
+            + (rf"(?=[\s{re.escape(followers[mark])}]|\Z)" if mark in followers else "")
+            for mark in by_length
+        ]
+        self._pattern = re.compile("|".join(patterns))
         self._longest = len(by_length[0])
         self._beginnings = frozenset(
             mark[:length] for mark in marks for length in range(1, len(mark))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from engine.prompts.reasoning import REASONING_MARKS
 from handler.reply.calls.formats import CallForms
-from handler.reply.marks import Marks, prepare
+from handler.reply.marks import Marks
 from handler.reply.parts import CallArguments, CallStart, Part, Reading, ReasoningPart, TextPart
 from handler.reply.reasoning import ANSWER_HEADERS, read_reasoning
 from handler.reply.reply import Reply, ToolCall
@@ -60,13 +61,18 @@ class ReplyParser:
         )
 
     def _collect(self) -> list[Part]:
-        parts: list[Part] = []
+        """Read on, and return the new parts, with neighbours of the same kind as one part."""
+        groups: list[list[Part]] = []
         for reading in self._reading:
             if reading is None:
                 break
-            if (part := self._record(reading)) is not None:
-                parts[-1:] = _join(parts[-1:], part)
-        return parts
+            if (part := self._record(reading)) is None:
+                continue
+            if groups and _is_continued(groups[-1][0], part):
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        return [_join(group) for group in groups]
 
     def _record(self, part: Part) -> Part | None:
         """Add a part to the reply; return it as clients get it, or None if it is dropped."""
@@ -118,7 +124,7 @@ class ReplyParser:
 
     def _read_text(self, forms: CallForms) -> Reading[None]:
         """Read text and tool calls up to the end of the output."""
-        source, marks = self._source, prepare(forms.marks)
+        source, marks = self._source, forms.openings
         # Before this position no call begins.
         searched = source.position
         while True:
@@ -165,16 +171,18 @@ class ReplyParser:
         return TextPart(self._source.text[start:end], self._source.output_position(start))
 
 
-def _join(last: list[Part], part: Part) -> list[Part]:
-    """Return the last part and the next one as one part if they are of the same kind."""
-    match (*last, part):
-        case ReasoningPart(before), ReasoningPart(after):
-            return [ReasoningPart(before + after)]
-        case TextPart(before, start), TextPart(after):
-            return [TextPart(before + after, start)]
-        case CallArguments(before, index), CallArguments(after):
-            return [CallArguments(before + after, index)]
-    return [*last, part]
+def _is_continued(first: Part, following: Part) -> bool:
+    """Return whether the following part is of the same kind, and has text to add to the first."""
+    return type(first) is type(following) and not isinstance(first, CallStart)
+
+
+def _join(parts: list[Part]) -> Part:
+    """Return one part with the text of all of them; only one part may have no text."""
+    first = parts[0]
+    if len(parts) == 1 or isinstance(first, CallStart):
+        return first
+    text = "".join([part.text for part in parts if not isinstance(part, CallStart)])
+    return replace(first, text=text)
 
 
 def read_reply(

@@ -100,11 +100,19 @@ def test_result_does_not_depend_on_the_split(output: str, data: st.DataObject) -
         "[[",
         "```json\n{",
         '{"id": "',
+        "[ ",
+        "[<",
+        "{<",
+        "<|tool_call>call:time{a:[",
+        '[TOOL_CALLS]time[ARGS]{"a":1,' + 50 * " ",
+        "<|tool_call>call:time{a:" + 50 * "x",
+        "[time(a=" + 20 * "[1,",
     ],
 )
 def test_time_to_read_is_linear_in_the_output(fragment: str) -> None:
-    parser = ReplyParser(FORMAT)
-    for _ in range(6_000):
-        parser.push(fragment)
-    parser.close()
+    for pieces in ([fragment] * 6_000, [fragment * 3_000]):
+        parser = ReplyParser(FORMAT)
+        for piece in pieces:
+            parser.push(piece)
+        parser.close()
     assert parser.reply().output_position(0) == 0

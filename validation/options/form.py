@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from validation.issues import Issue
 _MAX_NAMED_CHOICES = 5
 # Memory of a compiled expression.
 _MAX_BYTES = 8 << 20
+# Each class of Unicode characters takes about a millisecond to compile, with Python's lock held.
+_MAX_UNICODE_CLASSES = 50
+_UNICODE_CLASS = re.compile(r"\\[pP]")
 
 
 class RegexCheck:
@@ -24,6 +28,11 @@ class RegexCheck:
     """
 
     def __init__(self, regex: str) -> None:
+        if len(_UNICODE_CLASS.findall(regex)) > _MAX_UNICODE_CLASSES:
+            raise ValueError(
+                "The regular expression cannot be used: it has more than "
+                f"{_MAX_UNICODE_CLASSES} classes of Unicode characters."
+            )
         options: Any = re2.Options()
         options.max_mem = _MAX_BYTES
         options.log_errors = False

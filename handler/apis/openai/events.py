@@ -10,7 +10,7 @@ from engine import Delta
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.dialect import OPENAI, Dialect
 from handler.apis.openai.parallel import CompletedGenerations, ParallelGenerations, Part
-from handler.delivery.limits import PARTIAL_CHARS, split_deltas, split_events
+from handler.delivery.limits import PARTIAL_CHARS, split_events, split_into_steps
 from handler.errors import ErrorInfo, error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
@@ -31,12 +31,13 @@ async def stream_events(
     Text that arrives while the reader is busy becomes one event, or several of at most `part_chars`
     characters. An error after the first text is sent as an event and ends the stream.
     """
-    events = b""
+    reply_format = call.request.reply_format
+    events, is_parsed = b"", reply_format is not None and bool(reply_format.functions)
     try:
         if isinstance(generations, ActiveGeneration):
             events = call.encode_opening(generations.created)
             async for batch in generations.batches(interval_s):
-                for deltas in split_deltas(batch, part_chars):
+                async for deltas in split_into_steps(batch, part_chars, is_parsed=is_parsed):
                     for block in _split_blocks(events + call.encode_delta(deltas)):
                         yield block
                     events = b""
@@ -52,7 +53,7 @@ async def stream_events(
                         events += call.encode_closing(part, index)
                         unfinished -= 1
                     else:
-                        for deltas in split_deltas(part, part_chars):
+                        async for deltas in split_into_steps(part, part_chars, is_parsed=is_parsed):
                             events += call.encode_delta(deltas, index)
                 if unfinished:
                     for block in _split_blocks(events):

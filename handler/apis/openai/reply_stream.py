@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from handler.apis.openai.call import OpenAICall
-from handler.delivery.limits import PARTIAL_CHARS, split_deltas
+from handler.delivery.limits import PARTIAL_CHARS, split_into_steps
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parser import ReplyParser
@@ -30,13 +30,15 @@ async def stream_reply(
     parser: ReplyParser | None = None
     if reply_format is not None:
         parser = ReplyParser(reply_format, starts_in_reasoning=generation.starts_in_reasoning)
+    has_calls = reply_format is not None and bool(reply_format.functions)
     position = 0
     async for batch in generation.batches(interval_s):
-        groups = [[delta] for delta in batch] if by_token else split_deltas(batch, part_chars)
-        for deltas in groups:
-            text = "".join(delta.text for delta in deltas)
-            yield parser.push(text) if parser is not None else [TextPart(text, position)]
-            position += len(text)
+        groups = [[delta] for delta in batch] if by_token else [batch]
+        for group in groups:
+            async for deltas in split_into_steps(group, part_chars, is_parsed=has_calls):
+                text = "".join(delta.text for delta in deltas)
+                yield parser.push(text) if parser is not None else [TextPart(text, position)]
+                position += len(text)
     answer = await generation.build_answer()
     if parser is not None:
         yield parser.close()

@@ -30,7 +30,7 @@ from handler.apis.openai.score import ScoreCall
 from handler.errors import NotFound
 from handler.generation.active_generation import ActiveGeneration, log_warnings
 from handler.generation.completed_answer import CompletedAnswer
-from handler.generation.offload import check_body
+from handler.generation.offload import check_body, run_check
 from handler.input.options import NO_DEFAULTS, OptionsReader
 from handler.models.registry import ModelRegistry
 from handler.pipeline import Pipeline
@@ -256,7 +256,7 @@ class OpenAIService:
             if schema is not None and capabilities.json_schema:
                 # In a thread, because a large schema takes long to check.
                 schema_violation = await asyncio.to_thread(find_schema_violation, schema)
-            call.adapt_to(capabilities, schema_violation)
+            await run_check(partial(call.adapt_to, capabilities, schema_violation))
             if capabilities.infill and (suffix := call.parameters.suffix):
                 texts = [await prompt_text(prompt, engine) for prompt in call.prompts]
                 call.replace_prompts([await engine.infill(text, suffix) for text in texts])

@@ -15,6 +15,7 @@ from handler.reply.calls.named_calls import (
 )
 from handler.reply.calls.pythonic_calls import read_pythonic_calls
 from handler.reply.calls.xml_calls import read_xml_calls
+from handler.reply.marks import Marks
 from handler.reply.parts import Reading
 from handler.reply.reply_format import ReplyFormat, ToolForm
 from handler.reply.source import TextSource
@@ -84,8 +85,8 @@ class CallForms:
     def __init__(self, reply_format: ReplyFormat) -> None:
         self._format = reply_format
         family = reply_format.tool_form
-        names = tuple(f"{name}[ARGS]" for name in reply_format.functions)
-        forms = (*CALL_FORMS, CallForm("mistral", read_named_arguments, starts=names))
+        starts = tuple(f"{name}[ARGS]" for name in reply_format.functions)
+        forms = (*CALL_FORMS, CallForm("mistral", read_named_arguments, starts=starts))
         used = [
             form
             for form in forms
@@ -100,6 +101,10 @@ class CallForms:
             for mark in form.starts:
                 self._by_mark.setdefault(mark, []).append((form, False))
         self.marks = tuple(self._by_mark)
+        # Most brackets in a text begin no call, which the next character shows.
+        names = tuple(reply_format.functions)
+        first_characters = "".join({name[0] for name in names if name})
+        self.openings = Marks(self.marks, {"[": "{,;" + first_characters, "{": '"{}'})
         self.reached = 0
 
     def read(self, source: TextSource) -> Reading[None]:

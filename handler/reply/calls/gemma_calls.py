@@ -75,7 +75,7 @@ def _has_quote(source: TextSource) -> Reading[bool]:
 def _read_key(source: TextSource) -> Reading[str | None]:
     """Read a key and its colon; None if there is no key."""
     if (yield from source.skip(_QUOTE)):
-        key = yield from read_until(source, _QUOTE_PATTERN)
+        key = yield from read_until(source, _QUOTE_PATTERN, len(_QUOTE))
         yield from source.skip(_QUOTE)
     else:
         key = (yield from read_until(source, _KEY_END)).strip().strip('"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
@@ -10,9 +11,12 @@ import orjson
 from handler.reply.parts import CallArguments, Reading
 from handler.reply.source import TextSource
 
+# Python reads a literal without releasing the lock of the interpreter, about 1 µs a character.
+_MAX_LITERAL_CHARS = 50_000
 _IN_STRING = re.compile(r'["\\]')
 # "<" and "`" are not JSON: a closing mark follows although brackets are missing.
 _OUTSIDE = re.compile(r'["{}\[\],<`]')
+_NOT_SPACE = re.compile(r"\S")
 _WORD_END = re.compile(r"[\s,}\]<`]")
 
 
@@ -22,6 +26,8 @@ def pass_on(source: TextSource) -> Reading[None]:
     A comma before a closing bracket is left out, as models write it and JSON forbids it.
     """
     depth, in_string = 0, False
+    # White space after a comma at the position, which is not searched again.
+    spaces = 0
     while True:
         text, start = source.text, source.position
         position, is_done = start, False
@@ -37,18 +43,20 @@ def pass_on(source: TextSource) -> Reading[None]:
                 position += 2
                 continue
             if mark == ",":
-                after = position + 1
-                while after < len(text) and text[after].isspace():
-                    after += 1
-                if after == len(text):
+                found = _NOT_SPACE.search(text, position + 1 + spaces)
+                if found is None:
+                    spaces = len(text) - position - 1
                     break
+                after, spaces = found.start(), 0
                 if text[after] in "}]":
                     yield CallArguments(text[start:position])
                     start = after
                 position = after
                 continue
             if mark in "<`":
-                position, is_done = len(text[:position].rstrip()), True
+                while position > start and text[position - 1].isspace():
+                    position -= 1
+                is_done = True
                 continue
             position += 1
             if mark == '"':
@@ -106,12 +114,30 @@ def read_string(source: TextSource) -> Reading[str]:
         yield None
 
 
-def read_until(source: TextSource, end: re.Pattern[str]) -> Reading[str]:
-    """Wait for the text before the next match of a pattern, or to the end, and return it."""
-    while (match := end.search(source.text, source.position)) is None and not source.is_complete:
+def read_until(source: TextSource, end: re.Pattern[str], end_chars: int = 1) -> Reading[str]:
+    """Wait for the text before the next match of a pattern, or to the end, and return it.
+
+    `end_chars` is the length of a match.
+    """
+    searched = 0
+    while (match := end.search(source.text, source.position + searched)) is None:
+        if source.is_complete:
+            break
+        # No match begins before this, whatever follows.
+        searched = max(len(source.text) - source.position - end_chars + 1, 0)
         yield None
     start, source.position = source.position, len(source.text) if match is None else match.start()
     return source.text[start : source.position]
+
+
+def read_literal(text: str) -> str | None:
+    """Return a literal of Python as JSON; None if it is none, or too long to be read at once."""
+    if len(text) > _MAX_LITERAL_CHARS:
+        return None
+    try:
+        return orjson.dumps(ast.literal_eval(text)).decode()
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
 
 
 def is_json(text: str) -> bool:

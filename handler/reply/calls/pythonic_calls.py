@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
-import orjson
-
-from handler.reply.calls.json_text import encode
+from handler.reply.calls.json_text import encode, is_json, read_literal
 from handler.reply.parts import CallArguments, CallStart, Reading
 from handler.reply.reply_format import ReplyFormat
 from handler.reply.source import TextSource
@@ -117,13 +114,7 @@ def _read_value(source: TextSource) -> Reading[tuple[str, str]]:
 def _convert(text: str) -> str:
     """Return a Python literal as JSON; anything else as a string."""
     text = text.strip()
-    try:
-        return orjson.dumps(ast.literal_eval(text)).decode()
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        pass
-    try:
-        # JSON's names of values: true, false and null.
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return encode(text)
-    return text
+    if (literal := read_literal(text)) is not None:
+        return literal
+    # JSON's names of values: true, false and null.
+    return text if is_json(text) else encode(text)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
-from handler.reply.calls.json_text import encode, is_json
+from handler.reply.calls.json_text import encode, is_json, read_literal
 from handler.reply.parts import CallArguments, CallStart, Reading
 from handler.reply.reply_format import ReplyFormat
 from handler.reply.source import TextSource
@@ -116,7 +113,5 @@ def _convert(text: str) -> str:
     """Return a value as JSON: as it is, as a literal of Python, or else as a string."""
     if is_json(text):
         return text.strip()
-    try:
-        return orjson.dumps(ast.literal_eval(text.strip())).decode()
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return encode(text)
+    literal = read_literal(text.strip())
+    return encode(text) if literal is None else literal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+import zlib
 
 
 def png(width: int = 2, height: int = 2, colour: tuple[int, int, int] = (255, 0, 0)) -> bytes:
@@ -19,7 +20,8 @@ def png(width: int = 2, height: int = 2, colour: tuple[int, int, int] = (255, 0,
 
 def png_header(width: int, height: int) -> bytes:
     """Return the beginning of a PNG of any size."""
-    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, height)
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + struct.pack(">I", zlib.crc32(header))
 
 
 def gif_header(width: int, height: int) -> bytes:
