@@ -28,3 +28,7 @@ CONSOLE_FILES = {
 # The console's page asks for a key itself.
 OPEN_PATHS = frozenset({"/health", *DOCS_PATHS, *CONSOLE_FILES})
 METRICS_PATH = "/metrics"
+
+# The key of an ASGI scope that is True if the request of an open path may see the state only: it
+# has no valid key, or a foreign page sent it.
+DETAILS_HIDDEN = "details_hidden"

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.http.open_paths import OPEN_PATHS
+from emulator.http.open_paths import DETAILS_HIDDEN, OPEN_PATHS
 from emulator.http.request_target import WORKER_KEY_PARAM, RouteGroup, classify
 from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
@@ -31,8 +31,9 @@ class ApiKeyMiddleware:
     decides.
 
     No key is needed for `open_paths`, whose responses have no job data, and for OPTIONS requests,
-    which browsers send without a key. The digests of all keys are compared, each in constant time,
-    so that the duration reveals neither a key nor its length.
+    which browsers send without a key. An open path hides its details unless the request has a key
+    nevertheless. The digests of all keys are compared, each in constant time, so that the duration
+    reveals neither a key nor its length.
 
     A `worker_key` in a URL is accepted on workers' routes only. Managed workers use it, because
     RunPod's SDK prefers the cloud API key in ~/.runpod/config.toml to the key in its environment.
@@ -52,9 +53,12 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401, or pass the request on."""
+        if scope["type"] == "http" and scope["path"] in self._open_paths:
+            scope[DETAILS_HIDDEN] = not self._is_valid(_read_key(scope))
+            await self._app(scope, receive, send)
+            return
         if (
             scope["type"] != "http"
-            or scope["path"] in self._open_paths
             or scope["method"] == "OPTIONS"
             or self._is_valid(_read_key(scope))
             or self._is_managed_worker(scope)

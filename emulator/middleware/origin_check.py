@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common.value_description import describe_value
 from emulator.http.allowed_hosts import AllowedHosts, is_loopback
-from emulator.http.open_paths import OPEN_PATHS
+from emulator.http.open_paths import DETAILS_HIDDEN, OPEN_PATHS
 from emulator.http.request_target import RouteGroup, classify
 from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
@@ -18,7 +18,10 @@ _FORBIDDEN = ErrorMapping(403, "permission_error", name="forbidden")
 _UNAUTHORIZED = ErrorMapping(
     401, "authentication_error", name="unauthorized", code="invalid_api_key"
 )
-_NO_WEBSOCKET = ErrorMapping(400, "invalid_request_error")
+_WEBSOCKET = ErrorInfo(
+    "this server has no WebSocket routes; streams are GET",
+    ErrorMapping(400, "invalid_request_error"),
+)
 # The RunPod SDK repeats a rejected request at once, thousands of times a second.
 _WORKER_DELAY_S = 1.0
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
@@ -45,8 +48,9 @@ class OriginCheckMiddleware:
       which a page cannot send without a preflight request, or it must come from a program on the
       same machine.
 
-    Public pages are exempt: they hold no job data, and other sites may link to them. WebSocket
-    handshakes are rejected, because the server has no WebSocket routes.
+    Public pages are exempt, because other sites may link to them and health checks may use any host
+    name. A foreign page gets them without details. WebSocket handshakes are rejected, because the
+    server has no WebSocket routes.
     """
 
     def __init__(
@@ -70,6 +74,9 @@ class OriginCheckMiddleware:
             return
         headers = _read_headers(scope)
         problem = self._find_problem(scope, headers)
+        if problem is not None and scope["path"] in OPEN_PATHS and problem is not _WEBSOCKET:
+            scope[DETAILS_HIDDEN] = True
+            problem = None
         if problem is None:
             await self._app(scope, receive, send)
             return
@@ -83,9 +90,7 @@ class OriginCheckMiddleware:
     def _find_problem(self, scope: Scope, headers: dict[bytes, bytes]) -> ErrorInfo | None:
         """Return why a request is refused; None if it is not."""
         if headers.get(b"upgrade", b"").lower() == b"websocket":
-            return ErrorInfo("this server has no WebSocket routes; streams are GET", _NO_WEBSOCKET)
-        if scope["path"] in OPEN_PATHS:
-            return None
+            return _WEBSOCKET
         host = headers.get(b"host")
         # Every browser sends a Host; HTTP/1.0 clients may omit it.
         if host is not None and not self._hosts.allows(host):

@@ -12,10 +12,15 @@ from starlette.routing import Route
 
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.batches.service import BatchService
+from emulator.http.open_paths import DETAILS_HIDDEN
 from emulator.http.responses import JSON
 from emulator.http.shutdown_state import ShutdownState
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
+
+# What everyone may see: names and numbers of this program, and no text of a handler, of a library
+# or of the operator.
+_OPEN_ENGINE_FIELDS = ("state", "slots", "running", "waiting", "restarts")
 
 _STATUS_OF_ENGINE = {
     "ready": "ok",
@@ -49,6 +54,9 @@ class Health:
     because a restart of the engine takes long. It is 200 if jobs cannot be written to disk, because
     the OpenAI routes do not need the disk, if only some of several models are dead, and if the
     user's handler does not start, because jobs are answered with the reason.
+
+    Without a key, if the server requires one, and to a foreign page, the response has states and
+    counts only: a reason can quote what a handler printed, and paths name users and customers.
     """
 
     def __init__(
@@ -99,12 +107,24 @@ class Health:
         }
         batches = [] if engines is None else engines.batches.damaged_ids()
         body = {"status": status, **body, "jobs": jobs, "batches": {"set_aside": batches}}
+        if request.scope.get(DETAILS_HIDDEN, False):
+            body = _hide_details(body)
         return JSON(body, 503 if refuses else 200)
 
     def _database(self, trouble: str | None) -> str:
         if self._journal is None:
             return "memory"
         return "ok" if trouble is None else "unavailable"
+
+
+def _hide_details(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states and counts of a response; what is not named here is left out."""
+    public: dict[str, Any] = {"status": body["status"]}
+    if "engine" in body:
+        public["engine"] = {name: body["engine"][name] for name in _OPEN_ENGINE_FIELDS}
+    if "handler" in body:
+        public["handler"] = {"state": body["handler"]["state"]}
+    return {**public, "jobs": {"database": body["jobs"]["database"]}}
 
 
 def _describe_engines(engines: EngineParts) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def main(command_line: Path = Path("/proc/1/cmdline"), argv: Sequence[str] = ())
     if name is None:
         # The container runs a worker, which listens on no port and exits if its engine is dead.
         return 0
-    trouble = check_health(*find_address(arguments[arguments.index(name) + 1 :], os.environ))
+    address = find_address(arguments[arguments.index(name) + 1 :], os.environ)
+    trouble = check_health(*address, key=os.environ.get("API_KEYS", "").split(",")[0].strip())
     if trouble is not None:
         sys.stderr.write(f"{trouble}\n")
     return 0 if trouble is None else 1
@@ -46,11 +47,15 @@ def find_address(arguments: Sequence[str], environment: Mapping[str, str]) -> tu
     return wildcards.get(options.host, options.host), options.port
 
 
-def check_health(host: str, port: int) -> str | None:
-    """Return the reason why the server is unhealthy; None if it is healthy or loads its model."""
+def check_health(host: str, port: int, key: str = "") -> str | None:
+    """Return the reason why the server is unhealthy; None if it is healthy or loads its model.
+
+    Without the server's key, the reason is the state alone.
+    """
+    headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", "/health")
+        connection.request("GET", "/health", headers=headers)
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:

@@ -40,8 +40,8 @@ export class HandlerCard {
     this.badge.className = `badge ${kind}`;
     say(this.badge, word);
     say(this.meaning, meaning);
-    say(this.file, file);
-    say(this.python, python);
+    say(this.file, file ?? "");
+    say(this.python, python ?? "");
     say(this.reason, failure?.reason ?? "");
     this.reason.hidden = !failure;
     say(this.output, failure?.output ?? "");

@@ -1,6 +1,7 @@
 // How the server is, in the corner of every screen and for whoever else wants to know.
 
 import { say } from "./dom.js";
+import { keyHeaders, onKey } from "./keys.js";
 import { Polling } from "./polling.js";
 
 const EVERY_MS = 2000;
@@ -30,8 +31,8 @@ export function onHealth(listener) {
 async function look() {
   let health;
   try {
-    // One that cannot answer any more says why, under a status of its own.
-    health = await (await fetch("/health", { cache: "no-store" })).json();
+    // Without a key, a server that requires one sends its state and no reasons.
+    health = await (await fetch("/health", { cache: "no-store", headers: keyHeaders() })).json();
   } catch {
     health = null;
   }
@@ -52,7 +53,10 @@ function statusWord({ status, handler }) {
 /** Return what runs: the engine's slots, or the user's handler on a server that has no engine. */
 function describeWork({ engine, handler, model }) {
   if (!engine) return handler?.failure?.reason ?? handler?.file ?? "";
-  return engine.failure || engine.trouble || `${model}: ${engine.running} of ${engine.slots} slots busy`;
+  const name = model ? `${model}: ` : "";
+  return engine.failure || engine.trouble || `${name}${engine.running} of ${engine.slots} slots busy`;
 }
 
-new Polling(look, EVERY_MS).start();
+const polling = new Polling(look, EVERY_MS);
+polling.start();
+onKey(() => polling.now());

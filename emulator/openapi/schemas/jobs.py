@@ -46,6 +46,8 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
         "failure": or_null(TEXT),
         "trouble": or_null(TEXT),
     }
+    reasons = ("failure", "trouble")
+    handler_failure = object_of({"worker": TEXT, "reason": TEXT, "output": TEXT})
     s3_config = {
         **object_of({}, {name: {"description": text} for name, text in _S3_CONFIG.items()}),
         "description": "The bucket for the result. It is passed to the worker and never returned.",
@@ -173,8 +175,22 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
                 "status": {
                     "enum": ["ok", "loading", "restarting", "degraded", "draining", "unavailable"]
                 },
+                "jobs": object_of(
+                    {"database": {"enum": ["ok", "memory", "unavailable"]}},
+                    {"trouble": or_null(TEXT), "set_aside": list_of(TEXT)},
+                ),
+            },
+            # Reasons, names and paths are sent with a key only, if the server requires one.
+            {
+                "engine": object_of(
+                    {name: engine[name] for name in engine if name not in reasons},
+                    {name: engine[name] for name in reasons},
+                ),
+                "handler": object_of(
+                    {"state": {"enum": ["starting", "ready", "failed", "outdated"]}},
+                    {"file": TEXT, "python": TEXT, "failure": or_null(handler_failure)},
+                ),
                 "model": TEXT,
-                "engine": object_of(engine),
                 "models": list_of(
                     object_of(
                         {
@@ -184,28 +200,15 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
                                 object_of(
                                     {
                                         name: engine[name]
-                                        for name in (
-                                            "state",
-                                            "running",
-                                            "restarts",
-                                            "failure",
-                                            "trouble",
-                                        )
+                                        for name in ("state", "running", "restarts", *reasons)
                                     }
                                 )
                             ),
                         }
                     )
                 ),
-                "jobs": object_of(
-                    {
-                        "database": {"enum": ["ok", "memory", "unavailable"]},
-                        "trouble": or_null(TEXT),
-                        "set_aside": list_of(TEXT),
-                    }
-                ),
                 "batches": object_of({"set_aside": list_of(TEXT)}),
-            }
+            },
         ),
         "Metrics": {"type": "string", "description": "Prometheus's text format."},
         "TakenJob": object_of({"id": TEXT, "input": ANY}, input_fields | {"s3Config": s3_config}),

@@ -15,11 +15,13 @@ from tests.ports import free_port
 
 
 @contextmanager
-def answering(status: int) -> Iterator[int]:
-    """Serve one answer on a port."""
+def answering(status: int, seen: list[str | None] | None = None) -> Iterator[int]:
+    """Serve one answer on a port, and append the request's Authorization to `seen`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if seen is not None:
+                seen.append(self.headers["authorization"])
             self.send_response(status if self.path == "/health" else 404)
             self.end_headers()
             self.wfile.write(b'{"status": "as it is"}')
@@ -53,6 +55,15 @@ def test_find_address_uses_the_arguments_and_environment(
 def test_server_that_answers_200_is_healthy() -> None:
     with answering(200) as port:
         assert check_health("127.0.0.1", port) is None
+
+
+def test_key_of_the_server_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[str | None] = []
+    with answering(200, seen) as port:
+        (tmp_path / "cmdline").write_bytes(f"python\0-m\0emulator\0--port\0{port}\0".encode())
+        monkeypatch.setenv("API_KEYS", " one, two")
+        assert main(tmp_path / "cmdline") == 0
+    assert seen == ["Bearer one"]
 
 
 def test_server_that_answers_503_is_unhealthy_with_its_body() -> None:
