@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,20 +26,23 @@ from emulator.runpod.job_response import build_request, worker_key
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings.emulator_settings import EmulatorSettings
-from emulator.tests_file.editor import add_test
+from emulator.tests_file.editor import FileFull, FileLimits, add_test
 from emulator.tests_file.saved_job import build_test, find_file_to_extend
 from engine import Engine
-from handler.errors import InvalidRequest, NotFound
-from jobs import JobStatus, JobStore
+from handler.errors import InvalidRequest, NotFound, PayloadTooLarge
+from jobs import Job, JobStatus, JobStore
 
 _MAX_LISTED = 100
 _MAX_NAME_BYTES = 10_000
+_TESTS_FILE_LIMITS = FileLimits(size_bytes=16_000_000, tests=1_000)
+# Saves that may wait for the one that writes, each with a copy of its job.
+_MAX_WAITING_SAVES = 100
 # How many of the newest jobs are searched for those with a given status.
 _MAX_SEARCHED = 5_000
 
 
 class ConsoleRoutes:
-    """Lists and follows the jobs of all endpoints, and describes the parameters; holds no state.
+    """Lists and follows the jobs of all endpoints, describes the parameters, and saves tests.
 
     `engines` maps model names to engines, and the default model's engine is described. On a server
     for a user's handler, `engines` is None, and the `handler` is described.
@@ -58,6 +63,8 @@ class ConsoleRoutes:
         self._handler = handler
         self._tracker = tracker
         self._settings = settings
+        self._tests_file_lock = asyncio.Lock()
+        self._waiting_saves = 0
 
     def routes(self) -> list[Route]:
         """Return the routes to mount."""
@@ -123,12 +130,36 @@ class ConsoleRoutes:
         if job is None:
             raise NotFound(f"there is no job {job_id}")
         path = find_file_to_extend(self._settings.handler_file.parent)
-        kept = orjson.loads(orjson.dumps(build_request(job)))
+        if self._waiting_saves >= _MAX_WAITING_SAVES:
+            raise HTTPException(
+                429,
+                f"{_MAX_WAITING_SAVES} jobs are being saved as tests already: try again",
+                headers={"Retry-After": "1"},
+            )
+        self._waiting_saves += 1
+        # A task of its own: the thread goes on writing if this request is cancelled, and the next
+        # one must wait for it.
+        saving = asyncio.create_task(self._write_test(path, name.strip(), job))
         try:
-            await asyncio.to_thread(add_test, path, build_test(name.strip(), kept))
+            await asyncio.shield(saving)
+        except FileFull as error:
+            raise PayloadTooLarge(str(error)) from None
         except SettingError as error:
             raise InvalidRequest(str(error)) from None
         return JSON({"file": str(path)})
+
+    async def _write_test(self, path: Path, name: str, job: Job) -> None:
+        """Write a test when all earlier ones are written. Raises SettingError."""
+        try:
+            async with self._tests_file_lock:
+                await asyncio.to_thread(_add_job_as_test, path, name, job)
+        finally:
+            self._waiting_saves -= 1
+
+
+def _add_job_as_test(path: Path, name: str, job: Job) -> None:
+    kept = orjson.loads(orjson.dumps(build_request(job)))
+    add_test(path, build_test(name, kept), _TESTS_FILE_LIMITS)
 
 
 def _read_status(request: Request) -> JobStatus | None:

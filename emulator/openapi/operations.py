@@ -428,8 +428,9 @@ OPERATIONS = {
         tag=_CONSOLE,
         response="SavedTest",
         body="NewTest",
-        errors=(400, 404, 413, 415),
-        description="On a server without `--handler` the answer is 404.",
+        errors=(400, 404, 413, 415, 429),
+        description="On a server without `--handler` the answer is 404. The file may have 1,000 "
+        "tests and 16 MB; beyond that the answer is 413.",
     ),
     "/console/jobs/{job_id}": Operation(
         summary="Get a job of any endpoint, or follow it as server-sent events",

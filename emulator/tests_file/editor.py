@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,49 @@ _DEFAULT_INDENT = "  "
 _FILE_MODE = 0o644
 
 
-def add_test(path: Path, test: Mapping[str, Any]) -> None:
+class FileFull(SettingError):
+    """One more test would exceed a limit of the tests file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """How much a tests file may contain after a test was added to it."""
+
+    size_bytes: int
+    tests: int
+
+
+def add_test(path: Path, test: Mapping[str, Any], limits: FileLimits | None = None) -> None:
     """Append a test to a file, or create the file; it is replaced in one step.
 
+    One writer at a time: of two that read the same text, the second removes the test of the first.
+
     Raises:
+        FileFull: the file would exceed the limits.
         SettingError: the file is malformed or cannot be written, or a test has the same name.
     """
     # The target of a symbolic link, which would be replaced itself.
     path = path.resolve()
+    count = 1
     if path.exists():
+        if limits is not None:
+            # Before it is read, which takes long.
+            _check_size(path, path.stat().st_size, limits)
         text = read_text(path)
         known = parse_tests_file(text, path)
+        count += len(known.tests)
         if any(each.name == test["name"] for each in known.tests):
             raise SettingError(f"{path} has a test named {test['name']} already; choose another")
         text = insert_test(text, test)
     else:
         text = json.dumps({"tests": [test]}, indent=_DEFAULT_INDENT, ensure_ascii=False) + "\n"
+    if limits is not None:
+        _check_size(path, len(text.encode()), limits)
+        if count > limits.tests:
+            raise FileFull(
+                f"{path} has {count - 1:,} tests, and the console adds to at most "
+                f"{limits.tests - 1:,}: remove some first"
+            )
     parse_tests_file(text, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,6 +68,14 @@ def add_test(path: Path, test: Mapping[str, Any]) -> None:
         replace_file(path, [text.encode()], mode)
     except OSError as error:
         raise SettingError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _check_size(path: Path, size_bytes: int, limits: FileLimits) -> None:
+    if size_bytes > limits.size_bytes:
+        raise FileFull(
+            f"{path} with this test would have more than {limits.size_bytes:,} bytes, which is the "
+            "most that the console writes: remove some tests first"
+        )
 
 
 def insert_test(text: str, test: Mapping[str, Any]) -> str:
