@@ -18,7 +18,7 @@ from emulator.http.shutdown_state import ShutdownState
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
 
-# What everyone may see: names and numbers of this program, and no text of a handler, of a library
+# Sent to everyone: names and numbers of this program, and no text of a handler, of a library
 # or of the operator.
 _OPEN_ENGINE_FIELDS = ("state", "slots", "running", "waiting", "restarts")
 
