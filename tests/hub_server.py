@@ -30,6 +30,12 @@ class Repository:
         return (commit, self.commits[commit]) if commit in self.commits else None
 
 
+def _open_gate() -> threading.Event:
+    gate = threading.Event()
+    gate.set()
+    return gate
+
+
 @dataclass
 class HubServer:
     """The running server: its address, its repositories, and the requests that it received."""
@@ -37,6 +43,12 @@ class HubServer:
     url: str = ""
     repositories: dict[str, Repository] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    # The Range header of each download that has one.
+    ranges: list[str] = field(default_factory=list)
+    # The digest that is announced instead of that of a file, by the file's name.
+    announced: dict[str, str] = field(default_factory=dict)
+    # Downloads and look-ups wait for it.
+    gate: threading.Event = field(default_factory=_open_gate)
 
     def add(self, repository: str, files: dict[str, bytes | Path], token: str = "") -> Repository:
         self.repositories[repository] = Repository({MAIN: files}, token=token)
@@ -62,6 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(self.path.partition("?")[0]).strip("/")
         self.hub.requests.append(f"{self.command} {path}")
+        self.hub.gate.wait(60)
         if path.startswith("api/models/"):
             name, _, revision = path.removeprefix("api/models/").partition("/revision/")
             self._answer(name, revision or "main", None)
@@ -93,10 +106,15 @@ class _Handler(BaseHTTPRequestHandler):
         content = files[file]
         body = content.read_bytes() if isinstance(content, Path) else content
         headers = {
-            "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
+            "ETag": f'"{self.hub.announced.get(file) or hashlib.sha256(body).hexdigest()}"',
             "X-Repo-Commit": commit,
             "Content-Disposition": f'inline; filename="{file.rpartition("/")[2]}";',
         }
+        if self.command == "GET" and (requested := self.headers["Range"]):
+            self.hub.ranges.append(requested)
+            start = int(requested.removeprefix("bytes=").removesuffix("-"))
+            headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+            return self._send(206, headers, body[start:])
         return self._send(200, headers, body)
 
     def _fail(self, status: int, code: str) -> None:

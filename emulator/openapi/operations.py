@@ -357,7 +357,7 @@ OPERATIONS = {
         tag=_OLLAMA,
         response="OllamaStatus",
         body="OllamaPull",
-        errors=(*_BODY_ERRORS, *_NOT_FOUND),
+        errors=(*_BODY_ERRORS, *_NOT_FOUND, 429),
         description=_LINES,
     ),
     "/api/tags": Operation(summary="List the models", tag=_OLLAMA, response="OllamaModels"),

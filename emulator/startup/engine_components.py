@@ -65,6 +65,7 @@ class EngineComponents:
     responses_routes: ResponsesRoutes
     messages_routes: MessagesRoutes
     ollama_routes: OllamaRoutes
+    puller: ModelPuller
     _load_task: asyncio.Task[None] | None = None
 
     def spawn(self) -> None:
@@ -79,6 +80,7 @@ class EngineComponents:
         else:
             self._load_task = asyncio.create_task(_load_model(self.engine))
         self.watch.start()
+        self.puller.start()
 
     async def drain(self, limit_s: float) -> None:
         """Stop taking work, and give running jobs and batches `limit_s` to finish.
@@ -88,7 +90,8 @@ class EngineComponents:
         await asyncio.gather(self.local_worker.drain(limit_s), self.batches.drain(limit_s))
 
     async def close(self) -> None:
-        """Close batches and engine; the watch must be closed."""
+        """Close batches, downloads and engine; the watch must be closed."""
+        await self.puller.close()
         await self.batches.close()
         if self._load_task is not None:
             self._load_task.cancel()
@@ -155,6 +158,7 @@ def build_engine_components(
     services.calls.responses.add_source(background)
     engines = engines_by_model(engine, settings.served_model)
     descriptions = ModelDescriptions(services.models, settings.model_files)
+    puller = _build_puller(settings, engine, services, descriptions)
     max_body_bytes = int(settings.max_body_mb * 1e6)
     return EngineComponents(
         settings=settings,
@@ -188,10 +192,11 @@ def build_engine_components(
         ),
         ollama_routes=OllamaRoutes(
             OllamaService(services.openai, services.models, descriptions),
-            _build_puller(settings, engine, services, descriptions),
+            puller,
             max_body_bytes,
             settings.stream_interval_ms / 1000,
         ),
+        puller=puller,
     )
 
 
@@ -206,6 +211,9 @@ def _build_puller(
 
     def add(path: Path, requested_name: str) -> None:
         nonlocal current
+        if (served := descriptions.find_by_file(path)) is not None:
+            services.models.add_alias(served, requested_name)
+            return
         assert isinstance(engine, EnginePool)  # noqa: S101 - MODEL_PULL makes it one
         own_name = model_name_from_path(path)
         names = [own_name, requested_name] if own_name not in services.models.names else []

@@ -8,11 +8,17 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 from common.terminal_text import escape_controls
+from handler.models.resumable_download import (
+    DamagedDownload,
+    fetch_content,
+    remove_stale_parts,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -120,10 +126,11 @@ class Hub:
     def download(self, reference: HubReference, files: Sequence[str]) -> Path:
         """Download files in order and return the snapshot's folder. Raises HubError.
 
-        The library resumes an interrupted download, and other processes that need the same file
-        wait for this one.
+        An interrupted download of a large file is continued, and other processes that need the same
+        file wait for this one.
         """
         library = _import_library()
+        remove_stale_parts(self.caches[0])
         path = Path()
         for file in files:
             if self._on_progress is not None:
@@ -132,6 +139,13 @@ class Hub:
                 bar = _progress_bar() if sys.stderr.isatty() else _progress_lines(file)
             logger.info("downloading %s to %s", reference.with_file(file), self.caches[0])
             try:
+                fetch_content(
+                    self._cache_folders(reference)[0],
+                    library.hf_hub_url(reference.repo, file, revision=reference.revision),
+                    file,
+                    bar,
+                    partial(self._report_progress, file),
+                )
                 path = Path(
                     library.hf_hub_download(
                         reference.repo,
@@ -144,6 +158,14 @@ class Hub:
             except Exception as error:
                 raise self._translate_error(reference.with_file(file), error) from error
         return Path(str(path).removesuffix(files[-1]))
+
+    def remove_stale_parts(self) -> None:
+        """Remove what killed downloads have left long ago. Raises HubError."""
+        remove_stale_parts(self.caches[0])
+
+    def _report_progress(self, file: str, done: int, total: int) -> None:
+        if self._on_progress is not None:
+            self._on_progress(file, done, total)
 
     def _cache_folders(self, reference: HubReference) -> list[Path]:
         name = f"models--{reference.repo.replace('/', '--')}"
@@ -164,6 +186,8 @@ class Hub:
             reason = f"HF_HUB_OFFLINE is set and it is not in {self._describe_searched(reference)}"
         elif isinstance(error, errors.HfHubHTTPError) and error.response is not None:
             reason = f"the Hub answered with status {error.response.status_code}"
+        elif isinstance(error, DamagedDownload):
+            reason = str(error)
         elif isinstance(error, OSError) and error.strerror:
             reason = f"{error.strerror} ({error.filename or self.caches[0]})"
         else:

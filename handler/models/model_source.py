@@ -88,6 +88,11 @@ def find_model(source: Path, engine: str = "auto", hub: Hub | None = None) -> Pa
     return source
 
 
+def list_model_files(path: Path) -> list[Path]:
+    """Return all files of a model that `find_model` has found: the parts of a split GGUF."""
+    return [path.with_name(name) for name in _list_parts(path.name)]
+
+
 def find_tokenizer(source: Path, hub: Hub | None = None) -> Path:
     """Return the folder with the tokenizer files of a folder, file or `hf:org/repo[@revision]`.
 

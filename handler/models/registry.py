@@ -43,6 +43,13 @@ class ModelRegistry:
         self._by_name |= dict.fromkeys(names, pipeline)
         self.has_several = True
 
+    def add_alias(self, model: str, alias: str) -> None:
+        """Let a model be found by one more name. Raises ValueError if the name is in use."""
+        if alias in self._by_name:
+            raise ValueError(f"there is a model {alias} already")
+        pipeline = self._by_name[alias] = self._by_name[model]
+        pipeline.aliases = (*pipeline.aliases, alias)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the models (the default first), of their aliases and of their adapters."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.hub_server import hub_server
 from tests.integration.emulator.processes import run_emulator
 
-NAME = "hf.co/org/tiny-GGUF:Q4_1"
+NAME, SECOND_NAME = "hf.co/org/tiny-GGUF:Q4_1", "hf:org/tiny-GGUF"
 
 
 async def test_pulled_model_answers(tmp_path: Path, model_path: Path) -> None:
@@ -35,6 +35,11 @@ async def test_pulled_model_answers(tmp_path: Path, model_path: Path) -> None:
             unknown = await client.post(f"{url}/api/chat", json=body | {"model": NAME})
             pulled = await client.post(f"{url}/api/pull", json={"model": NAME}, timeout=60)
             answer = await client.post(f"{url}/api/chat", json=body | {"model": NAME}, timeout=60)
+            # The same file by another name is the same model.
+            again = await client.post(f"{url}/api/pull", json={"model": SECOND_NAME}, timeout=60)
+            same = await client.post(
+                f"{url}/api/chat", json=body | {"model": SECOND_NAME}, timeout=60
+            )
             listed = (await client.get(f"{url}/v1/models")).json()["data"]
             health = (await client.get(f"{url}/health")).json()
             metrics = await client.get(f"{url}/metrics")
@@ -43,7 +48,11 @@ async def test_pulled_model_answers(tmp_path: Path, model_path: Path) -> None:
     assert lines[-1] == {"status": "success"}
     assert any(line.get("completed") for line in lines)
     assert answer.json()["message"] == first["message"]
-    assert [each["id"] for each in listed] == ["first", "tiny-Q4_1", NAME]
+    assert json.loads(again.text.splitlines()[-1]) == {"status": "success"}
+    assert same.json()["message"] == first["message"]
+    assert hub.downloads == ["tiny-Q4_1.gguf"]
+    assert [each["id"] for each in listed] == ["first", "tiny-Q4_1", NAME, SECOND_NAME]
+    assert {each["root"] for each in listed} == {"first", "tiny-Q4_1"}
     assert {each["state"] for each in listed} == {"ready"}
     assert [each["id"] for each in health["models"]] == ["first", "tiny-Q4_1"]
     assert 'worker_rkllm_model_copies{state="ready"} 2' in metrics.text

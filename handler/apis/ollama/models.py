@@ -51,6 +51,11 @@ class ModelDescriptions:
         served = self._models.names
         return name in served or name.removesuffix(_LATEST) in served
 
+    def find_by_file(self, path: Path) -> str | None:
+        """Return the name of the served model that has this file; None if there is none."""
+        target = path.resolve()
+        return next((name for name, each in self._paths.items() if each.resolve() == target), None)
+
     def add_file(self, name: str, path: Path) -> None:
         """Add the file of a model that was added to the served ones."""
         self._paths[name] = path

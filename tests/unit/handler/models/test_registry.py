@@ -174,3 +174,13 @@ async def test_added_model_answers_by_all_its_names(pipeline_of: PipelineFactory
         assert (await call(service, model=name))[1] == "I am new."
     with pytest.raises(ValueError, match="there is a model new already"):
         models.add(Pipeline(made.engine, "new"))
+
+
+async def test_alias_of_a_served_model_is_no_further_model(pipeline_of: PipelineFactory) -> None:
+    models = ModelRegistry(named(pipeline_of, "big"))
+    models.add_alias("big", "hf:org/big")
+    assert (models.names, models.has_several) == (("big", "hf:org/big"), False)
+    assert models.find("hf:org/big") is models.default
+    assert (await call(OpenAIService(models), model="hf:org/big"))[0] == "big"
+    with pytest.raises(ValueError, match="there is a model hf:org/big already"):
+        models.add_alias("big", "hf:org/big")
