@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from engine import Delta, Slot
+from engine import Delta, Priority, Slot
 from handler.apis.calls import ApiCalls, CallContext
 from handler.delivery import limits
 from handler.input.request import OpenAIRequest, TextRequest
@@ -119,6 +119,7 @@ class OutputGenerator:
     ) -> AsyncGenerator[OutputChunk, None]:
         context = CallContext(
             slot=slot,
+            priority=Priority.JOB,
             timeout_s=request.timeout_s,
             job_id=request.job_id,
             warnings=request.warnings,

@@ -105,7 +105,6 @@ def test_result_does_not_depend_on_the_split(output: str, data: st.DataObject) -
         "{<",
         "<|tool_call>call:time{a:[",
         '[TOOL_CALLS]time[ARGS]{"a":1,' + 50 * " ",
-        "<|tool_call>call:time{a:" + 50 * "x",
         "[time(a=" + 20 * "[1,",
     ],
 )
@@ -116,3 +115,17 @@ def test_time_to_read_is_linear_in_the_output(fragment: str) -> None:
             parser.push(piece)
         parser.close()
     assert parser.reply().output_position(0) == 0
+
+
+def test_long_values_are_read_in_pieces_as_they_are_at_once() -> None:
+    for output in (
+        f"<|tool_call>call:time{{a:{'x' * 30_000},b:1}}",
+        f"<|tool_call>call:time{{a:1,{' ' * 30_000}b:1}}",
+        f'[TOOL_CALLS]time[ARGS]{{"a":1,{" " * 30_000}"b":1}}',
+        f"[time(a=[{'1,' * 15_000}], b=1)]",
+    ):
+        whole = parse([output])
+        assert [call.name for call in whole.calls] == ["time"]
+        assert json.loads(whole.calls[0].arguments)["b"] == 1
+        pieces = [output[start : start + 4] for start in range(0, len(output), 4)]
+        assert summary(parse(pieces)) == summary(whole)
