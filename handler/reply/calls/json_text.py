@@ -43,11 +43,11 @@ def pass_on(source: TextSource) -> Reading[None]:
                 position += 2
                 continue
             if mark == ",":
-                found = _NOT_SPACE.search(text, position + 1 + spaces)
-                if found is None:
+                following = _NOT_SPACE.search(text, position + 1 + spaces)
+                if following is None:
                     spaces = len(text) - position - 1
                     break
-                after, spaces = found.start(), 0
+                after, spaces = following.start(), 0
                 if text[after] in "}]":
                     yield CallArguments(text[start:position])
                     start = after

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-import zlib
 
 
 def png(width: int = 2, height: int = 2, colour: tuple[int, int, int] = (255, 0, 0)) -> bytes:
