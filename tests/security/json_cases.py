@@ -17,12 +17,12 @@ _CLIENTS = 4
 # Above what the server accepts. Without a limit, repeating twice makes bodies of gigabytes.
 _MAX_REPEATED_BYTES = 40_000_000
 
-_SCHEMA = {
+SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "array", "items": {"enum": [1, "x"]}, "maxItems": 3}},
     "required": ["a"],
 }
-_SAMPLING: dict[str, Any] = {
+SAMPLING: dict[str, Any] = {
     "max_tokens": 3,
     "temperature": 0.5,
     "top_p": 0.9,
@@ -39,7 +39,7 @@ _SAMPLING: dict[str, Any] = {
     "ignore_eos": False,
 }
 _CHAT: dict[str, Any] = {
-    **_SAMPLING,
+    **SAMPLING,
     "model": "scripted",
     "messages": [
         {"role": "system", "content": "be short"},
@@ -53,20 +53,20 @@ _CHAT: dict[str, Any] = {
         },
         {"role": "tool", "tool_call_id": "1", "content": "done"},
     ],
-    "tools": [{"type": "function", "function": {"name": "f", "parameters": _SCHEMA}}],
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}],
     "tool_choice": "auto",
-    "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": _SCHEMA}},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
     "stream": False,
     "stream_options": {"include_usage": True},
     "logprobs": True,
     "top_logprobs": 2,
-    "validation": {"json_schema": _SCHEMA},
+    "validation": {"json_schema": SCHEMA},
     "chat_template_kwargs": {"a": 1},
     "user": "u",
     "metadata": {"a": "b"},
 }
 _COMPLETION: dict[str, Any] = {
-    **_SAMPLING,
+    **SAMPLING,
     "prompt": "hi",
     "echo": False,
     "logprobs": 1,
@@ -78,11 +78,11 @@ _JOB: dict[str, Any] = {
     "input": {
         "prompt": "hi",
         "messages": [{"role": "user", "content": "hi"}],
-        "sampling_params": _SAMPLING,
+        "sampling_params": SAMPLING,
         "stream": False,
         "batch_size": 1,
         "apply_chat_template": False,
-        "validation": {"json_schema": _SCHEMA},
+        "validation": {"json_schema": SCHEMA},
     },
     "policy": {"executionTimeout": 10_000, "ttl": 60_000, "lowPriority": False},
     "webhook": None,

@@ -50,11 +50,11 @@ def translate_tools(body: Mapping[str, Any]) -> TranslatedTools:
             translated.warnings.append(
                 f"{path} was skipped: tools of type {describe_value(kind)} are not supported"
             )
-            skipped.add(str(tool.get("name")))
+            if isinstance(name := tool.get("name"), str):
+                skipped.add(name)
         translated.fields["tools"] = tools
     elif raw is not None:
-        # The reader of chats refuses it.
-        translated.fields["tools"] = raw
+        raise InvalidRequest(f"tools must be an array, got {describe_value(raw)}", "tools")
     _translate_choice(body.get("tool_choice"), translated, skipped)
     return translated
 
@@ -90,11 +90,11 @@ def _translate_choice(choice: Any, translated: TranslatedTools, skipped: set[str
     elif kind == "tool":
         name = choice.get("name")
         names = [tool["function"]["name"] for tool in fields.get("tools") or ()]
-        if isinstance(name, str) and name in names:
-            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
-        elif name not in skipped:
+        if not isinstance(name, str) or name not in (*names, *skipped):
             raise InvalidRequest(
                 f"tool_choice.name must be the name of one of the tools, "
                 f"got {describe_value(name)}",
                 "tool_choice.name",
             )
+        if name in names:
+            fields["tool_choice"] = {"type": "function", "function": {"name": name}}
