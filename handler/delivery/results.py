@@ -227,9 +227,12 @@ def _summarize(output: Any) -> dict[str, Any]:
     if not isinstance(output, Mapping):
         return {}
     summary = {name: output[name] for name in _SUMMARY_KEYS if name in output}
-    if choices := output.get("choices"):
+    # The output of an earlier attempt comes from a bucket, where others may write.
+    choices = output.get("choices")
+    if isinstance(choices, list) and choices:
         summary["choices"] = [
             {name: choice[name] for name in _CHOICE_SUMMARY_KEYS if name in choice}
             for choice in choices
+            if isinstance(choice, Mapping)
         ]
     return summary

@@ -150,8 +150,8 @@ def from_row(row: RowWithInput) -> Job:
         if type(state[name]) not in types:
             raise ValueError(f"its {name} is a {type(state[name]).__name__}")
     execution_timeout_ms, ttl_ms, low_priority = state["policy"]
-    if job_input is None:
-        raise ValueError("its input is missing")
+    if type(job_input) is not bytes or type(output) not in (bytes, type(None)):
+        raise ValueError("its input is missing, or its output has another type")
     if type(execution_timeout_ms) is not int or type(ttl_ms) is not int:
         raise ValueError("its policy is not made of numbers")
     return Job(

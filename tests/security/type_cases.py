@@ -31,6 +31,8 @@ _WRONG_VALUES: list[Any] = [
     _ABSENT,
     *(None, True, 0, -1, 1.5, 1e300, 2**63, "", "x"),
     *([], [[]], {}, {"type": []}, {"a": {"b": None}}, [None, True, 1.5, "x", [], {"type": []}]),
+    # Deeper than what can be encoded again, but not than what can be read.
+    json.loads('{"a":' * 300 + "1" + "}" * 300),
 ]
 _IMAGE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9"

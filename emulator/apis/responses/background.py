@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from common.digits import parse_digits
+from common.json_depth import is_nested_too_deeply
 from common.value_description import describe_value
 from handler.apis.calls import RESPONSES
 from handler.apis.openai.events import DONE
@@ -82,7 +84,11 @@ class BackgroundResponses:
         if not response_id.startswith(ID_PREFIX):
             return None
         job = await self._store.get(response_id.removeprefix(ID_PREFIX))
-        return job if job is not None and _read_work(job) is not None else None
+        if job is None or _read_work(job) is None:
+            return None
+        # Another worker than this project's may have returned anything.
+        is_response = job.output is None or _read_output(job.output) is not None
+        return job if is_response else None
 
     async def get_job(self, response_id: str) -> Job:
         """Return the job of a response. Raises NotFound."""
@@ -96,13 +102,13 @@ class BackgroundResponses:
     async def find(self, response_id: str) -> StoredResponse | None:
         """Return a response as it is now; None if it is not a background response."""
         job = await self.find_job(response_id)
-        if job is None:
+        work = None if job is None else _read_work(job)
+        if job is None or work is None:
             return None
-        work = _read_work(job) or {}
         return StoredResponse(
             orjson.dumps(encode_response(job)),
-            orjson.dumps(read_items(work.get("input"))),
-            read_previous_id(work),
+            orjson.dumps(work.items),
+            work.previous_id,
             has_ended=job.status.is_final,
         )
 
@@ -172,27 +178,54 @@ _UNSTARTED: dict[str, Any] = {
 
 def encode_response(job: Job) -> dict[str, Any]:
     """Return the response of a job as it is now."""
+    error = _read_error(job)
     if job.output is not None:
-        output = orjson.loads(job.output)
-        # With STREAM_MODE=generator the output is a list that ends with the response.
-        response: dict[str, Any] = output[-1] if isinstance(output, list) else output
-        return response
-    envelope: dict[str, Any] = orjson.loads(job.input).get("envelope") or {}
+        if (response := _read_output(job.output)) is not None:
+            return response
+        error = {"code": "server_error", "message": "the worker's output is not a response"}
+    work = _read_work(job)
     return {
-        **envelope,
+        **(work.envelope if work is not None else {}),
         "id": ID_PREFIX + job.id,
-        "status": _STATUSES[job.status],
-        "error": _read_error(job),
+        "status": _STATUSES[job.status] if job.output is None else "failed",
+        "error": error,
     }
 
 
-def _read_work(job: Job) -> Mapping[str, Any] | None:
-    """Return the body of a background response; None for other jobs."""
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the job of a background response has stored; every member has its type."""
+
+    envelope: Mapping[str, Any]
+    items: Sequence[Mapping[str, Any]]
+    previous_id: str | None
+
+
+def _read_work(job: Job) -> _Work | None:
+    """Return what a background response's job has stored; None for other jobs.
+
+    Clients can send such a job to `/run` themselves, with members of any type.
+    """
     job_input = orjson.loads(job.input)
     if not isinstance(job_input, dict) or job_input.get("openai_route") != RESPONSES:
         return None
-    work = job_input.get("openai_input")
-    return work if isinstance(work, dict) and work.get("background") is True else None
+    body, envelope = job_input.get("openai_input"), job_input.get("envelope")
+    if not isinstance(body, dict) or body.get("background") is not True:
+        return None
+    if not isinstance(envelope, dict | None):
+        return None
+    try:
+        return _Work(envelope or {}, read_items(body.get("input")), read_previous_id(body))
+    except InvalidRequest:
+        return None
+
+
+def _read_output(output: bytes) -> dict[str, Any] | None:
+    """Return the response in a job's output; None if it is no object that can be sent."""
+    value = orjson.loads(output)
+    # With STREAM_MODE=generator the output is a list that ends with the response.
+    response = value[-1] if isinstance(value, list) and value else value
+    return response if isinstance(response, dict) and not is_nested_too_deeply(response) else None
 
 
 def _read_error(job: Job) -> dict[str, Any] | None:
@@ -216,9 +249,16 @@ def _split_events(chunk: bytes) -> Iterator[tuple[bytes, int, str]]:
         return
     for event in value.split("\n\n"):
         _, separator, data = event.partition("\ndata: ")
-        if separator:
-            members = orjson.loads(data)
-            yield event.encode() + b"\n\n", members["sequence_number"], members["type"]
+        try:
+            members = orjson.loads(data) if separator else None
+        except orjson.JSONDecodeError:
+            continue
+        if not isinstance(members, dict):
+            continue
+        number, kind = members.get("sequence_number"), members.get("type")
+        # Another worker than this project's may stream anything.
+        if type(number) is int and isinstance(kind, str):
+            yield event.encode() + b"\n\n", number, kind
 
 
 def _encode_end(job: Job | None, number: int) -> bytes:
@@ -227,8 +267,10 @@ def _encode_end(job: Job | None, number: int) -> bytes:
         error = {"code": "not_found", "message": "the response was removed", "param": None}
         return EventEncoder(number).encode("error", error)
     response = encode_response(job)
-    status = response.get("status", "failed")
-    return EventEncoder(number).encode(f"response.{status}", {"response": response})
+    kind = f"response.{response.get('status')}"
+    if kind not in _TERMINAL_EVENTS:
+        kind = "response.failed"
+    return EventEncoder(number).encode(kind, {"response": response})
 
 
 def read_starting_after(raw: str | None) -> int:

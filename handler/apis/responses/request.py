@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from common.json_depth import is_nested_too_deeply
 from common.value_description import describe_value
 from handler.apis.responses.input_items import read_items, to_messages
 from handler.apis.responses.tools import read_tools
@@ -95,6 +96,10 @@ def read_request(
     for name in _UNSUPPORTED:
         if body.get(name) is not None:
             raise InvalidRequest(f"{name} is not supported", name)
+    for name, value in body.items():
+        # A response repeats what was asked for, and is stored.
+        if is_nested_too_deeply(value):
+            raise InvalidRequest(f"{name} is nested too deeply", name)
     background = read_flag(body, "background", default=False)
     is_stored = read_flag(body, "store", default=True)
     if background and not is_stored:

@@ -126,8 +126,21 @@ class ResponseStore:
         items: list[Mapping[str, Any]] = []
         for stored in reversed(turns):
             items += orjson.loads(stored.items)
-            items += orjson.loads(stored.response)["output"]
+            items += _read_output(stored)
         return items
+
+
+def _read_output(stored: StoredResponse) -> Sequence[Mapping[str, Any]]:
+    """Return the output items of a response. Raises InvalidRequest."""
+    output = orjson.loads(stored.response).get("output")
+    # The response of a job is what its worker returned.
+    if not isinstance(output, list) or not all(isinstance(item, Mapping) for item in output):
+        raise InvalidRequest(
+            "previous_response_id: the output of that response is not an array of items, got "
+            f"{describe_value(output)}",
+            "previous_response_id",
+        )
+    return output
 
 
 def _not_found(response_id: str) -> NotFound:

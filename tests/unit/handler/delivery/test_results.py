@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pytest
 
-from handler.delivery import limits
+from handler.delivery import limits, results
 from handler.delivery.blobs import BlobDenied, BlobUnavailable, BlobUnsupported
 from handler.delivery.bucket import Bucket
 from handler.delivery.results import (
@@ -444,3 +444,10 @@ async def test_cancelled_job_does_not_wait_for_its_upload(
     upload.cancel()
     with pytest.raises(asyncio.CancelledError):
         await upload
+
+
+@pytest.mark.parametrize("choices", [5, "x", {"a": 1}, [1, None], [[]], []])
+def test_summary_of_a_foreign_object_in_the_bucket_has_no_wrong_choices(choices: Any) -> None:
+    summary = results._summarize({"choices": choices, "usage": {"a": 1}})
+    assert summary["usage"] == {"a": 1}
+    assert summary.get("choices", []) == []

@@ -94,7 +94,14 @@ def test_database_survives_a_power_failure(tmp_path: Path) -> None:
 
 def test_damaged_row_raises_an_error() -> None:
     row = [*to_row(Job(id="a", endpoint="e", input=b"1", created_at=0.0), 1), b"1"]
-    for column, value in [(3, "LOST"), (5, "{}"), (5, "no JSON")]:
+    damages: list[tuple[int, str | int]] = [
+        (3, "LOST"),
+        (5, "{}"),
+        (5, "no JSON"),
+        (6, "text"),
+        (7, 5),
+    ]
+    for column, value in damages:
         broken = [*row]
         broken[column] = value
         with pytest.raises((KeyError, ValueError)):

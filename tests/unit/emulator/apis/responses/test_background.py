@@ -237,6 +237,72 @@ async def test_other_jobs_are_no_responses(
         await background.get_job(f"resp_{job.id}")
 
 
+# Members and outputs that a client or a worker of its own can give such a job.
+_DEEP: Any = orjson.loads('{"a":' * 253 + "1" + "}" * 253)
+WRONG_INPUTS: list[dict[str, Any]] = [
+    {"envelope": [1]},
+    {"envelope": "x"},
+    {"openai_input": WORK | {"input": 5}},
+    {"openai_input": WORK | {"input": [1]}},
+    {"openai_input": WORK | {"previous_response_id": []}},
+    {"openai_input": [WORK]},
+]
+WRONG_OUTPUTS: list[Any] = [[], [1], 5, "x", None, [[]], _DEEP]
+
+
+async def test_forged_job_is_no_response(
+    store: MemoryJobStore, background: BackgroundResponses, subtests: pytest.Subtests
+) -> None:
+    for changes in WRONG_INPUTS:
+        with subtests.test(changes=changes):
+            job = await enqueue(store, **changes)
+            assert await background.find(f"resp_{job.id}") is None
+            with pytest.raises(NotFound, match="no background response"):
+                await background.cancel(f"resp_{job.id}")
+    for output in WRONG_OUTPUTS:
+        with subtests.test(output=str(output)[:20]):
+            job = await enqueue(store)
+            reader = asyncio.create_task(read(background.stream(job)))
+            await run_ready_tasks()
+            while (leased := await lease(store)).id != job.id:
+                await store.ack(leased.id, leased.attempt, error="x")
+            await store.ack(job.id, leased.attempt, output=orjson.dumps(output))
+            # The client that was reading it gets an end.
+            events = await reader
+            assert events[-1]["type"] == "response.failed"
+            error = events[-1]["response"]["error"]
+            assert error["message"] == "the worker's output is not a response"
+            assert await background.find(f"resp_{job.id}") is None
+            with pytest.raises(NotFound, match="no background response"):
+                await background.cancel(f"resp_{job.id}")
+
+
+async def test_stream_leaves_out_chunks_that_are_no_events(
+    store: MemoryJobStore, background: BackgroundResponses
+) -> None:
+    job = await enqueue(store)
+    leased = await lease(store)
+    forged = ["x\ndata: {\n\n", "x\ndata: 5\n\n", "x\ndata: {}\n\n", 5, [], {"a": 1}]
+    forged += ['x\ndata: {"sequence_number": "1", "type": []}\n\n']
+    await store.append_chunks(job.id, leased.attempt, [orjson.dumps(each) for each in forged])
+    await store.append_chunks(job.id, leased.attempt, as_chunks(events_of(["a"]), []))
+    await store.ack(job.id, leased.attempt, output=b'{"status": "completed"}')
+    events = await read(background.stream(job))
+    assert [event["sequence_number"] for event in events] == [0, 1, 2, 3, 4]
+
+
+async def test_end_has_a_known_type_whatever_the_status_of_the_output(
+    store: MemoryJobStore, background: BackgroundResponses
+) -> None:
+    statuses: list[Any] = [None, [], "completed\nevent: x", "queued"]
+    for status in statuses:
+        job = await enqueue(store)
+        leased = await lease(store)
+        await store.ack(job.id, leased.attempt, output=orjson.dumps({"status": status}))
+        events = await read(background.stream(job))
+        assert events[-1]["type"] == "response.failed"
+
+
 @pytest.mark.parametrize(("raw", "number"), [(None, -1), ("0", 0), ("12", 12)])
 def test_number_to_resume_after_is_read(raw: str | None, number: int) -> None:
     assert read_starting_after(raw) == number
