@@ -11,11 +11,12 @@ from urllib.parse import parse_qs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from emulator.http.open_paths import DETAILS_HIDDEN, OPEN_PATHS
+from emulator.http.api_key import read_api_key
+from emulator.http.open_paths import OPEN_PATHS
 from emulator.http.request_target import WORKER_KEY_PARAM, RouteGroup, classify
 from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
 
-_BEARER = b"bearer "
 # The RunPod SDK repeats a rejected request at once, thousands of times a second.
 _WORKER_DELAY_S = 1.0
 _UNAUTHORIZED = ErrorMapping(
@@ -60,7 +61,7 @@ class ApiKeyMiddleware:
         if (
             scope["type"] != "http"
             or scope["method"] == "OPTIONS"
-            or self._is_valid(_read_key(scope))
+            or self._is_valid(read_api_key(scope))
             or self._is_managed_worker(scope)
         ):
             await self._app(scope, receive, send)
@@ -90,23 +91,6 @@ class ApiKeyMiddleware:
             return False
         keys = parse_qs(scope["query_string"]).get(WORKER_KEY_PARAM, [])
         return len(keys) == 1 and hmac.compare_digest(_digest(keys[0]), self._worker_key)
-
-
-def _read_key(scope: Scope) -> bytes | None:
-    """Return the key of a request; None if it has no key, or has a header twice."""
-    authorization = _header_values(scope, b"authorization")
-    if not authorization:
-        is_worker = classify(scope).group is RouteGroup.WORKER
-        keys = [] if is_worker else _header_values(scope, b"x-api-key")
-        return keys[0] if len(keys) == 1 else None
-    if len(authorization) != 1:
-        return None
-    value = authorization[0]
-    return value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else value
-
-
-def _header_values(scope: Scope, header: bytes) -> list[bytes]:
-    return [value.strip() for name, value in scope["headers"] if name == header]
 
 
 def _digest(key: bytes) -> bytes:

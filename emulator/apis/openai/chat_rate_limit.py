@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Coroutine
 from typing import Any
 
-from starlette.requests import Request
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from emulator.http.api_key import read_api_key
 from emulator.http.responses import error_response
 from handler.errors import RATE_LIMITED, ErrorInfo
-
-RouteHandler = Callable[[Request], Coroutine[Any, Any, Any]]
 
 
 class ChatRateLimiter:
@@ -37,40 +36,44 @@ class ChatRateLimiter:
             self._rate = parse(rate)
             self._window = MovingWindowRateLimiter(MemoryStorage())
 
-    def wrap(self, handler: RouteHandler) -> RouteHandler:
-        """Return a route handler that answers 429, before anything else, above the limit."""
-        if self._rate is None:
-            return handler
+    def middleware(self) -> list[Middleware]:
+        """Return the middleware of a route, which answers 429 above the limit.
 
-        async def handle(request: Request) -> Any:
-            client = _client_id(request)
+        It is outside of the code that answers exceptions, so that all answers, also errors, have
+        the headers with the limit.
+        """
+        return [] if self._rate is None else [Middleware(self._wrap)]
+
+    def _wrap(self, app: ASGIApp) -> ASGIApp:
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            client = _client_id(scope)
             is_allowed = self._window.hit(self._rate, client)
             stats = self._window.get_window_stats(self._rate, client)
-            if is_allowed:
-                response = await handler(request)
-            else:
-                wait_s = max(1, math.ceil(stats.reset_time - time.time()))
-                message = f"Rate limit exceeded. Try again in {wait_s} seconds."
-                error = ErrorInfo(message, RATE_LIMITED, retry_after_s=wait_s)
-                response = error_response(error, request.scope)
-            response.headers.update(
-                {
-                    "X-RateLimit-Limit": str(self._rate.amount),
-                    "X-RateLimit-Remaining": str(max(0, stats.remaining)),
-                    "X-RateLimit-Reset": str(math.ceil(stats.reset_time)),
-                }
-            )
-            return response
+            headers = [
+                (b"x-ratelimit-limit", str(self._rate.amount).encode()),
+                (b"x-ratelimit-remaining", str(max(0, stats.remaining)).encode()),
+                (b"x-ratelimit-reset", str(math.ceil(stats.reset_time)).encode()),
+            ]
+
+            async def send_with_headers(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    message = {**message, "headers": [*message["headers"], *headers]}
+                await send(message)
+
+            answer = app if is_allowed else _refusal(stats.reset_time, scope)
+            await answer(scope, receive, send_with_headers)
 
         return handle
 
 
-def _client_id(request: Request) -> str:
-    """Return the digest of the request's API key, or its address if it has no key.
+def _refusal(reset_time: float, scope: Scope) -> ASGIApp:
+    wait_s = max(1, math.ceil(reset_time - time.time()))
+    message = f"Rate limit exceeded. Try again in {wait_s} seconds."
+    return error_response(ErrorInfo(message, RATE_LIMITED, retry_after_s=wait_s), scope)
 
-    The key is in the same headers that `ApiKeyMiddleware` checks.
-    """
-    key = request.headers.get("authorization") or request.headers.get("x-api-key", "")
-    if key:
-        return hashlib.sha256(key.encode()).hexdigest()
-    return request.client.host if request.client is not None else ""
+
+def _client_id(scope: Scope) -> str:
+    """Return the digest of the request's API key, or its address if it has no key."""
+    if key := read_api_key(scope):
+        return hashlib.sha256(key).hexdigest()
+    return scope["client"][0] if scope.get("client") else ""

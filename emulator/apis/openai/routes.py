@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from emulator.apis.openai.chat_rate_limit import ChatRateLimiter, RouteHandler
+from emulator.apis.openai.chat_rate_limit import ChatRateLimiter
 from emulator.apis.openai.system_status import SystemStatus
 from emulator.apis.openai.tokenize_routes import TokenizeRoutes
 from emulator.http.disconnect import while_connected
@@ -25,6 +26,9 @@ from handler.apis.openai.service import (
     SCORING_ROUTES,
     OpenAIService,
 )
+from handler.apis.truncation import CHAT_ROUTE
+
+RouteHandler = Callable[[Request], Coroutine[Any, Any, Any]]
 
 PREFIXES: Mapping[str, Dialect] = {"/v1": OPENAI, "/v3": OVMS, "": ORACLE}
 
@@ -67,9 +71,6 @@ class OpenAIRoutes:
 
     def _dialect_routes(self, prefix: str, dialect: Dialect) -> list[Route]:
         post = {path: self._generation_handler(path, dialect) for path in ENDPOINT_SPECS}
-        if dialect is ORACLE:
-            chat = "/v1/chat/completions"
-            post[chat] = self._rate_limiter.wrap(post[chat])
         post[EMBEDDINGS] = self._embeddings_handler(dialect)
         for path in SCORING_ROUTES:
             post[path] = self._scoring_handler(path, dialect)
@@ -77,8 +78,14 @@ class OpenAIRoutes:
             MODELS: self._list_models,
             f"{MODELS}/{{model:path}}": self._get_model,
         }
+        limited = {CHAT_ROUTE: self._rate_limiter.middleware()} if dialect is ORACLE else {}
         return [
-            Route(prefix + path.removeprefix("/v1"), handler, methods=[method])
+            Route(
+                prefix + path.removeprefix("/v1"),
+                handler,
+                methods=[method],
+                middleware=limited.get(path),
+            )
             for method, handlers in (("POST", post), ("GET", get))
             for path, handler in handlers.items()
         ]

@@ -103,6 +103,51 @@ async def test_eleventh_chat_of_a_minute_is_refused(serve: Serve, script: Script
         assert {response.status_code for response in responses} == {200}
 
 
+async def test_key_has_one_limit_in_every_form(serve: Serve, script: ScriptFactory) -> None:
+    # R41
+    server = await serve(script(HELLO_SCRIPT), rate_limit_chat="6/minute", api_keys="K")
+    forms = [("authorization", value) for value in ("Bearer K", "bearer K", "Bearer  K", "K")]
+    forms += [("x-api-key", "K"), ("X-API-Key", "K")]
+    async with server.client() as client:
+        for number, (name, value) in enumerate(forms):
+            response = await client.post("/chat/completions", json=TURNS, headers={name: value})
+            assert response.status_code == 200
+            assert response.headers["x-ratelimit-remaining"] == str(5 - number), value
+        for name, value in forms:
+            refused = await client.post("/chat/completions", json=TURNS, headers={name: value})
+            assert refused.status_code == 429, value
+
+
+async def test_every_answer_that_counts_has_the_headers_of_the_limit(
+    serve: Serve, script: ScriptFactory
+) -> None:
+    # R41
+    path = script({"when": "hang", "pieces": ["a", {"hang_s": 3600}]}, {}, slots=1)
+    server = await serve(path, model_name="tiny", max_queue=0)
+    hang: Any = {"messages": [{"role": "user", "content": "hang"}], "stream": True}
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({"content": b"{"}, 400),
+        ({"json": TURNS | {"max_tokens": []}}, 400),
+        ({"json": TURNS | {"model": "big"}}, 404),
+        ({"content": b"{}", "headers": {"content-type": "text/plain", "origin": server.url}}, 415),
+        ({"json": TURNS | {"stream": True}}, 429),
+        ({"json": TURNS}, 429),
+    ]
+    async with (
+        server.client() as client,
+        client.stream("POST", "/v1/chat/completions", json=hang) as running,
+    ):
+        assert running.status_code == 200
+        for number, (options, status) in enumerate(cases):
+            response = await client.post("/chat/completions", **options)
+            assert response.status_code == status, response.text
+            assert response.headers["x-ratelimit-limit"] == "10"
+            assert response.headers["x-ratelimit-remaining"] == str(9 - number)
+            assert int(response.headers["x-ratelimit-reset"]) > 0
+        # The queue was full, not the limit of the key.
+        assert "Rate limit" not in response.text
+
+
 async def test_rate_limit_can_be_turned_off(serve: Serve) -> None:
     server = await serve(rate_limit_chat="off")
     async with server.client() as client:
