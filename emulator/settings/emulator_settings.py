@@ -239,7 +239,7 @@ class EmulatorSettings(ResultSettings):
     max_jobs: int = Field(
         100_000, ge=1, description="Maximum number of stored jobs: waiting, running and ended."
     )
-    max_jobs_mb: float = Field(2_000, gt=0, description="Maximum total size of the stored jobs.")
+    max_jobs_mb: float = Field(2_000, gt=0, description="Maximum memory of the stored jobs.")
     lost_jobs: Literal["requeue", "fail"] = Field(
         "requeue",
         description="What happens to the jobs of a lost worker: run them again (`requeue`) or end "

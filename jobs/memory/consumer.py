@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from common.failpoints import failpoint
 from jobs.errors import StoreFull
+from jobs.memory.memory_size import chunks_memory_bytes, copy_exactly
 from jobs.memory.state import StoreState
 from jobs.model import Job, JobStatus, Json
 from jobs.ports import Chunk
@@ -102,7 +103,12 @@ class ConsumerOperations:
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
         failpoint("ack")
         ended_at = self._state.now()
-        ended = record.job.replace(status=status, ended_at=ended_at, output=output, error=error)
+        ended = record.job.replace(
+            status=status,
+            ended_at=ended_at,
+            output=None if output is None else copy_exactly(output),
+            error=error,
+        )
         await self._state.transitions.apply([ended])
         return True
 
@@ -151,7 +157,7 @@ class ConsumerOperations:
         record = self._leases.find(job_id, attempt)
         if record is None or record.transition is not None:
             return False
-        self._table.set_job(record, record.job.replace(progress=output))
+        self._table.set_job(record, record.job.replace(progress=copy_exactly(output)))
         self._table.save(record, record.job)
         failpoint("progress")
         return True
@@ -168,8 +174,9 @@ class ConsumerOperations:
         max_bytes = self._state.limits.max_stream_bytes
         if record.stream_bytes + size_bytes > max_bytes:
             raise StoreFull(f"a job may stream {max_bytes:,} bytes, this one has more")
-        self._table.make_room(size_bytes)
-        self._table.add_stream_bytes(size_bytes)
+        memory_bytes = chunks_memory_bytes(size_bytes, len(values))
+        self._table.make_room(memory_bytes)
+        self._table.add_stream_bytes(memory_bytes)
         chunks = record.append_chunks(values)
         if not record.is_unpublished:
             self._state.journal.append_chunks(job_id, chunks)

@@ -6,6 +6,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from jobs.memory.memory_size import chunks_memory_bytes, copy_exactly
 from jobs.model import Job, Json
 from jobs.ports import Chunk
 
@@ -55,9 +56,14 @@ class JobRecord:
         """Return the worker that has lost the job but may still run it, if there is one."""
         return self.lost_worker_id if now < self.lost_until else None
 
+    @property
+    def stream_memory_bytes(self) -> int:
+        """How much memory the chunks take; `stream_bytes` counts their values alone."""
+        return chunks_memory_bytes(self.stream_bytes, len(self.chunks))
+
     def clear_stream(self) -> int:
-        """Drop the chunks of an earlier attempt; return how many bytes they had."""
-        dropped_bytes, self.stream_bytes = self.stream_bytes, 0
+        """Drop the chunks of an earlier attempt; return how much memory they took."""
+        dropped_bytes, self.stream_bytes = self.stream_memory_bytes, 0
         self.chunks = []
         self._last_number = 0
         return dropped_bytes
@@ -76,7 +82,10 @@ class JobRecord:
     def append_chunks(self, values: Sequence[Json]) -> list[Chunk]:
         """Append to the stream of the current attempt and wake its readers."""
         first = self._last_number + 1
-        new = [Chunk(self.job.attempt, first + i, value) for i, value in enumerate(values)]
+        new = [
+            Chunk(self.job.attempt, first + i, copy_exactly(value))
+            for i, value in enumerate(values)
+        ]
         self.chunks += new
         self._last_number += len(new)
         self.stream_bytes += sum(map(len, values))

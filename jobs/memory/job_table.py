@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from jobs.errors import StoreFull
 from jobs.memory.job_record import JobRecord
+from jobs.memory.memory_size import ENDPOINT_OVERHEAD_BYTES, job_memory_bytes
 from jobs.memory.ready_queue import ReadyQueue
 from jobs.memory.workers import Workers
 from jobs.model import Job, JobStatus, Limits
@@ -42,7 +43,7 @@ class Endpoint:
 
 
 class JobTable:
-    """Holds all jobs, counts them and their bytes, and enforces the limits.
+    """Holds all jobs, counts them and the memory that they take, and enforces the limits.
 
     All additions, changes and removals of jobs go through this class, so that the counts always
     match the jobs. Owned by the store.
@@ -85,6 +86,7 @@ class JobTable:
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             endpoint = self._endpoints[name] = Endpoint(self.totals)
+            self.total_bytes += ENDPOINT_OVERHEAD_BYTES
         return endpoint
 
     def find_endpoint(self, name: str) -> Endpoint | None:
@@ -100,24 +102,25 @@ class JobTable:
         endpoint = self._endpoints.get(name)
         if endpoint is not None and endpoint.is_idle:
             del self._endpoints[name]
+            self.total_bytes -= ENDPOINT_OVERHEAD_BYTES
 
     def reserve(self, job: Job) -> None:
         """Count a job that is not visible yet. Raises StoreFull."""
-        self.make_room(job.size, jobs=1)
+        self.make_room(job_memory_bytes(job), jobs=1)
         self._reserved_jobs += 1
-        self.total_bytes += job.size
+        self.total_bytes += job_memory_bytes(job)
 
     def release_reservation(self, job: Job) -> None:
         """Undo `reserve`."""
         self._reserved_jobs -= 1
-        self.total_bytes -= job.size
+        self.total_bytes -= job_memory_bytes(job)
 
     def add(self, record: JobRecord) -> None:
         """Add a job."""
         job = record.job
         self._records[job.id] = record
         self.get_or_create_endpoint(job.endpoint).add_to_counts(job, 1)
-        self.total_bytes += job.size + record.stream_bytes
+        self.total_bytes += job_memory_bytes(job) + record.stream_memory_bytes
         if job.status is JobStatus.IN_PROGRESS:
             self._workers.add_lease(job.worker_id or "", job.id)
 
@@ -132,7 +135,7 @@ class JobTable:
         endpoint = self._endpoints[job.endpoint]
         endpoint.add_to_counts(before, -1)
         endpoint.add_to_counts(job, 1)
-        self.total_bytes += job.size - before.size
+        self.total_bytes += job_memory_bytes(job) - job_memory_bytes(before)
         record.job = job
         if job.status is JobStatus.IN_PROGRESS:
             if before.status is not JobStatus.IN_PROGRESS:
@@ -163,7 +166,7 @@ class JobTable:
         endpoint = self._endpoints[job.endpoint]
         endpoint.add_to_counts(job, -1)
         endpoint.queue.remove(job.id)
-        self.total_bytes -= job.size + record.stream_bytes
+        self.total_bytes -= job_memory_bytes(job) + record.stream_memory_bytes
         if job.status is JobStatus.IN_PROGRESS:
             self._workers.remove_lease(job.worker_id or "", job.id)
         if not record.is_unpublished:

@@ -9,6 +9,7 @@ from itertools import islice
 from common.failpoints import failpoint
 from jobs.errors import NotRetryable
 from jobs.memory.job_record import JobRecord
+from jobs.memory.memory_size import copy_exactly, job_memory_bytes
 from jobs.memory.state import StoreState
 from jobs.model import Job, JobStatus, NewJob, new_id
 from jobs.ports import QueueStats
@@ -40,17 +41,17 @@ class ProducerOperations:
         job = Job(
             id=new_id(sync=new.sync),
             endpoint=new.endpoint,
-            input=new.input,
+            input=copy_exactly(new.input),
             created_at=now,
             queued_at=now,
             sync=new.sync,
             policy=new.policy,
             webhook=new.webhook,
-            extra=new.extra,
+            extra=copy_exactly(new.extra),
         )
         is_unpublished = new.sync and new.webhook is None
         if is_unpublished:
-            self._table.make_room(job.size, jobs=1)
+            self._table.make_room(job_memory_bytes(job), jobs=1)
         else:
             await self._save(job)
         self._table.add(JobRecord(job, is_unpublished=is_unpublished))

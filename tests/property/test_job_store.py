@@ -27,6 +27,11 @@ from jobs import (
 )
 from jobs.memory.expiry import MAX_START_DELAY_S
 from jobs.memory.job_record import RESUME_NUMBER_GAP
+from jobs.memory.memory_size import (
+    ENDPOINT_OVERHEAD_BYTES,
+    chunks_memory_bytes,
+    job_memory_bytes,
+)
 
 RETENTION_S = 100.0
 TTL_S = 500.0
@@ -416,9 +421,12 @@ class JobStoreModel(RuleBasedStateMachine):
         waiting = [self.jobs[job_id].queued_at for job_id in self.of(JobStatus.IN_QUEUE)]
         assert stats.oldest_queued_at == (1e9 + min(waiting) if waiting else None)
         table = self.store._state.table
-        assert table.total_bytes == sum(
-            job.size + sum(map(len, self.jobs[job.id].chunks)) for job in stored.values()
-        )
+        taken_bytes = len(table.endpoint_names()) * ENDPOINT_OVERHEAD_BYTES
+        for job in stored.values():
+            streamed = self.jobs[job.id].chunks
+            taken_bytes += job_memory_bytes(job)
+            taken_bytes += chunks_memory_bytes(sum(map(len, streamed)), len(streamed))
+        assert table.total_bytes == taken_bytes
 
     def teardown(self) -> None:
         if hasattr(self, "store"):

@@ -363,19 +363,19 @@ async def test_jobs_being_written_count_towards_max_jobs(stores: Stores) -> None
 
 
 async def test_enqueue_is_refused_above_max_bytes_until_jobs_are_removed(stores: Stores) -> None:
-    store = await stores.open(max_bytes=1000, retention_s=60)
-    await store.enqueue(new("x" * 600))
-    with pytest.raises(StoreFull, match="1,000 bytes"):
-        await store.enqueue(new("x" * 600))
+    store = await stores.open(max_bytes=1_000_000, retention_s=60)
+    await store.enqueue(new("x" * 600_000))
+    with pytest.raises(StoreFull, match="1,000,000 bytes"):
+        await store.enqueue(new("x" * 600_000))
     job = await take(store)
-    await store.ack(job.id, job.attempt, output=b"y" * 300)
+    await store.ack(job.id, job.attempt, output=b"y" * 300_000)
     with pytest.raises(StoreFull):
-        await store.enqueue(new("x" * 101))
+        await store.enqueue(new("x" * 101_000))
     await stores.pass_time(store, 61)
-    for _ in range(10):
-        await store.enqueue(new("x" * 100))
+    for _ in range(9):
+        await store.enqueue(new("x" * 100_000))
     with pytest.raises(StoreFull):
-        await store.enqueue(new("x"))
+        await store.enqueue(new("x" * 100_000))
 
 
 async def test_delivered_results_make_room(stores: Stores) -> None:

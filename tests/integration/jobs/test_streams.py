@@ -102,12 +102,12 @@ async def test_append_chunks_is_refused_above_max_stream_bytes(stores: Stores) -
 
 
 async def test_append_chunks_is_refused_above_max_bytes(stores: Stores) -> None:
-    store = await stores.open(max_bytes=1000)
+    store = await stores.open(max_bytes=1_000_000)
     for number in range(2):
         await store.enqueue(new(number))
     one, two = await store.receive("e", "w", lease_s=30, limit=2)
-    await store.append_chunks(one.id, 1, [b"x" * 600])
-    with pytest.raises(StoreFull, match="1,000 bytes"):
-        await store.append_chunks(two.id, 1, [b"x" * 600])
+    await store.append_chunks(one.id, 1, [b"x" * 600_000])
+    with pytest.raises(StoreFull, match="1,000,000 bytes"):
+        await store.append_chunks(two.id, 1, [b"x" * 600_000])
     await store.nack(one.id, 1)
-    assert await store.append_chunks(two.id, 1, [b"x" * 600])
+    assert await store.append_chunks(two.id, 1, [b"x" * 600_000])

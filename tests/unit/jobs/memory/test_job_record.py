@@ -6,6 +6,7 @@ import asyncio
 
 from jobs import Chunk, Job, JobStatus
 from jobs.memory.job_record import RESUME_NUMBER_GAP, JobRecord
+from jobs.memory.memory_size import CHUNK_OVERHEAD_BYTES
 from tests.waiting import run_ready_tasks
 
 
@@ -28,7 +29,8 @@ def test_chunks_are_numbered_within_their_attempt() -> None:
     assert record.append_chunks([]) == []
     assert record.append_chunks([b"z"]) == [Chunk(1, 3, b"z")]
     assert record.stream_bytes == 4
-    assert record.clear_stream() == 4
+    assert record.clear_stream() == 4 + 3 * CHUNK_OVERHEAD_BYTES
+    assert record.stream_memory_bytes == 0
     record.job = record.job.replace(attempt=2)
     assert record.append_chunks([b"x"]) == [Chunk(2, 1, b"x")]
 
