@@ -13,8 +13,11 @@ CHUNK_OVERHEAD_BYTES = 150
 
 def job_memory_bytes(job: Job) -> int:
     """Return how much memory a job takes, without its stream."""
-    texts = (job.endpoint, job.webhook or "", job.error or "")
-    return JOB_OVERHEAD_BYTES + job.size + sum(map(_text_bytes, texts))
+    size = JOB_OVERHEAD_BYTES + job.size + _text_bytes(job.endpoint)
+    # Without a loop: every change of a job is counted twice.
+    if job.webhook is not None:
+        size += _text_bytes(job.webhook)
+    return size if job.error is None else size + _text_bytes(job.error)
 
 
 def chunks_memory_bytes(content_bytes: int, count: int) -> int:
