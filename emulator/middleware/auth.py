@@ -10,9 +10,8 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.http.open_paths import DETAILS_HIDDEN, OPEN_PATHS
 from emulator.http.api_key import read_api_key
-from emulator.http.open_paths import OPEN_PATHS
+from emulator.http.open_paths import DETAILS_HIDDEN, OPEN_PATHS
 from emulator.http.request_target import WORKER_KEY_PARAM, RouteGroup, classify
 from emulator.http.responses import error_response
 from handler.errors import ErrorInfo, ErrorMapping
@@ -55,7 +54,7 @@ class ApiKeyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401, or pass the request on."""
         if scope["type"] == "http" and scope["path"] in self._open_paths:
-            scope[DETAILS_HIDDEN] = not self._is_valid(_read_key(scope))
+            scope[DETAILS_HIDDEN] = not self._is_valid(read_api_key(scope))
             await self._app(scope, receive, send)
             return
         if (
