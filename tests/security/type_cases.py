@@ -34,7 +34,7 @@ _WRONG_VALUES: list[Any] = [
     # Deeper than what can be encoded again, but not than what can be read.
     json.loads('{"a":' * 300 + "1" + "}" * 300),
 ]
-_IMAGE = (
+IMAGE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9"
     "awAAAABJRU5ErkJggg=="
 )
@@ -260,7 +260,7 @@ _JOB: dict[str, Any] = {
         "endpointUrl": "http://127.0.0.1:9",
     },
 }
-_IMAGES: dict[str, Any] = {
+IMAGE_BODIES: dict[str, Any] = {
     "/v1/chat/completions": {
         "messages": [
             {
@@ -269,7 +269,7 @@ _IMAGES: dict[str, Any] = {
                     {"type": "text", "text": "what is it?"},
                     {
                         "type": "image_url",
-                        "image_url": {"url": f"data:image/png;base64,{_IMAGE}", "detail": "low"},
+                        "image_url": {"url": f"data:image/png;base64,{IMAGE}", "detail": "low"},
                     },
                 ],
             }
@@ -282,7 +282,7 @@ _IMAGES: dict[str, Any] = {
                 "content": [
                     {
                         "type": "input_image",
-                        "image_url": f"data:image/png;base64,{_IMAGE}",
+                        "image_url": f"data:image/png;base64,{IMAGE}",
                         "detail": "low",
                     }
                 ],
@@ -298,7 +298,7 @@ _IMAGES: dict[str, Any] = {
                 "content": [
                     {
                         "type": "image",
-                        "source": {"type": "base64", "media_type": "image/png", "data": _IMAGE},
+                        "source": {"type": "base64", "media_type": "image/png", "data": IMAGE},
                     }
                 ],
             }
@@ -306,7 +306,7 @@ _IMAGES: dict[str, Any] = {
     },
     "/api/chat": {
         "model": "scripted",
-        "messages": [{"role": "user", "content": "hi", "images": [_IMAGE]}],
+        "messages": [{"role": "user", "content": "hi", "images": [IMAGE]}],
     },
 }
 _RERANK = {"query": "a", "documents": ["a", {"text": "b"}], "model": "scripted", "top_n": 1}
@@ -353,7 +353,7 @@ FULL_BODIES: list[tuple[str, Any]] = [
     ("/runsync", _routed("/v1/responses", _RESPONSE)),
     ("/runsync", _routed("/v1/messages", _MESSAGE)),
     ("/v2/default/openai/v1/chat/completions", _CHAT_TOOLS),
-    *_IMAGES.items(),
+    *IMAGE_BODIES.items(),
 ]
 
 

@@ -23,6 +23,13 @@ def png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + struct.pack(">I", zlib.crc32(header))
 
 
+def inflating_png(size: int) -> bytes:
+    """Return a PNG of one pixel whose data inflates to so many bytes."""
+    data = zlib.compress(bytes(size), 9)
+    chunk = struct.pack(">I", len(data)) + b"IDAT" + data
+    return png_header(1, 1) + chunk + struct.pack(">I", zlib.crc32(b"IDAT" + data))
+
+
 def gif_header(width: int, height: int) -> bytes:
     """Return the beginning of a GIF."""
     return b"GIF89a" + struct.pack("<HH", width, height)
