@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from engine.errors import RequestRejected
 from engine.hosts.frames import encode
@@ -15,6 +16,9 @@ from engine.request import GenerationRequest, Priority
 # How long a request is refused: the library or the model may be another one later.
 REFUSED_FOR_S = 600.0
 _MAX_CAUSES = 256
+
+# A run's request, or the name and the argument of a side call.
+Work = GenerationRequest | tuple[str, Any]
 
 
 @dataclass(slots=True)
@@ -25,35 +29,35 @@ class _Cause:
 
 
 class CrashCauses:
-    """Remembers the requests that ran when the engine's process crashed.
+    """Remembers what ran when the engine's process crashed.
 
     Clients repeat a request that failed, and each crash costs all others their answers. So a
     request is refused after a crash in which it ran alone, or if no other one ran in two crashes.
-    Jobs are not: they have attempts of their own, the last of them alone. Owned by the event loop;
-    the copies of a model share one.
+    The runs of jobs are not: they have attempts of their own, the last of them alone. Owned by the
+    event loop; the copies of a model share one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._causes: OrderedDict[bytes, _Cause] = OrderedDict()
 
-    def record(self, requests: Sequence[GenerationRequest], reason: str) -> None:
-        """Count a crash against the requests that ran on the process."""
+    def record(self, running: Sequence[Work], reason: str) -> None:
+        """Count a crash against what ran on the process."""
         now_s = self._clock()
-        keys = {_digest(each) for each in requests if each.priority is Priority.INTERACTIVE}
+        keys = {_digest(each) for each in running if not _has_attempts(each)} - {b""}
         repeated = {key for key in keys if self._was_running(key, now_s)}
         for key in keys:
-            is_certain = len(requests) == 1 or repeated == {key}
+            is_certain = len(running) == 1 or repeated == {key}
             self._causes.pop(key, None)
             self._causes[key] = _Cause(reason, is_certain, now_s)
         while len(self._causes) > _MAX_CAUSES:
             self._causes.popitem(last=False)
 
-    def check(self, request: GenerationRequest) -> None:
+    def check(self, work: Work) -> None:
         """Refuse a request that has crashed the process. Raises RequestRejected."""
-        if not self._causes or request.priority is not Priority.INTERACTIVE:
+        if not self._causes or _has_attempts(work):
             return
-        cause = self._causes.get(_digest(request))
+        cause = self._causes.get(_digest(work))
         if cause is None or not cause.is_certain:
             return
         left_s = cause.last_s + REFUSED_FOR_S - self._clock()
@@ -68,5 +72,15 @@ class CrashCauses:
         return cause is not None and now_s - cause.last_s < REFUSED_FOR_S
 
 
-def _digest(request: GenerationRequest) -> bytes:
-    return hashlib.sha256(encode([request.prompt, request.sampling.to_wire()])).digest()
+def _has_attempts(work: Work) -> bool:
+    return isinstance(work, GenerationRequest) and work.priority is not Priority.INTERACTIVE
+
+
+def _digest(work: Work) -> bytes:
+    if isinstance(work, GenerationRequest):
+        work = ("run", (work.prompt, work.sampling.to_wire()))
+    try:
+        return hashlib.sha256(encode(work)).digest()
+    except TypeError:
+        # What cannot be sent to the process has not crashed it.
+        return b""

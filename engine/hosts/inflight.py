@@ -28,6 +28,8 @@ class InflightRequests:
         self._on_unresponsive = on_unresponsive
         self._streams: dict[int, TokenStream] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
+        # The operation and the payload of each call.
+        self._arguments: dict[int, tuple[str, Any]] = {}
         self._call_ids = itertools.count(1)
         # When a run last finished without an abort, on the loop's clock.
         self._last_finish_s = 0.0
@@ -41,9 +43,9 @@ class InflightRequests:
         return len(self._streams)
 
     @property
-    def requests(self) -> list[GenerationRequest]:
-        """The requests of the runs that have not ended."""
-        return [stream.request for stream in self._streams.values()]
+    def running(self) -> list[GenerationRequest | tuple[str, Any]]:
+        """The requests of the runs, and the side calls, that have not ended."""
+        return [*(stream.request for stream in self._streams.values()), *self._arguments.values()]
 
     @property
     def aborted_runs(self) -> list[TokenStream]:
@@ -82,6 +84,7 @@ class InflightRequests:
         loop, is_prefill = asyncio.get_running_loop(), op in PREFILL_CALLS
         call_id, start_s = next(self._call_ids), loop.time()
         future = self._calls[call_id] = loop.create_future()
+        self._arguments[call_id] = op, payload
         try:
             self._send({"call": call_id, "op": op, "payload": payload})
             while not future.done():
@@ -100,6 +103,7 @@ class InflightRequests:
             raise _not_sendable(error) from error
         finally:
             self._calls.pop(call_id, None)
+            self._arguments.pop(call_id, None)
 
     def _last_progress_s(self) -> float:
         """Return when a run last produced a token or finished."""

@@ -258,6 +258,7 @@ class ProcessHost:
     async def call(self, op: SideCall, payload: Any) -> Any:
         """Make one of the backend's side calls and return its result. Raises EngineError."""
         await self.ready()
+        self._crash_causes.check((op, payload))
         try:
             limit_s = self._timeouts.prefill_timeout_s
             if op in PREFILL_CALLS:
@@ -450,7 +451,7 @@ class ProcessHost:
             self._restart_policy.record_crash(lived_s)
         ended_by_other = bool(aborted) or self._kill_reason is not None
         if not ended_by_other and self._process is not None and self._process.has_crashed:
-            self._crash_causes.record(self._inflight.requests, reason)
+            self._crash_causes.record(self._inflight.running, reason)
         self._kill_reason = self._process = None
         self._retirement.stop()
         since = self._downtime.since if self._downtime else time.monotonic()

@@ -58,6 +58,15 @@ def test_jobs_have_attempts_of_their_own() -> None:
     causes.check(request("bad"))
 
 
+def test_side_call_that_crashed_the_engine_is_refused() -> None:
+    causes = CrashCauses()
+    causes.record([("embed", "bad")], REASON)
+    with pytest.raises(RequestRejected):
+        causes.check(("embed", "bad"))
+    for other in (("tokenize", "bad"), ("embed", "good"), ("score", ((1, 2), 0))):
+        causes.check(other)
+
+
 def test_request_is_taken_again_after_some_time() -> None:
     now = [100.0]
     causes = CrashCauses(clock=lambda: now[0])
