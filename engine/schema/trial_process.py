@@ -21,9 +21,9 @@ from textwrap import shorten
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from common.process_utils import ignore_signals
+from engine.schema.gbnf import convert_gbnf
 from engine.schema.grammar import SCHEMA_OPTIONS
 from engine.schema.schema_limits import find_schema_excess
 from engine.schema.trial import MAX_ANSWERS_CPU_S, MAX_GRAMMAR_SYMBOLS, MAX_PREPARATION_CPU_S
@@ -134,10 +134,9 @@ def _run(tokenizer: LLTokenizer, notation: str, text: str) -> tuple[str, str | N
         return "", try_schema(tokenizer, text)
     if notation == "gbnf":
         try:
-            text = str(gbnf_to_lark(text))
-        except Exception as error:
-            # The converter raises a plain `Exception` for a missing rule.
-            return "", f"it is no GBNF: {error}"
+            text = convert_gbnf(text)
+        except ValueError as error:
+            return "", str(error)
     return text, try_lark(tokenizer, text)
 
 
