@@ -82,5 +82,5 @@ def _digest(work: Work) -> bytes:
     try:
         return hashlib.sha256(encode(work)).digest()
     except TypeError:
-        # What cannot be sent to the process has not crashed it.
+        # It cannot be sent to the process, so it has not crashed it.
         return b""
