@@ -161,8 +161,9 @@ class ProcessHost:
         shared_files = open_shared_files(self._config.backend, self._config.options)
         options = {**self._config.options, **shared_files}
         config = replace(self._config, options=options)
-        # After a crash, a run of the host's own shows whether the engine is to blame.
-        try_run = self._restart_policy.crashes_in_a_row > 0 and not self._has_finished_run
+        # Before it gives up, a run of the host's own shows whether the engine is to blame.
+        is_last_start = self._restart_policy.crashes_in_a_row == MAX_FIRST_CRASHES - 1
+        try_run = is_last_start and not self._has_finished_run
         try:
             config_frame = encode(asdict(config) | {"try_run": try_run})
         except TypeError as error:

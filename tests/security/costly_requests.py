@@ -65,10 +65,10 @@ HOSTILE_GRAMMARS: dict[str, tuple[Any, str]] = {
         + json.dumps({"anyOf": [{**_OPTIONAL, "title": str(n)} for n in range(300)]}),
     ),
     "chain of rules": ("lark", "start: r0\n" + _chain("r{}: r{}\n", 'r4000: "a"')),
-    "chain of terminals": ("lark", "start: R0\n" + _chain("R{}: R{}\n", 'R4000: "a"')),
+    "chain of terminals": ("lark", "start: T0\n" + _chain("T{}: T{}\n", 'T4000: "a"')),
     "chain in GBNF": ("gbnf", "root ::= r0\n" + _chain("r{} ::= r{}\n", 'r4000 ::= "a"')),
     "doubling rules": ("lark", "start: r0\n" + _double("r{0}: r{1} r{1}\n", 'r18: "a"')),
-    "doubling terminals": ("lark", "start: R0\n" + _double("R{0}: R{1} R{1}\n", 'R18: "a"')),
+    "doubling terminals": ("lark", "start: T0\n" + _double("T{0}: T{1} T{1}\n", 'T18: "a"')),
     "doubling in GBNF": (
         "gbnf",
         "root ::= r0\n" + _double("r{0} ::= r{1} r{1}\n", 'r18 ::= "a"?'),

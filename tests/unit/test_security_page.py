@@ -13,6 +13,7 @@ SETTINGS_PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
 # Without the environments of other clients, which contain thousands of tests.
 FOLDERS = ("acceptance", "arm64", "integration", "long", "property", "security", "unit")
 TESTS = [path for name in FOLDERS for path in (ROOT / "tests" / name).rglob("test_*.py")]
+NAMES = {f"/{path.relative_to(ROOT)}": path for path in TESTS}
 # Every test in these folders is an attack.
 ATTACKS = [*(ROOT / "tests").glob("security/test_*.py")]
 ATTACKS += (ROOT / "tests").glob("long/security/test_*.py")
@@ -36,7 +37,7 @@ def rows_of_attacks() -> list[str]:
 
 def files_named(name: str) -> list[Path]:
     """Return the test files that a name or a path of the page stands for."""
-    return [path for path in TESTS if f"/{path.relative_to(ROOT)}".endswith(f"/{name}")]
+    return [path for full_name, path in NAMES.items() if full_name.endswith(f"/{name}")]
 
 
 def settings() -> set[str]:

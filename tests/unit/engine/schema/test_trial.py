@@ -44,9 +44,13 @@ def test_grammar_that_is_harmless_can_be_followed(
 
 
 def test_hostile_grammar_ends_nothing_but_its_trial(
-    trials: GrammarTrials, subtests: pytest.Subtests
+    trials: GrammarTrials, subtests: pytest.Subtests, scale: int
 ) -> None:
+    # Two that need all of the time of a trial are for the long form.
+    skipped = {"chain in GBNF", "doubling in GBNF"} if scale == 1 else set()
     for name, (notation, text) in HOSTILE_GRAMMARS.items():
+        if name in skipped:
+            continue
         with subtests.test(name):
             violation = trials.run(notation, text).violation
             assert violation is not None
