@@ -173,7 +173,7 @@ class LineExecutor:
     ) -> dict[str, Any]:
         """Return the response body to a request. The caller releases `slot`, if it has one."""
         calls, own_slot = self._services.calls, None
-        priority = Priority.INTERACTIVE if self._priority is None else self._priority
+        priority = Priority.BATCH if self._priority is None else self._priority
         if body.get("stream"):
             raise InvalidRequest(_STREAM_ERROR, "stream")
         if self._priority is not None and slot is None:
