@@ -121,12 +121,12 @@ async def test_token_ids_are_sent_as_they_are(rkllm_of: RkllmMaker) -> None:
 
 
 @only_processes
-@pytest.mark.parametrize("bad", [(), (-5,), (2**20,), (2**31,), (2**40,), (1, 2**32 + 1)])
-async def test_impossible_token_ids_are_refused(rkllm_of: RkllmMaker, bad: tuple[int, ...]) -> None:
+async def test_impossible_token_ids_are_refused(rkllm_of: RkllmMaker) -> None:
     # The runtime would read beyond the model's embedding table.
     engine = rkllm_of(COUNT)
-    with pytest.raises(RequestRejected, match="prompt: "):
-        await ask(engine, bad)
+    for bad in ((), (-5,), (2**20,), (2**31,), (2**40,), (1, 2**32 + 1)):
+        with pytest.raises(RequestRejected, match="prompt: "):
+            await ask(engine, bad)
     assert (await ask(engine, "2"))[0] == "0 1 "
     assert engine.restarts == 0
 

@@ -557,7 +557,7 @@ async def test_parent_killed_while_a_library_is_inspected(
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.long_except("process")
+@pytest.mark.long
 async def test_sigterm_frees_the_handle_once(
     fake_library: Callable[[str], Path],
     model: Callable[[str], Path],
