@@ -121,7 +121,11 @@ def serve() -> None:
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, MAX_PREPARATION_CPU_S)
         notation, text = json.loads(line)
-        grammar, violation = _run(tokenizer, notation, text)
+        try:
+            grammar, violation = _run(tokenizer, notation, text)
+        except BaseException as error:
+            # A panic of the library is no `Exception`. Another grammar may follow.
+            grammar, violation = "", f"the library failed: {error or type(error).__name__}"
         signal.setitimer(signal.ITIMER_PROF, 0)
         if violation is not None:
             violation = shorten(violation, _MAX_REASON_CHARS, placeholder="…")

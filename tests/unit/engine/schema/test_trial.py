@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from engine.errors import BackendFailed
+from engine.schema import trial_process
 from engine.schema.trial import GrammarTrials, Notation
 from tests.security.costly_requests import HOSTILE_GRAMMARS
 
@@ -57,6 +60,27 @@ def test_hostile_grammar_ends_nothing_but_its_trial(
             assert "\n" not in violation
             assert len(violation) <= 300
             assert trials.run("lark", "start: /[0-9]+/").violation is None
+
+
+def test_panic_of_the_library_is_the_violation_of_its_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Panic(BaseException):
+        """As the library's own: no `Exception`."""
+
+    def panic(rules: str) -> str:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr("engine.schema.trial_process.LLMatcher.grammar_from_lark", panic)
+    request = json.dumps(["lark", "start: /a/"]).encode() + b"\n"
+    output = io.BytesIO()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(2 * request)))
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=output))
+    monkeypatch.setattr("engine.schema.trial_process.signal.setitimer", lambda *_: None)
+    trial_process.serve()
+    assert [json.loads(line) for line in output.getvalue().splitlines()] == [
+        ["", "the library failed: index out of bounds"]
+    ] * 2
 
 
 def test_trial_that_is_killed_from_outside_blames_no_grammar(
