@@ -6,15 +6,20 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from common.child_processes import module_environment
 from engine.errors import BackendFailed
 from engine.schema import trial_process
 from engine.schema.trial import GrammarTrials, Notation
 from tests.security.costly_requests import HOSTILE_GRAMMARS
+from tests.waiting import wait_until_blocking
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +106,31 @@ def test_trial_that_is_killed_from_outside_blames_no_grammar(
         trials.run("lark", "start: /b/")
     monkeypatch.undo()
     assert trials.run("lark", "start: /b/").violation is None
+
+
+def test_process_ends_with_the_one_that_started_it() -> None:
+    program = (
+        "from engine.schema.trial import TRIALS\n"
+        "TRIALS.run('lark', 'start: /a/')\n"
+        "print(TRIALS._process.pid, flush=True)\n"
+        "input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=module_environment(),
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        parent.kill()
+    wait_until_blocking(lambda: _has_ended(pid))
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a process has ended; nobody may have waited for it."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
