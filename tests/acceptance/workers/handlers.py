@@ -90,7 +90,8 @@ async def async_generator(job: Job) -> AsyncIterator[Any]:
         for chunk in make_chunks(job):
             yield chunk
             await asyncio.sleep(step_s(job))
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, GeneratorExit):
+        # The second if the SDK was sending a part: only its own task is cancelled then.
         note(job, "cancelled")
         raise
 
