@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import orjson
@@ -10,9 +10,10 @@ import orjson
 from emulator.console import job_view
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
+from emulator.http.stream_steps import STEP_BYTES, split_chunks
 from handler.apis.openai.events import escape_line_separators
 from handler.generation.active_generation import ActiveGeneration
-from jobs import Job, JobStatus, JobStore
+from jobs import Chunk, Job, JobStatus, JobStore
 
 # Deltas are polled, so that a generation without a reader costs nothing. The interval is that of a
 # screen refresh, and grows to the maximum while nothing is new.
@@ -68,7 +69,13 @@ class JobEventStream:
             if self._needs_chunks is None:
                 is_completed = job.status is JobStatus.COMPLETED
                 self._needs_chunks = not (is_completed and job.worker_id == self._local_worker)
-            block = self._job_event(job) + self._delta_event() + await self._chunk_events()
+            block = self._job_event(job) + self._delta_event()
+            chunks = await self._store.read_chunks(self._job_id, self._last_chunk, 0)
+            async for step in split_chunks(chunks):
+                if len(block) >= STEP_BYTES:
+                    yield block
+                    block = b""
+                block += self._chunk_events(step)
             wait_s = min(wait_s * 1.5, _MAX_POLL_INTERVAL_S)
             if block:
                 wait_s = _MIN_POLL_INTERVAL_S
@@ -106,18 +113,17 @@ class JobEventStream:
         self._has_sent_text = True
         return restart + deltas
 
-    async def _chunk_events(self) -> bytes:
-        chunks = await self._store.read_chunks(self._job_id, self._last_chunk, 0)
-        block = b""
+    def _chunk_events(self, chunks: Sequence[Chunk]) -> bytes:
+        events: list[bytes] = []
         for chunk in chunks:
             if self._last_chunk[0] not in (0, chunk.attempt):
-                block += self._restart_event()
+                events.append(self._restart_event())
             self._last_chunk = (chunk.attempt, chunk.number)
             # The text of a generation in this process has been sent as deltas.
             if self._generation is None and self._needs_chunks:
-                block += _event("chunk", {"output": orjson.Fragment(chunk.value)})
+                events.append(_event("chunk", {"output": orjson.Fragment(chunk.value)}))
                 self._has_sent_text = True
-        return block
+        return b"".join(events)
 
     def _restart_event(self) -> bytes:
         """Return the event that makes all text void; nothing if no text was sent."""

@@ -13,6 +13,7 @@ from common.digits import parse_digits
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.responses import JSON
 from emulator.http.sse import SSEResponse
+from emulator.http.stream_steps import split_chunks
 from emulator.runpod import job_response
 from emulator.runpod.stream_end import explain_drained, explain_end
 from handler.apis.openai.events import escape_line_separators
@@ -90,22 +91,25 @@ class JobStream:
         while True:
             # Read the job before its chunks: if it has ended, all its chunks are read below.
             job = await self._store.get(job_id)
-            block = b""
-            for chunk in await self._store.read_chunks(job_id, after, self._keep_alive_s):
-                if after[0] not in (0, chunk.attempt):
-                    # The job was lost or retried, so its stream starts again.
-                    block += _RESTART
-                after = _event_id_of(chunk)
-                output = escape_line_separators(
-                    orjson.dumps({"output": orjson.Fragment(chunk.value)})
-                )
-                block += b"id: %d.%d\ndata: %b\n\n" % (*after, output)
-            if block:
-                yield block
-            elif job is None:
+            chunks = await self._store.read_chunks(job_id, after, self._keep_alive_s)
+            async for step in split_chunks(chunks):
+                events: list[bytes] = []
+                for chunk in step:
+                    if after[0] not in (0, chunk.attempt):
+                        # The job was lost or retried, so its stream starts again.
+                        events.append(_RESTART)
+                    after = _event_id_of(chunk)
+                    output = escape_line_separators(
+                        orjson.dumps({"output": orjson.Fragment(chunk.value)})
+                    )
+                    events.append(b"id: %d.%d\ndata: %b\n\n" % (*after, output))
+                yield b"".join(events)
+            if chunks:
+                continue
+            if job is None:
                 yield b"event: gone\ndata: {}\n\n"
                 return
-            elif job.status.is_final:
+            if job.status.is_final:
                 # The attempt that ended the job may have streamed nothing.
                 restart = _RESTART if after[0] not in (0, job.attempt) else b""
                 end = job_response.build_status(job)
@@ -115,7 +119,7 @@ class JobStream:
                 data = escape_line_separators(orjson.dumps(end))
                 yield restart + b"event: end\nid: %b\ndata: %b\n\n" % (_END.encode(), data)
                 return
-            elif await self._store.get(job_id) is job:
+            if await self._store.get(job_id) is job:
                 yield b": still here\n\n"
 
 

@@ -42,7 +42,10 @@ class SSEReassembler:
 
     def __init__(self) -> None:
         self.done = False
-        self._pending = ""
+        # The pieces of an unfinished event; joined at its end, because there may be many.
+        self._pending: list[str] = []
+        # A carriage return at the end of the text may be the first half of a line end.
+        self._half_line_end = ""
         self._has_events = False
 
     def feed(self, value: Any) -> bytes:
@@ -64,8 +67,9 @@ class SSEReassembler:
         """Return the remaining events, `[DONE]` last. Raises CallFailed if there was no event."""
         if self.done:
             return b""
-        rest, self._pending = self._pending, ""
-        events = self._build_event(rest.replace("\r", "\n"))
+        rest = "".join(self._pending) + self._half_line_end.replace("\r", "\n")
+        self._pending = []
+        events = self._build_event(rest)
         if not self._has_events:
             raise CallFailed(_invalid_output("server-sent events", rest))
         if not self.done:
@@ -74,12 +78,18 @@ class SSEReassembler:
         return events
 
     def _feed_text(self, text: str) -> bytes:
-        text = self._pending + text
-        # A carriage return at the end may be the first half of a line end.
-        half = "\r" if text.endswith("\r") else ""
-        text = text.removesuffix(half).replace("\r\n", "\n").replace("\r", "\n")
-        complete, _, rest = text.rpartition("\n\n")
-        self._pending = rest + half
+        text = self._half_line_end + text
+        self._half_line_end = "\r" if text.endswith("\r") else ""
+        text = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n")
+        if not text:
+            return b""
+        ends_line = bool(self._pending) and self._pending[-1].endswith("\n")
+        is_event_end = "\n\n" in text or (ends_line and text.startswith("\n"))
+        self._pending.append(text)
+        if not is_event_end:
+            return b""
+        complete, _, rest = "".join(self._pending).rpartition("\n\n")
+        self._pending = [rest] if rest else []
         return b"".join([self._build_event(block) for block in complete.split("\n\n")])
 
     def _build_event(self, block: str) -> bytes:

@@ -13,6 +13,7 @@ import orjson
 from common.digits import parse_digits
 from common.json_depth import is_nested_too_deeply
 from common.value_description import describe_value
+from emulator.http.stream_steps import split_chunks
 from handler.apis.calls import RESPONSES
 from handler.apis.openai.events import DONE
 from handler.apis.responses.events import EventEncoder
@@ -146,16 +147,18 @@ class BackgroundResponses:
             # The job before its chunks: if it has ended, all its chunks are read below.
             current = await self._store.get(job.id)
             is_final = current is None or current.status.is_final
-            block = b""
-            for chunk in await self._store.read_chunks(job.id, position, _POLL_S):
-                position = (chunk.attempt, chunk.number)
-                for event, number, kind in _split_events(chunk.value):
-                    end = (event, number) if kind in _TERMINAL_EVENTS else None
-                    if end is None and number > last:
-                        block += event
-                        last = number
-            if block:
-                yield block
+            chunks = await self._store.read_chunks(job.id, position, _POLL_S)
+            async for step in split_chunks(chunks):
+                events: list[bytes] = []
+                for chunk in step:
+                    position = (chunk.attempt, chunk.number)
+                    for event, number, kind in _split_events(chunk.value):
+                        end = (event, number) if kind in _TERMINAL_EVENTS else None
+                        if end is None and number > last:
+                            events.append(event)
+                            last = number
+                if events:
+                    yield b"".join(events)
             if end is not None and not is_final:
                 await self._store.wait(job.id, _POLL_S)
         if current is None or current.status is not JobStatus.COMPLETED or end is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 from handler.apis.openai.call import OpenAICall
@@ -10,6 +11,9 @@ from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parser import ReplyParser
 from handler.reply.parts import Part, TextPart
+
+# With an event for each token, the event loop runs after so many of them: a few milliseconds.
+_TOKENS_PER_STEP = 200
 
 
 async def stream_reply(
@@ -34,7 +38,9 @@ async def stream_reply(
     position = 0
     async for batch in generation.batches(interval_s):
         groups = [[delta] for delta in batch] if by_token else [batch]
-        for group in groups:
+        for number, group in enumerate(groups, start=1):
+            if number % _TOKENS_PER_STEP == 0:
+                await asyncio.sleep(0)
             async for deltas in split_into_steps(group, part_chars, is_parsed=has_calls):
                 text = "".join(delta.text for delta in deltas)
                 yield parser.push(text) if parser is not None else [TextPart(text, position)]

@@ -53,6 +53,16 @@ def test_feed_accepts_text_split_anywhere(end: str) -> None:
         assert feed_all(*[text[at : at + size] for at in range(0, len(text), size)]) == WHOLE, size
 
 
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"])
+def test_feed_returns_an_event_of_many_pieces_at_its_end(end: str) -> None:
+    events = SSEReassembler()
+    for piece in ("data: ", *["x"] * 300, *end[:-1]):
+        assert events.feed(piece) == b""
+    # A last carriage return may be the first half of a line end.
+    received = events.feed(end[-1]) + events.feed("data: [DONE]\n\n")
+    assert received == b"data: " + b"x" * 300 + b"\n\n" + DONE
+
+
 @pytest.mark.parametrize(
     "values",
     [
