@@ -35,6 +35,10 @@ _MAX_REASON_CHARS = 300
 # Answers that are begun with a grammar, and the bytes of each. Some grammars are small, and their
 # cost shows only in an answer.
 _ANSWERS, _ANSWER_BYTES = 2, 40
+# One more answer repeats each byte while it is allowed, which takes microseconds for most grammars.
+# It gets to what costs only after a text, and to what costs more with each byte. A longer one would
+# refuse lists that recurse to the right, as many are written: their cost grows with the cube.
+_LONG_ANSWER_BYTES, _BYTES_AT_ONCE = 400, 20
 _JSON_RULE = re.compile(r"%json\s*(?=\{)")
 _PRINTABLE = range(32, 127)
 
@@ -96,20 +100,48 @@ def _try(tokenizer: LLTokenizer, grammar: str) -> str | None:
     if has_failed:
         return messages[0]
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-    signal.setitimer(signal.ITIMER_PROF, MAX_ANSWERS_CPU_S)
     choose = random.Random(0)  # noqa: S311 - the same answers each time
+    signal.setitimer(signal.ITIMER_PROF, MAX_ANSWERS_CPU_S)
     for _ in range(_ANSWERS):
         matcher.reset()
         for _ in range(_ANSWER_BYTES):
-            mask = matcher.compute_bitmask()
-            if matcher.is_error():
-                return matcher.get_error().replace("<non-verbose/>", "")
-            allowed = [byte for byte in range(256) if mask[byte // 8] >> byte % 8 & 1]
-            if not allowed:
+            byte = _choose_byte(matcher, choose)
+            if byte is None:
                 break
-            printable = [byte for byte in allowed if byte in _PRINTABLE]
-            matcher.consume_token(choose.choice(printable or allowed))
-    return None
+            matcher.consume_token(byte)
+        if matcher.is_error():
+            return _read_error(matcher)
+    signal.setitimer(signal.ITIMER_PROF, MAX_ANSWERS_CPU_S)
+    matcher.reset()
+    _follow_long(matcher, choose)
+    return _read_error(matcher) if matcher.is_error() else None
+
+
+def _choose_byte(matcher: LLMatcher, choose: random.Random) -> int | None:
+    """Return a byte that the answer may go on with; None at its end or after an error."""
+    mask = matcher.compute_bitmask()
+    allowed = [byte for byte in range(256) if mask[byte // 8] >> byte % 8 & 1]
+    if matcher.is_error() or not allowed:
+        return None
+    printable = [byte for byte in allowed if byte in _PRINTABLE]
+    return choose.choice(printable or allowed)
+
+
+def _follow_long(matcher: LLMatcher, choose: random.Random) -> None:
+    """Begin a long answer; stop at its end or at an error of the matcher."""
+    length = 0
+    while length < _LONG_ANSWER_BYTES:
+        byte = _choose_byte(matcher, choose)
+        if byte is None:
+            return
+        repeated = _BYTES_AT_ONCE
+        while repeated == _BYTES_AT_ONCE and length < _LONG_ANSWER_BYTES:
+            repeated = matcher.try_consume_tokens([byte] * _BYTES_AT_ONCE)
+            length += repeated
+
+
+def _read_error(matcher: LLMatcher) -> str:
+    return matcher.get_error().replace("<non-verbose/>", "")
 
 
 def serve() -> None:

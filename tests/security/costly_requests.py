@@ -52,6 +52,10 @@ def _double(rule: str, last: str) -> str:
     return "".join(rule.format(n, n + 1) for n in range(18)) + last
 
 
+_PERMUTATIONS = " | ".join(
+    f'"{letter}" p::set_bit({bit}) %if bit_clear({bit})'
+    for bit, letter in enumerate("abcdefghijklmnopqrst")
+)
 _OPTIONAL = {"type": "object", "properties": {"a": {"type": "array", "maxItems": 900}}}
 # Grammars that end llguidance or llama.cpp, or keep them busy: each with its notation.
 HOSTILE_GRAMMARS: dict[str, tuple[Any, str]] = {
@@ -75,6 +79,19 @@ HOSTILE_GRAMMARS: dict[str, tuple[Any, str]] = {
     ),
     "alternatives": ("gbnf", "root ::= " + "|".join(f'[a-z]* "{n}"' for n in range(3_000))),
     "ambiguity": ("lark", 'start: s\ns: s s | s s s | "a" | /[a-z ]/ |'),
+    "ambiguity after a text": (
+        "lark",
+        f'start: "{"a" * 60}" x\nx: x x | "a" | "b" | x x x | x x x x',
+    ),
+    "permutations after a text": ("lark", f'start: "{"a" * 60}" p::0\np::_: {_PERMUTATIONS}'),
+    "alternatives after a text": (
+        "lark",
+        f'start: "{"a" * 60}" ' + "(a|b) " * 20 + '\na: a a | "x"\nb: a b | b a | "x"',
+    ),
+    "expression after a text": (
+        "lark",
+        f'start: "{"a" * 60}" T\nT: /(.*a){{50}}.*/ & /(.*b){{50}}.*/ & ~/(.*c){{50}}.*/',
+    ),
     "groups": ("lark", "start: " + "(" * 399 + '"a"' + ")" * 399),
     "endless recursion": ("gbnf", "root ::= root"),
 }
