@@ -58,6 +58,17 @@ def test_jobs_have_attempts_of_their_own() -> None:
     causes.check(request("bad"))
 
 
+def test_job_is_refused_when_another_with_the_same_run_has_used_up_its_attempts() -> None:
+    causes = CrashCauses()
+    bad, neighbour = request("bad", Priority.JOB), request("neighbour", Priority.JOB)
+    for running in ([bad, neighbour], [bad, neighbour], [bad]):
+        causes.check(bad)
+        causes.record(running, REASON)
+    with pytest.raises(RequestRejected, match="has ended the engine before"):
+        causes.check(bad)
+    causes.check(neighbour)
+
+
 def test_side_call_that_crashed_the_engine_is_refused() -> None:
     causes = CrashCauses()
     causes.record([("embed", "bad")], REASON)
