@@ -360,13 +360,14 @@ async def test_engine_that_never_finished_a_request_is_dead_after_some_crashes(
 async def test_crashes_in_a_row_never_end_an_engine_that_has_finished_a_request(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A client that repeats such a request must not end the engine for others.
+    # A client of such requests must not end the engine for others. Each is another one, because the
+    # same one is refused.
     monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
     engine = engine_of(SEGFAULT, ECHO, slots=1)
     assert (await ask(engine, "fine"))[0] == "fine"
-    for _ in range(8):
+    for number in range(8):
         with pytest.raises(EngineCrashed):
-            await ask(engine, "segfault")
+            await ask(engine, f"segfault {number}")
     assert (await ask(engine, "fine"))[0] == "fine"
     assert engine.restarts == 8
 
@@ -437,7 +438,7 @@ async def test_finished_requests_reset_the_crash_count(engine_of: EngineMaker) -
     engine = engine_of(SEGFAULT, ECHO, slots=1)
     for number in range(7):
         with pytest.raises(EngineCrashed):
-            await ask(engine, "segfault")
+            await ask(engine, f"segfault {number}")
         if number % 3 == 2:
             assert (await ask(engine, "fine"))[0] == "fine"
     assert engine.restarts == 7
@@ -447,9 +448,9 @@ async def test_finished_requests_reset_the_crash_count(engine_of: EngineMaker) -
 @only_processes
 async def test_embeddings_reset_the_crash_count(engine_of: EngineMaker) -> None:
     engine = engine_of(SEGFAULT, slots=1)
-    for _ in range(6):
+    for number in range(6):
         with pytest.raises(EngineCrashed):
-            await ask(engine, "segfault")
+            await ask(engine, f"segfault {number}")
         assert len(await engine.embed(["fine"], Priority.JOB)) == 1
     assert (engine.restarts, engine.state) == (6, EngineState.READY)
 
@@ -585,8 +586,8 @@ async def test_restarts_leave_no_files_open(engine_of: EngineMaker) -> None:
         return len(os.listdir("/proc/self/fd"))
 
     before = open_files()
-    for _ in range(4):
+    for number in range(4):
         with pytest.raises(EngineCrashed):
-            await ask(engine, "segfault")
+            await ask(engine, f"segfault {number}")
         await ask(engine, "fine")
     assert open_files() == before
