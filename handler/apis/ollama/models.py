@@ -129,7 +129,7 @@ class ModelDescriptions:
 
 
 def _list_capabilities(capabilities: Capabilities | None) -> list[str]:
-    """Return what a model can do, in Ollama's words; only what is certain before it is loaded."""
+    """Return what a model can do, in Ollama's words; "completion" alone before it is loaded."""
     if capabilities is None:
         return ["completion"]
     named = {

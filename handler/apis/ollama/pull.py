@@ -79,7 +79,7 @@ class _Download:
 
 
 class ModelPuller:
-    """Pulls models; `is_served` states whether a name is served already.
+    """Pulls models; `is_served` returns whether a name is that of a served model.
 
     Clients that pull the same name wait for the same download, which ends when all of them have
     left. `add_model` is None if pulling is off. Owned by the event loop. Look-ups and downloads run

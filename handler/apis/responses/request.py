@@ -97,7 +97,7 @@ def read_request(
         if body.get(name) is not None:
             raise InvalidRequest(f"{name} is not supported", name)
     for name, value in body.items():
-        # A response repeats what was asked for, and is stored.
+        # The answer repeats these values, and what is nested too deeply cannot be written again.
         if is_nested_too_deeply(value):
             raise InvalidRequest(f"{name} is nested too deeply", name)
     background = read_flag(body, "background", default=False)
