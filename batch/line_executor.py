@@ -16,7 +16,8 @@ import orjson
 from batch.input.line import BadLine, Line
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineRestarting
-from handler.apis.calls import CALL_ROUTES, CallContext, encode_call_error, read_usage
+from handler.apis.calls import CALL_ROUTES, find_format, read_usage
+from handler.apis.core.api import CallContext
 from handler.composition import Services
 from handler.errors import HandlerError, InvalidRequest, error_info
 from handler.generation.offload import check_body
@@ -141,14 +142,14 @@ class LineExecutor:
         try:
             body = await self._answer_call(route, line.body, slot)
             status = 200
-            tokens = read_usage(body["usage"]).completion_tokens
+            tokens = read_usage(body).completion_tokens
         except Exception as error:
             failure = error_info(error)
             replaced = isinstance(error, EngineReplaced | EngineRestarting)
             is_deferred = replaced and self._is_engine_alive
             crashed = isinstance(error, EngineCrashed) and not replaced
             body, status, retryable = (
-                encode_call_error(route, failure),
+                find_format(route).encode_error(failure),
                 failure.mapping.status,
                 failure.mapping.retryable,
             )

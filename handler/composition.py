@@ -62,7 +62,7 @@ class Services:
     @property
     def openai(self) -> OpenAIService:
         """The service of OpenAI's API."""
-        return self.calls.openai
+        return self.calls.service
 
 
 def build_validation(settings: Settings) -> ValidationSetup:
@@ -178,7 +178,7 @@ def build_services(
         stream_multi_prompt=stream_multi_prompt,
         tool_form=None if settings.tool_parser == "auto" else settings.tool_parser,
     )
-    calls = build_calls(openai, models, names)
+    calls = build_calls(openai, models, names, settings.model_files)
     jobs = JobHandler(
         models,
         validation.options,

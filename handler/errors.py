@@ -22,8 +22,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from engine import errors as engine
 
 logger = logging.getLogger(__name__)
@@ -181,10 +179,6 @@ class ErrorInfo:
         if details:
             error["details"] = details
         return {"error": error}
-
-    def openai_job_error(self) -> str:
-        """Return OpenAI's error object as the error string of a job with `openai_route`."""
-        return orjson.dumps(self.openai_error()).decode()
 
 
 def error_info(error: BaseException) -> ErrorInfo:

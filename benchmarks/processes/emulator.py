@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import emulator.__main__
-import emulator.apis.openai.routes
+import handler.apis.openai.api
 from benchmarks.client import HOST
 from common.process_utils import die_with_parent
 from engine.hooks import EngineEvent, RequestEnded
 from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.events import DONE
+from handler.apis.openai.wire_format import DONE
 from handler.generation.active_generation import ActiveGeneration
 
 _ABORTS_FLAG = "--tell-aborts="
 
 
 async def event_per_token(
-    call: OpenAICall, running: ActiveGeneration, interval_s: float = 0.0
+    call: OpenAICall, running: ActiveGeneration, interval_s: float = 0.0, part_chars: int = 0
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of `handler.apis.openai.events.stream_events`, with one event per token."""
     opening = call.encode_opening(running.created)
@@ -61,8 +61,8 @@ def main() -> int:
     port, parent, *flags = sys.argv[1:]
     die_with_parent(int(parent))
     if "--event-per-token" in flags:
-        routes: Any = emulator.apis.openai.routes
-        routes.stream_events = event_per_token
+        api: Any = handler.apis.openai.api
+        api.stream_events = event_per_token
     for flag in flags:
         if flag.startswith(_ABORTS_FLAG):
             record_aborts(Path(flag.removeprefix(_ABORTS_FLAG)))

@@ -33,7 +33,7 @@ class UsageTotals:
     def count(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         """Add the usage of each line, and yield the line unchanged."""
         for line in lines:
-            usage = read_usage(orjson.loads(line)["response"]["body"]["usage"])
+            usage = read_usage(orjson.loads(line)["response"]["body"])
             self.input_tokens += usage.prompt_tokens
             self.cached_tokens += usage.cached_tokens
             self.output_tokens += usage.completion_tokens

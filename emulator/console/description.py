@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from emulator.openapi.schemas.common import Schema, fields_of
 from emulator.settings.emulator_settings import EmulatorSettings
 from engine import Capabilities, SamplingParams
-from handler.apis.calls import MESSAGES, RESPONSES
+from handler.apis.messages.api import MESSAGES
 from handler.apis.openai.parameters import ChatInput, CompletionInput
+from handler.apis.responses.api import RESPONSES
 from handler.input.options import OptionsInput
 from handler.input.sampling import JOB_DEFAULTS, SamplingDefaults, SamplingInput
 

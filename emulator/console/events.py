@@ -11,7 +11,7 @@ from emulator.console import job_view
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.http.stream_steps import STEP_BYTES, split_chunks
-from handler.apis.openai.events import escape_line_separators
+from handler.apis.core.wire_format import escape_line_separators
 from handler.generation.active_generation import ActiveGeneration
 from jobs import Chunk, Job, JobStatus, JobStore
 

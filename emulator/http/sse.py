@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from emulator.http.disconnect import abort_connection, wait_disconnected
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, is_cancelled_by_shutdown
+from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks
 
 _EVENT_STREAM = "text/event-stream; charset=utf-8"
 HEADERS = [
@@ -39,8 +40,9 @@ class SSEResponse:
     before it has sent anything. A generator's own `finally` is not enough: it does not run when the
     task is cancelled inside `send` (measured), nor if the generator was never started.
 
-    If the task is cancelled because the server shuts down, `closing_event` is sent last: some
-    clients take a stream that just stops for a complete response. After each `keep_alive_s` without
+    If the task is cancelled because the server shuts down, what `encode_closing` returns for the
+    blocks that were sent is sent last: some clients take a stream that just stops for a complete
+    response. After each `keep_alive_s` without
     an event, a comment is sent so that proxies keep the connection open; None if the events
     themselves include such comments, or if `content_type` is another format, which has none.
     """
@@ -49,13 +51,14 @@ class SSEResponse:
         self,
         events: AsyncGenerator[bytes, None],
         abort: Callable[[], None],
-        closing_event: bytes = CLOSING_EVENT,
+        encode_closing: Callable[[SentBlocks], bytes] = lambda sent: CLOSING_EVENT,
         keep_alive_s: float | None = None,
         content_type: str = _EVENT_STREAM,
     ) -> None:
         self._events = events
         self._abort = abort
-        self._closing_event = closing_event
+        self._encode_closing = encode_closing
+        self._sent = NOTHING_SENT
         self._keep_alive_s = keep_alive_s
         self._is_started = False
         # Whether a `send` is in progress, and when the last one ended (loop time).
@@ -104,7 +107,11 @@ class SSEResponse:
 
         Blocks are sent whole or not at all, so this event is never appended to half an event.
         """
-        last = {"type": "http.response.body", "body": self._closing_event, "more_body": False}
+        last = {
+            "type": "http.response.body",
+            "body": self._encode_closing(self._sent),
+            "more_body": False,
+        }
         try:
             async with asyncio.timeout(_CLOSING_EVENT_TIMEOUT_S):
                 await send(last)
@@ -121,6 +128,8 @@ class SSEResponse:
             await send({"type": "http.response.body", "body": block, "more_body": True})
             self._is_sending = False
             self._sent_at = loop.time()
+            if block is not KEEP_ALIVE:
+                self._sent = SentBlocks(self._sent.first or block, block)
         self._is_sending = True
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

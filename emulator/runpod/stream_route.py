@@ -16,7 +16,7 @@ from emulator.http.sse import SSEResponse
 from emulator.http.stream_steps import split_chunks
 from emulator.runpod import job_response
 from emulator.runpod.stream_end import explain_drained, explain_end
-from handler.apis.openai.events import escape_line_separators
+from handler.apis.core.wire_format import escape_line_separators
 from handler.errors import InvalidRequest, NotFound
 from jobs import Chunk, Job, JobStore
 

@@ -20,6 +20,7 @@ from emulator.apis.responses.background import BackgroundResponses
 from emulator.apis.responses.routes import ResponsesRoutes
 from emulator.batches.service import BatchService
 from emulator.console.generation_tracker import GenerationTracker
+from emulator.http.call_answers import CallAnswers
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_engine_metrics, build_npu_metrics
 from emulator.metrics.instruments import Metric
@@ -33,7 +34,6 @@ from engine import AnyEngine, Engine, EnginePool, engines_by_model
 from engine.errors import EngineError
 from handler.apis.ollama.models import ModelDescriptions
 from handler.apis.ollama.pull import ModelPuller
-from handler.apis.ollama.service import OllamaService
 from handler.composition import (
     Services,
     ValidationSetup,
@@ -157,9 +157,10 @@ def build_engine_components(
     )
     services.calls.responses.add_source(background)
     engines = engines_by_model(engine, settings.served_model)
-    descriptions = ModelDescriptions(services.models, settings.model_files)
+    descriptions = services.calls.ollama.descriptions
     puller = _build_puller(settings, engine, services, descriptions)
     max_body_bytes = int(settings.max_body_mb * 1e6)
+    answers = CallAnswers(max_body_bytes, settings.stream_interval_ms / 1000)
     return EngineComponents(
         settings=settings,
         engine=engine,
@@ -178,24 +179,11 @@ def build_engine_components(
             _build_chat_rate_limiter(settings.rate_limit_chat),
             SystemStatus(engines, statistics, exported_metrics),
             TokenizeRoutes(services.models, max_body_bytes),
-            max_body_bytes,
-            settings.stream_interval_ms / 1000,
+            answers,
         ),
-        responses_routes=ResponsesRoutes(
-            services.calls.responses,
-            background,
-            max_body_bytes,
-            settings.stream_interval_ms / 1000,
-        ),
-        messages_routes=MessagesRoutes(
-            services.calls.messages, max_body_bytes, settings.stream_interval_ms / 1000
-        ),
-        ollama_routes=OllamaRoutes(
-            OllamaService(services.openai, services.models, descriptions),
-            puller,
-            max_body_bytes,
-            settings.stream_interval_ms / 1000,
-        ),
+        responses_routes=ResponsesRoutes(services.calls.responses, background, answers),
+        messages_routes=MessagesRoutes(services.calls.messages, answers),
+        ollama_routes=OllamaRoutes(services.calls.ollama, puller, answers),
         puller=puller,
     )
 

@@ -14,7 +14,7 @@ from common.value_description import describe_value
 from emulator.autoscaling.worker_log import MAX_LINES, LogLine, Source, WorkerLog
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.status.rfc3339 import format_time, parse_time
-from handler.apis.openai.events import escape_line_separators
+from handler.apis.core.wire_format import escape_line_separators
 from handler.errors import InvalidRequest
 
 _DEFAULT_TAIL = 100

@@ -14,7 +14,7 @@ import orjson
 from common.value_description import describe_value
 from engine import Slot
 from engine.request import TemplateMode
-from handler.apis.calls import ApiCalls, build_calls
+from handler.apis.calls import ApiCalls, build_calls, find_format
 from handler.apis.openai.service import OpenAIService
 from handler.delivery import limits
 from handler.delivery.results import ResultDelivery, ResultUploader
@@ -307,5 +307,7 @@ def _format_error(failure: ErrorInfo, job: Mapping[str, Any]) -> str:
     """Return a job's error message in the form that its sender expects."""
     job_input = job.get("input")
     if isinstance(job_input, Mapping) and is_openai_call(job_input):
-        return failure.openai_job_error()
+        route = job_input.get("openai_route")
+        wire_format = find_format(route if isinstance(route, str) else "")
+        return orjson.dumps(wire_format.encode_error(failure)).decode()
     return failure.job_error()

@@ -7,7 +7,8 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from engine import Delta, Priority, Slot
-from handler.apis.calls import ApiCalls, CallContext
+from handler.apis.calls import ApiCalls
+from handler.apis.core.api import CallContext
 from handler.delivery import limits
 from handler.input.request import OpenAIRequest, TextRequest
 from handler.models.registry import ModelRegistry

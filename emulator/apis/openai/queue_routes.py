@@ -1,4 +1,4 @@
-"""Serve `/v2/{endpoint}/openai/v1/*`: the OpenAI API of an endpoint, through its job queue.
+"""Serve `/v2/{endpoint}/openai/v1/*`: OpenAI's and Anthropic's API, through an endpoint's queue.
 
 As on RunPod, a call becomes a job whose input is `{"openai_route": …, "openai_input": …}`. The
 local worker or an SDK worker runs it, and its output becomes the response.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -27,7 +28,8 @@ from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.runpod.client_routes import read_wait_s
 from emulator.runpod.job_request import parse_job
 from emulator.settings.emulator_settings import EmulatorSettings
-from handler.apis.openai.events import DONE, error_event
+from handler.apis.calls import find_format
+from handler.apis.core.wire_format import SentBlocks, WireFormat
 from handler.apis.openai.service import (
     EMBEDDINGS,
     ENDPOINT_SPECS,
@@ -153,19 +155,25 @@ class QueuedOpenAIRoutes:
         return read_body(output)
 
     async def _stream_call(self, request: Request, job_input: dict[str, Any]) -> SSEResponse:
-        call = await self._submit(request, job_input)
+        wire_format = find_format(job_input["openai_route"])
+        has_event_names = wire_format.stream == "named-events"
+        call = await self._submit(request, job_input, has_event_names=has_event_names)
         try:
             # An error before the first event is sent as an HTTP error.
             first_events = await while_connected(request.receive, call.next_events())
         except BaseException:
             call.detach()
             raise
-        closing_event = error_event(SHUTTING_DOWN_ERROR) + DONE
         return SSEResponse(
-            _stream_events(call, first_events), call.detach, closing_event, self._keep_alive_s
+            _stream_events(call, first_events, wire_format),
+            call.detach,
+            partial(wire_format.encode_stream_error, SHUTTING_DOWN_ERROR),
+            self._keep_alive_s,
         )
 
-    async def _submit(self, request: Request, job_input: dict[str, Any]) -> QueuedCall:
+    async def _submit(
+        self, request: Request, job_input: dict[str, Any], *, has_event_names: bool = False
+    ) -> QueuedCall:
         """Queue a call as a synchronous job, like /runsync; `job_input` is the job's input.
 
         Raises:
@@ -179,7 +187,14 @@ class QueuedOpenAIRoutes:
         job = await self._store.enqueue(parse_job(job_body, endpoint, self._policy, sync=True))
         # For the request's log line.
         request.path_params["job_id"] = job.id
-        return QueuedCall(self._store, job, self._shutdown, wait_s, self._on_detach)
+        return QueuedCall(
+            self._store,
+            job,
+            self._shutdown,
+            wait_s,
+            self._on_detach,
+            has_event_names=has_event_names,
+        )
 
     def _on_detach(self, job: Job, is_finished: bool) -> None:
         if is_finished:
@@ -204,16 +219,21 @@ def _route_of(request: Request) -> str:
     return "/v1/" + str(request.scope["path"]).partition("/openai/v1/")[2]
 
 
-async def _stream_events(call: QueuedCall, first_events: bytes) -> AsyncGenerator[bytes, None]:
+async def _stream_events(
+    call: QueuedCall, first_events: bytes, wire_format: WireFormat
+) -> AsyncGenerator[bytes, None]:
+    sent = SentBlocks(first_events, first_events)
     yield first_events
     try:
         while not call.done:
-            yield await call.next_events()
+            if events := await call.next_events():
+                sent = SentBlocks(first_events, events)
+                yield events
     except CallFailed as failed:
-        yield error_event(failed.info) + DONE
+        yield wire_format.encode_stream_error(failed.info, sent)
     except Exception as error:
         # Any error: a stream that ends without one looks like a complete answer to some clients.
-        yield error_event(error_info(error)) + DONE
+        yield wire_format.encode_stream_error(error_info(error), sent)
 
 
 async def on_call_failed(request: Request, error: Exception) -> Response:

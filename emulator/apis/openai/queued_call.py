@@ -1,4 +1,4 @@
-"""An OpenAI call that runs as a job: wait for its result, or stream its events."""
+"""A call that runs as a job: wait for its result, or stream its events."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class QueuedCall:
         shutdown: ShutdownState,
         wait_s: float,
         on_detach: Callable[[Job, bool], None],
+        *,
+        has_event_names: bool = False,
     ) -> None:
         self._store = store
         self._job = job
@@ -45,7 +47,8 @@ class QueuedCall:
         self._deadline = asyncio.get_running_loop().time() + wait_s
         # The attempt and the number of the last chunk that was read.
         self._position = (0, 0)
-        self._events = SSEReassembler()
+        self._has_event_names = has_event_names
+        self._events = SSEReassembler(has_names=has_event_names)
         self._has_sent_events = False
         self._is_finished = False
         self._is_detached = False
@@ -70,12 +73,12 @@ class QueuedCall:
         return job
 
     async def next_events(self) -> bytes:
-        """Wait for more events and return all that are available; the last one is `[DONE]`.
+        """Wait for more events and return all that are available; none only at the end.
 
         Raises CallFailed.
         """
         events = b""
-        while not events:
+        while not events and not self.done:
             # Read the job before its chunks: if it is final now, the chunks read next are all.
             job = await self._get_job()
             reading = self._store.read_chunks(job.id, self._position, _POLL_INTERVAL_S)
@@ -134,7 +137,7 @@ class QueuedCall:
         """Discard the output of a lost worker. Raises CallFailed if some of it was sent."""
         if self._has_sent_events:
             raise CallFailed(ErrorInfo("the worker was lost in the middle of its answer", _LOST))
-        self._events = SSEReassembler()
+        self._events = SSEReassembler(has_names=self._has_event_names)
         self._position = (0, 0)
 
     async def _unless_shutdown(self, work: Awaitable[T], otherwise: T) -> T:

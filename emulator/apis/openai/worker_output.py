@@ -1,4 +1,4 @@
-"""Convert a worker's output of an OpenAI call into events, a response body, or an error."""
+"""Convert a worker's output of a call into events, a response body, or an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 
 from common.value_description import describe_value
-from handler.apis.openai.events import DONE, escape_line_separators
+from handler.apis.core.wire_format import escape_line_separators
+from handler.apis.messages.errors import STATUSES
+from handler.apis.openai.wire_format import DONE
 from handler.delivery.results import find_result_pointer
 from handler.errors import OPENAI_CODES, ErrorInfo, ErrorMapping
 from jobs import Job, JobStatus
@@ -37,11 +39,13 @@ class SSEReassembler:
     Workers stream text that is split anywhere, even within an event or a line end; chunks as
     objects; or lists of either. Each event is returned with one `data` line, which all OpenAI
     clients can read, and with its Unicode line separators escaped. Anything after `[DONE]` is
-    discarded.
+    discarded. With `has_names` events keep their names, or get the type in their data as one, and
+    no `[DONE]` is added.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_names: bool = False) -> None:
         self.done = False
+        self._has_names = has_names
         # The pieces of an unfinished event; joined at its end, because there may be many.
         self._pending: list[str] = []
         # A carriage return at the end of the text may be the first half of a line end.
@@ -58,13 +62,19 @@ class SSEReassembler:
             return self._feed_text(value)
         if (error := _find_error(value)) is not None:
             raise CallFailed(error)
-        if not _is_chunk(value):
+        if self._has_names and value.get("object") == "response":
+            # The output of a job in the background, after its events.
+            return b""
+        if not (_has_type(value) if self._has_names else _is_chunk(value)):
             raise CallFailed(_invalid_output("a stream of chunks", value))
         self._has_events = True
-        return escape_line_separators(b"data: " + orjson.dumps(value) + b"\n\n")
+        return self._encode_event(None, orjson.dumps(value))
 
     def finish(self) -> bytes:
-        """Return the remaining events, `[DONE]` last. Raises CallFailed if there was no event."""
+        """Return the remaining events, `[DONE]` last unless the events have names.
+
+        Raises CallFailed if there was no event.
+        """
         if self.done:
             return b""
         rest = "".join(self._pending) + self._half_line_end.replace("\r", "\n")
@@ -72,7 +82,7 @@ class SSEReassembler:
         events = self._build_event(rest)
         if not self._has_events:
             raise CallFailed(_invalid_output("server-sent events", rest))
-        if not self.done:
+        if not self.done and not self._has_names:
             events += DONE
         self.done = True
         return events
@@ -94,11 +104,13 @@ class SSEReassembler:
 
     def _build_event(self, block: str) -> bytes:
         """Return the event in a block of lines; nothing for a comment or after `[DONE]`."""
-        lines = [
-            line.removeprefix("data:").removeprefix(" ")
-            for line in block.split("\n")
-            if line.startswith("data:")
-        ]
+        lines, name = [], None
+        for line in block.split("\n"):
+            field, _, value = line.partition(":")
+            if field == "data":
+                lines.append(value.removeprefix(" "))
+            elif field == "event":
+                name = value.strip()
         data = "\n".join(lines).strip()
         if not data or self.done:
             return b""
@@ -106,7 +118,13 @@ class SSEReassembler:
         if data == "[DONE]":
             self.done = True
             return DONE
-        return escape_line_separators(b"data: " + _encode_data(data) + b"\n\n")
+        return self._encode_event(name, _encode_data(data))
+
+    def _encode_event(self, name: str | None, data: bytes) -> bytes:
+        event = b"data: " + data + b"\n\n"
+        if self._has_names and (name := name or _read_type(data)):
+            event = b"event: " + name.encode() + b"\n" + event
+        return escape_line_separators(event)
 
 
 def read_body(output: Any) -> dict[str, Any]:
@@ -192,12 +210,16 @@ def _read_error(value: Mapping[str, Any], text: str) -> ErrorInfo:
     known_code = code if isinstance(code, str) and code in OPENAI_CODES else None
     if known_code is not None:
         status = OPENAI_CODES[known_code]
+    kind = error.get("type")
+    if code is None and isinstance(kind, str):
+        # Anthropic's errors have no code.
+        status = STATUSES.get(kind, status)
     message = error.get("message")
     details = error.get("details")
     if status == 503 and isinstance(details, Mapping):
         # This project's worker sends the same message for every cause; `reason` is specific.
         message = details.get("reason", message)
-    kind, param = error.get("type"), error.get("param")
+    param = error.get("param")
     return ErrorInfo(
         message if isinstance(message, str) and message else text,
         ErrorMapping(
@@ -222,6 +244,20 @@ def _is_chunk(value: Any) -> bool:
         and isinstance(value.get("choices"), list)
         and value.get("object") != "chat.completion"
     )
+
+
+def _has_type(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
+def _read_type(data: bytes) -> str | None:
+    """Return the type of an event that its data states, by which clients know it."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    # A line end would forge another event.
+    return "".join(value["type"].split()) if _has_type(value) else None
 
 
 def _encode_data(data: str) -> bytes:

@@ -13,15 +13,17 @@ import orjson
 from common.digits import parse_digits
 from common.json_depth import is_nested_too_deeply
 from common.value_description import describe_value
+from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.stream_steps import split_chunks
-from handler.apis.calls import RESPONSES
-from handler.apis.openai.events import DONE
+from handler.apis.core.wire_format import SentBlocks
+from handler.apis.openai.wire_format import DONE
+from handler.apis.responses.api import RESPONSES, ResponsesApi
 from handler.apis.responses.events import EventEncoder
 from handler.apis.responses.input_items import read_items
 from handler.apis.responses.request import read_previous_id
 from handler.apis.responses.response import ID_PREFIX, encode_envelope
-from handler.apis.responses.service import ResponsesService
 from handler.apis.responses.store import StoredResponse
+from handler.apis.responses.wire_format import last_number
 from handler.errors import InvalidRequest, NotFound
 from jobs import Job, JobStatus, JobStore, NewJob, Policy
 
@@ -49,11 +51,9 @@ class BackgroundResponses:
     a reader continues with the next number. Has no state; owned by the event loop.
     """
 
-    def __init__(
-        self, store: JobStore, service: ResponsesService, endpoint: str, policy: Policy
-    ) -> None:
+    def __init__(self, store: JobStore, api: ResponsesApi, endpoint: str, policy: Policy) -> None:
         self._store = store
-        self._service = service
+        self._api = api
         self._endpoint = endpoint
         self._policy = policy
 
@@ -67,11 +67,11 @@ class BackgroundResponses:
             StoreUnavailable: the job cannot be written.
         """
         created = int(time.time())
-        call = await self._service.parse(body)
+        call = await self._api.parse_response(body)
         work = {**body, "created_at": created, "stream": True}
         if call.request.previous_id is not None:
             # A worker in another process does not have the earlier responses.
-            work["previous_items"] = await self._service.read_conversation(body)
+            work["previous_items"] = await self._api.read_conversation(body)
         if body.get("seed") is None:
             work["seed"] = secrets.randbelow(_MAX_SEED)
         envelope = encode_envelope(call.request, call.chat, "", created)
@@ -274,6 +274,16 @@ def _encode_end(job: Job | None, number: int) -> bytes:
     if kind not in _TERMINAL_EVENTS:
         kind = "response.failed"
     return EventEncoder(number).encode(kind, {"response": response})
+
+
+def encode_reader_end(sent: SentBlocks) -> bytes:
+    """Return the events that end the stream of a reader when the server shuts down.
+
+    The response goes on after the next start, so it has not failed. The event repeats the number of
+    the last one, after which the reader can go on then.
+    """
+    encoder = EventEncoder(max(last_number(sent.last), 0))
+    return encoder.encode_error(SHUTTING_DOWN_ERROR) + DONE
 
 
 def read_starting_after(raw: str | None) -> int:

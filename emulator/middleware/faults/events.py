@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from emulator.middleware.faults.parser import Faults
-from handler.apis.openai.events import DONE, error_event
+from handler.apis.openai.wire_format import DONE, error_event
 from handler.errors import ErrorInfo, ErrorMapping
 
 _BOM = b"\xef\xbb\xbf"

@@ -27,10 +27,10 @@ from emulator.middleware.faults.events import (
     Write,
 )
 from emulator.middleware.faults.parser import Faults
-from handler.apis.calls import RESPONSES
-from handler.apis.messages.events import error_event as message_error_event
+from handler.apis.messages.wire_format import error_event as message_error_event
 from handler.apis.openai.dialect import OPENAI, ORACLE
-from handler.apis.openai.events import DONE, error_event
+from handler.apis.openai.wire_format import DONE, error_event
+from handler.apis.responses.api import RESPONSES
 from handler.apis.responses.events import EventEncoder
 from handler.errors import ErrorInfo, ErrorMapping
 

@@ -19,6 +19,12 @@ _TYPES: Mapping[int, str] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# The other way round, also for the types of all other statuses.
+STATUSES: Mapping[str, int] = {
+    **{kind: status for status, kind in _TYPES.items()},
+    "invalid_request_error": 400,
+    "api_error": 500,
+}
 
 
 def encode_error(failure: ErrorInfo, request_id: str | None = None) -> dict[str, Any]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-import orjson
-
-from handler.apis.messages.errors import encode_error
+from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.messages.message import (
     convert_call_id,
     create_signature,
@@ -15,11 +13,11 @@ from handler.apis.messages.message import (
     encode_stop,
     encode_usage,
 )
+from handler.apis.messages.wire_format import encode_event, error_event
 from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.events import escape_line_separators
 from handler.apis.openai.reply_stream import stream_reply
 from handler.delivery.limits import PARTIAL_CHARS
-from handler.errors import ErrorInfo, error_info
+from handler.errors import error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
@@ -136,14 +134,5 @@ async def stream_message(
         yield escape_line_separators(events + error_event(error_info(error)))
 
 
-def error_event(failure: ErrorInfo) -> bytes:
-    """Return the event that reports an error."""
-    return _format("error", encode_error(failure))
-
-
 def _event(name: str, fields: dict[str, Any]) -> bytes:
-    return _format(name, {"type": name, **fields})
-
-
-def _format(name: str, data: dict[str, Any]) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+    return encode_event(name, {"type": name, **fields})

@@ -9,10 +9,11 @@ from typing import Any
 import orjson
 
 from engine import FinishReason
+from handler.apis.ollama.wire_format import encode_line, error_line
 from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.events import escape_line_separators
 from handler.apis.openai.reply_stream import stream_reply
-from handler.errors import ErrorInfo, error_info
+from handler.delivery.limits import PARTIAL_CHARS
+from handler.errors import error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
@@ -55,11 +56,11 @@ class AnswerEncoder:
                     self._call = part
                 case CallArguments(text):
                     self._arguments += text
-        return b"".join(map(_format, lines))
+        return b"".join(map(encode_line, lines))
 
     def encode_end(self, answer: CompletedAnswer) -> bytes:
         """Return the last lines of a stream."""
-        return b"".join(map(_format, [*self._end_call(), self._encode_end(answer)]))
+        return b"".join(map(encode_line, [*self._end_call(), self._encode_end(answer)]))
 
     def encode_no_text(self, reason: str) -> dict[str, Any]:
         """Return the answer to a request that only loads or unloads a model."""
@@ -121,13 +122,14 @@ async def stream_lines(
     generation: ActiveGeneration,
     encoder: AnswerEncoder,
     interval_s: float = 0.0,
+    part_chars: int = PARTIAL_CHARS,
 ) -> AsyncGenerator[bytes, None]:
     """Yield a streamed answer as blocks of complete lines.
 
     An error after the first text is sent as a line and ends the stream.
     """
     try:
-        async for new in stream_reply(call, generation, interval_s):
+        async for new in stream_reply(call, generation, interval_s, part_chars):
             if isinstance(new, CompletedAnswer):
                 lines = encoder.encode_end(new)
             else:
@@ -137,11 +139,6 @@ async def stream_lines(
     except Exception as error:
         # Any error: a stream that just stops looks like a complete answer to some clients.
         yield error_line(error_info(error))
-
-
-def error_line(failure: ErrorInfo) -> bytes:
-    """Return the line that reports an error and ends a stream."""
-    return _format({"error": failure.message})
 
 
 def _encode_call(call: ToolCall, index: int) -> dict[str, Any]:
@@ -160,8 +157,3 @@ def _encode_call(call: ToolCall, index: int) -> dict[str, Any]:
 
 def _to_ns(milliseconds: float) -> int:
     return round(milliseconds * _MS_TO_NS)
-
-
-def _format(line: dict[str, Any]) -> bytes:
-    # Some clients split lines at Unicode's separators too.
-    return escape_line_separators(orjson.dumps(line)) + b"\n"

@@ -1,4 +1,4 @@
-"""Read how long a model stays loaded after a request."""
+"""How long a model stays loaded after a request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from common.durations import parse_keep_alive_s
 from common.value_description import describe_value
+from engine import Engine
 from handler.errors import InvalidRequest
 
 
@@ -24,3 +25,9 @@ def read_keep_alive(value: Any) -> float | None:
             "keep_alive",
         )
     return seconds
+
+
+def keep_loaded(engine: Engine, seconds: float | None) -> None:
+    """Keep a model loaded for some time after its requests, if models are unloaded at all."""
+    if engine.residency is not None and seconds is not None:
+        engine.residency.keep_alive(seconds)

@@ -117,15 +117,10 @@ def translate_generate(body: Mapping[str, Any]) -> TranslatedRequest:
     return TranslatedRequest(CHAT, chat, keep_alive_s, truncates, warnings, names)
 
 
-def read_streaming(body: Mapping[str, Any]) -> bool:
-    """Return whether the answer is streamed, which is the default. Raises InvalidRequest."""
-    return read_flag(body, "stream", default=True)
-
-
 def _translate_shared(body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the fields that chats and completions share, and warnings."""
     parameters, warnings = translate_options(body.get("options"))
-    fields = {**parameters, "stream": read_streaming(body)}
+    fields = {**parameters, "stream": read_flag(body, "stream", default=False)}
     return fields | _translate_think(body.get("think")) | _translate_format(body), warnings
 
 

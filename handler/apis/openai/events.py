@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-import orjson
-
 from engine import Delta
+from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.dialect import OPENAI, Dialect
 from handler.apis.openai.parallel import CompletedGenerations, ParallelGenerations, Part
+from handler.apis.openai.wire_format import DONE, error_event
 from handler.delivery.limits import PARTIAL_CHARS, split_events, split_into_steps
-from handler.errors import ErrorInfo, error_info
+from handler.errors import error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
-
-DONE = b"data: [DONE]\n\n"
-# Unicode line separators by their UTF-8 bytes.
-_ESCAPED_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
 
 
 async def stream_events(
@@ -73,18 +68,6 @@ def _split_blocks(events: bytes) -> Sequence[bytes]:
     return split_events(escape_line_separators(events))
 
 
-def escape_line_separators(events: bytes) -> bytes:
-    """Return events in which U+0085, U+2028 and U+2029 are escaped as in JSON.
-
-    `str.splitlines` splits at these characters. Clients that use it, such as httpx, would split an
-    event there and could read the model's text after it as an event of its own.
-    """
-    if not events.isascii():
-        for separator, escaped in _ESCAPED_LINE_ENDS.items():
-            events = events.replace(separator, escaped)
-    return events
-
-
 def _merge_deltas(parts: Sequence[Part]) -> Sequence[Part]:
     """Join the deltas of each choice, so that they become one event."""
     if len(parts) == 1:
@@ -100,9 +83,3 @@ def _merge_deltas(parts: Sequence[Part]) -> Sequence[Part]:
             deltas[index] = [*part]
             merged.append((index, deltas[index]))
     return merged
-
-
-def error_event(error: ErrorInfo, dialect: Dialect = OPENAI) -> bytes:
-    """Return the event that reports an error."""
-    body = error.named_error() if dialect.named_errors else error.openai_error()
-    return b"data: " + orjson.dumps(body) + b"\n\n"

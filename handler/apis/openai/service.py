@@ -125,22 +125,34 @@ class OpenAIService:
             self.parse_call(route, body)
 
     async def answer_without_generation(
-        self, route: str, body: Mapping[str, Any], slot: Slot | None = None
-    ) -> dict[str, Any] | None:
-        """Return the response body of a route that generates no text; None for other routes.
+        self,
+        route: str,
+        body: Mapping[str, Any],
+        dialect: Dialect = OPENAI,
+        slot: Slot | None = None,
+        priority: Priority = Priority.INTERACTIVE,
+    ) -> dict[str, Any]:
+        """Return the response body of a route that generates no text.
 
         Raises:
             InvalidRequest: naming the parameter that is wrong.
+            NotFound: there is no such route, or no such model.
             EngineError: the engine failed or is not available.
         """
         if route == EMBEDDINGS:
-            return await self.create_embeddings(body, slot=slot)
+            return await self.create_embeddings(body, dialect, slot, priority)
         if route in _SCORING_CALLS:
-            return await self.create_scores(route, body, slot=slot)
-        return self.list_models() if route == MODELS else None
+            return await self.create_scores(route, body, dialect, slot, priority)
+        if route == MODELS:
+            return self.list_models()
+        raise NotFound(f"there is no route {describe_value(route)}", "openai_route")
 
     async def create_embeddings(
-        self, body: Mapping[str, Any], dialect: Dialect = OPENAI, slot: Slot | None = None
+        self,
+        body: Mapping[str, Any],
+        dialect: Dialect = OPENAI,
+        slot: Slot | None = None,
+        priority: Priority = Priority.INTERACTIVE,
     ) -> dict[str, Any]:
         """Return the embeddings of a body. Raises InvalidRequest, ModelNotFound or EngineError."""
         pipeline = self._models.find_for_body(body)
@@ -149,7 +161,6 @@ class OpenAIService:
             logger.warning("embeddings: %s", warning)
         engine = pipeline.engine
         call.check_dimensions(await engine.ready())
-        priority = Priority.INTERACTIVE if slot is None else Priority.JOB
         return call.encode_response(await engine.embed(call.texts, priority, slot))
 
     def _parse_embeddings_call(
@@ -165,6 +176,7 @@ class OpenAIService:
         body: Mapping[str, Any],
         dialect: Dialect = OPENAI,
         slot: Slot | None = None,
+        priority: Priority = Priority.INTERACTIVE,
     ) -> dict[str, Any]:
         """Return the response body of a route for scores.
 
@@ -176,7 +188,6 @@ class OpenAIService:
         )
         for warning in call.warnings:
             logger.warning("%s: %s", route.removeprefix("/v1/"), warning)
-        priority = Priority.INTERACTIVE if slot is None else Priority.JOB
         scores = await compute_relevance(pipeline.engine, call.pairs, priority, slot)
         return call.encode_response(scores)
 

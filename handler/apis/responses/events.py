@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from handler.apis.openai.events import escape_line_separators
+from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.responses.output_items import Event
 from handler.errors import ErrorInfo
 

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 
 import emulator.startup.engine_components
-from emulator.apis.openai.routes import OpenAIRoutes
+from emulator.http.call_answers import CallAnswers
 from emulator.http.sse import KEEP_ALIVE
 from engine.hooks import RequestEnded
 from tests.conftest import ScriptFactory
@@ -74,13 +74,17 @@ async def test_deltas_are_merged_while_the_client_lags(
     assert len(chunks) < tokens / 2
 
 
+def send_comments_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make streams send comments after 10 ms of silence."""
+    answers = partial(CallAnswers, keep_alive_s=0.01)
+    monkeypatch.setattr(emulator.startup.engine_components, "CallAnswers", answers)
+
+
 @pytest.mark.parametrize("route", CALLS)
 async def test_silence_of_the_model_is_filled_with_comments(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:  # R19
-    monkeypatch.setattr(
-        emulator.startup.engine_components, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01)
-    )
+    send_comments_soon(monkeypatch)
     server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
     with await RawConnection.connect(server.port) as wire:
         await wire.post(route, stream_body(route))
@@ -96,9 +100,7 @@ async def test_silence_of_the_model_is_filled_with_comments(
 async def test_sdk_ignores_comments(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R19, R32
-    monkeypatch.setattr(
-        emulator.startup.engine_components, "OpenAIRoutes", partial(OpenAIRoutes, keep_alive_s=0.01)
-    )
+    send_comments_soon(monkeypatch)
     pieces = ["one ", {"text": "two ", "delay_ms": 60}, {"text": "three", "delay_ms": 60}]
     server = await serve(script({"pieces": pieces}), model_name="tiny")
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
@@ -165,11 +167,7 @@ async def test_client_that_never_reads_is_cut_off_and_its_slots_are_free(
 async def test_stream_has_comments_while_the_model_loads(
     serve: Serve, gate: Gate, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
-    for name in ("OpenAIRoutes", "ResponsesRoutes", "MessagesRoutes"):
-        routes = getattr(emulator.startup.engine_components, name)
-        monkeypatch.setattr(
-            emulator.startup.engine_components, name, partial(routes, keep_alive_s=0.01)
-        )
+    send_comments_soon(monkeypatch)
     server = await serve(gate.path)
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "stream": True}
     if route == "/v1/responses":

@@ -12,7 +12,7 @@ from batch.input.line import Line, parse_line
 from batch.line_executor import LineExecutor, LineOutcome
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineReplaced, EngineRestarting
-from handler.apis.calls import CallContext
+from handler.apis.core.api import CallContext
 from handler.composition import Services
 from handler.job.job_result import Interruption, JobResult
 from tests.virtual_time import VirtualClock

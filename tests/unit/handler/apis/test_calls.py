@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 
 from engine import Priority, Usage
-from handler.apis.calls import (
-    CALL_ROUTES,
-    MESSAGES,
-    RESPONSES,
-    ApiCalls,
-    CallContext,
-    build_calls,
-    encode_call_error,
-    read_usage,
-)
+from handler.apis.calls import CALL_ROUTES, ApiCalls, build_calls, find_format, read_usage
+from handler.apis.core.api import CallContext
+from handler.apis.messages.api import MESSAGES
 from handler.apis.openai.service import OpenAIService
+from handler.apis.responses.api import RESPONSES
 from handler.errors import InvalidRequest, NotFound, error_info
 from handler.models.registry import ModelRegistry
 from tests.unit.handler.conftest import JobHandlerFactory, PipelineFactory
@@ -33,6 +27,8 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {"prompt": "hi"},
+    "/api/chat": {"messages": [{"role": "user", "content": "hi"}]},
+    "/api/generate": {"prompt": "hi"},
 }
 
 
@@ -48,6 +44,10 @@ def text_of(route: str, body: dict[str, Any]) -> str:
             return str(body["output"][0]["content"][0]["text"])
         case "/v1/messages":
             return str(body["content"][0]["text"])
+        case "/api/chat":
+            return str(body["message"]["content"])
+        case "/api/generate":
+            return str(body["response"])
         case "/v1/completions":
             return str(body["choices"][0]["text"])
         case _:
@@ -133,7 +133,7 @@ async def test_wrong_call_is_refused_before_and_while_it_runs(
 
 @pytest.mark.parametrize("route", BODIES)
 async def test_usage_is_read_from_the_answer_of_each_api(calls: ApiCalls, route: str) -> None:
-    usage = read_usage((await calls.answer(route, BODIES[route], CallContext()))["usage"])
+    usage = read_usage(await calls.answer(route, BODIES[route], CallContext()))
     assert (usage.completion_tokens, usage.cached_tokens) == (2, 0)
     assert usage.prompt_tokens > 0
 
@@ -147,7 +147,7 @@ async def test_usage_is_read_from_the_answer_of_each_api(calls: ApiCalls, route:
     ],
 )
 def test_cached_tokens_are_part_of_the_prompt_in_each_form(usage: dict[str, Any]) -> None:
-    assert read_usage(usage) == Usage(9, 2, 4)
+    assert read_usage({"usage": usage}) == Usage(9, 2, 4)
 
 
 async def test_unknown_route_is_not_found_and_the_routes_are_named(calls: ApiCalls) -> None:
@@ -158,5 +158,6 @@ async def test_unknown_route_is_not_found_and_the_routes_are_named(calls: ApiCal
 
 def test_error_has_the_form_of_its_api() -> None:
     failure = error_info(InvalidRequest("no", "input"))
-    assert encode_call_error(MESSAGES, failure)["type"] == "error"
-    assert encode_call_error(RESPONSES, failure)["error"]["param"] == "input"
+    assert find_format(MESSAGES).encode_error(failure)["type"] == "error"
+    assert find_format(RESPONSES).encode_error(failure)["error"]["param"] == "input"
+    assert find_format("/api/chat").encode_error(failure) == {"error": "no"}

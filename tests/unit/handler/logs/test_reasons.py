@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from common.value_description import describe_value
+from handler.apis.calls import CALL_ROUTES, find_format
 from handler.errors import InvalidRequest, error_info
 from handler.logs.reasons import extract_error_message, sanitize_for_log
 
@@ -85,4 +86,6 @@ def test_message_of_our_own_errors_is_found() -> None:
     failure = error_info(InvalidRequest("n must be 1", "n"))
     assert extract_error_message(failure.openai_error()) == "n must be 1"
     assert extract_error_message(failure.named_error()) == "n must be 1"
-    assert extract_error_message(failure.openai_job_error()) == "n must be 1"
+    for route in CALL_ROUTES:
+        body = find_format(route).encode_error(failure)
+        assert extract_error_message(json.dumps(body)) == "n must be 1", route

@@ -270,7 +270,7 @@ def test_failed_job_becomes_an_openai_error(error: str | None, problem: ErrorInf
 
 def test_unavailable_worker_error_equals_that_of_direct_routes() -> None:
     ours = ErrorInfo("the model is not there", ErrorMapping(503, "service_unavailable_error"))
-    response = describe_job_failure(failed_job(ours.openai_job_error()))
+    response = describe_job_failure(failed_job(json.dumps(ours.openai_error())))
     assert response == ours
     assert response.openai_error()["error"]["message"] == UNAVAILABLE
 

@@ -29,10 +29,10 @@ def body_of(translated: TranslatedRequest) -> dict[str, Any]:
     return dict(translated.body)
 
 
-def test_chat_has_the_defaults_of_ollama_and_streams() -> None:
+def test_chat_has_the_defaults_of_ollama() -> None:
     assert body_of(translate_chat({"messages": USER})) == {
         **DEFAULTS,
-        "stream": True,
+        "stream": False,
         "messages": USER,
     }
 

@@ -18,7 +18,7 @@ from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.echo import Echo
 from handler.apis.openai.endpoint_spec import EndpointSpec
-from handler.apis.openai.events import DONE
+from handler.apis.openai.wire_format import DONE
 from handler.delivery.limits import split_deltas
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.reply import Reply

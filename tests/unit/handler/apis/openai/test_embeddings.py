@@ -224,9 +224,9 @@ async def test_reserved_slot_is_used(pipeline_of: PipelineFactory) -> None:
     slot: Slot = await pipeline.engine.reserve(Priority.JOB)
     async with asyncio.timeout(30):
         answer = await OpenAIService(pipeline).answer_without_generation(
-            EMBEDDINGS, {"input": "a"}, slot
+            EMBEDDINGS, {"input": "a"}, slot=slot
         )
-    assert answer is not None
+    assert answer["data"]
     assert not slot.take()
     assert pipeline.engine.running == 0
 

@@ -12,13 +12,13 @@ from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.echo import Echo
 from handler.apis.openai.endpoint_spec import EndpointSpec
-from handler.apis.openai.events import DONE
 from handler.apis.openai.logprobs import (
     encode_chat_logprobs,
     encode_completion_logprobs,
     logprobs_within,
 )
 from handler.apis.openai.service import OpenAIService
+from handler.apis.openai.wire_format import DONE
 from handler.delivery.limits import BLOCK_BYTES
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.reply import Reply

@@ -180,8 +180,8 @@ async def test_reserved_slot_is_used(
 ) -> None:
     pipeline = pipeline_of(slots=1, capabilities=capabilities)
     slot = await pipeline.engine.reserve(Priority.JOB)
-    answer = await OpenAIService(pipeline).answer_without_generation(RERANK, BODY, slot)
-    assert answer is not None
+    answer = await OpenAIService(pipeline).answer_without_generation(RERANK, BODY, slot=slot)
+    assert answer["results"]
     assert not slot.take()
     assert pipeline.engine.running == 0
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from emulator.http.call_answers import open_stream
 from emulator.http.disconnect import ClientDisconnected
-from emulator.http.opening import open_stream
 from emulator.http.sse import KEEP_ALIVE, SSEResponse
+from engine.abortable import Abortable
+from handler.apis.core.api import ApiCall, CallContext
+from handler.apis.core.wire_format import WireFormat
 from handler.errors import ErrorInfo, InvalidRequest
 from tests.waiting import run_ready_tasks
 
@@ -37,21 +40,41 @@ class Client:
     async def send(self, message: Any) -> None:
         self.sent.append(message.get("body", b"start"))
 
-    async def events(self, opened: str) -> AsyncGenerator[bytes, None]:
-        yield opened.encode()
-
     async def open(self, keep_alive_s: float) -> SSEResponse:
-        def error_event(failure: ErrorInfo) -> bytes:
-            return b"error: " + failure.message.encode()
+        return await open_stream(self.receive, Call(self), keep_alive_s)
 
-        return await open_stream(
-            self.receive,
-            self.opening(),
-            stream=self.events,
-            abort=self.aborted.append,
-            error_event=error_event,
-            keep_alive_s=keep_alive_s,
+
+class Generation(Abortable):
+    """A text that knows who aborts it."""
+
+    def __init__(self, text: str, aborted: list[str]) -> None:
+        self.text = text
+        self._aborted = aborted
+
+    def abort(self) -> None:
+        self._aborted.append(self.text)
+
+
+class Call(ApiCall):
+    """The call of a client."""
+
+    def __init__(self, client: Client) -> None:
+        wire_format = WireFormat(
+            encode_error=ErrorInfo.openai_error,
+            encode_stream_error=lambda failure, sent: b"error: " + failure.message.encode(),
         )
+        super().__init__(wire_format, CallContext(), streaming=True)
+        self._client = client
+
+    async def complete(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def _open(self) -> Abortable:
+        return Generation(await self._client.opening(), self._client.aborted)
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        assert isinstance(self._opened, Generation)
+        yield self._opened.text.encode()
 
 
 def finish(client: Client) -> Callable[[], None]:

@@ -1,0 +1,28 @@
+"""How the Messages API writes errors and streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from handler.apis.core.wire_format import SentBlocks, WireFormat
+from handler.apis.messages.errors import encode_error
+from handler.errors import ErrorInfo
+
+
+def encode_event(name: str, data: dict[str, Any]) -> bytes:
+    """Return one event."""
+    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+
+
+def error_event(failure: ErrorInfo) -> bytes:
+    """Return the event that reports an error."""
+    return encode_event("error", encode_error(failure))
+
+
+def _encode_stream_error(failure: ErrorInfo, sent: SentBlocks) -> bytes:
+    return error_event(failure)
+
+
+FORMAT = WireFormat(encode_error, _encode_stream_error, "named-events")

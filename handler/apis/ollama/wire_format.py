@@ -1,0 +1,33 @@
+"""How Ollama's API writes errors and streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from handler.apis.core.wire_format import SentBlocks, WireFormat, escape_line_separators
+from handler.errors import ErrorInfo
+
+
+def encode_line(line: dict[str, Any]) -> bytes:
+    """Return one line of a stream."""
+    # Some clients split lines at Unicode's separators too.
+    return escape_line_separators(orjson.dumps(line)) + b"\n"
+
+
+def encode_error(failure: ErrorInfo) -> dict[str, Any]:
+    """Return the JSON of an error."""
+    return {"error": failure.message}
+
+
+def error_line(failure: ErrorInfo) -> bytes:
+    """Return the line that reports an error and ends a stream."""
+    return encode_line(encode_error(failure))
+
+
+def _encode_stream_error(failure: ErrorInfo, sent: SentBlocks) -> bytes:
+    return error_line(failure)
+
+
+FORMAT = WireFormat(encode_error, _encode_stream_error, "lines")

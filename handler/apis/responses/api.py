@@ -1,0 +1,121 @@
+"""OpenAI's Responses API for HTTP routes, the queue, jobs and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import orjson
+
+from handler.apis.core.api import Api, ApiCall, CallContext
+from handler.apis.openai.api import apply_context
+from handler.apis.openai.service import OpenAIService
+from handler.apis.responses.call import ResponseCall, naming_parameters
+from handler.apis.responses.input_items import read_items
+from handler.apis.responses.request import read_created_at, read_previous_id, read_request
+from handler.apis.responses.response import ID_PREFIX, new_response_id
+from handler.apis.responses.store import ResponseSource, ResponseStore
+from handler.apis.responses.wire_format import FORMAT
+from handler.apis.truncation import CHAT_ROUTE
+from handler.errors import InvalidRequest
+from handler.generation.offload import check_body
+
+RESPONSES = "/v1/responses"
+_NO_CONTEXT = CallContext()
+
+
+class ResponsesApi(Api):
+    """Answers responses with the service of chats; keeps only the stored responses.
+
+    Owned by the event loop.
+    """
+
+    format = FORMAT
+    routes = (RESPONSES,)
+
+    def __init__(self, openai: OpenAIService, store: ResponseStore) -> None:
+        self._openai = openai
+        self._store = store
+
+    def check(self, route: str, body: Mapping[str, Any]) -> None:
+        """Check a body, without what it continues. Raises InvalidRequest or ModelNotFound."""
+        read_previous_id(body)
+        request = read_request(body, ())
+        with naming_parameters():
+            self._openai.check_call(CHAT_ROUTE, request.chat_body)
+
+    async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
+        """Parse a body; only that of a job may ask for a response in the background."""
+        call = await self.parse_response(body, context)
+        if call.request.background and context.job_id is None:
+            raise InvalidRequest(
+                "background: true is for POST /v1/responses, and not for lines of a batch",
+                "background",
+            )
+        return call
+
+    async def parse_response(
+        self, body: Mapping[str, Any], context: CallContext = _NO_CONTEXT
+    ) -> ResponseCall:
+        """Read a body; the response of a job has the job's id.
+
+        Raises:
+            InvalidRequest: naming the parameter that is wrong.
+            ModelNotFound: no model has that name.
+        """
+        earlier_items = await self.read_conversation(body)
+        request = await check_body(body, partial(read_request, body, earlier_items))
+        with naming_parameters():
+            chat = await self._openai.parse_call_async(
+                CHAT_ROUTE, request.chat_body, priority=context.priority
+            )
+        if chat.parameters.candidates != 1:
+            raise InvalidRequest("n and best_of must be 1: a response has one output", "n")
+        apply_context(chat, context)
+        response_id = new_response_id() if context.job_id is None else ID_PREFIX + context.job_id
+        created = read_created_at(body)
+        return ResponseCall(response_id, request, chat, created, self._openai, self._store, context)
+
+    async def read_conversation(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the items of the responses that a body continues. Raises InvalidRequest."""
+        previous_id = read_previous_id(body)
+        if (items := body.get("previous_items")) is not None:
+            return read_items(items, "previous_items")
+        return await self._store.conversation(previous_id)
+
+    def add_source(self, source: ResponseSource) -> None:
+        """Add a place that has responses besides those in memory."""
+        self._store.others.append(source)
+
+    async def get(self, response_id: str) -> bytes:
+        """Return a stored response as JSON. Raises NotFound."""
+        return (await self._store.get(response_id)).response
+
+    async def delete(self, response_id: str) -> dict[str, Any]:
+        """Delete a stored response. Raises NotFound."""
+        await self._store.remove(response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    async def list_input_items(
+        self, response_id: str, *, limit: int = 20, order: str = "desc", after: str | None = None
+    ) -> dict[str, Any]:
+        """Return a page of the input items of a response. Raises NotFound."""
+        stored = await self._store.get(response_id)
+        items = [
+            {"id": f"item_{response_id.removeprefix('resp_')}_{number}", **item}
+            for number, item in enumerate(orjson.loads(stored.items))
+        ]
+        if order == "desc":
+            items.reverse()
+        if after is not None:
+            ids = [item["id"] for item in items]
+            items = items[ids.index(after) + 1 :] if after in ids else []
+        page = items[:limit]
+        return {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(items) > len(page),
+        }

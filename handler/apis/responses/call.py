@@ -1,0 +1,199 @@
+"""A call of the Responses API: its whole response, its events, and those in the background."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from engine import Slot
+from engine.abortable import Abortable
+from engine.errors import RequestRejected
+from handler.apis.core.api import ApiCall, CallContext
+from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks
+from handler.apis.openai.call import OpenAICall
+from handler.apis.openai.reply_stream import stream_reply
+from handler.apis.openai.service import OpenAIService
+from handler.apis.openai.wire_format import DONE
+from handler.apis.responses.events import EventEncoder
+from handler.apis.responses.output_items import Event, OutputBuilder
+from handler.apis.responses.request import ResponseRequest, name_as_response
+from handler.apis.responses.response import encode_ended, encode_envelope, incomplete_reason
+from handler.apis.responses.store import ResponseStore
+from handler.apis.responses.wire_format import FORMAT, encode_stream_error
+from handler.apis.truncation import run_truncated
+from handler.delivery.limits import split_events
+from handler.errors import ErrorInfo, HandlerError, InvalidRequest, error_info
+from handler.generation.active_generation import ActiveGeneration
+from handler.generation.completed_answer import CompletedAnswer
+from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
+
+T = TypeVar("T")
+
+
+class ResponseCall(ApiCall):
+    """A request for a response that was read, and the chat completion that will answer it.
+
+    `created` is the time, in seconds since the epoch, at which a background response was created;
+    None for other responses.
+    """
+
+    def __init__(
+        self,
+        response_id: str,
+        request: ResponseRequest,
+        chat: OpenAICall,
+        created: int | None,
+        openai: OpenAIService,
+        store: ResponseStore,
+        context: CallContext,
+    ) -> None:
+        super().__init__(FORMAT, context, streaming=request.streaming or request.background)
+        self.id = response_id
+        self.request = request
+        self.chat = chat
+        self._created = int(time.time()) if created is None else created
+        self._openai = openai
+        self._store = store
+
+    async def complete(self) -> dict[str, Any]:
+        """Run the call and return its response. Raises EngineError."""
+        with naming_parameters():
+            answer = await self._run(self._openai.answer)
+        builder = OutputBuilder(self.request.custom_names, self.id)
+        reply = answer.reply
+        if reply.reasoning:
+            _read_all(builder.add(ReasoningPart(reply.reasoning)))
+        if answer.text or not reply.calls:
+            _read_all(builder.add(TextPart(answer.text, 0)))
+        for number, tool_call in enumerate(reply.calls):
+            _read_all(builder.add(CallStart(tool_call.name, number, tool_call.id)))
+            _read_all(builder.add(CallArguments(tool_call.arguments, number)))
+        return self._end(self._envelope(), answer, builder)
+
+    async def _open(self) -> Abortable:
+        with naming_parameters():
+            return await self._run(self._openai.open_stream)
+
+    async def _run(self, run: Callable[[OpenAICall, Slot | None], Awaitable[T]]) -> T:
+        """Run the chat; with `truncation: auto` without the oldest turns if it is too long."""
+        slot = self._context.slot
+        if self.request.truncation != "auto":
+            return await run(self.chat, slot)
+        return await run_truncated(self._openai, self.chat, self.request.chat_body, run, slot)
+
+    async def stream(self) -> AsyncGenerator[bytes | dict[str, Any], None]:
+        """Yield blocks of complete events; a response in the background also as the last output."""
+        # A chat with one choice has no other kind: chats refuse a limit of 0 tokens.
+        generation = cast("ActiveGeneration", self._opened)
+        if self.request.background:
+            async for output in self._run_in_background(generation):
+                yield output
+            return
+        async for block in self._stream_events(generation):
+            for part in split_events(block):
+                yield part
+
+    def encode_stream_error(self, failure: ErrorInfo, sent: SentBlocks = NOTHING_SENT) -> bytes:
+        """Return the events that end a failed stream, also if its first event was not sent."""
+        return encode_stream_error(failure, sent, self._envelope())
+
+    def _envelope(self) -> dict[str, Any]:
+        """Return the response as it starts."""
+        return encode_envelope(self.request, self.chat, self.id, self._created)
+
+    async def _stream_events(self, generation: ActiveGeneration) -> AsyncGenerator[bytes, None]:
+        """Yield the events of a response, its terminal event last.
+
+        An error after the first text ends the stream with `response.failed`.
+        """
+        encoder, envelope, context = EventEncoder(), self._envelope(), self._context
+        yield encoder.encode("response.created", {"response": envelope}) + encoder.encode(
+            "response.in_progress", {"response": envelope}
+        )
+        try:
+            parts = stream_reply(self.chat, generation, context.interval_s, context.part_chars)
+            async for block, _ in self._encode_events(envelope, encoder, parts):
+                yield block
+        except Exception as error:
+            # Any error: a stream that ends without one looks like a complete answer.
+            yield encoder.encode_failure(envelope, error_info(error))
+        yield DONE
+
+    async def _run_in_background(
+        self, generation: ActiveGeneration
+    ) -> AsyncGenerator[bytes | dict[str, Any], None]:
+        """Yield the events of a background response after its first two, and the response last.
+
+        The same tokens give the same events with the same numbers, so that a reader can go on with
+        those of another attempt. The server that took the response sends the first two. Raises
+        EngineError.
+        """
+        encoder, envelope = EventEncoder(first=2), self._envelope()
+        yield encoder.encode("response.in_progress", {"response": envelope})
+        parts = stream_reply(self.chat, generation, self._context.interval_s, by_token=True)
+        async for block, ended in self._encode_events(envelope, encoder, parts):
+            yield block
+            if ended is not None:
+                yield ended
+
+    async def _encode_events(
+        self,
+        envelope: Mapping[str, Any],
+        encoder: EventEncoder,
+        parts: AsyncGenerator[list[Part] | CompletedAnswer, None],
+    ) -> AsyncGenerator[tuple[bytes, dict[str, Any] | None], None]:
+        """Yield blocks of events; the last one comes with the ended response."""
+        builder = OutputBuilder(self.request.custom_names, self.id)
+        async for new in parts:
+            if isinstance(new, list):
+                block = b"".join([encoder.encode_all(builder.add(part)) for part in new])
+                if block:
+                    yield block, None
+                continue
+            block = b""
+            if not builder.items:
+                block = encoder.encode_all(builder.add(TextPart("", 0)))
+            reason = incomplete_reason(new)
+            status = "completed" if reason is None else "incomplete"
+            block += encoder.encode_all(builder.close(status))
+            ended = self._end(envelope, new, builder)
+            yield block + encoder.encode(f"response.{status}", {"response": ended}), ended
+
+    def _end(
+        self,
+        envelope: Mapping[str, Any],
+        answer: CompletedAnswer,
+        builder: OutputBuilder,
+    ) -> dict[str, Any]:
+        """Return the ended response; store it if the client wants that and no job has it."""
+        is_complete = incomplete_reason(answer) is None
+        *before, last = builder.items
+        output = [
+            *(item.encode() for item in before),
+            last.encode("completed" if is_complete else "incomplete"),
+        ]
+        ended = encode_ended(envelope, answer, output, int(time.time()), self.request.warnings)
+        if self.request.is_stored and not self.request.background:
+            self._store.add(ended, self.request.items, self.request.previous_id)
+        return ended
+
+
+@contextmanager
+def naming_parameters() -> Iterator[None]:
+    """Name the parameters of the response in errors about the chat."""
+    try:
+        yield
+    except HandlerError as error:
+        raise name_as_response(error) from error
+    except RequestRejected as error:
+        renamed = name_as_response(InvalidRequest(error.message, str(error.details.get("param"))))
+        details = error.details | {"param": renamed.param}
+        raise type(error)(renamed.message, **details) from error
+
+
+def _read_all(events: Iterator[Event]) -> None:
+    """Run a generator to its end; a response that is not streamed needs no events."""
+    for _ in events:
+        pass
