@@ -99,7 +99,10 @@ def read_loggers() -> dict[str, LoggerState]:
     states = {"root": LoggerState.of(logging.root)}
     # A copy: a thread that is still running may add a logger.
     for name, logger in list(logging.root.manager.loggerDict.items()):
-        if isinstance(logger, logging.Logger):
+        # Most are unconfigured, and there are hundreds, twice for each test.
+        if isinstance(logger, logging.Logger) and (
+            logger.handlers or logger.level or logger.disabled or not logger.propagate
+        ):
             state = LoggerState.of(logger)
             if state != _UNCONFIGURED:
                 states[name] = state

@@ -225,12 +225,12 @@ async def test_close_loads_nothing_more() -> None:
 
 _REQUESTS = st.lists(
     st.tuples(st.sampled_from("abcd"), st.integers(0, 3), st.integers(0, 3), st.booleans()),
-    max_size=40,
+    max_size=20,
 )
 
 
 @given(_REQUESTS, st.integers(1, 5), st.lists(st.integers(1, 3), min_size=4, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_request_gets_its_model_within_the_budget(
     requests: list[tuple[str, int, int, bool]], budget: int, needs: list[int]
 ) -> None:

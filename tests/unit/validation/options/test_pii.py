@@ -720,15 +720,15 @@ def test_card_with_a_changed_digit_is_kept(card: str) -> None:
 def _docstrings() -> list[str]:
     return [
         ast.get_docstring(node) or ""
-        for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[::4]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
 
 def test_standard_library_has_only_email_addresses() -> None:
-    texts = _docstrings()[::3]
-    assert sum(map(len, texts)) > 150_000
+    texts = _docstrings()
+    assert sum(map(len, texts)) > 75_000
     removals = [
         (removal.rule, text[removal.start : removal.end])
         for text in texts
