@@ -10,21 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).resolve().parents[1]
+_RUN_MODULE = str(Path(__file__).resolve().with_name("run_module.py"))
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of our modules in this Python.
 
-    With -P the working folder is not on the path: its packages may have the names of ours.
+    The module finds our packages, also those of an installation, which are on no other process's
+    path. With -P the working folder is not on the path: its packages may have the names of ours.
     """
-    return [sys.executable, "-P", "-m", module, *arguments]
-
-
-def module_environment(**variables: str) -> dict[str, str]:
-    """Return the environment of such a process: this one's, in which our packages are found."""
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, **variables}
+    return [sys.executable, "-P", _RUN_MODULE, module, *arguments]
 
 
 def start_module(
@@ -32,7 +27,7 @@ def start_module(
 ) -> subprocess.Popen[bytes]:
     """Start one of our modules; `options` are those of `Popen`. Raises OSError."""
     return subprocess.Popen(
-        module_command(module, *arguments), env=module_environment(**variables or {}), **options
+        module_command(module, *arguments), env={**os.environ, **(variables or {})}, **options
     )
 
 

@@ -19,7 +19,12 @@ from typing import Any
 import pytest
 
 from common.failpoints import NAME_VARIABLE
-from tests.fork_server.server import PRELOADED, SCRIPT_LIBRARIES
+from tests.fork_server.server import (
+    PRELOADED,
+    RUN_MODULE,
+    SCRIPT_LIBRARIES,
+    find_module_position,
+)
 from tests.leftovers import outlives_test
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,14 +135,12 @@ def find_forkable_module(
     """Return the preloaded module that a command runs; None if it needs a fresh interpreter."""
     if command[:1] != [sys.executable] or sum(map(len, command)) > len(_LINE) / 2:
         return None
-    is_script = "-m" not in command[1:3]
-    if is_script:
-        position = 0
+    position = find_module_position(command)
+    if position is None:
         module = _find_script_library(command[1:], folder)
     else:
-        position = command.index("-m")
-        has_options = command[1:position] not in ([], ["-P"]) or len(command) < position + 2
-        module = None if has_options else command[position + 1]
+        has_options = command[1 : position - 1] not in ([], ["-P"]) or len(command) <= position
+        module = None if has_options else command[position]
     if module is None or module not in PRELOADED:
         return None
     for name in environment:
@@ -150,9 +153,11 @@ def find_forkable_module(
         if name.startswith(_READ_AT_START) and not is_safe:
             return None
     paths = {each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each}
-    if position == 1 and Path(folder or os.getcwd()) == ROOT:
-        paths.add(str(ROOT))
-    has_usual_path = str(ROOT) in paths or (is_script and not paths)
+    if position is None:
+        has_usual_path = not paths or str(ROOT) in paths
+    else:
+        is_in_clone = position == 2 and Path(folder or os.getcwd()) == ROOT
+        has_usual_path = is_in_clone or str(ROOT) in paths or command[position - 1] == RUN_MODULE
     return module if has_usual_path and not any(map(_changes_the_start, paths)) else None
 
 

@@ -2,8 +2,8 @@
 
 Started by `ForkServer` as `python -m tests.fork_server.server FD LINE`. It reads requests from the
 socket FD, one at a time, until the test process ends. Each request names a module, which a forked
-process then runs as `python -m MODULE` does. LINE is long and means nothing: a program's command
-line is written over it, so that `/proc` shows what runs.
+process then runs as `python -m MODULE` or `common/run_module.py MODULE` does. LINE is long and
+means nothing: a program's command line is written over it, so that `/proc` shows what runs.
 """
 
 from __future__ import annotations
@@ -56,11 +56,21 @@ PRELOADED = {
     "openai": ("openai",),
 }
 SCRIPT_LIBRARIES = ("runpod", "openai")
+ROOT = str(Path(__file__).resolve().parents[2])
+RUN_MODULE = f"{ROOT}/common/run_module.py"
 _preloaded: set[str] = set()
 _MAX_REQUEST_BYTES = 2**20
 _MAX_FILES = 16
 _MAX_FILE_NUMBER = 2**20
 _ORPHAN_POLL_S = 0.0005
+
+
+def find_module_position(command: Sequence[str]) -> int | None:
+    """Return where a command has the name of a module to run; None if it runs a script."""
+    for position, argument in enumerate(command[1:3], 2):
+        if argument in ("-m", RUN_MODULE):
+            return position
+    return None
 
 
 def main() -> list[str] | None:
@@ -167,9 +177,9 @@ def _show_command(command: Sequence[str]) -> None:
 def _run_script(arguments: list[str]) -> None:
     """Run a file, or the text after `-c`, as the main module."""
     if not os.environ.get("PYTHONPATH"):
-        root = Path(__file__).resolve().parents[2]
-        sys.path[:] = [each for each in sys.path if not Path(each).is_relative_to(root / "tests")]
-        sys.path.remove(str(root))
+        tests = f"{ROOT}/tests"
+        sys.path[:] = [each for each in sys.path if not Path(each).is_relative_to(tests)]
+        sys.path.remove(ROOT)
     main_module = sys.modules["__main__"] = types.ModuleType("__main__")
     if arguments[0] == "-c":
         name, code = "<string>", arguments[1].encode()
@@ -186,11 +196,12 @@ def _run_script(arguments: list[str]) -> None:
 if __name__ == "__main__":
     if (command := main()) is None:
         pass
-    elif "-m" not in command[1:3]:
+    elif (position := find_module_position(command)) is None:
         _run_script(command[1:])
     else:
-        position = command.index("-m")
-        sys.argv[:] = command[position + 1 :]
-        if "-P" not in command[:position]:
+        sys.argv[:] = command[position:]
+        if command[position - 1] == RUN_MODULE:
+            sys.path.insert(0, ROOT)
+        elif "-P" not in command[:position]:
             sys.path.insert(0, os.getcwd())
         runpy._run_module_as_main(sys.argv[0])  # type: ignore[attr-defined]

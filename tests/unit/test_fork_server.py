@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from common.child_processes import module_command
 from tests.fork_server.client import ROOT, find_forkable_module
 from tests.waiting import wait_until_blocking
 
 HELP = [sys.executable, "-m", "handler", "--help"]
-DETECT = [sys.executable, "-P", "-m", "engine.backends.rkllm.abi.detect"]
+SAFE_HELP = [sys.executable, "-P", *HELP[1:]]
+DETECT = module_command("engine.backends.rkllm.abi.detect")
 
 
 def safe_environment(**variables: str) -> dict[str, str]:
@@ -93,7 +95,9 @@ def test_forked_program_ends_when_the_test_process_does(tmp_path: Path) -> None:
         ([sys.executable, "handler.py"], {}, None),
         ([sys.executable, "-m"], {}, None),
         (["python3", "-m", "handler"], {}, None),
-        (DETECT, {"PYTHONPATH": "elsewhere"}, None),
+        (DETECT, {"PYTHONPATH": "elsewhere"}, DETECT[-1]),
+        (SAFE_HELP, {}, "handler"),
+        (SAFE_HELP, {"PYTHONPATH": "elsewhere"}, None),
         (HELP, {"PYTHONPATH": f"elsewhere:{ROOT}"}, "handler"),
         (HELP, {"PYTHONPATH": f"{ROOT}/tests/acceptance/peak:{ROOT}"}, None),
         (HELP, {"FAILPOINT": "x"}, None),
@@ -113,4 +117,5 @@ def test_program_needs_our_packages_on_its_path() -> None:
     plain = {"PATH": os.environ["PATH"]}
     assert find_forkable_module(HELP, str(ROOT), plain) == "handler"
     assert find_forkable_module(HELP, "/", plain) is None
-    assert find_forkable_module(DETECT, str(ROOT), plain) is None
+    assert find_forkable_module(SAFE_HELP, str(ROOT), plain) is None
+    assert find_forkable_module(DETECT, "/", plain) == DETECT[-1]

@@ -17,12 +17,16 @@ def test_started_module_finds_our_packages_and_not_those_of_the_working_folder(
     (tmp_path / "common" / "__init__.py").write_text("raise SystemExit('the wrong package')")
     extra = tmp_path / "extra"
     extra.mkdir()
-    (extra / "reporting.py").write_text("import common.digits, os; print(os.environ['COLOUR'])")
+    (extra / "common.py").write_text("raise SystemExit('another wrong package')")
+    (extra / "reporting.py").write_text(
+        "import common.digits, os; print(os.environ['COLOUR'], os.environ['PYTHONPATH'])"
+    )
     monkeypatch.setenv("PYTHONPATH", str(extra))
     with start_module(
         "reporting", variables={"COLOUR": "red"}, cwd=tmp_path, stdout=subprocess.PIPE
     ) as process:
-        assert process.communicate(timeout=30)[0] == b"red\n"
+        # The variable reaches what the module starts, so our folder is not in it.
+        assert process.communicate(timeout=30)[0].decode() == f"red {extra}\n"
     assert process.returncode == 0
 
 

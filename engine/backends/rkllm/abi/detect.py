@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.child_processes import describe_exit, module_command, module_environment
+from common.child_processes import describe_exit, module_command
 from engine.backends.rkllm import library
 from engine.backends.rkllm.abi.abi import ABI_12, ABIS, CREATE_DEFAULT_PARAM, Abi
 from engine.errors import ModelLoadFailed
@@ -155,7 +155,6 @@ def inspect_library(path: Path, *, timeout_s: float = _TIMEOUT_S) -> Evidence:
     try:
         process = subprocess.run(
             module_command(_MODULE, str(path), str(os.getpid())),
-            env=module_environment(),
             capture_output=True,
             encoding="utf-8",
             errors="replace",

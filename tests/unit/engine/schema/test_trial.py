@@ -14,13 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.child_processes import module_environment
 from engine.errors import BackendFailed
 from engine.schema import trial_process
 from engine.schema.trial import GrammarTrials, Notation
 from tests.security.costly_requests import HOSTILE_GRAMMARS
 from tests.waiting import wait_until_blocking
 
+ROOT = Path(__file__).resolve().parents[4]
 # They take all of the time of a trial.
 _SLOW = {"chain in GBNF", "doubling in GBNF"}
 
@@ -125,7 +125,7 @@ def test_process_ends_with_the_one_that_started_it() -> None:
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=module_environment(),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
