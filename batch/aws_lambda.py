@@ -1,5 +1,7 @@
 """A worker for AWS Lambda, which calls `batch.aws_lambda.handler` with the messages of a queue.
 
+Of an installation, Lambda calls `worker_rkllm.aws_lambda.handler`, which is the same function.
+
 The settings are those of `python -m batch worker`, with BATCH_QUEUE_URL and BATCH_RESULTS in place
 of its options.
 The event source mapping needs ReportBatchItemFailures.

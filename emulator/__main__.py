@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     )
     parser.add_argument("--workers", type=_count, help="SDK workers to start, at most (default: 0)")
     parser.add_argument(
-        "--worker-command", type=_command, help="what starts one (default: python -m handler)"
+        "--worker-command", type=_command, help="what starts one (default: this project's worker)"
     )
     options = {
         key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None

@@ -1,1 +1,1 @@
-"""The command `worker-rkllm`, the one entry point of the installed package."""
+"""The command `worker-rkllm`, the one entry point and the one import name of an installation."""

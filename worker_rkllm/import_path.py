@@ -1,32 +1,24 @@
-"""Fixes the import path when the user's folder has modules with the names of this package's.
+"""Puts this project's packages on the import path of the process of a command.
 
-RunPod users have a `handler.py` in their folder, and some an `engine.py` or a `jobs.py`. If
-such a folder is first on `sys.path`, `import handler` imports the wrong module.
+An installation has them in worker_rkllm/packages, which is on no other process's path. Their names
+are general: in site-packages, `common` or `validation` would clash with other distributions, and
+the `import jobs` of a user's handler could find ours.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import MutableSequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 
-PACKAGES = ("batch", "common", "emulator", "engine", "handler", "jobs", "validation")
-ROOT = Path(__file__).resolve().parents[1]
+_INSTALLED = Path(__file__).resolve().with_name("packages")
+# In a clone they are beside worker_rkllm.
+FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
 
 
-def put_own_packages_first(path: MutableSequence[str] = sys.path, root: Path = ROOT) -> None:
-    """Put `root` first on `path` if a module elsewhere hides one of the packages in `root`.
+def put_own_packages_first() -> None:
+    """Put the folder of our packages first on `sys.path`.
 
-    Otherwise the path is unchanged, because modules in `root` could needlessly hide modules of the
-    standard library with the same names.
+    First, because the user's folder and site-packages may have modules of the same names.
     """
-    if any(_is_hidden(name, path, root) for name in PACKAGES):
-        path.insert(0, str(root))
-
-
-def _is_hidden(name: str, path: MutableSequence[str], root: Path) -> bool:
-    spec = PathFinder.find_spec(name, list(path))
-    if spec is None or spec.origin is None:
-        return True
-    return Path(spec.origin).resolve() != root / name / "__init__.py"
+    if sys.path[:1] != [str(FOLDER)]:
+        sys.path.insert(0, str(FOLDER))

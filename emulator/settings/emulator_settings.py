@@ -117,7 +117,7 @@ class EmulatorSettings(ResultSettings):
     workers_min: int = Field(0, ge=0, description="Number of these workers that always run.")
     worker_command: str = Field(
         "",
-        description="Command that starts such a worker. Unset: `python -m handler` with the "
+        description="Command that starts such a worker. Unset: this project's worker, with the "
         "server's own Python. `python` as its first word is replaced as for HANDLER_FILE. With "
         "HANDLER_FILE, the command runs in the handler's folder, in place of `python -u FILE`.",
         examples=["python my_handler.py"],

@@ -111,7 +111,7 @@ def format_report(backend: BackendConfig, examination: Examination) -> str:
     """Return the report as Markdown, with home directories replaced by `~`."""
     is_rkllm = backend.backend == "rkllm"
     parts = [
-        "# What `python -m handler doctor` found",
+        "# What the doctor found",
         _format_values("settings", [("ENGINE", backend.backend), *backend.options.items()]),
     ]
     findings_and_trials = (*examination.findings, *examination.trials)

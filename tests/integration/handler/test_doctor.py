@@ -108,7 +108,7 @@ def test_report_needs_no_runpod_package(script: ScriptFactory, tmp_path: Path) -
     )
     assert report.code == 0
     assert report.section("What failed") == "Nothing: every step was done."
-    assert report.page.startswith("# What `python -m handler doctor` found\n\n## Settings\n\n")
+    assert report.page.startswith("# What the doctor found\n\n## Settings\n\n")
     assert "- callbacks: 5\n" in report.section("Limit of 5 tokens")
     assert f"- path: `~/{path.name}`" in report.section("Model")
     assert "assumed" not in report.page

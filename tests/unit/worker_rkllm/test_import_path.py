@@ -1,36 +1,48 @@
-"""Our packages are found before modules of the same names in the user's folder."""
+"""Where our packages are, in a clone and in the wheel, and how a command finds them."""
 
 from __future__ import annotations
 
-from importlib.machinery import PathFinder
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from worker_rkllm.import_path import PACKAGES, ROOT, put_own_packages_first
+from worker_rkllm.import_path import FOLDER, put_own_packages_first
+
+ROOT = Path(__file__).resolve().parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+PACKAGES = PROJECT["importlinter"]["root_packages"]
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_root_comes_first_when_a_file_hides_a_package(name: str, tmp_path: Path) -> None:
-    (tmp_path / f"{name}.py").touch()
-    path = [str(tmp_path), str(ROOT)]
-    put_own_packages_first(path)
-    assert path == [str(ROOT), str(tmp_path), str(ROOT)]
-    spec = PathFinder.find_spec(name, path)
-    assert spec is not None
-    assert spec.origin == str(ROOT / name / "__init__.py")
+def test_packages_of_a_clone_are_at_its_top() -> None:
+    assert FOLDER == ROOT
+    assert all((FOLDER / name / "__init__.py").is_file() for name in PACKAGES)
 
 
-def test_root_comes_first_when_a_folder_hides_a_package(tmp_path: Path) -> None:
-    (tmp_path / "handler").mkdir()
-    (tmp_path / "handler" / "__init__.py").touch()
-    path = [str(tmp_path), str(ROOT)]
-    put_own_packages_first(path)
-    assert path[0] == str(ROOT)
+def test_own_packages_come_first_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/the/folder", "/site-packages"])
+    put_own_packages_first()
+    put_own_packages_first()
+    assert sys.path == [str(FOLDER), "/the/folder", "/site-packages"]
 
 
-def test_path_stays_as_it_is_when_nothing_hides_a_package(tmp_path: Path) -> None:
-    (tmp_path / "other.py").touch()
-    path = [str(tmp_path), str(ROOT)]
-    put_own_packages_first(path)
-    assert path == [str(tmp_path), str(ROOT)]
+def test_wheel_has_all_packages_below_the_one_that_is_installed() -> None:
+    wheel = PROJECT["hatch"]["build"]["targets"]["wheel"]
+    assert sorted(wheel["only-include"]) == sorted(PACKAGES)
+    below = [name for name in PACKAGES if name != "worker_rkllm"]
+    assert wheel["sources"] == {name: f"worker_rkllm/packages/{name}" for name in below}
+
+
+def test_lambda_function_is_that_of_the_batch_worker(tmp_path: Path) -> None:
+    (tmp_path / "batch.py").write_text("raise SystemExit('the wrong module')")
+    program = (
+        f"import sys; sys.path.insert(1, {str(ROOT)!r})\n"
+        "from worker_rkllm import aws_lambda\n"
+        "print(aws_lambda.handler.__module__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "batch.aws_lambda\n"), done.stderr

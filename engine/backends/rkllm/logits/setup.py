@@ -29,8 +29,8 @@ def check_logits(abi: Abi, profile: Profile) -> None:
     if profile.logits_with_history is None and not abi.sampling_per_run:
         raise ModelLoadFailed(
             f"RKLLM_MODE=logits ends the process with some libraries of ABI {abi.name}: let "
-            "`python -m handler doctor` find out whether it does here, with RKLLM_PROFILE as the "
-            "file for the outcome"
+            "`python -m handler doctor` (`worker-rkllm doctor` of an installation) find out "
+            "whether it does here, with RKLLM_PROFILE as the file for the outcome"
         )
 
 

@@ -54,7 +54,7 @@ def section(page: str, title: str) -> str:
 def test_settings_steps_and_the_end_have_sections() -> None:
     made = page([("machine", BEGINS, False), ("machine", "CPUs", 8), ("loading", "seconds", 2.5)])
     assert [line for line in made.splitlines() if line.startswith("#")] == [
-        "# What `python -m handler doctor` found",
+        "# What the doctor found",
         "## Settings",
         "## Machine",
         "## Loading",
