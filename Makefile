@@ -83,7 +83,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve sdk test test-changed test-long test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
+.PHONY: run serve sdk wheel test test-changed test-long test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
@@ -92,6 +92,10 @@ serve: $(VENV)/.serve $(RUN_MODEL) ## start the local server on 127.0.0.1:8000: 
 	@$(BIN)/python -m emulator
 
 sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its Python client
+
+wheel: DIST = dist
+wheel: $(VENV)/.setup ## build the wheel in DIST=dist, for pip and uvx
+	@$(BIN)/uv build --quiet --wheel --out-dir "$(DIST)" .
 
 test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## the suite
 	@$(PYTEST) $(PARALLEL) $(SUITE) $(PYTEST_ARGS)
