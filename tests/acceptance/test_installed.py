@@ -1,4 +1,7 @@
-"""The installed package, in a clean environment and a folder with modules of the same names."""
+"""The installed package, beside packages and in a folder with modules of the names of its own.
+
+Each of its commands must run, and a user's handler must find its own modules and packages.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import re
 import signal
 import subprocess
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +24,39 @@ from tests.waiting import wait_for_server
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = ROOT / ".venv" / "bin" / "uv"
+LOCKED = ROOT / "requirements" / "run.txt"
 # The whole file shares one installation, which takes 15 s with a warm cache.
 pytestmark = pytest.mark.timeout(300)
 LIMIT_S = 120
 # What an installation has below worker_rkllm/packages.
 PACKAGES = ("batch", "common", "emulator", "engine", "handler", "jobs", "validation")
+# Packages of the index that have the names of ours, and modules of the user's that do.
+INDEX_PACKAGES = ("common", "validation")
+USER_MODULES = ("common", "engine", "jobs")
+# It answers where each name of ours leads to in its process.
+USER_HANDLER = """\
+import importlib, os, sys
+
+import runpod
+
+def handler(job):
+    names = job["input"]["names"]
+    modules = {name: importlib.import_module(name) for name in names}
+    owners = {name: module.OWNER for name, module in modules.items()}
+    ours = [path for path in sys.path if "worker_rkllm" in path]
+    return {"owners": owners, "ours": ours, "PYTHONPATH": os.environ.get("PYTHONPATH")}
+
+runpod.serverless.start({"handler": handler})
+"""
+OWNERS = {
+    "common": "the folder",
+    "engine": "the folder",
+    "jobs": "the folder",
+    "validation": "the index",
+}
+JOB_INPUT = {"names": [*OWNERS]}
+JOB_OUTPUT: dict[str, object] = {"owners": OWNERS, "ours": [], "PYTHONPATH": None}
+TEST = {"name": "finds_its_own", "input": JOB_INPUT, "expected_output": JOB_OUTPUT}
 COMMANDS = ("run", "serve", "test", "reset", "batch", "doctor", "fetch-model")
 DATA = (
     "validation/rules.yaml",
@@ -45,6 +77,12 @@ class Installation:
 
     def python(self) -> Path:
         return self.environment / "bin" / "python"
+
+    def install(self, *arguments: str) -> None:
+        uv("pip", "install", "--python", str(self.python()), *arguments)
+
+    def uninstall(self, *names: str) -> None:
+        uv("pip", "uninstall", "--python", str(self.python()), *names)
 
     def variables(self, **settings: str) -> Mapping[str, str]:
         return {
@@ -75,23 +113,56 @@ class Installation:
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     base = tmp_path_factory.mktemp("installed")
     environment, folder = base / "environment", base / "folder"
-    uv(["build", "--quiet", "--wheel", "--out-dir", str(base), str(ROOT)])
+    # The prerequisite is the environment that runs this test, and not rebuilt meanwhile.
+    run(["make", "--old-file", ".venv/.setup", "wheel", f"DIST={base}"], cwd=ROOT)
     [wheel] = base.glob("*.whl")
-    python = ROOT / ".venv" / "bin" / "python"
-    uv(["venv", "--quiet", "--python", str(python), str(environment)])
+    uv("venv", "--python", str(ROOT / ".venv" / "bin" / "python"), str(environment))
     # Its own dependencies, at the locked versions.
-    locked = ["--constraint", str(ROOT / "requirements" / "run.txt"), "--only-binary", ":all:"]
-    target = str(environment / "bin" / "python")
-    uv(["pip", "install", "--quiet", "--python", target, *locked, str(wheel)])
+    locked = ["--constraint", str(LOCKED), "--only-binary", ":all:"]
+    result = Installation(wheel, environment, folder)
+    result.install(*locked, str(wheel))
+    for name in INDEX_PACKAGES:
+        result.install(str(build_index_package(base, name)))
     folder.mkdir()
-    for name in PACKAGES:
+    for name in ("batch", "emulator"):
         (folder / f"{name}.py").write_text(f"raise SystemExit('the folder has its own {name}')\n")
-    return Installation(wheel, environment, folder)
+    for name in USER_MODULES:
+        (folder / f"{name}.py").write_text("OWNER = 'the folder'\n")
+    (folder / "handler.py").write_text(USER_HANDLER)
+    (folder / "tests.json").write_text(json.dumps({"tests": [TEST]}))
+    return result
 
 
-def uv(arguments: list[str]) -> None:
-    done = subprocess.run([UV, *arguments], capture_output=True, text=True, timeout=LIMIT_S)
+def run(command: list[str], cwd: Path | None = None) -> None:
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def uv(*arguments: str) -> None:
+    run([str(UV), "--quiet", *arguments])
+
+
+def build_index_package(folder: Path, name: str) -> Path:
+    """Write the wheel of a package of the index that has the name of one of ours."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    information = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}/__init__.py", "OWNER = 'the index'\n")
+        wheel.writestr(
+            f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        )
+        wheel.writestr(
+            f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        files = (
+            f"{name}/__init__.py",
+            *(f"{information}/{each}" for each in ("METADATA", "WHEEL")),
+        )
+        lines = [f"{each},,\n" for each in (*files, f"{information}/RECORD")]
+        wheel.writestr(f"{information}/RECORD", "".join(lines))
+    return path
 
 
 def test_wheel_contains_the_data_files_and_its_types(installation: Installation) -> None:
@@ -140,6 +211,29 @@ def test_run_answers_a_job_with_the_scripted_engine(installation: Installation) 
 
 
 @pytest.mark.long
+def test_handler_finds_its_own_modules_and_the_packages_of_the_index(
+    installation: Installation,
+) -> None:
+    done = installation.command("test")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 0 failed" in done.stdout
+
+
+@pytest.mark.long
+def test_run_answers_after_packages_of_the_same_names_were_removed(
+    installation: Installation,
+) -> None:
+    installation.uninstall(*INDEX_PACKAGES)
+    try:
+        job = json.dumps({"input": {"prompt": "hello"}})
+        done = installation.command("run", "--test_input", job, ENGINE="scripted")
+    finally:
+        for name in INDEX_PACKAGES:
+            installation.install(str(installation.wheel.with_name(f"{name}-1.0-py3-none-any.whl")))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
 def test_run_answers_a_job_of_the_folder_with_a_model(
     installation: Installation, model_path: Path
 ) -> None:
@@ -170,29 +264,45 @@ def test_doctor_examines_the_engine(installation: Installation) -> None:
 
 @pytest.mark.long
 def test_server_answers_and_its_launched_worker_too(installation: Installation) -> None:
-    start = [str(installation.environment / "bin" / "worker-rkllm"), "serve"]
+    settings = {"ENGINE": "scripted", "LOCAL_WORKER": "off", "JOB_DB": "jobs-of-this.db"}
+    with serving(installation, "--workers", "1", **settings) as client:
+        answer = client.post("/runsync", json={"input": {"prompt": "hello"}}).json()
+        assert answer["status"] == "COMPLETED", answer
+        assert answer["output"]["choices"][0]["text"] == "hello"
+
+
+@pytest.mark.long
+def test_server_runs_the_handler_of_the_folder_and_is_reset(installation: Installation) -> None:
+    with serving(installation, "--handler", ".", "--db", ":memory:") as client:
+        answer = client.post("/runsync", json={"input": JOB_INPUT}).json()
+        assert answer.get("output") == JOB_OUTPUT, answer
+        done = installation.command("reset", "--server", str(client.base_url))
+        assert done.returncode == 0, done.stderr
+        assert client.get(f"/status/{answer['id']}").status_code == 404
+
+
+@contextmanager
+def serving(
+    installation: Installation, *arguments: str, **settings: str
+) -> Iterator[httpx2.Client]:
+    """Run `worker-rkllm serve` in the folder; the context is a client of it."""
+    program = str(installation.environment / "bin" / "worker-rkllm")
     port = free_port()
-    variables = {"ENGINE": "scripted", "LOCAL_WORKER": "off", "JOB_DB": "jobs-of-this.db"}
-    arguments = ["--port", str(port), "--workers", "1"]
+    path = installation.folder / "server.log"
     with (
-        (installation.folder / "server.log").open("w") as log,
+        path.open("w") as log,
         subprocess.Popen(
-            [*start, *arguments],
+            [program, "serve", "--port", str(port), *arguments],
             cwd=installation.folder,
-            env=installation.variables(**variables, DRAIN_S="1"),
+            env=installation.variables(**settings, DRAIN_S="1"),
             stdout=log,
             stderr=log,
         ) as server,
     ):
         try:
-            with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
-                wait_until_healthy(client, server, installation.folder / "server.log")
-                answer = client.post(
-                    "/runsync", json={"input": {"prompt": "hello"}}, timeout=LIMIT_S
-                ).json()
-            log_text = (installation.folder / "server.log").read_text()
-            assert answer["status"] == "COMPLETED", f"{answer}\n{log_text}"
-            assert answer["output"]["choices"][0]["text"] == "hello"
+            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as client:
+                wait_until_healthy(client, server, path)
+                yield client
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(30)
@@ -227,3 +337,22 @@ def test_missing_sdk_is_one_sentence_with_its_installation(
         assert done.returncode == 2, done.stderr
         [sentence] = done.stderr.splitlines()
         assert "`pip install worker-rkllm`" in sentence
+
+
+@pytest.mark.long
+def test_uvx_runs_the_wheel_without_an_installation(installation: Installation) -> None:
+    done = subprocess.run(
+        [
+            *(str(UV), "tool", "run", "--quiet", "--python", str(installation.python())),
+            *("--constraints", str(LOCKED), "--from", str(installation.wheel)),
+            *("--with", str(installation.wheel.with_name("validation-1.0-py3-none-any.whl"))),
+            *("worker-rkllm", "test"),
+        ],
+        cwd=installation.folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 0 failed" in done.stdout
