@@ -8,7 +8,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from emulator.apis.openai.no_engine_routes import NoEngineRoutes
 from emulator.apis.openai.queue_routes import on_call_failed
@@ -18,6 +17,8 @@ from emulator.batches.service import handle_insufficient_storage
 from emulator.console.pages import PageRoutes
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.responses import error_response, on_error, on_http_error
+from emulator.http.route_facts import ApiRoute
+from emulator.http.route_table import RouteTable
 from emulator.metrics.route import MetricsRoute
 from emulator.middleware.faults.routes import FaultRoutes
 from emulator.middleware.stack import build_middleware
@@ -43,13 +44,14 @@ def create_app(components: Components) -> Starlette:
         *components.worker_list_routes.routes(),
         *components.console_routes.routes(),
         components.health.route(),
-        MetricsRoute(components.exported_metrics).route(),
+        MetricsRoute(components.exported_metrics, is_open=components.settings.metrics_open).route(),
     ]
     if components.fault_rules is not None:
         routes += FaultRoutes(components.fault_rules).routes()
     docs = DocsRoutes(routes, components.settings)
+    routes = [*routes, *docs.routes(), *PageRoutes().routes()]
     return Starlette(
-        routes=[*routes, *docs.routes(), *PageRoutes().routes()],
+        routes=routes,
         middleware=build_middleware(
             components.settings,
             components.shutdown,
@@ -57,6 +59,7 @@ def create_app(components: Components) -> Starlette:
             components.metrics,
             components.tracing,
             components.managed_worker_key,
+            RouteTable(routes),
             components.fault_rules,
         ),
         lifespan=lifespan,
@@ -76,7 +79,7 @@ def create_app(components: Components) -> Starlette:
     )
 
 
-def _engine_routes(components: Components) -> list[BaseRoute]:
+def _engine_routes(components: Components) -> list[ApiRoute]:
     engine_components = components.engine_components
     if engine_components is None:
         return [*NoEngineRoutes(components.settings.endpoint_id).routes()]

@@ -12,7 +12,7 @@ import orjson
 
 from emulator.autoscaling.line_splitter import LineSplitter
 from emulator.autoscaling.worker_log import WorkerLog
-from emulator.http.request_target import WORKER_KEY_PARAM
+from emulator.http.api_key import WORKER_KEY_PARAM
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from emulator.autoscaling import supervisor
 from emulator.autoscaling.output_reader import OutputReader
 from emulator.autoscaling.worker_log import WorkerLog
-from emulator.http.request_target import WORKER_KEY_PARAM
+from emulator.http.api_key import WORKER_KEY_PARAM
 
 # Variables that configure this server; a worker's own of the same names would mean something else.
 _NOT_INHERITED = frozenset(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Route
 
 from emulator.batches.models import (
     BATCH_ID_PREFIX,
@@ -19,8 +18,19 @@ from emulator.batches.scheduler import BatchScheduler
 from emulator.batches.upload import UploadReceiver
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
+from emulator.http.route_facts import (
+    ApiRoute,
+    OperationName,
+    RouteFacts,
+    RouteHandler,
+    openai_facts,
+)
 from handler.errors import InvalidRequest
 
+_FILES = openai_facts(OperationName.FILES)
+_BATCHES = openai_facts(OperationName.BATCHES)
+# The only POST request of the OpenAI API that starts no work.
+_CANCEL = openai_facts(OperationName.BATCHES, rate_limit=None, starts_work=False)
 _DEFAULT_BATCH_PAGE_SIZE, _MAX_BATCH_PAGE_SIZE = 20, 100
 # OpenAI's default page size of files, which is also the maximum.
 _MAX_FILE_PAGE_SIZE = 10_000
@@ -38,13 +48,17 @@ class BatchRoutes:
         self._model = model
         self._window_s = window_s
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
+        table: list[tuple[str, str, RouteHandler, RouteFacts]] = [
+            ("POST", "/v1/batches", self._create, _BATCHES),
+            ("GET", "/v1/batches", self._list, _BATCHES),
+            ("GET", "/v1/batches/{batch_id}", self._retrieve, _BATCHES),
+            ("POST", "/v1/batches/{batch_id}/cancel", self._cancel, _CANCEL),
+        ]
         return [
-            Route("/v1/batches", self._create, methods=["POST"]),
-            Route("/v1/batches", self._list, methods=["GET"]),
-            Route("/v1/batches/{batch_id}", self._retrieve, methods=["GET"]),
-            Route("/v1/batches/{batch_id}/cancel", self._cancel, methods=["POST"]),
+            ApiRoute(path, handler, methods=[method], facts=facts)
+            for method, path, handler, facts in table
         ]
 
     async def _create(self, request: Request) -> Response:
@@ -94,14 +108,18 @@ class FileRoutes:
         self._receiver = receiver
         self._retention_s = retention_s
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
+        table: list[tuple[str, str, RouteHandler]] = [
+            ("POST", "/v1/files", self._create),
+            ("GET", "/v1/files", self._list),
+            ("GET", "/v1/files/{file_id}", self._retrieve),
+            ("DELETE", "/v1/files/{file_id}", self._delete),
+            ("GET", "/v1/files/{file_id}/content", self._download),
+        ]
         return [
-            Route("/v1/files", self._create, methods=["POST"]),
-            Route("/v1/files", self._list, methods=["GET"]),
-            Route("/v1/files/{file_id}", self._retrieve, methods=["GET"]),
-            Route("/v1/files/{file_id}", self._delete, methods=["DELETE"]),
-            Route("/v1/files/{file_id}/content", self._download, methods=["GET"]),
+            ApiRoute(path, handler, methods=[method], facts=_FILES)
+            for method, path, handler in table
         ]
 
     async def _create(self, request: Request) -> Response:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from batch.line_executor import LineExecutor
 from common.temporary_folders import ScratchFolder
@@ -21,6 +20,7 @@ from emulator.batches.routes import BatchRoutes, FileRoutes
 from emulator.batches.scheduler import BatchScheduler
 from emulator.batches.upload import UploadReceiver
 from emulator.http.responses import error_response
+from emulator.http.route_facts import ApiRoute
 from emulator.settings.emulator_settings import EmulatorSettings
 from engine import AnyEngine, Priority
 from handler.composition import Services
@@ -72,7 +72,7 @@ class BatchService:
         batches = BatchRoutes(self._repository, self._scheduler, settings.served_model, window_s)
         self._routes = [*files.routes(), *batches.routes()]
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         return self._routes
 

@@ -11,7 +11,6 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from common.setting_error import SettingError
 from common.value_description import describe_value
@@ -22,6 +21,14 @@ from emulator.console.events import JobEventStream
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
+from emulator.http.route_facts import (
+    ApiRoute,
+    OperationName,
+    RequestLog,
+    RouteFacts,
+    RouteGroup,
+    RouteHandler,
+)
 from emulator.runpod.job_response import build_request, worker_key
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.worker_registry import WorkerRegistry
@@ -32,6 +39,8 @@ from engine import Engine
 from handler.errors import InvalidRequest, NotFound, PayloadTooLarge
 from jobs import Job, JobStatus, JobStore
 
+# The page repeats its requests once a second.
+_FACTS = RouteFacts(group=RouteGroup.CLIENT, operation=OperationName.CONSOLE, log=RequestLog.DEBUG)
 _MAX_LISTED = 100
 _MAX_NAME_BYTES = 10_000
 _TESTS_FILE_LIMITS = FileLimits(size_bytes=16_000_000, tests=1_000)
@@ -66,13 +75,17 @@ class ConsoleRoutes:
         self._tests_file_lock = asyncio.Lock()
         self._waiting_saves = 0
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
+        table: list[tuple[str, str, RouteHandler]] = [
+            ("GET", "/console/description", self._describe),
+            ("GET", "/console/jobs", self._list),
+            ("GET", "/console/jobs/{job_id}", self._show),
+            ("POST", "/console/jobs/{job_id}/test", self._save_as_test),
+        ]
         return [
-            Route("/console/description", self._describe, methods=["GET"]),
-            Route("/console/jobs", self._list, methods=["GET"]),
-            Route("/console/jobs/{job_id}", self._show, methods=["GET"]),
-            Route("/console/jobs/{job_id}/test", self._save_as_test, methods=["POST"]),
+            ApiRoute(path, handler, methods=[method], facts=_FACTS)
+            for method, path, handler in table
         ]
 
     async def _describe(self, request: Request) -> Response:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
-from emulator.http.request_target import RouteGroup, classify
+from emulator.http.route_facts import read_route
 
+# Query parameter in the URLs of managed workers, if the server requires API keys.
+WORKER_KEY_PARAM = b"worker_key"
 _BEARER = b"bearer "
 
 
@@ -17,8 +19,7 @@ def read_api_key(scope: Scope) -> bytes | None:
     """
     authorization = _header_values(scope, b"authorization")
     if not authorization:
-        is_worker = classify(scope).group is RouteGroup.WORKER
-        keys = [] if is_worker else _header_values(scope, b"x-api-key")
+        keys = [] if read_route(scope).is_worker else _header_values(scope, b"x-api-key")
         return keys[0] if len(keys) == 1 else None
     if len(authorization) != 1:
         return None

@@ -1,4 +1,4 @@
-"""The format of an error's body, which depends on the API that the path belongs to."""
+"""The format of an error's body, which depends on the API that the route belongs to."""
 
 from __future__ import annotations
 
@@ -6,23 +6,8 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Any
 
-from starlette.types import Scope
-
-from emulator.http.request_target import ORACLE_SEGMENTS, WORKER_LIST, RouteGroup, classify
 from handler.apis.messages.errors import encode_error
 from handler.errors import ErrorInfo
-
-# Where Anthropic's Messages API begins.
-MESSAGES_PATH = "/v1/messages"
-# The first segment of Ollama's paths.
-_OLLAMA_SEGMENT = "api"
-# Operations of RunPod's job API without an endpoint in the path.
-_SHORT_FORMS = frozenset(
-    {
-        *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry"),
-        *("purge-queue", "requests"),
-    }
-)
 
 
 class ErrorFormat(Enum):
@@ -38,26 +23,6 @@ class ErrorFormat(Enum):
     PROBLEM = "application/problem+json"
     # Anthropic's Messages API.
     MESSAGES = "messages"
-
-
-def find_error_format(scope: Scope) -> ErrorFormat:
-    """Return the format of the errors of a request."""
-    path: str = scope["path"]
-    if path.split("/", 2)[1] in ORACLE_SEGMENTS:
-        return ErrorFormat.NAMED
-    if path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/"):
-        return ErrorFormat.MESSAGES
-    if path.split("/", 2)[1] == _OLLAMA_SEGMENT:
-        return ErrorFormat.RUNPOD
-    target = classify(scope)
-    if target.group is RouteGroup.WORKER:
-        return ErrorFormat.RUNPOD
-    if target.group is not RouteGroup.CLIENT:
-        return ErrorFormat.OPENAI
-    if target.operation == WORKER_LIST:
-        return ErrorFormat.PROBLEM
-    is_job_api = target.endpoint is not None or target.operation in _SHORT_FORMS
-    return ErrorFormat.RUNPOD if is_job_api else ErrorFormat.OPENAI
 
 
 def build_error_body(

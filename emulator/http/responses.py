@@ -11,7 +11,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 from structlog.contextvars import get_contextvars
 
-from emulator.http.error_format import ErrorFormat, build_error_body, find_error_format
+from emulator.http.error_format import ErrorFormat, build_error_body
+from emulator.http.route_facts import read_route
 from handler.errors import ErrorInfo, ErrorMapping, error_info
 
 
@@ -30,7 +31,7 @@ def error_response(failure: ErrorInfo, scope: Scope) -> JSON:
     headers = {}
     if failure.mapping.status in (429, 503):
         headers["Retry-After"] = str(failure.retry_after_s or 1)
-    error_format = find_error_format(scope)
+    error_format = read_route(scope).facts.error_format
     body = build_error_body(failure, error_format, get_contextvars().get("request_id"))
     response = JSON(body, failure.mapping.status, headers)
     if error_format is ErrorFormat.PROBLEM:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from starlette.types import Scope
 
-from emulator.http.operation_names import OPERATION_NAMES, operation_name
+from emulator.http.route_facts import OperationName, read_route
 from emulator.metrics.instruments import OTHER, Counter, Family, Histogram, MetricSpec
 from engine import FinishReason, Priority
 from engine import errors as engine
@@ -43,6 +43,7 @@ _FAILURES = ("crashed", "dead", "backend", "rejected", "shutdown", OTHER)
 _INTERVALS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _WAITS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _RUNS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
+_OPERATIONS = tuple(name.value for name in OperationName)
 
 
 class Metrics:
@@ -59,7 +60,7 @@ class Metrics:
             "http_requests_total",
             "Finished HTTP requests by operation and status code.",
             sparse=True,
-            operation=OPERATION_NAMES,
+            operation=_OPERATIONS,
             code=(*map(str, _CODES), OTHER),
         )
         self._request_time = self._histogram(
@@ -67,7 +68,7 @@ class Metrics:
             "Time from a request to the end of its response, streams and long-polls included.",
             _RUNS_S,
             sparse=True,
-            operation=OPERATION_NAMES,
+            operation=_OPERATIONS,
         )
         self._generations = self._counter(
             "generations_total",
@@ -208,7 +209,7 @@ class Metrics:
 
     def count_request(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a finished HTTP request."""
-        operation = operation_name(scope)
+        operation = read_route(scope).operation.value
         self._requests.labels(operation, str(status)).add()
         self._request_time.labels(operation).observe(seconds)
 

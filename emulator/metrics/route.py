@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from emulator.http.open_paths import METRICS_PATH
+from emulator.http.route_facts import Access, ApiRoute, OperationName, public_facts
 from emulator.metrics.instruments import Metric
 
 if TYPE_CHECKING:
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class MetricsRoute:
     """Serves the metrics to Prometheus. Owned by the event loop, like everything that it reads."""
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
+    def __init__(self, metrics: Sequence[Metric], *, is_open: bool) -> None:
         self._metrics = metrics
+        self._access = Access.NO_KEY if is_open else Access.KEY
         self._text: PrometheusText | None = None
 
-    def route(self) -> Route:
+    def route(self) -> ApiRoute:
         """Return the route to mount."""
-        return Route(METRICS_PATH, self._answer, methods=["GET"])
+        facts = replace(public_facts(OperationName.METRICS), access=self._access)
+        return ApiRoute("/metrics", self._answer, methods=["GET"], facts=facts)
 
     async def _answer(self, request: Request) -> Response:
         if self._text is None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Set
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.http.api_key import read_api_key
-from emulator.http.open_paths import DETAILS_HIDDEN, OPEN_PATHS
-from emulator.http.request_target import WORKER_KEY_PARAM, RouteGroup, classify
+from emulator.http.api_key import WORKER_KEY_PARAM, read_api_key
 from emulator.http.responses import error_response
+from emulator.http.route_facts import DETAILS_HIDDEN, Access, read_route
 from handler.errors import ErrorInfo, ErrorMapping
 
 # The RunPod SDK repeats a rejected request at once, thousands of times a second.
@@ -30,8 +28,8 @@ class ApiKeyMiddleware:
     as `x-api-key: KEY`, except on workers' routes. If both headers are sent, `Authorization`
     decides.
 
-    No key is needed for `open_paths`, whose responses have no job data, and for OPTIONS requests,
-    which browsers send without a key. An open path hides its details unless the request has a key
+    No key is needed for open routes, whose responses have no job data, and for OPTIONS requests,
+    which browsers send without a key. An open route hides its details unless the request has a key
     nevertheless. The digests of all keys are compared, each in constant time, so that the duration
     reveals neither a key nor its length.
 
@@ -43,17 +41,15 @@ class ApiKeyMiddleware:
         self,
         app: ASGIApp,
         keys: tuple[str, ...],
-        open_paths: Set[str] = OPEN_PATHS,
         worker_key: str | None = None,
     ) -> None:
         self._app = app
-        self._open_paths = open_paths
         self._worker_key = None if worker_key is None else _digest(worker_key.encode())
         self._digests = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401, or pass the request on."""
-        if scope["type"] == "http" and scope["path"] in self._open_paths:
+        if scope["type"] == "http" and read_route(scope).facts.access is not Access.KEY:
             scope[DETAILS_HIDDEN] = not self._is_valid(read_api_key(scope))
             await self._app(scope, receive, send)
             return
@@ -65,7 +61,7 @@ class ApiKeyMiddleware:
         ):
             await self._app(scope, receive, send)
             return
-        if classify(scope).group is RouteGroup.WORKER:
+        if read_route(scope).is_worker:
             await asyncio.sleep(_WORKER_DELAY_S)
         response = error_response(
             ErrorInfo(
@@ -86,7 +82,7 @@ class ApiKeyMiddleware:
         return sum([hmac.compare_digest(digest, each) for each in self._digests]) > 0
 
     def _is_managed_worker(self, scope: Scope) -> bool:
-        if self._worker_key is None or classify(scope).group is not RouteGroup.WORKER:
+        if self._worker_key is None or not read_route(scope).is_worker:
             return False
         keys = parse_qs(scope["query_string"]).get(WORKER_KEY_PARAM, [])
         return len(keys) == 1 and hmac.compare_digest(_digest(keys[0]), self._worker_key)

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.http.request_target import (
-    BATCH_CANCEL,
-    JOB_CREATING_OPS,
-    JOB_TAKE_OPS,
-    RouteGroup,
-    classify,
-)
 from emulator.http.responses import error_response
+from emulator.http.route_facts import RouteGroup, read_route
 from emulator.http.shutdown_state import (
     RETRY_AFTER_S,
     SCOPE_KEY,
@@ -43,19 +37,16 @@ class DrainGate:
             await self._app(scope, receive, send)
             return
         scope[SCOPE_KEY] = self._shutdown
-        target = classify(scope)
+        facts = read_route(scope).facts
         if self._shutdown.draining.is_set():
-            if target.operation in JOB_TAKE_OPS:
+            if facts.takes_jobs:
                 error = ErrorInfo(SHUTTING_DOWN, _TRY_LATER, retry_after_s=RETRY_AFTER_S)
                 await error_response(error, scope)(scope, receive, send)
                 return
-            is_openai_post = target.group is RouteGroup.OPENAI and scope["method"] == "POST"
-            if (is_openai_post and target.operation != BATCH_CANCEL) or (
-                target.group is RouteGroup.CLIENT and target.operation in JOB_CREATING_OPS
-            ):
+            if facts.starts_work and scope["method"] == "POST":
                 await shutting_down_response(scope)(scope, receive, send)
                 return
-        if target.group is not RouteGroup.OPENAI:
+        if facts.group is not RouteGroup.OPENAI:
             await self._app(scope, receive, send)
             return
         with self._shutdown.track_request():

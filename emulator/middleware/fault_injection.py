@@ -12,14 +12,8 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from emulator.http.disconnect import abort_connection
-from emulator.http.request_target import (
-    FAULTS,
-    JOB_TAKE_OPS,
-    WORKER_POST_OPS,
-    RouteGroup,
-    classify,
-)
 from emulator.http.responses import error_response
+from emulator.http.route_facts import read_route
 from emulator.settings.limits import FaultRates
 from handler.errors import RATE_LIMITED, ErrorInfo, ErrorMapping
 from jobs import JobStore
@@ -54,18 +48,17 @@ class FaultInjectionMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        target = classify(scope)
-        if target.operation == FAULTS:
+        request_route = read_route(scope)
+        facts = request_route.facts
+        if not facts.allows_faults:
             await self._app(scope, receive, send)
-        elif target.group in (RouteGroup.CLIENT, RouteGroup.OPENAI):
+        elif request_route.is_client:
             await self._handle_client_request(scope, receive, send)
-        elif target.operation in WORKER_POST_OPS and self._happens(
-            "drop_post", self._rates.drop_post
-        ):
+        elif facts.sends_output and self._happens("drop_post", self._rates.drop_post):
             logger.warning("FAULT_DROP_POST: %s is dropped", scope["path"])
             if not await abort_connection(scope, receive):
                 await _error("FAULT_DROP_POST", _INTERNAL, scope)(scope, receive, send)
-        elif target.operation in JOB_TAKE_OPS and self._rates.lose_lease:
+        elif facts.takes_jobs and self._rates.lose_lease:
             await self._handle_job_take(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -8,9 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common.value_description import describe_value
 from emulator.http.allowed_hosts import AllowedHosts, is_loopback
-from emulator.http.open_paths import DETAILS_HIDDEN, OPEN_PATHS
-from emulator.http.request_target import RouteGroup, classify
 from emulator.http.responses import error_response
+from emulator.http.route_facts import DETAILS_HIDDEN, Access, read_route
 from handler.errors import ErrorInfo, ErrorMapping
 
 # 403 and not 421 for a host name: browsers and Node.js repeat a request after 421.
@@ -74,13 +73,17 @@ class OriginCheckMiddleware:
             return
         headers = _read_headers(scope)
         problem = self._find_problem(scope, headers)
-        if problem is not None and scope["path"] in OPEN_PATHS and problem is not _WEBSOCKET:
+        if (
+            problem is not None
+            and problem is not _WEBSOCKET
+            and read_route(scope).facts.access is Access.EVERYONE
+        ):
             scope[DETAILS_HIDDEN] = True
             problem = None
         if problem is None:
             await self._app(scope, receive, send)
             return
-        if classify(scope).group is RouteGroup.WORKER and not _has_browser_header(headers):
+        if read_route(scope).is_worker and not _has_browser_header(headers):
             await asyncio.sleep(_WORKER_DELAY_S)
         response = error_response(problem, scope)
         if problem.mapping.status == 401:
@@ -107,11 +110,7 @@ class OriginCheckMiddleware:
                 "CORS_ORIGINS may",
                 _FORBIDDEN,
             )
-        if (
-            not self._has_keys
-            and classify(scope).group is RouteGroup.WORKER
-            and not _is_worker(scope, headers)
-        ):
+        if not self._has_keys and read_route(scope).is_worker and not _is_worker(scope, headers):
             return ErrorInfo(
                 "a worker must send an Authorization header, unless it is a program on the "
                 "server's own machine",

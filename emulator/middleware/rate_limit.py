@@ -12,8 +12,8 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.http.request_target import RequestTarget, RouteGroup, classify
 from emulator.http.responses import error_response
+from emulator.http.route_facts import RequestRoute, read_route
 from handler.errors import RATE_LIMITED, ErrorInfo
 
 _WINDOW_S = 10
@@ -29,7 +29,6 @@ RATES: Mapping[str, tuple[int, int | None]] = {
     "openai": (2000, 400),
     "requests": (10, 2),
 }
-_COUNTED_AS = {"status-sync": "status"}
 
 
 class RateLimitMiddleware:
@@ -52,7 +51,7 @@ class RateLimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 429, or pass the request on."""
-        key = self._find_key(classify(scope)) if scope["type"] == "http" else None
+        key = self._find_key(read_route(scope)) if scope["type"] == "http" else None
         if key is None:
             await self._app(scope, receive, send)
             return
@@ -78,13 +77,12 @@ class RateLimitMiddleware:
             if not self._running[key]:
                 del self._running[key]
 
-    def _find_key(self, target: RequestTarget) -> tuple[str, str] | None:
-        """Return the endpoint and operation that a request is counted under; None if it is not."""
-        operation = _COUNTED_AS.get(target.operation, target.operation)
-        is_limited = target.group in (RouteGroup.CLIENT, RouteGroup.OPENAI)
-        if not is_limited or operation not in self._limits:
+    def _find_key(self, request_route: RequestRoute) -> tuple[str, str] | None:
+        """Return the endpoint and limit that a request is counted under; None if it is not."""
+        limit = request_route.facts.rate_limit
+        if limit is None or limit not in self._limits:
             return None
-        return target.endpoint or self._default_endpoint, operation
+        return request_route.endpoint or self._default_endpoint, limit
 
 
 def _rate_limit_error(message: str, retry_after_s: int, scope: Scope) -> ASGIApp:

@@ -13,15 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, clear_contextvars, reset_contextvars
 
 from emulator.http.disconnect import abort_connection
-from emulator.http.request_target import (
-    CONSOLE_POLLS,
-    WORKER_LIST,
-    WORKER_POLL_OPS,
-    WORKER_POST_OPS,
-    RouteGroup,
-    classify,
-)
 from emulator.http.responses import error_response
+from emulator.http.route_facts import RequestLog, read_route
 from emulator.http.shutdown_state import is_cancelled_by_shutdown, shutting_down_response
 from handler.errors import error_info
 from handler.logs.json_lines import FIELDS
@@ -34,10 +27,6 @@ _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _MAX_PATH_CHARS = 200
 # Our own error bodies are shorter.
 _MAX_ERROR_BYTES = 64_000
-# Clients and workers repeat these requests while a job runs, and the console lists the workers
-# every two seconds. If they succeed, they are logged at DEBUG, because the log has lines for the
-# start and the end of jobs and workers anyway.
-_REPEATED_OPS = WORKER_POST_OPS | {"status", "status-sync", "stream", WORKER_LIST}
 
 # Called with the scope, the status and the duration in seconds of each finished request.
 RequestEndHook = Callable[[Scope, int, float], object]
@@ -47,9 +36,10 @@ class RequestIdMiddleware:
     """Sets X-Request-ID on the response, logs the request, and answers unexpected errors.
 
     The id is taken from the request's X-Request-ID or generated. It is bound to the task that
-    serves the request, so all log lines of that task have it. This is the outermost middleware, so
-    that every response has an id and every unexpected exception is answered and logged. SDK workers
-    send the id of their job, or of the job before, as X-Request-ID; it is only used for logging.
+    serves the request, so all log lines of that task have it. Only the lookup of the route is
+    outside, so every response has an id, and every unexpected exception is answered and logged. SDK
+    workers send the id of their job, or of the job before, as X-Request-ID; it is only used for
+    logging.
     """
 
     def __init__(
@@ -144,9 +134,9 @@ def _log(scope: Scope, status: int, seconds: float, error_body: bytes) -> None:
 
 def _level(scope: Scope, status: int) -> int:
     """Return the log level: DEBUG for polls, probes and assets, WARNING for statuses from 500."""
-    target = classify(scope)
-    if target.group is RouteGroup.PUBLIC or target.operation in WORKER_POLL_OPS | CONSOLE_POLLS:
+    log = read_route(scope).facts.log
+    if log is RequestLog.DEBUG:
         return logging.DEBUG
     if status >= 500:
         return logging.WARNING
-    return logging.DEBUG if target.operation in _REPEATED_OPS and status < 400 else logging.INFO
+    return logging.DEBUG if log is RequestLog.FAILURES and status < 400 else logging.INFO

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from emulator.http.route_table import RouteLookupMiddleware, RouteTable
 from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
 from emulator.middleware.auth import ApiKeyMiddleware
@@ -35,6 +36,7 @@ def build_middleware(
     metrics: Metrics,
     tracing: Tracing,
     worker_key: str | None,
+    route_table: RouteTable,
     fault_rules: FaultRules | None = None,
 ) -> list[Middleware]:
     """Return the middleware that every request passes through, the outermost first.
@@ -42,6 +44,8 @@ def build_middleware(
     Without `fault_rules`, `x-fault` has no effect.
     """
     stack = [
+        # Before all others, which read the route that it finds.
+        Middleware(RouteLookupMiddleware, table=route_table),
         Middleware(RequestIdMiddleware, on_end=metrics.count_request),
         # Inside RequestIdMiddleware, so that rejected requests are logged and counted. Before all
         # others, so that they are neither traced nor rate-limited, and their key is not checked.
@@ -59,10 +63,7 @@ def build_middleware(
         # too. Preflight requests, which have no key, end here and get no request id.
         stack.insert(0, _build_cors(origins))
     if keys := settings.keys():
-        open_paths = settings.open_paths()
-        stack.append(
-            Middleware(ApiKeyMiddleware, keys=keys, open_paths=open_paths, worker_key=worker_key)
-        )
+        stack.append(Middleware(ApiKeyMiddleware, keys=keys, worker_key=worker_key))
     if settings.runpod_rate_limits:
         # Importing the package takes 0.1 s, and the limits are off by default.
         from emulator.middleware.rate_limit import RateLimitMiddleware

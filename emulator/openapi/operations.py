@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.http.open_paths import METRICS_PATH
 from jobs import JobStatus
 
 ENDPOINT = "/v2/{endpoint}"
@@ -402,7 +401,7 @@ OPERATIONS = {
     "/v1/batches/{batch_id}/cancel": _batches("Cancel a batch", "Batch", errors=(400, 404, 507)),
     "/tokenize": _openai("Tokenize a text", "Tokens", "Tokenize"),
     "/detokenize": _openai("Turn token ids into text", "Detokenized", "Detokenize"),
-    METRICS_PATH: Operation(
+    "/metrics": Operation(
         summary="Get the metrics in Prometheus's text format",
         tag=_SERVER,
         response="Metrics",

@@ -10,9 +10,8 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
-from emulator.http.open_paths import (
+from emulator.http.public_files import (
     DOCS_FILES,
     DOCS_FOLDER,
     DOCS_PATH,
@@ -21,6 +20,7 @@ from emulator.http.open_paths import (
     SWAGGER_UI_FILES,
 )
 from emulator.http.responses import JSON
+from emulator.http.route_facts import ApiRoute, OperationName, public_facts
 from emulator.http.static_files import HEADERS, Asset, load_asset, send_asset
 from emulator.openapi.spec import build_description
 from emulator.openapi.swagger_ui import find_swagger_ui
@@ -34,6 +34,11 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+# The page is counted under its name, and its files are not.
+_FACTS_OF_FILES = {
+    path: public_facts(OperationName.DOCS if path == DOCS_PATH else OperationName.OTHER)
+    for path in DOCS_PATHS - {OPENAPI_PATH}
+}
 _HEADERS = {**HEADERS, "content-security-policy": POLICY}
 
 
@@ -44,7 +49,7 @@ class DocsRoutes:
     wait for them.
     """
 
-    def __init__(self, routes: Sequence[BaseRoute], settings: EmulatorSettings) -> None:
+    def __init__(self, routes: Sequence[ApiRoute], settings: EmulatorSettings) -> None:
         self._described_routes = routes
         self._settings = settings
 
@@ -63,12 +68,20 @@ class DocsRoutes:
         assets = {f"{DOCS_PATH}/{file.name}": load_asset(file, compress=True) for file in files}
         return {DOCS_PATH: load_asset(DOCS_FOLDER / "index.html"), **assets}
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         files = sorted(DOCS_PATHS - {OPENAPI_PATH})
         return [
-            Route(OPENAPI_PATH, self._send_document, methods=["GET"]),
-            *(Route(path, self._send_file, methods=["GET"]) for path in files),
+            ApiRoute(
+                OPENAPI_PATH,
+                self._send_document,
+                methods=["GET"],
+                facts=public_facts(OperationName.OPENAPI),
+            ),
+            *(
+                ApiRoute(path, self._send_file, methods=["GET"], facts=_FACTS_OF_FILES[path])
+                for path in files
+            ),
         ]
 
     async def _send_document(self, request: Request) -> Response:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from starlette.routing import BaseRoute, Route
-
-from emulator.http.error_format import ErrorFormat, find_error_format
+from emulator.http.error_format import ErrorFormat
+from emulator.http.route_facts import Access, ApiRoute
 from emulator.openapi.examples import examples
 from emulator.openapi.operations import (
     ENDPOINT,
@@ -80,7 +79,7 @@ def openapi_path(path: str) -> str:
     return path.replace(":path}", "}")
 
 
-def build_description(routes: Iterable[BaseRoute], settings: EmulatorSettings) -> dict[str, Any]:
+def build_description(routes: Iterable[ApiRoute], settings: EmulatorSettings) -> dict[str, Any]:
     """Return the OpenAPI 3.1 description of those routes that have an operation."""
     limits = settings.policy_limits()
     week_ms = 7 * 24 * 3600 * 1000
@@ -90,12 +89,10 @@ def build_description(routes: Iterable[BaseRoute], settings: EmulatorSettings) -
     }
     paths: dict[str, Any] = {}
     for route in routes:
-        if not isinstance(route, Route):
-            continue
         path = openapi_path(route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
             if (operation := find_operation(path, method)) is not None:
-                described = _describe_operation(operation, method, path, settings)
+                described = _describe_operation(operation, method, route, settings)
                 paths.setdefault(path, {})[method.lower()] = described
     description: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -130,9 +127,10 @@ def build_description(routes: Iterable[BaseRoute], settings: EmulatorSettings) -
 
 
 def _describe_operation(
-    operation: Operation, method: str, path: str, settings: EmulatorSettings
+    operation: Operation, method: str, route: ApiRoute, settings: EmulatorSettings
 ) -> dict[str, Any]:
-    models, is_open = settings.served_models, path in settings.open_paths()
+    path, facts, models = openapi_path(route.path), route.facts, settings.served_models
+    is_open = facts.access is not Access.KEY
     parameters = [_build_path_parameter(name, settings) for name in _PARAMETER.findall(path)]
     responses: dict[str, Any] = {"200": _build_success(operation)}
     if operation.may_be_empty:
@@ -141,11 +139,10 @@ def _describe_operation(
         responses["503"] = _build_content(
             "The same, if the server cannot answer requests.", "Health"
         )
-    error_format = find_error_format({"path": path})
-    media_type = ErrorFormat.PROBLEM.value if error_format is ErrorFormat.PROBLEM else JSON
+    media_type = ErrorFormat.PROBLEM.value if facts.error_format is ErrorFormat.PROBLEM else JSON
     for code in sorted({*operation.errors, *(() if is_open else (401,))}):
         responses[str(code)] = _build_content(
-            _FAILURES[code], _ERROR_SCHEMAS[error_format], media_type
+            _FAILURES[code], _ERROR_SCHEMAS[facts.error_format], media_type
         )
     described: dict[str, Any] = {
         "operationId": _operation_id(method, path),

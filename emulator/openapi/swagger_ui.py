@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from emulator.http.open_paths import SWAGGER_UI_FILES
+from emulator.http.public_files import SWAGGER_UI_FILES
 
 # A dependency of the package; see docs/decisions/0019-swagger-ui-from-a-wheel.md.
 PACKAGE = "fastapi_swagger"

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from structlog.contextvars import bind_contextvars
 
 from common.digits import parse_digits
 from common.failpoints import failpoint
 from emulator.http.disconnect import ClientDisconnected, while_connected
+from emulator.http.error_format import ErrorFormat
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
+from emulator.http.route_facts import (
+    ApiRoute,
+    OperationName,
+    RequestLog,
+    RouteFacts,
+    RouteGroup,
+    RouteHandler,
+)
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod import job_response
 from emulator.runpod.job_request import parse_job
@@ -38,7 +46,36 @@ _UNWATCHED_WAIT_S = 0.25
 # The maximum number of jobs in a response to `/requests`.
 _MAX_RECENT_JOBS = 100
 
-_Handler = Callable[[Request], Coroutine[Any, Any, Any]]
+
+def _facts(
+    operation: OperationName,
+    *,
+    rate_limit: OperationName | None = None,
+    starts_work: bool = False,
+    log: RequestLog = RequestLog.ALWAYS,
+) -> RouteFacts:
+    return RouteFacts(
+        group=RouteGroup.CLIENT,
+        operation=operation,
+        error_format=ErrorFormat.RUNPOD,
+        rate_limit=rate_limit,
+        starts_work=starts_work,
+        log=log,
+    )
+
+
+_RUN = _facts(OperationName.RUN, rate_limit=OperationName.RUN, starts_work=True)
+_RUNSYNC = _facts(OperationName.RUNSYNC, rate_limit=OperationName.RUNSYNC, starts_work=True)
+_STATUS = _facts(OperationName.STATUS, rate_limit=OperationName.STATUS, log=RequestLog.FAILURES)
+# RunPod counts both under one limit.
+_STATUS_SYNC = replace(_STATUS, operation=OperationName.STATUS_SYNC)
+_STREAM = _facts(OperationName.STREAM, rate_limit=OperationName.STREAM, log=RequestLog.FAILURES)
+_CANCEL = _facts(OperationName.CANCEL, rate_limit=OperationName.CANCEL)
+_RETRY = _facts(OperationName.RETRY, starts_work=True)
+_PURGE = _facts(OperationName.PURGE_QUEUE, rate_limit=OperationName.PURGE_QUEUE)
+_RESET = _facts(OperationName.RESET)
+_REQUESTS = _facts(OperationName.REQUESTS, rate_limit=OperationName.REQUESTS)
+_HEALTH = _facts(OperationName.HEALTH)
 
 
 class ClientRoutes:
@@ -62,27 +99,28 @@ class ClientRoutes:
         local = job_response.worker_key(settings.endpoint_id, LOCAL_WORKER_NAME)
         self._stream = JobStream(store, settings.stream_hold_s, local_worker=local)
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         get_or_post = ["GET", "POST"]
-        table: list[tuple[str, _Handler, list[str]]] = [
-            ("/run", self._run, ["POST"]),
-            ("/runsync", self._runsync, ["POST"]),
-            ("/status/{job_id}", self._status, get_or_post),
-            ("/status-sync/{job_id}", self._status_sync, get_or_post),
-            ("/stream/{job_id}", self._read_stream, get_or_post),
-            ("/cancel/{job_id}", self._cancel, ["POST"]),
-            ("/retry/{job_id}", self._retry, ["POST"]),
-            ("/purge-queue", self._purge, ["POST"]),
-            ("/reset", self._reset, ["POST"]),
-            ("/requests", self._requests, get_or_post),
-            ("/requests/{job_id}", self._request, get_or_post),
+        table: list[tuple[str, RouteHandler, list[str], RouteFacts]] = [
+            ("/run", self._run, ["POST"], _RUN),
+            ("/runsync", self._runsync, ["POST"], _RUNSYNC),
+            ("/status/{job_id}", self._status, get_or_post, _STATUS),
+            ("/status-sync/{job_id}", self._status_sync, get_or_post, _STATUS_SYNC),
+            ("/stream/{job_id}", self._read_stream, get_or_post, _STREAM),
+            ("/cancel/{job_id}", self._cancel, ["POST"], _CANCEL),
+            ("/retry/{job_id}", self._retry, ["POST"], _RETRY),
+            ("/purge-queue", self._purge, ["POST"], _PURGE),
+            ("/reset", self._reset, ["POST"], _RESET),
+            ("/requests", self._requests, get_or_post, _REQUESTS),
+            ("/requests/{job_id}", self._request, get_or_post, _REQUESTS),
         ]
         # /health without an endpoint is the server's own.
-        with_endpoint = [*table, ("/health", self._health, get_or_post)]
+        with_endpoint = [*table, ("/health", self._health, get_or_post, _HEALTH)]
         return [
-            *(Route(f"/v2/{{endpoint}}{path}", f, methods=m) for path, f, m in with_endpoint),
-            *(Route(path, f, methods=m) for path, f, m in table),
+            ApiRoute(prefix + path, handler, methods=methods, facts=facts)
+            for prefix, routes in (("/v2/{endpoint}", with_endpoint), ("", table))
+            for path, handler, methods, facts in routes
         ]
 
     async def _run(self, request: Request) -> Response:

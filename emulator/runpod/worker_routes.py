@@ -11,14 +11,22 @@ from typing import Any, TypeVar
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from common.digits import parse_digits
 from common.failpoints import failpoint
 from common.value_description import describe_value
 from emulator.http.disconnect import ClientDisconnected, while_connected
+from emulator.http.error_format import ErrorFormat
 from emulator.http.request_body import encode_json, read_object, require_json_content_type
 from emulator.http.responses import JSON
+from emulator.http.route_facts import (
+    ApiRoute,
+    OperationName,
+    RequestLog,
+    RouteFacts,
+    RouteGroup,
+    RouteHandler,
+)
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod import job_response
 from emulator.runpod.dispatcher import JobDispatcher
@@ -50,6 +58,36 @@ _MAX_STOP_S = 10.0
 _REFUSAL_DELAY_S = 5.0
 
 
+def _poll_facts(operation: OperationName, *, takes_jobs: bool = False) -> RouteFacts:
+    """Return the facts of a request that workers repeat, held until there is something to do."""
+    return RouteFacts(
+        group=RouteGroup.WORKER,
+        operation=operation,
+        error_format=ErrorFormat.RUNPOD,
+        takes_jobs=takes_jobs,
+        log=RequestLog.DEBUG,
+    )
+
+
+def _output_facts(operation: OperationName) -> RouteFacts:
+    """Return the facts of a request with a job's output."""
+    return RouteFacts(
+        group=RouteGroup.WORKER,
+        operation=operation,
+        error_format=ErrorFormat.RUNPOD,
+        sends_output=True,
+        log=RequestLog.FAILURES,
+    )
+
+
+_TAKE = _poll_facts(OperationName.JOB_TAKE, takes_jobs=True)
+_TAKE_BATCH = _poll_facts(OperationName.JOB_TAKE_BATCH, takes_jobs=True)
+_STOP = _poll_facts(OperationName.JOB_STOP)
+_STREAM = _output_facts(OperationName.JOB_STREAM)
+_DONE = _output_facts(OperationName.JOB_DONE)
+_PING = _poll_facts(OperationName.PING)
+
+
 class WorkerRoutes:
     """Dispatches jobs to workers and stores their results.
 
@@ -76,16 +114,19 @@ class WorkerRoutes:
         self._max_chunk_bytes = int(settings.max_chunk_mb * 1e6)
         self._local_worker_key = worker_key(settings.endpoint_id, LOCAL_WORKER_NAME)
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
-        base = "/v2/{endpoint}"
+        table: list[tuple[str, str, RouteHandler, RouteFacts]] = [
+            ("GET", "/job-take/{worker}", self._take, _TAKE),
+            ("GET", "/job-take-batch/{worker}", self._take_batch, _TAKE_BATCH),
+            ("GET", "/job-stop/{worker}", self._stop, _STOP),
+            ("POST", "/job-stream/{worker}/{job_id}", self._stream, _STREAM),
+            ("POST", "/job-done/{worker}/{job_id}", self._done, _DONE),
+            ("GET", "/ping/{worker}", self._ping, _PING),
+        ]
         routes = [
-            Route(f"{base}/job-take/{{worker}}", self._take, methods=["GET"]),
-            Route(f"{base}/job-take-batch/{{worker}}", self._take_batch, methods=["GET"]),
-            Route(f"{base}/job-stop/{{worker}}", self._stop, methods=["GET"]),
-            Route(f"{base}/job-stream/{{worker}}/{{job_id}}", self._stream, methods=["POST"]),
-            Route(f"{base}/job-done/{{worker}}/{{job_id}}", self._done, methods=["POST"]),
-            Route(f"{base}/ping/{{worker}}", self._ping, methods=["GET"]),
+            ApiRoute(f"/v2/{{endpoint}}{path}", handler, methods=[method], facts=facts)
+            for method, path, handler, facts in table
         ]
         for route in routes:
             if route.methods is not None:

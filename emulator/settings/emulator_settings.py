@@ -10,7 +10,6 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
-from emulator.http.open_paths import METRICS_PATH, OPEN_PATHS
 from emulator.settings.limits import ConnectionLimits, FaultRates, PolicyLimits, ScalingPolicy
 from handler.delivery.limits import PayloadLimits
 from handler.delivery.outbound_targets import OutboundPolicy, is_loopback
@@ -474,10 +473,6 @@ class EmulatorSettings(ResultSettings):
     def outbound_policy(self) -> OutboundPolicy:
         """Return the addresses that webhooks and buckets of jobs may have."""
         return self.outbound_policy_for(is_local=is_loopback(self.host))
-
-    def open_paths(self) -> frozenset[str]:
-        """Return the paths that need no key, even if `api_keys` is set."""
-        return OPEN_PATHS | {METRICS_PATH} if self.metrics_open else OPEN_PATHS
 
     def batch_folder(self) -> Path | None:
         """Return the folder of files and batches; None if they are kept in memory only."""

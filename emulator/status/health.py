@@ -8,12 +8,11 @@ from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.batches.service import BatchService
-from emulator.http.open_paths import DETAILS_HIDDEN
 from emulator.http.responses import JSON
+from emulator.http.route_facts import DETAILS_HIDDEN, ApiRoute, OperationName, public_facts
 from emulator.http.shutdown_state import ShutdownState
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
@@ -71,9 +70,10 @@ class Health:
         self._journal = journal
         self._shutdown = shutdown
 
-    def route(self) -> Route:
+    def route(self) -> ApiRoute:
         """Return the route to mount."""
-        return Route("/health", self._answer, methods=["GET"])
+        facts = public_facts(OperationName.HEALTH)
+        return ApiRoute("/health", self._answer, methods=["GET"], facts=facts)
 
     async def _answer(self, request: Request) -> Response:
         trouble = self._journal.write_error if self._journal is not None else None

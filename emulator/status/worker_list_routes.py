@@ -6,14 +6,23 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from emulator.autoscaling.worker_log import WorkerLogs
+from emulator.http.error_format import ErrorFormat
 from emulator.http.responses import JSON
+from emulator.http.route_facts import ApiRoute, OperationName, RequestLog, RouteFacts, RouteGroup
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.status.log_stream import WorkerLogStream, read_log_query
 from emulator.status.worker_list import WorkerList
 from handler.errors import NotFound
+
+# The console lists the workers every two seconds.
+_FACTS = RouteFacts(
+    group=RouteGroup.CLIENT,
+    operation=OperationName.WORKERS,
+    error_format=ErrorFormat.PROBLEM,
+    log=RequestLog.FAILURES,
+)
 
 
 class WorkerListRoutes:
@@ -26,12 +35,12 @@ class WorkerListRoutes:
         self._worker_list = worker_list
         self._logs = logs
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         base = "/v2/serverless/{endpoint}/workers"
         return [
-            Route(base, self._list, methods=["GET"]),
-            Route(f"{base}/{{worker}}/logs", self._follow_log, methods=["GET"]),
+            ApiRoute(base, self._list, methods=["GET"], facts=_FACTS),
+            ApiRoute(f"{base}/{{worker}}/logs", self._follow_log, methods=["GET"], facts=_FACTS),
         ]
 
     async def _list(self, request: Request) -> Response:

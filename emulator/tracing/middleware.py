@@ -9,10 +9,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import get_contextvars
 
-from emulator.http.operation_names import operation_name
-from emulator.http.request_target import RouteGroup, classify
+from emulator.http.route_facts import read_route
 
-_TRACED_GROUPS = (RouteGroup.CLIENT, RouteGroup.OPENAI)
 _CONTEXT_HEADERS = (b"traceparent", b"tracestate")
 _propagator = TraceContextTextMapPropagator()
 
@@ -29,7 +27,7 @@ class TracingMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request inside its span."""
-        if scope["type"] != "http" or classify(scope).group not in _TRACED_GROUPS:
+        if scope["type"] != "http" or not read_route(scope).is_client:
             await self._app(scope, receive, send)
             return
         status = 0
@@ -45,7 +43,7 @@ class TracingMiddleware:
             "url.path": scope["path"],
             "worker_rkllm.request.id": str(get_contextvars().get("request_id", "")),
         }
-        name = f"{scope['method']} {operation_name(scope)}"
+        name = f"{scope['method']} {read_route(scope).operation}"
         parent = _read_context(scope)
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes=attributes)
         # Not the current context: it may still be the one of the previous request.

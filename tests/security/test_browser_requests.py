@@ -16,11 +16,12 @@ import pytest
 from starlette.routing import Route
 
 import emulator.runpod.remote_worker
-from emulator.http.open_paths import OPEN_PATHS
+from emulator.http.route_facts import Access
 from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import Server
 from tests.security.raw_http import exchange, raw_connection, request_bytes
+from tests.unit.emulator.server_routes import find_route
 
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 EVIL, FRIEND = "https://evil.example", "https://app.example"
@@ -119,6 +120,11 @@ async def target(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Target:
     return await prepare(serve)
 
 
+def is_open(path: str) -> bool:
+    """Return whether the server's pages and health are at a path."""
+    return find_route(path).facts.access is Access.EVERYONE
+
+
 async def refused_everywhere(target: Target, headers: Headers) -> None:
     """Try every method of every route with these headers: 403 and no effect.
 
@@ -126,8 +132,8 @@ async def refused_everywhere(target: Target, headers: Headers) -> None:
     """
     before = await target.state()
     paths = sorted(set(target.paths()))
-    requests = [(method, path) for path in paths if path not in OPEN_PATHS for method in METHODS]
-    requests += [("GET", path) for path in paths if path in OPEN_PATHS]
+    requests = [(method, path) for path in paths if not is_open(path) for method in METHODS]
+    requests += [("GET", path) for path in paths if is_open(path)]
     assert len(requests) > 300
     let_through: list[str] = []
 
@@ -137,7 +143,7 @@ async def refused_everywhere(target: Target, headers: Headers) -> None:
                 body = None if method in ("GET", "HEAD", "OPTIONS") else JOB
                 await connection.send(request_bytes(method, path, headers, body))
                 response = await connection.response(method)
-                if path in OPEN_PATHS:
+                if is_open(path):
                     assert response.status in (200, 404), path
                 elif response.status != 403:
                     let_through.append(f"{method} {path}: {response.status}")

@@ -15,13 +15,14 @@ from emulator.app import create_app
 from emulator.autoscaling.interpreter import Interpreter
 from emulator.autoscaling.start_failure import build_start_failure
 from emulator.autoscaling.worker_program import handler_program
-from emulator.http.open_paths import METRICS_PATH, OPEN_PATHS
+from emulator.http.route_facts import Access
 from emulator.startup.components import build_components
 from engine.errors import EngineError
 from handler.settings.engine_configs import build_engine
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import build_settings
 from tests.unit.emulator.asgi import AsgiResponse, call
+from tests.unit.emulator.server_routes import mounted_routes
 
 KEY = "the-key-of-the-server"
 SECRET = "postgres://admin:hunter2@db.internal"
@@ -34,7 +35,11 @@ WITHOUT_KEY: Mapping[str, Mapping[str, str]] = {
     "two keys": {"authorization": f"Bearer {KEY}, {KEY}"},
     "foreign page": {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
 }
-OPEN = sorted({*OPEN_PATHS, METRICS_PATH})
+OPEN = sorted(
+    route.path
+    for route in mounted_routes(metrics_open=True)
+    if route.facts.access is not Access.KEY
+)
 
 
 def build_handler_app(tmp_path: Path, **settings: Any) -> Starlette:

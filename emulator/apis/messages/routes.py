@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from emulator.http.call_answers import CallAnswers
 from emulator.http.disconnect import while_connected
+from emulator.http.error_format import ErrorFormat
 from emulator.http.responses import JSON
+from emulator.http.route_facts import ApiRoute, OperationName, openai_facts
 from emulator.http.sse import SSEResponse
 from handler.apis.messages.api import MESSAGES, MessagesApi
+from handler.apis.messages.wire_format import error_event
+
+MESSAGES_FACTS = openai_facts(
+    OperationName.MESSAGES, error_format=ErrorFormat.MESSAGES, encode_failure=error_event
+)
 
 
 class MessagesRoutes:
@@ -20,11 +26,16 @@ class MessagesRoutes:
         self._api = api
         self._answers = answers
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         return [
-            Route(MESSAGES, self._create_message, methods=["POST"]),
-            Route(f"{MESSAGES}/count_tokens", self._count_tokens, methods=["POST"]),
+            ApiRoute(MESSAGES, self._create_message, methods=["POST"], facts=MESSAGES_FACTS),
+            ApiRoute(
+                f"{MESSAGES}/count_tokens",
+                self._count_tokens,
+                methods=["POST"],
+                facts=MESSAGES_FACTS,
+            ),
         ]
 
     async def _create_message(self, request: Request) -> Response | SSEResponse:

@@ -6,11 +6,12 @@ import asyncio
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route as HttpRoute
 
 from emulator.http.call_answers import NDJSON, CallAnswers
 from emulator.http.disconnect import while_connected
+from emulator.http.error_format import ErrorFormat
 from emulator.http.responses import JSON
+from emulator.http.route_facts import ApiRoute, OperationName, RouteHandler, openai_facts
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import SSEResponse
 from handler.apis.ollama.api import API_VERSION, OllamaApi
@@ -27,22 +28,29 @@ class OllamaRoutes:
         self._puller = puller
         self._answers = answers
 
-    def routes(self) -> list[HttpRoute]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
-        post = {
-            **dict.fromkeys(self._api.routes, self._answer),
-            "/api/pull": self._pull,
-            "/api/show": self._show,
-        }
-        get = {
-            "/api/tags": self._list_models,
-            "/api/ps": self._list_running,
-            "/api/version": self._version,
-        }
+        table: list[tuple[str, OperationName, RouteHandler]] = [
+            ("POST", OperationName.CHAT, self._answer),
+            ("POST", OperationName.GENERATE, self._answer),
+            ("POST", OperationName.EMBED, self._answer),
+            ("POST", OperationName.EMBEDDINGS, self._answer),
+            ("POST", OperationName.PULL, self._pull),
+            ("POST", OperationName.SHOW, self._show),
+            ("GET", OperationName.TAGS, self._list_models),
+            ("GET", OperationName.PS, self._list_running),
+            ("GET", OperationName.VERSION, self._version),
+        ]
         return [
-            HttpRoute(path, handler, methods=[method])
-            for method, handlers in (("POST", post), ("GET", get))
-            for path, handler in handlers.items()
+            ApiRoute(
+                f"/api/{operation}",
+                handler,
+                methods=[method],
+                facts=openai_facts(
+                    operation, error_format=ErrorFormat.RUNPOD, encode_failure=error_line
+                ),
+            )
+            for method, operation, handler in table
         ]
 
     async def _answer(self, request: Request) -> Response | SSEResponse:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.routing import Route
 
+from emulator.apis.messages.routes import MESSAGES_FACTS
+from emulator.apis.openai.routes import named_facts
+from emulator.http.error_format import ErrorFormat
+from emulator.http.route_facts import ApiRoute, OperationName, openai_facts
+from handler.apis.messages.api import MESSAGES
 from handler.errors import NotFound
 
 _METHODS = ["GET", "POST", "DELETE"]
@@ -16,11 +20,19 @@ class NoEngineRoutes:
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
+        table = [
+            (f"{MESSAGES}{{rest:path}}", MESSAGES_FACTS),
+            ("/v1/{rest:path}", openai_facts(None)),
+            ("/v3/{rest:path}", openai_facts(None)),
+            ("/api/{rest:path}", openai_facts(None, error_format=ErrorFormat.RUNPOD)),
+            ("/chat/completions", named_facts(OperationName.CHAT)),
+            ("/completions", named_facts(OperationName.COMPLETIONS)),
+            ("/models", named_facts(OperationName.MODELS)),
+        ]
         return [
-            Route(path, self._answer, methods=_METHODS)
-            for path in ("/v1/{rest:path}", "/chat/completions", "/completions", "/models")
+            ApiRoute(path, self._answer, methods=_METHODS, facts=facts) for path, facts in table
         ]
 
     async def _answer(self, request: Request) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from common.value_description import describe_value
 from emulator.apis.openai.queued_call import QueuedCall
@@ -23,6 +22,13 @@ from emulator.apis.openai.worker_output import CallFailed, read_body
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON, error_response
+from emulator.http.route_facts import (
+    ApiRoute,
+    OperationName,
+    RouteFacts,
+    RouteHandler,
+    openai_facts,
+)
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, ShutdownState
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
 from emulator.runpod.client_routes import read_wait_s
@@ -72,15 +78,21 @@ class QueuedOpenAIRoutes:
         self._keep_alive_s = keep_alive_s
         self._cancellations: set[asyncio.Task[None]] = set()
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
-        models = PREFIX + MODELS
+        models = openai_facts(OperationName.MODELS)
+        # Only the path says which operation of the worker is called.
+        forwarded = openai_facts(None)
         post_paths = [*ENDPOINT_SPECS, EMBEDDINGS, *SCORING_ROUTES, "/v1/{route:path}"]
+        table: list[tuple[str, list[str], RouteHandler, RouteFacts]] = [
+            (MODELS, ["GET"], self._list_models, models),
+            (f"{MODELS}/{{model:path}}", ["GET"], self._get_model, models),
+            *[(path, ["POST"], self._call_worker, forwarded) for path in post_paths],
+            ("/v1/{route:path}", ["GET", "DELETE"], self._forward, forwarded),
+        ]
         return [
-            Route(models, self._list_models, methods=["GET"]),
-            Route(f"{models}/{{model:path}}", self._get_model, methods=["GET"]),
-            *[Route(PREFIX + path, self._call_worker, methods=["POST"]) for path in post_paths],
-            Route(f"{PREFIX}/v1/{{route:path}}", self._forward, methods=["GET", "DELETE"]),
+            ApiRoute(PREFIX + path, handler, methods=methods, facts=facts)
+            for path, methods, handler, facts in table
         ]
 
     async def close(self) -> None:

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from emulator.apis.openai.chat_rate_limit import ChatRateLimiter
 from emulator.apis.openai.system_status import SystemStatus
 from emulator.apis.openai.tokenize_routes import TokenizeRoutes
 from emulator.http.call_answers import CallAnswers
+from emulator.http.error_format import ErrorFormat
 from emulator.http.responses import JSON
+from emulator.http.route_facts import (
+    ApiRoute,
+    OperationName,
+    RouteFacts,
+    RouteHandler,
+    openai_facts,
+)
 from emulator.http.sse import SSEResponse
 from handler.apis.core.api import Api
 from handler.apis.openai.api import ROUTES, OpenAIApi
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.apis.openai.service import MODELS, OpenAIService
+from handler.apis.openai.wire_format import DONE, error_event
 from handler.apis.truncation import CHAT_ROUTE
-
-RouteHandler = Callable[[Request], Coroutine[Any, Any, Any]]
+from handler.errors import ErrorInfo
 
 PREFIXES: Mapping[str, Dialect] = {"/v1": OPENAI, "/v3": OVMS, "": ORACLE}
+
+
+def named_facts(operation: OperationName) -> RouteFacts:
+    """Return the facts of a route without a prefix, whose errors have names."""
+    return openai_facts(
+        operation, error_format=ErrorFormat.NAMED, encode_failure=_encode_named_failure
+    )
+
+
+def _encode_named_failure(failure: ErrorInfo) -> bytes:
+    return error_event(failure, ORACLE) + DONE
 
 
 class OpenAIRoutes:
@@ -47,7 +64,7 @@ class OpenAIRoutes:
         self._tokenize_routes = tokenize_routes
         self._answers = answers
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         routes = [
             route
@@ -55,10 +72,11 @@ class OpenAIRoutes:
             for route in self._dialect_routes(prefix, dialect)
         ]
         status = self._system_status.respond
-        routes.append(Route("/system/status", status, methods=["GET"]))
+        facts = named_facts(OperationName.SYSTEM)
+        routes.append(ApiRoute("/system/status", status, methods=["GET"], facts=facts))
         return [*routes, *self._tokenize_routes.routes()]
 
-    def _dialect_routes(self, prefix: str, dialect: Dialect) -> list[Route]:
+    def _dialect_routes(self, prefix: str, dialect: Dialect) -> list[ApiRoute]:
         api = OpenAIApi(self._service, dialect)
         post = {path: self._handler(api, path) for path in ROUTES}
         get: dict[str, RouteHandler] = {
@@ -66,11 +84,14 @@ class OpenAIRoutes:
             f"{MODELS}/{{model:path}}": self._get_model,
         }
         limited = {CHAT_ROUTE: self._rate_limiter.middleware()} if dialect is ORACLE else {}
+        find_facts = named_facts if dialect.named_errors else openai_facts
         return [
-            Route(
+            ApiRoute(
                 prefix + path.removeprefix("/v1"),
                 handler,
                 methods=[method],
+                # Named after the first segment: `/v1/chat/completions` is `chat`.
+                facts=find_facts(OperationName(path.split("/")[2])),
                 middleware=limited.get(path),
             )
             for method, handlers in (("POST", post), ("GET", get))

@@ -8,11 +8,11 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from common.value_description import describe_value
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
+from emulator.http.route_facts import ApiRoute, OperationName, openai_facts
 from engine import Chat, Engine
 from handler.apis.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
 from handler.errors import InvalidRequest
@@ -31,11 +31,14 @@ class TokenizeRoutes:
         self._models = models
         self._max_body_bytes = max_body_bytes
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         return [
-            Route("/tokenize", self._tokenize, methods=["POST"]),
-            Route("/detokenize", self._detokenize, methods=["POST"]),
+            ApiRoute(f"/{operation}", handler, methods=["POST"], facts=openai_facts(operation))
+            for operation, handler in (
+                (OperationName.TOKENIZE, self._tokenize),
+                (OperationName.DETOKENIZE, self._detokenize),
+            )
         ]
 
     async def _tokenize(self, request: Request) -> Response:

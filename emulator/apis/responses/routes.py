@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from common.value_description import describe_value
 from emulator.apis.responses.background import (
@@ -15,14 +14,24 @@ from emulator.apis.responses.background import (
 )
 from emulator.http.call_answers import CallAnswers
 from emulator.http.responses import JSON
+from emulator.http.route_facts import ApiRoute, OperationName, RouteHandler, openai_facts
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
+from handler.apis.openai.wire_format import DONE
 from handler.apis.responses.api import RESPONSES, ResponsesApi
-from handler.errors import InvalidRequest
+from handler.apis.responses.events import EventEncoder
+from handler.errors import ErrorInfo, InvalidRequest
 from handler.input.request import read_flag
 from jobs import Job
 
 MAX_PAGE_ITEMS = 100
 _MEDIA_TYPE = "application/json"
+
+
+def _encode_failure(failure: ErrorInfo) -> bytes:
+    return EventEncoder().encode_error(failure) + DONE
+
+
+_FACTS = openai_facts(OperationName.RESPONSES, encode_failure=_encode_failure)
 
 
 class ResponsesRoutes:
@@ -40,15 +49,19 @@ class ResponsesRoutes:
         self._answers = answers
         self._keep_alive_s = keep_alive_s
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         one = f"{RESPONSES}/{{response_id}}"
+        table: list[tuple[str, str, RouteHandler]] = [
+            ("POST", RESPONSES, self._create),
+            ("GET", one, self._get),
+            ("DELETE", one, self._delete),
+            ("GET", f"{one}/input_items", self._list_input_items),
+            ("POST", f"{one}/cancel", self._cancel),
+        ]
         return [
-            Route(RESPONSES, self._create, methods=["POST"]),
-            Route(one, self._get, methods=["GET"]),
-            Route(one, self._delete, methods=["DELETE"]),
-            Route(f"{one}/input_items", self._list_input_items, methods=["GET"]),
-            Route(f"{one}/cancel", self._cancel, methods=["POST"]),
+            ApiRoute(path, handler, methods=[method], facts=_FACTS)
+            for method, path, handler in table
         ]
 
     async def _create(self, request: Request) -> Response | SSEResponse:

@@ -7,9 +7,8 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from emulator.http.operation_names import operation_name
-from emulator.http.request_target import FAULTS, RouteGroup, classify
 from emulator.http.responses import error_response
+from emulator.http.route_facts import read_route
 from emulator.middleware.faults.parser import FAULT_PARAM, Faults, format_faults, parse_faults
 from emulator.middleware.faults.response import FaultyResponse
 from emulator.middleware.faults.rules import FaultRules
@@ -48,13 +47,14 @@ class RequestFaultMiddleware:
         if faults is None:
             await self._app(scope, receive, send)
             return
-        logger.info("fault on purpose for %s: %s", operation_name(scope), format_faults(faults))
+        operation = read_route(scope).operation
+        logger.info("fault on purpose for %s: %s", operation, format_faults(faults))
         await FaultyResponse(faults, scope, receive, send).run(self._app)
 
 
 def _allows_faults(scope: Scope) -> bool:
-    target = classify(scope)
-    return target.group in (RouteGroup.CLIENT, RouteGroup.OPENAI) and target.operation != FAULTS
+    request_route = read_route(scope)
+    return request_route.is_client and request_route.facts.allows_faults
 
 
 def _read_faults(scope: Scope) -> Faults | None:

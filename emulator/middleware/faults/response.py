@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import Iterable
 from enum import Enum
-from functools import partial
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from emulator.http.disconnect import abort_connection, wait_disconnected
-from emulator.http.error_format import ErrorFormat, find_error_format
 from emulator.http.responses import error_response
+from emulator.http.route_facts import read_route
 from emulator.http.shutdown_state import SCOPE_KEY, ShutdownState
 from emulator.middleware.faults.catalogue import JSON_FAULTS, REPLACEMENTS
 from emulator.middleware.faults.events import (
@@ -27,11 +26,6 @@ from emulator.middleware.faults.events import (
     Write,
 )
 from emulator.middleware.faults.parser import Faults
-from handler.apis.messages.wire_format import error_event as message_error_event
-from handler.apis.openai.dialect import OPENAI, ORACLE
-from handler.apis.openai.wire_format import DONE, error_event
-from handler.apis.responses.api import RESPONSES
-from handler.apis.responses.events import EventEncoder
 from handler.errors import ErrorInfo, ErrorMapping
 
 _HTML_502 = (
@@ -83,7 +77,7 @@ class FaultyResponse:
         self._start: Message = {}
         self._json_body = bytearray()
         self._splitter = EventSplitter()
-        self._stream = StreamFaults(faults, partial(_encode_failure, scope))
+        self._stream = StreamFaults(faults, read_route(scope).facts.encode_failure)
 
     async def run(self, app: ASGIApp) -> None:
         """Send the response that replaces that of the application, or run the application."""
@@ -239,16 +233,3 @@ class FaultyResponse:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await wait_disconnected(self._receive_message)
-
-
-def _encode_failure(scope: Scope, failure: ErrorInfo) -> bytes:
-    """Return the events of a stream that fails, in the form of the API of its path."""
-    if scope["path"].startswith(RESPONSES):
-        return EventEncoder().encode_error(failure) + DONE
-    match find_error_format(scope):
-        case ErrorFormat.MESSAGES:
-            return message_error_event(failure)
-        case ErrorFormat.NAMED:
-            return error_event(failure, ORACLE) + DONE
-        case _:
-            return error_event(failure, OPENAI) + DONE

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
+from emulator.http.route_facts import ApiRoute, OperationName, RouteFacts, RouteGroup, RouteHandler
 from emulator.middleware.faults.catalogue import FAULT_KINDS
 from emulator.middleware.faults.rules import FaultRules
 
 _MAX_BODY_BYTES = 10_000
+# Faults never apply to the requests that set them.
+_FACTS = RouteFacts(group=RouteGroup.CLIENT, operation=OperationName.FAULTS, allows_faults=False)
 
 
 class FaultRoutes:
@@ -20,13 +22,17 @@ class FaultRoutes:
     def __init__(self, rules: FaultRules) -> None:
         self._rules = rules
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
+        table: list[tuple[str, str, RouteHandler]] = [
+            ("POST", "/faults", self._add),
+            ("GET", "/faults", self._list),
+            ("DELETE", "/faults", self._clear),
+            ("DELETE", "/faults/{rule_id}", self._remove),
+        ]
         return [
-            Route("/faults", self._add, methods=["POST"]),
-            Route("/faults", self._list, methods=["GET"]),
-            Route("/faults", self._clear, methods=["DELETE"]),
-            Route("/faults/{rule_id}", self._remove, methods=["DELETE"]),
+            ApiRoute(path, handler, methods=[method], facts=_FACTS)
+            for method, path, handler in table
         ]
 
     async def _add(self, request: Request) -> Response:

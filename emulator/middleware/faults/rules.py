@@ -10,8 +10,7 @@ from typing import Any
 from starlette.types import Scope
 
 from common.value_description import describe_value
-from emulator.http.operation_names import OPERATION_NAMES, operation_name
-from emulator.http.request_target import FAULTS, classify
+from emulator.http.route_facts import OperationName, read_route
 from emulator.middleware.faults.parser import Faults, format_faults, parse_faults
 from handler.errors import HandlerError, InvalidRequest, NotFound
 
@@ -21,10 +20,10 @@ _MAX_ENDPOINT_CHARS = 200
 _FIELDS = ("fault", "endpoint", "operation", "probability", "times")
 # Operations of the server itself and of workers.
 _WITHOUT_FAULTS = frozenset(
-    {"docs", "openapi.json", "metrics", FAULTS}
+    {"docs", "openapi.json", "metrics", "faults"}
     | {"job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"}
 )
-OPERATIONS_WITH_FAULTS = tuple(name for name in OPERATION_NAMES if name not in _WITHOUT_FAULTS)
+OPERATIONS_WITH_FAULTS = tuple(name for name in OperationName if name not in _WITHOUT_FAULTS)
 # The console repeats its requests all the time, and would use up the rules.
 _CONSOLE = "console"
 
@@ -128,8 +127,11 @@ class FaultRules:
         """Return the faults of the first rule that applies to a request; None without one."""
         if not self._rules:
             return None
-        endpoint = classify(scope).endpoint or self._default_endpoint
-        operation = operation_name(scope)
+        request_route = read_route(scope)
+        endpoint, operation = (
+            request_route.endpoint or self._default_endpoint,
+            request_route.operation,
+        )
         for rule in self._rules.values():
             if rule.matches(endpoint, operation) and rule.draw():
                 return rule.faults

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from emulator.http.open_paths import DOCS_PATHS
+from emulator.http.public_files import DOCS_PATHS
 from tests.integration.emulator.conftest import Serve
 
 FILES = sorted(DOCS_PATHS - {"/docs", "/openapi.json"})

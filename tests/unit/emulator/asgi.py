@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from emulator.http.route_facts import SCOPE_KEY, ApiRoute
+from emulator.http.route_table import RouteLookupMiddleware, RouteTable
 from tests.error_bodies import read_reason
+from tests.unit.emulator.server_routes import find_route
 from tests.waiting import wait_until
 
 AsgiFunction = Callable[[Scope, Receive, Send], Any]
@@ -62,6 +67,17 @@ class InnerApp:
         await send({"type": "http.response.body", "body": self.body})
 
 
+def serve_routes(
+    routes: Sequence[ApiRoute], exception_handlers: Mapping[Any, Any] | None = None
+) -> Starlette:
+    """Return an application with these routes alone, without the server's other middleware."""
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(RouteLookupMiddleware, table=RouteTable(routes))],
+        exception_handlers=exception_handlers,
+    )
+
+
 async def call(
     app: ASGIApp,
     path: str,
@@ -69,7 +85,7 @@ async def call(
     headers: Mapping[str, str] | None = None,
     scope: Mapping[str, Any] | None = None,
 ) -> AsgiResponse:
-    """Send one request to the application."""
+    """Send one request to the application, as one whose route a server with a model has found."""
     sent: list[MutableMapping[str, Any]] = []
     raw = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
 
@@ -88,6 +104,7 @@ async def call(
         "headers": raw,
         **(scope or {}),
     }
+    request_scope.setdefault(SCOPE_KEY, find_route(path, method))
     await app(request_scope, receive, send)
     start: MutableMapping[str, Any] = sent[0] if sent else {"status": 0, "headers": []}
     return AsgiResponse(

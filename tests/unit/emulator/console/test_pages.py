@@ -7,15 +7,19 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from emulator.console.pages import ASSETS, PageRoutes
-from emulator.http.open_paths import OPEN_PATHS
-from emulator.http.request_target import RouteGroup, classify
+from emulator.http.route_facts import Access
+from emulator.http.route_table import RouteLookupMiddleware, RouteTable
 from emulator.middleware.auth import ApiKeyMiddleware
 from tests.unit.emulator.asgi import call
+from tests.unit.emulator.server_routes import find_route
 
 
 @pytest.fixture(scope="module")
 def app() -> ASGIApp:
-    return ApiKeyMiddleware(Starlette(routes=PageRoutes().routes()), ("a-key",))
+    routes = PageRoutes().routes()
+    return RouteLookupMiddleware(
+        ApiKeyMiddleware(Starlette(routes=routes), ("a-key",)), RouteTable(routes)
+    )
 
 
 @pytest.mark.parametrize("path", ["/", "/assets/main.js", "/assets/base.css", "/assets/icon.svg"])
@@ -56,13 +60,12 @@ async def test_every_file_has_its_own_etag() -> None:
     ["/assets/", "/assets/../assets.py", "/assets/%2e%2e/assets.py", "/assets/main.py", "//"],
 )
 async def test_other_paths_are_neither_served_nor_open(app: ASGIApp, path: str) -> None:
-    assert path not in OPEN_PATHS
     assert (await call(app, path)).status == 401
     assert (await call(app, path, headers={"authorization": "a-key"})).status == 404
 
 
 def test_page_is_open_and_console_routes_are_not() -> None:
-    assert classify({"path": "/"}).group is RouteGroup.PUBLIC
-    assert classify({"path": "/assets/main.js"}).group is RouteGroup.PUBLIC
+    for path in ("/", "/assets/main.js"):
+        assert find_route(path).facts.access is Access.EVERYONE
     for path in ("/console/jobs", "/console/jobs/1", "/console/description"):
-        assert classify({"path": path}).group is RouteGroup.CLIENT
+        assert find_route(path).facts.access is Access.KEY

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from emulator.http.api_key import read_api_key
+from tests.unit.emulator.server_routes import with_route
 
 
 def scope(*headers: tuple[str, str], path: str = "/chat/completions") -> dict[str, Any]:
     encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-    return {"type": "http", "method": "POST", "path": path, "headers": encoded}
+    return with_route({"type": "http", "method": "POST", "path": path, "headers": encoded})
 
 
 FORMS: list[list[tuple[str, str]]] = [

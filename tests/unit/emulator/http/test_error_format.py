@@ -4,43 +4,11 @@ from typing import Any
 
 import pytest
 
-from emulator.http.error_format import ErrorFormat, build_error_body, find_error_format
+from emulator.http.error_format import ErrorFormat, build_error_body
 from handler.errors import ErrorInfo, ErrorMapping
 
 FAILURE = ErrorInfo("tail must be a number", ErrorMapping(400, "invalid_request_error"), "tail")
 BUSY = ErrorInfo("the model loads", ErrorMapping(503, "service_unavailable_error"))
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/v2/my-ep/run", ErrorFormat.RUNPOD),
-        ("/v2/my-ep/status/1", ErrorFormat.RUNPOD),
-        ("/v2/my-ep/nonsense", ErrorFormat.RUNPOD),
-        ("/v2/my-ep/job-take/w", ErrorFormat.RUNPOD),
-        ("/v2/serverless/run", ErrorFormat.RUNPOD),
-        ("/run", ErrorFormat.RUNPOD),
-        ("/purge-queue", ErrorFormat.RUNPOD),
-        ("/v2/serverless/my-ep/workers", ErrorFormat.PROBLEM),
-        ("/v2/serverless/my-ep/workers/w/logs", ErrorFormat.PROBLEM),
-        ("/v2/my-ep/openai/v1/chat/completions", ErrorFormat.OPENAI),
-        ("/v1/chat/completions", ErrorFormat.OPENAI),
-        ("/v1/batches/b/cancel", ErrorFormat.OPENAI),
-        ("/v3/completions", ErrorFormat.OPENAI),
-        ("/console/jobs", ErrorFormat.OPENAI),
-        ("/health", ErrorFormat.OPENAI),
-        ("/nonsense", ErrorFormat.OPENAI),
-        ("/", ErrorFormat.OPENAI),
-        ("/chat/completions", ErrorFormat.NAMED),
-        ("/system/status", ErrorFormat.NAMED),
-        ("/api/chat", ErrorFormat.RUNPOD),
-        ("/v1/messages", ErrorFormat.MESSAGES),
-        ("/v1/messages/count_tokens", ErrorFormat.MESSAGES),
-        ("/v1/messages2", ErrorFormat.OPENAI),
-    ],
-)
-def test_format_is_that_of_the_api_of_the_path(path: str, expected: ErrorFormat) -> None:
-    assert find_error_format({"path": path}) is expected
 
 
 @pytest.mark.parametrize(

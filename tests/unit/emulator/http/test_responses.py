@@ -14,8 +14,11 @@ from starlette.responses import Response
 from emulator.http.responses import JSON, error_response, on_error, on_http_error
 from engine.errors import EngineDead, PromptTooLong, QueueFull
 from handler.errors import ErrorInfo, ErrorMapping, InvalidRequest
+from tests.unit.emulator.server_routes import with_route
 
-REQUEST = Request({"type": "http", "method": "PUT", "path": "/v1/chat/completions", "headers": []})
+REQUEST = Request(
+    with_route({"type": "http", "method": "PUT", "path": "/v1/chat/completions", "headers": []})
+)
 
 
 def read_error(response: Response) -> dict[str, Any]:

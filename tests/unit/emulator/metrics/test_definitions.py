@@ -14,6 +14,7 @@ from engine import Finish, FinishReason, Priority, Usage
 from engine import errors as engine
 from engine.hooks import EngineEvent, FirstToken, HostLost, RequestEnded, RequestStarted
 from jobs import Job, JobStatus
+from tests.unit.emulator.server_routes import with_route
 from tools.docs.metrics import page, specs
 from validation import Issue, Verdict
 from validation.rules_validator import RulesValidator
@@ -168,7 +169,7 @@ def test_notices_are_counted_apart_from_issues() -> None:
 
 def test_requests_are_counted_by_operation_and_status(metrics: Metrics) -> None:
     for path, status in (("/run", 200), ("/run", 418), ("/nobody/knows", 404)):
-        metrics.count_request({"type": "http", "path": path}, status, 0.5)
+        metrics.count_request(with_route({"type": "http", "path": path}), status, 0.5)
     assert read_metric(metrics, "http_requests_total") == {
         "run": {"200": 1, "other": 1},
         "other": {"404": 1},

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from emulator.http.operation_names import OPERATION_NAMES
+from emulator.http.route_facts import OperationName
 from emulator.metrics.exposition import PrometheusText
 from tests.promql import COUNTING, Expression, read
 from tools.docs.metrics import specs
@@ -103,7 +103,7 @@ def test_failure_rate_is_relative_to_client_requests() -> None:
             for label, operator, value in selector.conditions
             if (label, operator) == ("operation", "!~")
         ]
-        left = {each for each in OPERATION_NAMES if not re.fullmatch(passed_over, each)}
+        left = {each for each in OperationName if not re.fullmatch(passed_over, each)}
         assert left.isdisjoint({"metrics", "health", "console", "ping", "job-take", "job-stop"})
         assert left >= {"run", "runsync", "status", "chat", "completions", "batches"}
 

@@ -6,9 +6,10 @@ import hmac
 
 import pytest
 
-from emulator.http.open_paths import OPEN_PATHS
+from emulator.http.route_facts import SCOPE_KEY
 from emulator.middleware.auth import ApiKeyMiddleware
 from tests.unit.emulator.asgi import InnerApp, call
+from tests.unit.emulator.server_routes import route_table
 from tests.virtual_time import VirtualClock
 
 PATHS = ("/run", "/v2/ep/status/1", "/v1/models", "/v2/ep/job-take/w", "/v2/ep/health", "/nothing")
@@ -136,11 +137,11 @@ async def test_every_key_is_compared_completely(
 
 
 async def test_open_path_needs_no_key_and_opens_no_other_path(inner: InnerApp) -> None:
-    app = ApiKeyMiddleware(inner, ("one",), open_paths=OPEN_PATHS | {"/metrics"})
-    assert (await call(app, "/metrics")).status == 200
-    for path in ("/metrics/", "/metrics/x", "/v2/ep/metrics", "/run"):
-        assert (await call(app, path)).status == 401
-    assert (await call(ApiKeyMiddleware(inner, ("one",)), "/metrics")).status == 401
+    app, table = ApiKeyMiddleware(inner, ("one",)), route_table(metrics_open=True)
+    for path in ("/metrics", "/metrics/", "/metrics/x", "/v2/ep/metrics", "/run"):
+        response = await call(app, path, scope={SCOPE_KEY: table.find(path, "GET")})
+        assert response.status == (200 if path == "/metrics" else 401)
+    assert (await call(app, "/metrics")).status == 401
 
 
 @pytest.mark.parametrize(

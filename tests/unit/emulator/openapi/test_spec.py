@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from emulator.app import create_app
 from emulator.console.pages import ASSETS
-from emulator.http.open_paths import DOCS_PATHS
+from emulator.http.public_files import DOCS_PATHS
 from emulator.openapi.operations import OPERATIONS, TAGS
 from emulator.openapi.spec import build_description, openapi_path
 from emulator.settings.emulator_settings import EmulatorSettings
@@ -22,6 +22,7 @@ from engine import Engine
 from handler.apis.openai.service import OpenAIService
 from handler.errors import HandlerError
 from handler.pipeline import Pipeline
+from tests.unit.emulator.server_routes import api_routes, mounted_routes
 
 ROUTES = {"Completion": "/v1/completions", "Chat": "/v1/chat/completions"}
 TURNS = [{"role": "user", "content": "hi"}]
@@ -38,7 +39,7 @@ def app() -> Starlette:
 
 @pytest.fixture(scope="module")
 def description(app: Starlette) -> dict[str, Any]:
-    return build_description(app.routes, EmulatorSettings(faults_per_request=True))
+    return build_description(api_routes(app), EmulatorSettings(faults_per_request=True))
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,7 @@ def test_operation_ids_have_no_underscore(description: dict[str, Any]) -> None:
 
 
 def test_endpoint_parameter_defaults_to_the_servers_own(app: Starlette) -> None:
-    result = build_description(app.routes, EmulatorSettings(endpoint_id="mine"))
+    result = build_description(api_routes(app), EmulatorSettings(endpoint_id="mine"))
     [endpoint] = result["paths"]["/v2/{endpoint}/run"]["post"]["parameters"]
     assert endpoint["schema"]["default"] == "mine"
 
@@ -206,24 +207,23 @@ def test_every_path_parameter_is_described(description: dict[str, Any]) -> None:
 
 
 def test_api_keys_are_described_if_set(app: Starlette) -> None:
-    closed = build_description(app.routes, EmulatorSettings(api_keys="one"))
+    closed = build_description(api_routes(app), EmulatorSettings(api_keys="one"))
     assert closed["security"] == [{"key": []}, {"header": []}]  # R67
     assert closed["paths"]["/health"]["get"]["security"] == []
     assert "one" not in str(closed["components"]["securitySchemes"])
-    assert "security" not in build_description(app.routes, EmulatorSettings())
+    assert "security" not in build_description(api_routes(app), EmulatorSettings())
 
 
 @pytest.mark.parametrize("metrics_open", [False, True])
-def test_metrics_security_follows_the_setting(app: Starlette, metrics_open: bool) -> None:
-    result = build_description(
-        app.routes, EmulatorSettings(api_keys="one", metrics_open=metrics_open)
-    )
+def test_metrics_security_follows_the_setting(metrics_open: bool) -> None:
+    routes = mounted_routes(metrics_open=metrics_open)
+    result = build_description(routes, EmulatorSettings(api_keys="one"))
     asked = result["paths"]["/metrics"]["get"]
     assert ("401" not in asked["responses"]) is metrics_open
     assert (asked.get("security") == []) is metrics_open
 
 
 def test_policy_bounds_follow_the_settings(app: Starlette) -> None:
-    result = build_description(app.routes, EmulatorSettings(min_job_ttl_ms=77))
+    result = build_description(api_routes(app), EmulatorSettings(min_job_ttl_ms=77))
     policy = result["components"]["schemas"]["NewJob"]["properties"]["policy"]["anyOf"][0]
     assert policy["properties"]["ttl"]["anyOf"][0]["minimum"] == 77

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.http.open_paths import DOCS_FILES, DOCS_FOLDER, DOCS_PATHS, SWAGGER_UI_FILES
+from emulator.http.public_files import DOCS_FILES, DOCS_FOLDER, DOCS_PATHS, SWAGGER_UI_FILES
 from emulator.openapi.operations import TAGS
 from emulator.openapi.swagger_ui import find_swagger_ui
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
 
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.interpreter import Interpreter
@@ -16,7 +15,7 @@ from emulator.autoscaling.start_failure import build_start_failure
 from emulator.autoscaling.worker_program import handler_program
 from emulator.http.shutdown_state import ShutdownState
 from emulator.status.health import Health
-from tests.unit.emulator.asgi import call
+from tests.unit.emulator.asgi import call, serve_routes
 
 FILE = Path("/p/handler.py")
 FAILURE = build_start_failure("launched-1", FILE, "exited with code 1", ["no module named x"])
@@ -33,7 +32,7 @@ async def get_health(
     shutdown: ShutdownState | None = None,
 ) -> tuple[int, dict[str, Any]]:
     health = Health(None, handler, journal, shutdown or ShutdownState())
-    response = await call(Starlette(routes=[health.route()]), "/health")
+    response = await call(serve_routes([health.route()]), "/health")
     return response.status, json.loads(response.body)
 
 

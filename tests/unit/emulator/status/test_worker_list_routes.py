@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
-from starlette.applications import Starlette
 
 from emulator.http.responses import on_error
 from emulator.status.worker_list_routes import WorkerListRoutes
 from handler.errors import HandlerError
+from tests.unit.emulator.asgi import serve_routes
 from tests.unit.emulator.autoscaling.test_autoscaler import ENDPOINT
 from tests.unit.emulator.status.test_worker_list import ListScene
 
@@ -17,9 +17,8 @@ class RoutesScene(ListScene):
 
     def __init__(self, **scaling: Any) -> None:
         super().__init__(**scaling)
-        app = Starlette(
-            routes=WorkerListRoutes(self.list, self.logs).routes(),
-            exception_handlers={HandlerError: on_error},
+        app = serve_routes(
+            WorkerListRoutes(self.list, self.logs).routes(), {HandlerError: on_error}
         )
         transport = httpx2.ASGITransport(app=app)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://server")

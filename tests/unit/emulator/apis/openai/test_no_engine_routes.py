@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
 
 from emulator.apis.openai.no_engine_routes import NoEngineRoutes
 from emulator.http.responses import on_error
 from handler.errors import HandlerError
-from tests.unit.emulator.asgi import call
+from tests.unit.emulator.asgi import call, serve_routes
 
 ERRORS: Any = {HandlerError: on_error}
 
@@ -33,14 +32,14 @@ ERRORS: Any = {HandlerError: on_error}
 async def test_openai_path_without_a_model_is_404_and_names_the_path_of_the_handler(
     method: str, path: str
 ) -> None:
-    app = Starlette(routes=NoEngineRoutes("my-worker").routes(), exception_handlers=ERRORS)
+    app = serve_routes(NoEngineRoutes("my-worker").routes(), ERRORS)
     response = await call(app, path, method)
     assert response.status == 404
     assert response.error["message"].endswith("are under /v2/my-worker/openai/v1")
 
 
 async def test_other_path_is_not_answered_by_these_routes() -> None:
-    app = Starlette(routes=NoEngineRoutes("my-worker").routes(), exception_handlers=ERRORS)
+    app = serve_routes(NoEngineRoutes("my-worker").routes(), ERRORS)
     response = await call(app, "/v2/my-worker/openai/v1/models")
     assert response.status == 404
     assert b"has no model" not in response.body

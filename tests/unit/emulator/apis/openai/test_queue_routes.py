@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from starlette.applications import Starlette
 
 from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes, on_call_failed
 from emulator.apis.openai.worker_output import CallFailed
@@ -18,6 +17,7 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import HandlerError
 from jobs import Job, JobStatus, Limits, MemoryJobStore
+from tests.unit.emulator.asgi import serve_routes
 from tests.unit.emulator.events import DEADLINE_S
 from tests.unit.emulator.streamed import comes
 from tests.virtual_time import VirtualClock
@@ -44,7 +44,7 @@ class QueueFixture:
         settings = EmulatorSettings(engine="scripted", local_worker=False)
         service: Any = None
         self.queue = QueuedOpenAIRoutes(self.store, service, self.shutdown, settings, keep_alive_s)
-        self.app = Starlette(routes=self.queue.routes(), exception_handlers=ERRORS)
+        self.app = serve_routes(self.queue.routes(), ERRORS)
         self.job: Job
 
     def ask(

@@ -13,6 +13,7 @@ from emulator.http.shutdown_state import SCOPE_KEY, ShutdownState
 from emulator.middleware.faults.parser import parse_faults
 from emulator.middleware.faults.response import FaultyResponse
 from tests.unit.emulator.asgi import AsgiResponse, call
+from tests.unit.emulator.server_routes import with_route
 from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks
 
@@ -52,7 +53,7 @@ class Connection:
             self.is_lost.set()
 
         abort = {"abort": lambda: cut("abort"), "reset": lambda: cut("reset")}
-        return {"type": "http", "path": "/run", "extensions": {ABORT_EXTENSION: abort}}
+        return with_route({"type": "http", "path": "/run", "extensions": {ABORT_EXTENSION: abort}})
 
     async def receive(self) -> dict[str, Any]:
         await self.is_lost.wait()

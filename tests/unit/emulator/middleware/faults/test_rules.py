@@ -8,12 +8,13 @@ import pytest
 
 from emulator.middleware.faults.rules import MAX_RULES, OPERATIONS_WITH_FAULTS, FaultRules
 from handler.errors import HandlerError, InvalidRequest, NotFound
+from tests.unit.emulator.server_routes import with_route
 
 STATUS = {"status": 503.0}
 
 
 def request(path: str = "/run") -> dict[str, Any]:
-    return {"type": "http", "path": path}
+    return with_route({"type": "http", "path": path})
 
 
 @pytest.fixture

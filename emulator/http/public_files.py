@@ -1,4 +1,4 @@
-"""The paths that need no API key, because they hold no job data, and the files served at them."""
+"""The files of the pages that need no API key, because they hold no job data, and their paths."""
 
 from __future__ import annotations
 
@@ -24,11 +24,3 @@ CONSOLE_FILES = {
     for file in sorted((_EMULATOR / "console" / "static").iterdir())
     if file.suffix in CONTENT_TYPES
 }
-
-# The console's page asks for a key itself.
-OPEN_PATHS = frozenset({"/health", *DOCS_PATHS, *CONSOLE_FILES})
-METRICS_PATH = "/metrics"
-
-# The key of an ASGI scope that is True if the request of an open path may see the state only: it
-# has no valid key, or a foreign page sent it.
-DETAILS_HIDDEN = "details_hidden"
