@@ -53,6 +53,13 @@ class RequestLog(Enum):
     DEBUG = "DEBUG, whatever the status"
 
 
+class StreamFormat(Enum):
+    """The forms of streams, by the beginning of their content type."""
+
+    EVENTS = "text/event-stream"
+    LINES = "application/x-ndjson"
+
+
 class OperationName(StrEnum):
     """The names under which requests are counted and traced, and which fault rules select."""
 
@@ -112,7 +119,8 @@ class RouteFacts:
     """What is known about a route.
 
     - `operation`: None if the path says it, because the route forwards any path.
-    - `error_format`: the form of its errors, and `encode_failure` that of an error in its stream.
+    - `error_format`: the form of its errors, `stream_format` that of its streams, and
+      `encode_failure` that of an error in a stream.
     - `rate_limit`: the entry of RunPod's rate limits that its requests are counted under.
     - `starts_work`: a POST request gets 503 while the server drains.
     - `takes_jobs`, `sends_output`: a worker's requests that lease jobs, and those with output.
@@ -129,6 +137,7 @@ class RouteFacts:
     sends_output: bool = False
     allows_faults: bool = True
     log: RequestLog = RequestLog.ALWAYS
+    stream_format: StreamFormat = StreamFormat.EVENTS
     encode_failure: Callable[[ErrorInfo], bytes] = encode_openai_failure
 
 

@@ -11,7 +11,13 @@ from emulator.http.call_answers import NDJSON, CallAnswers
 from emulator.http.disconnect import while_connected
 from emulator.http.error_format import ErrorFormat
 from emulator.http.responses import JSON
-from emulator.http.route_facts import ApiRoute, OperationName, RouteHandler, openai_facts
+from emulator.http.route_facts import (
+    ApiRoute,
+    OperationName,
+    RouteHandler,
+    StreamFormat,
+    openai_facts,
+)
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import SSEResponse
 from handler.apis.ollama.api import API_VERSION, OllamaApi
@@ -47,7 +53,10 @@ class OllamaRoutes:
                 handler,
                 methods=[method],
                 facts=openai_facts(
-                    operation, error_format=ErrorFormat.RUNPOD, encode_failure=error_line
+                    operation,
+                    error_format=ErrorFormat.RUNPOD,
+                    stream_format=StreamFormat.LINES,
+                    encode_failure=error_line,
                 ),
             )
             for method, operation, handler in table

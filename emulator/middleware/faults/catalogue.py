@@ -23,7 +23,8 @@ class ValueKind(Enum):
 class FaultKind:
     """A fault, its effect on the client and the range of its value.
 
-    `default` is used if the request gives no value; None if a value is required.
+    `default` is used if the request gives no value; None if a value is required. `only_events`: the
+    fault has no meaning in a stream of lines of JSON.
     """
 
     name: str
@@ -32,6 +33,7 @@ class FaultKind:
     minimum: float = 0
     maximum: float = 0
     default: float | None = None
+    only_events: bool = False
 
     def usage(self) -> str:
         """Return how the fault is written."""
@@ -47,6 +49,10 @@ def _count(name: str, meaning: str, minimum: int = 1) -> FaultKind:
 
 def _pause(name: str, meaning: str, maximum: float = MAX_PAUSE_S) -> FaultKind:
     return FaultKind(name, meaning, ValueKind.SECONDS, 0, maximum)
+
+
+def _events_only(name: str, meaning: str) -> FaultKind:
+    return FaultKind(name, meaning, only_events=True)
 
 
 # Responses that the server sends instead of processing the request.
@@ -96,26 +102,30 @@ STREAM_FAULTS = (
     _count("empty-data", "An event with empty `data` precedes event N."),
     _count("skip-event", "Event N is missing."),
     _count("repeat-event", "Event N is sent twice."),
-    FaultKind("empty-choices", "A chunk with `choices: []` precedes the first event."),
+    _events_only("empty-choices", "A chunk with `choices: []` precedes the first event."),
     FaultKind("no-finish", "The events that say why the answer has ended are missing."),
     FaultKind("double-finish", "The events that say why the answer has ended are sent twice."),
-    FaultKind("no-done", "`[DONE]` is missing."),
-    FaultKind("done-twice", "`[DONE]` is sent twice."),
-    FaultKind("text-after-done", "The last event with text is sent again after `[DONE]`."),
+    _events_only("no-done", "`[DONE]` is missing."),
+    _events_only("done-twice", "`[DONE]` is sent twice."),
+    _events_only("text-after-done", "The last event with text is sent again after `[DONE]`."),
     FaultKind("line-separators", "U+0085, U+2028 and U+2029, unescaped, follow the first text."),
-    FaultKind("comment", "A comment precedes each event."),
-    FaultKind("event-names", "Each event has the name `chunk`."),
-    FaultKind("id-and-retry", "Each event has the fields `id` and `retry`."),
-    FaultKind("multi-line-data", "The JSON of each event is indented, one `data` field per line."),
-    FaultKind("no-space", "No space follows `data:`."),
+    _events_only("comment", "A comment precedes each event."),
+    _events_only("event-names", "Each event has the name `chunk`."),
+    _events_only("id-and-retry", "Each event has the fields `id` and `retry`."),
+    _events_only(
+        "multi-line-data", "The JSON of each event is indented, one `data` field per line."
+    ),
+    _events_only("no-space", "No space follows `data:`."),
     FaultKind("crlf", "Lines end with CR LF."),
-    FaultKind("cr", "Lines end with CR."),
+    _events_only("cr", "Lines end with CR."),
     FaultKind("bom", "A byte order mark precedes the first event."),
     FaultKind(
         "split-character", "The bytes of each event's first non-ASCII character arrive apart."
     ),
     FaultKind("split-bytes", "Each byte is sent in a write and an HTTP chunk of its own."),
 )
+# The faults that have no meaning in a stream of lines, such as Ollama's.
+EVENT_FAULT_NAMES = frozenset(kind.name for kind in STREAM_FAULTS if kind.only_events)
 FAULT_KINDS: Mapping[str, FaultKind] = {
     kind.name: kind for kind in (*REPLACEMENTS, *RESPONSE_FAULTS, *JSON_FAULTS, *STREAM_FAULTS)
 }

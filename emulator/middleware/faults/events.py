@@ -1,4 +1,4 @@
-"""Split a response into server-sent events, and change them as faults require."""
+"""Split a response into its events or lines, and change them as faults require."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
+from emulator.http.route_facts import StreamFormat, encode_openai_failure
 from emulator.middleware.faults.parser import Faults
-from handler.apis.openai.wire_format import DONE, error_event
 from handler.errors import ErrorInfo, ErrorMapping
 
 _BOM = b"\xef\xbb\xbf"
@@ -52,7 +52,10 @@ Step = Write | Pause | StreamEnd
 
 @dataclass(frozen=True, slots=True)
 class SSEEvent:
-    """One event: its data, and its other lines, which include comments."""
+    """One event: its data, and its other lines, which include comments.
+
+    A line of JSON is an event that is only data.
+    """
 
     data: bytes | None
     other_lines: tuple[bytes, ...] = ()
@@ -67,15 +70,18 @@ class SSEEvent:
 
 
 class EventSplitter:
-    """Splits the body of a response into events."""
+    """Splits the body of a response into events, or into lines of JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream_format: StreamFormat = StreamFormat.EVENTS) -> None:
+        self._is_lines = stream_format is StreamFormat.LINES
         self._pending = b""
 
     def feed(self, body: bytes) -> Sequence[SSEEvent]:
         """Return the events that are complete now."""
-        *blocks, self._pending = (self._pending + body).split(b"\n\n")
-        return [SSEEvent.parse(block) for block in blocks if block]
+        end = b"\n" if self._is_lines else b"\n\n"
+        *blocks, self._pending = (self._pending + body).split(end)
+        parse = SSEEvent if self._is_lines else SSEEvent.parse
+        return [parse(block) for block in blocks if block]
 
 
 class StreamFaults:
@@ -88,8 +94,10 @@ class StreamFaults:
     def __init__(
         self,
         faults: Faults,
-        encode_failure: Callable[[ErrorInfo], bytes] = lambda failure: error_event(failure) + DONE,
+        encode_failure: Callable[[ErrorInfo], bytes] = encode_openai_failure,
+        stream_format: StreamFormat = StreamFormat.EVENTS,
     ) -> None:
+        self._stream_format = stream_format
         self._faults = faults
         self._encode_failure = encode_failure
         self._count = 0
@@ -191,7 +199,7 @@ class StreamFaults:
             "this stream failed on purpose: x-fault has error-event",
             ErrorMapping(500, "internal_error", retryable=True),
         )
-        for event in EventSplitter().feed(self._encode_failure(failure)):
+        for event in EventSplitter(self._stream_format).feed(self._encode_failure(failure)):
             yield from self._write(self._encode(event))
         yield from self.finish()
         yield StreamEnd.COMPLETE
@@ -199,7 +207,10 @@ class StreamFaults:
     def _encode(self, event: SSEEvent) -> bytes:
         """Return the bytes of an event with the changes that concern the format."""
         faults, lines = self._faults, list(event.other_lines)
-        if event.data is not None:
+        end = b"\n\n"
+        if self._stream_format is StreamFormat.LINES:
+            lines, end = [event.data or b""], b"\n"
+        elif event.data is not None:
             if "comment" in faults:
                 lines[:0] = [b": comment", b""]
             # The events of a job have names and ids of their own.
@@ -209,7 +220,7 @@ class StreamFaults:
                 lines += [b"id: fault-%d" % self._count, b"retry: 1000"]
             label = b"data:" if "no-space" in faults else b"data: "
             lines += [label + line for line in self._split_data(event.data)]
-        encoded = b"\n".join(lines) + b"\n\n"
+        encoded = b"\n".join(lines) + end
         if "crlf" in faults:
             return encoded.replace(b"\n", b"\r\n")
         return encoded.replace(b"\n", b"\r") if "cr" in faults else encoded
@@ -258,13 +269,18 @@ def _parse_json(data: bytes) -> Any:
 def _find_text(chunk: Any) -> tuple[dict[str, Any], str] | None:
     """Return the object and the key of the first text of a chunk that is not empty.
 
-    A chunk is one of the OpenAI API, an event of the Responses or the Messages API, or a partial
-    output of a job.
+    A chunk is one of the OpenAI API, an event of the Responses or the Messages API, a line of
+    Ollama's API, or a partial output of a job.
     """
     if not isinstance(chunk, dict):
         return None
     if isinstance(chunk.get("delta"), str) and chunk["delta"]:
         return chunk, "delta"
+    if isinstance(chunk.get("response"), str) and chunk["response"]:
+        return chunk, "response"
+    message = chunk.get("message")
+    if isinstance(message, dict) and isinstance(message.get("content"), str) and message["content"]:
+        return message, "content"
     choices = chunk.get("choices")
     candidates = choices if isinstance(choices, list) else [chunk, chunk.get("output")]
     for candidate in candidates:
@@ -281,7 +297,7 @@ def _find_text(chunk: Any) -> tuple[dict[str, Any], str] | None:
 def _has_finish_reason(chunk: Any) -> bool:
     if not isinstance(chunk, dict):
         return False
-    if chunk.get("type") in _LAST_EVENTS:
+    if chunk.get("type") in _LAST_EVENTS or chunk.get("done") is True:
         return True
     choices = chunk.get("choices")
     return isinstance(choices, list) and any(

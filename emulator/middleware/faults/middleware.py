@@ -9,7 +9,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from emulator.http.responses import error_response
 from emulator.http.route_facts import read_route
-from emulator.middleware.faults.parser import FAULT_PARAM, Faults, format_faults, parse_faults
+from emulator.middleware.faults.parser import (
+    FAULT_PARAM,
+    Faults,
+    find_unsuitable,
+    format_faults,
+    parse_faults,
+)
 from emulator.middleware.faults.response import FaultyResponse
 from emulator.middleware.faults.rules import FaultRules
 from handler.errors import InvalidRequest, error_info
@@ -63,4 +69,14 @@ def _read_faults(scope: Scope) -> Faults | None:
     if _HEADER in scope["query_string"].lower():
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         values += [value for name, value in query if name == FAULT_PARAM]
-    return parse_faults(",".join(values)) if values else None
+    if not values:
+        return None
+    faults = parse_faults(",".join(values))
+    name = find_unsuitable(faults, read_route(scope).facts.stream_format)
+    if name is not None:
+        raise InvalidRequest(
+            f"{FAULT_PARAM}: {name} changes server-sent events, and the streams of this path are "
+            "lines of JSON",
+            FAULT_PARAM,
+        )
+    return faults

@@ -13,7 +13,14 @@ import re
 from collections.abc import Mapping
 
 from common.value_description import describe_value
-from emulator.middleware.faults.catalogue import EXCLUSIVE_GROUPS, FAULT_KINDS, FaultKind, ValueKind
+from emulator.http.route_facts import StreamFormat
+from emulator.middleware.faults.catalogue import (
+    EVENT_FAULT_NAMES,
+    EXCLUSIVE_GROUPS,
+    FAULT_KINDS,
+    FaultKind,
+    ValueKind,
+)
 from handler.errors import InvalidRequest
 
 FAULT_PARAM = "x-fault"
@@ -62,6 +69,13 @@ def format_faults(faults: Faults) -> str:
         name if FAULT_KINDS[name].value_kind is ValueKind.NONE else f"{name}={value:.10g}"
         for name, value in faults.items()
     )
+
+
+def find_unsuitable(faults: Faults, stream_format: StreamFormat) -> str | None:
+    """Return the fault that has no meaning in a stream of this form; None if all have one."""
+    if stream_format is StreamFormat.EVENTS:
+        return None
+    return next((name for name in faults if name in EVENT_FAULT_NAMES), None)
 
 
 def _parse_value(kind: FaultKind, text: str | None, param: str) -> float:

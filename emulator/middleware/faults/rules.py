@@ -10,8 +10,13 @@ from typing import Any
 from starlette.types import Scope
 
 from common.value_description import describe_value
-from emulator.http.route_facts import OperationName, read_route
-from emulator.middleware.faults.parser import Faults, format_faults, parse_faults
+from emulator.http.route_facts import OperationName, StreamFormat, read_route
+from emulator.middleware.faults.parser import (
+    Faults,
+    find_unsuitable,
+    format_faults,
+    parse_faults,
+)
 from handler.errors import HandlerError, InvalidRequest, NotFound
 
 MAX_RULES = 100
@@ -45,9 +50,11 @@ class FaultRule:
     remaining: int | None = None
     applied: int = 0
 
-    def matches(self, endpoint: str, operation: str) -> bool:
+    def matches(self, endpoint: str, operation: str, stream_format: StreamFormat) -> bool:
         """Return whether the rule concerns a request and may still be applied."""
         if self.remaining == 0 or self.endpoint not in (None, endpoint):
+            return False
+        if find_unsuitable(self.faults, stream_format) is not None:
             return False
         return operation == self.operation or (self.operation is None and operation != _CONSOLE)
 
@@ -128,12 +135,10 @@ class FaultRules:
         if not self._rules:
             return None
         request_route = read_route(scope)
-        endpoint, operation = (
-            request_route.endpoint or self._default_endpoint,
-            request_route.operation,
-        )
+        endpoint = request_route.endpoint or self._default_endpoint
+        stream_format = request_route.facts.stream_format
         for rule in self._rules.values():
-            if rule.matches(endpoint, operation) and rule.draw():
+            if rule.matches(endpoint, request_route.operation, stream_format) and rule.draw():
                 return rule.faults
         return None
 
