@@ -20,8 +20,6 @@ from emulator.http.sse import KEEP_ALIVE, KEEP_ALIVE_S, SSEResponse
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.errors import error_info
 
-NDJSON = "application/x-ndjson"
-
 
 class CallAnswers:
     """Answers HTTP requests with calls of the APIs; has no state between requests.
@@ -83,7 +81,8 @@ async def open_stream(receive: Receive, call: ApiCall, keep_alive_s: float) -> S
         _stream(call) if task.done() else _stream_later(task, call),
         partial(_abandon, task, call),
         partial(call.encode_stream_error, SHUTTING_DOWN_ERROR),
-        **({"keep_alive_s": keep_alive_s} if has_comments else {"content_type": NDJSON}),
+        keep_alive_s if has_comments else None,
+        call.format.content_type,
     )
 
 

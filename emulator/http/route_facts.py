@@ -13,8 +13,9 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from emulator.http.error_format import ErrorFormat
-from handler.apis.openai.wire_format import DONE, error_event
-from handler.errors import ErrorInfo
+from handler.apis.core.wire_format import WireFormat
+from handler.apis.openai.dialect import OPENAI
+from handler.apis.openai.wire_format import FORMATS
 
 # The key of an ASGI scope that has the RequestRoute of the request.
 SCOPE_KEY = "emulator.route"
@@ -51,13 +52,6 @@ class RequestLog(Enum):
     # every two seconds. The log has lines for the start and the end of jobs and workers anyway.
     FAILURES = "the same, but DEBUG if the request succeeds"
     DEBUG = "DEBUG, whatever the status"
-
-
-class StreamFormat(Enum):
-    """The forms of streams, by the beginning of their content type."""
-
-    EVENTS = "text/event-stream"
-    LINES = "application/x-ndjson"
 
 
 class OperationName(StrEnum):
@@ -109,18 +103,12 @@ class OperationName(StrEnum):
     OTHER = "other"
 
 
-def encode_openai_failure(failure: ErrorInfo) -> bytes:
-    """Return the events that end a stream of OpenAI's API after an error."""
-    return error_event(failure) + DONE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFacts:
     """What is known about a route.
 
     - `operation`: None if the path says it, because the route forwards any path.
-    - `error_format`: the form of its errors, `stream_format` that of its streams, and
-      `encode_failure` that of an error in a stream.
+    - `error_format`: the form of its errors, and `wire_format` that of its streams.
     - `rate_limit`: the entry of RunPod's rate limits that its requests are counted under.
     - `starts_work`: a POST request gets 503 while the server drains.
     - `takes_jobs`, `sends_output`: a worker's requests that lease jobs, and those with output.
@@ -137,8 +125,7 @@ class RouteFacts:
     sends_output: bool = False
     allows_faults: bool = True
     log: RequestLog = RequestLog.ALWAYS
-    stream_format: StreamFormat = StreamFormat.EVENTS
-    encode_failure: Callable[[ErrorInfo], bytes] = encode_openai_failure
+    wire_format: WireFormat = FORMATS[OPENAI]
 
 
 def openai_facts(operation: OperationName | None, **rest: Any) -> RouteFacts:

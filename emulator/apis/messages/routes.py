@@ -12,10 +12,10 @@ from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, openai_facts
 from emulator.http.sse import SSEResponse
 from handler.apis.messages.api import MESSAGES, MessagesApi
-from handler.apis.messages.wire_format import error_event
+from handler.apis.messages.wire_format import FORMAT
 
 MESSAGES_FACTS = openai_facts(
-    OperationName.MESSAGES, error_format=ErrorFormat.MESSAGES, encode_failure=error_event
+    OperationName.MESSAGES, error_format=ErrorFormat.MESSAGES, wire_format=FORMAT
 )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from emulator.http.call_answers import NDJSON, CallAnswers
+from emulator.http.call_answers import CallAnswers
 from emulator.http.disconnect import while_connected
 from emulator.http.error_format import ErrorFormat
 from emulator.http.responses import JSON
@@ -15,14 +16,13 @@ from emulator.http.route_facts import (
     ApiRoute,
     OperationName,
     RouteHandler,
-    StreamFormat,
     openai_facts,
 )
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.sse import SSEResponse
 from handler.apis.ollama.api import API_VERSION, OllamaApi
 from handler.apis.ollama.pull import ModelPuller
-from handler.apis.ollama.wire_format import error_line
+from handler.apis.ollama.wire_format import FORMAT
 from handler.input.request import read_flag
 
 
@@ -55,8 +55,7 @@ class OllamaRoutes:
                 facts=openai_facts(
                     operation,
                     error_format=ErrorFormat.RUNPOD,
-                    stream_format=StreamFormat.LINES,
-                    encode_failure=error_line,
+                    wire_format=FORMAT,
                 ),
             )
             for method, operation, handler in table
@@ -75,7 +74,10 @@ class OllamaRoutes:
             return JSON(await while_connected(request.receive, self._puller.pull_to_end(name)))
         lines = self._puller.pull(name)
         return SSEResponse(
-            lines, lambda: None, lambda sent: error_line(SHUTTING_DOWN_ERROR), content_type=NDJSON
+            lines,
+            lambda: None,
+            partial(FORMAT.encode_stream_error, SHUTTING_DOWN_ERROR),
+            content_type=FORMAT.content_type,
         )
 
     async def _show(self, request: Request) -> Response:

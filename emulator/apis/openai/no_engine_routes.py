@@ -6,9 +6,11 @@ from starlette.requests import Request
 
 from emulator.apis.messages.routes import MESSAGES_FACTS
 from emulator.apis.openai.routes import named_facts
+from emulator.apis.responses.routes import RESPONSES_FACTS
 from emulator.http.error_format import ErrorFormat
 from emulator.http.route_facts import ApiRoute, OperationName, openai_facts
 from handler.apis.messages.api import MESSAGES
+from handler.apis.responses.api import RESPONSES
 from handler.errors import NotFound
 
 _METHODS = ["GET", "POST", "DELETE"]
@@ -23,7 +25,10 @@ class NoEngineRoutes:
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         table = [
-            (f"{MESSAGES}{{rest:path}}", MESSAGES_FACTS),
+            (MESSAGES, MESSAGES_FACTS),
+            (f"{MESSAGES}/{{rest:path}}", MESSAGES_FACTS),
+            (RESPONSES, RESPONSES_FACTS),
+            (f"{RESPONSES}/{{rest:path}}", RESPONSES_FACTS),
             ("/v1/{rest:path}", openai_facts(None)),
             ("/v3/{rest:path}", openai_facts(None)),
             ("/api/{rest:path}", openai_facts(None, error_format=ErrorFormat.RUNPOD)),

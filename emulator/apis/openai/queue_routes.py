@@ -17,8 +17,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from common.value_description import describe_value
+from emulator.apis.messages.routes import MESSAGES_FACTS
 from emulator.apis.openai.queued_call import QueuedCall
 from emulator.apis.openai.worker_output import CallFailed, read_body
+from emulator.apis.responses.routes import RESPONSES_FACTS
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON, error_response
@@ -36,6 +38,7 @@ from emulator.runpod.job_request import parse_job
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.calls import find_format
 from handler.apis.core.wire_format import SentBlocks, WireFormat
+from handler.apis.messages.api import MESSAGES
 from handler.apis.openai.service import (
     EMBEDDINGS,
     ENDPOINT_SPECS,
@@ -43,6 +46,7 @@ from handler.apis.openai.service import (
     SCORING_ROUTES,
     OpenAIService,
 )
+from handler.apis.responses.api import RESPONSES
 from handler.errors import ModelNotFound, error_info
 from jobs import Job, JobStore, StoreUnavailable
 
@@ -87,6 +91,9 @@ class QueuedOpenAIRoutes:
         table: list[tuple[str, list[str], RouteHandler, RouteFacts]] = [
             (MODELS, ["GET"], self._list_models, models),
             (f"{MODELS}/{{model:path}}", ["GET"], self._get_model, models),
+            (MESSAGES, ["POST"], self._call_worker, MESSAGES_FACTS),
+            (f"{MESSAGES}/{{route:path}}", ["POST"], self._call_worker, MESSAGES_FACTS),
+            (RESPONSES, ["POST"], self._call_worker, RESPONSES_FACTS),
             *[(path, ["POST"], self._call_worker, forwarded) for path in post_paths],
             ("/v1/{route:path}", ["GET", "DELETE"], self._forward, forwarded),
         ]

@@ -25,22 +25,15 @@ from handler.apis.core.api import Api
 from handler.apis.openai.api import ROUTES, OpenAIApi
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.apis.openai.service import MODELS, OpenAIService
-from handler.apis.openai.wire_format import DONE, error_event
+from handler.apis.openai.wire_format import FORMATS
 from handler.apis.truncation import CHAT_ROUTE
-from handler.errors import ErrorInfo
 
 PREFIXES: Mapping[str, Dialect] = {"/v1": OPENAI, "/v3": OVMS, "": ORACLE}
 
 
 def named_facts(operation: OperationName) -> RouteFacts:
     """Return the facts of a route without a prefix, whose errors have names."""
-    return openai_facts(
-        operation, error_format=ErrorFormat.NAMED, encode_failure=_encode_named_failure
-    )
-
-
-def _encode_named_failure(failure: ErrorInfo) -> bytes:
-    return error_event(failure, ORACLE) + DONE
+    return openai_facts(operation, error_format=ErrorFormat.NAMED, wire_format=FORMATS[ORACLE])
 
 
 class OpenAIRoutes:

@@ -16,10 +16,9 @@ from emulator.http.call_answers import CallAnswers
 from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, RouteHandler, openai_facts
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
-from handler.apis.openai.wire_format import DONE
 from handler.apis.responses.api import RESPONSES, ResponsesApi
-from handler.apis.responses.events import EventEncoder
-from handler.errors import ErrorInfo, InvalidRequest
+from handler.apis.responses.wire_format import FORMAT
+from handler.errors import InvalidRequest
 from handler.input.request import read_flag
 from jobs import Job
 
@@ -27,11 +26,7 @@ MAX_PAGE_ITEMS = 100
 _MEDIA_TYPE = "application/json"
 
 
-def _encode_failure(failure: ErrorInfo) -> bytes:
-    return EventEncoder().encode_error(failure) + DONE
-
-
-_FACTS = openai_facts(OperationName.RESPONSES, encode_failure=_encode_failure)
+RESPONSES_FACTS = openai_facts(OperationName.RESPONSES, wire_format=FORMAT)
 
 
 class ResponsesRoutes:
@@ -60,7 +55,7 @@ class ResponsesRoutes:
             ("POST", f"{one}/cancel", self._cancel),
         ]
         return [
-            ApiRoute(path, handler, methods=[method], facts=_FACTS)
+            ApiRoute(path, handler, methods=[method], facts=RESPONSES_FACTS)
             for method, path, handler in table
         ]
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import orjson
 
-from emulator.http.route_facts import StreamFormat, encode_openai_failure
 from emulator.middleware.faults.parser import Faults
+from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks, WireFormat
+from handler.apis.openai.dialect import OPENAI
+from handler.apis.openai.wire_format import FORMATS
 from handler.errors import ErrorInfo, ErrorMapping
 
 _BOM = b"\xef\xbb\xbf"
@@ -72,8 +74,8 @@ class SSEEvent:
 class EventSplitter:
     """Splits the body of a response into events, or into lines of JSON."""
 
-    def __init__(self, stream_format: StreamFormat = StreamFormat.EVENTS) -> None:
-        self._is_lines = stream_format is StreamFormat.LINES
+    def __init__(self, wire_format: WireFormat = FORMATS[OPENAI]) -> None:
+        self._is_lines = wire_format.stream == "lines"
         self._pending = b""
 
     def feed(self, body: bytes) -> Sequence[SSEEvent]:
@@ -87,19 +89,18 @@ class EventSplitter:
 class StreamFaults:
     """Turns the events of one stream into the writes, pauses and ends that its faults require.
 
-    Comments of the server are passed on and not counted, and neither is `[DONE]`. `encode_failure`
-    returns the events of `error-event` in the form of the stream's API.
+    Comments of the server are passed on and not counted, and neither is `[DONE]`. `wire_format` is
+    that of the stream's API.
     """
 
     def __init__(
         self,
         faults: Faults,
-        encode_failure: Callable[[ErrorInfo], bytes] = encode_openai_failure,
-        stream_format: StreamFormat = StreamFormat.EVENTS,
+        wire_format: WireFormat = FORMATS[OPENAI],
     ) -> None:
-        self._stream_format = stream_format
+        self._format = wire_format
         self._faults = faults
-        self._encode_failure = encode_failure
+        self._sent = NOTHING_SENT
         self._count = 0
         self._last_text: SSEEvent | None = None
         self._has_separators = False
@@ -149,6 +150,7 @@ class StreamFaults:
                 yield from self.finish()
                 yield StreamEnd.CUT
                 return
+            self._sent = SentBlocks(self._sent.first or encoded, encoded)
             yield from self._write(encoded)
         if number == 1 and "stall" in faults:
             yield Pause(faults["stall"])
@@ -199,7 +201,8 @@ class StreamFaults:
             "this stream failed on purpose: x-fault has error-event",
             ErrorMapping(500, "internal_error", retryable=True),
         )
-        for event in EventSplitter(self._stream_format).feed(self._encode_failure(failure)):
+        events = self._format.encode_stream_error(failure, self._sent)
+        for event in EventSplitter(self._format).feed(events):
             yield from self._write(self._encode(event))
         yield from self.finish()
         yield StreamEnd.COMPLETE
@@ -208,7 +211,7 @@ class StreamFaults:
         """Return the bytes of an event with the changes that concern the format."""
         faults, lines = self._faults, list(event.other_lines)
         end = b"\n\n"
-        if self._stream_format is StreamFormat.LINES:
+        if self._format.stream == "lines":
             lines, end = [event.data or b""], b"\n"
         elif event.data is not None:
             if "comment" in faults:

@@ -72,7 +72,7 @@ def _read_faults(scope: Scope) -> Faults | None:
     if not values:
         return None
     faults = parse_faults(",".join(values))
-    name = find_unsuitable(faults, read_route(scope).facts.stream_format)
+    name = find_unsuitable(faults, read_route(scope).facts.wire_format)
     if name is not None:
         raise InvalidRequest(
             f"{FAULT_PARAM}: {name} changes server-sent events, and the streams of this path are "

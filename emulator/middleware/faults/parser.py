@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 
 from common.value_description import describe_value
-from emulator.http.route_facts import StreamFormat
 from emulator.middleware.faults.catalogue import (
     EVENT_FAULT_NAMES,
     EXCLUSIVE_GROUPS,
@@ -21,6 +20,7 @@ from emulator.middleware.faults.catalogue import (
     FaultKind,
     ValueKind,
 )
+from handler.apis.core.wire_format import WireFormat
 from handler.errors import InvalidRequest
 
 FAULT_PARAM = "x-fault"
@@ -71,9 +71,9 @@ def format_faults(faults: Faults) -> str:
     )
 
 
-def find_unsuitable(faults: Faults, stream_format: StreamFormat) -> str | None:
+def find_unsuitable(faults: Faults, wire_format: WireFormat) -> str | None:
     """Return the fault that has no meaning in a stream of this form; None if all have one."""
-    if stream_format is StreamFormat.EVENTS:
+    if wire_format.stream != "lines":
         return None
     return next((name for name in faults if name in EVENT_FAULT_NAMES), None)
 

@@ -77,9 +77,9 @@ class FaultyResponse:
         self._start: Message = {}
         self._json_body = bytearray()
         facts = read_route(scope).facts
-        self._stream_format = facts.stream_format
-        self._splitter = EventSplitter(facts.stream_format)
-        self._stream = StreamFaults(faults, facts.encode_failure, facts.stream_format)
+        self._format = facts.wire_format
+        self._splitter = EventSplitter(facts.wire_format)
+        self._stream = StreamFaults(faults, facts.wire_format)
 
     async def run(self, app: ASGIApp) -> None:
         """Send the response that replaces that of the application, or run the application."""
@@ -149,7 +149,7 @@ class FaultyResponse:
         start = {**start, "headers": list(start["headers"])}
         headers = MutableHeaders(raw=start["headers"])
         content_type = headers.get("content-type", "")
-        if content_type.startswith(self._stream_format.value):
+        if content_type.startswith(self._format.content_type):
             self._mode = _BodyMode.EVENTS
         elif content_type.startswith("application/json") and self._faults.keys() & (
             _JSON_FAULT_NAMES

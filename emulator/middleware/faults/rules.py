@@ -10,13 +10,14 @@ from typing import Any
 from starlette.types import Scope
 
 from common.value_description import describe_value
-from emulator.http.route_facts import OperationName, StreamFormat, read_route
+from emulator.http.route_facts import OperationName, read_route
 from emulator.middleware.faults.parser import (
     Faults,
     find_unsuitable,
     format_faults,
     parse_faults,
 )
+from handler.apis.core.wire_format import WireFormat
 from handler.errors import HandlerError, InvalidRequest, NotFound
 
 MAX_RULES = 100
@@ -50,11 +51,11 @@ class FaultRule:
     remaining: int | None = None
     applied: int = 0
 
-    def matches(self, endpoint: str, operation: str, stream_format: StreamFormat) -> bool:
+    def matches(self, endpoint: str, operation: str, wire_format: WireFormat) -> bool:
         """Return whether the rule concerns a request and may still be applied."""
         if self.remaining == 0 or self.endpoint not in (None, endpoint):
             return False
-        if find_unsuitable(self.faults, stream_format) is not None:
+        if find_unsuitable(self.faults, wire_format) is not None:
             return False
         return operation == self.operation or (self.operation is None and operation != _CONSOLE)
 
@@ -136,9 +137,9 @@ class FaultRules:
             return None
         request_route = read_route(scope)
         endpoint = request_route.endpoint or self._default_endpoint
-        stream_format = request_route.facts.stream_format
+        wire_format = request_route.facts.wire_format
         for rule in self._rules.values():
-            if rule.matches(endpoint, request_route.operation, stream_format) and rule.draw():
+            if rule.matches(endpoint, request_route.operation, wire_format) and rule.draw():
                 return rule.faults
         return None
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from handler.errors import ErrorInfo
 
+EVENT_STREAM, NDJSON = "text/event-stream", "application/x-ndjson"
 # Unicode line separators by their UTF-8 bytes.
 _ESCAPED_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
 
@@ -35,6 +36,11 @@ class WireFormat:
     encode_error: Callable[[ErrorInfo], dict[str, Any]]
     encode_stream_error: Callable[[ErrorInfo, SentBlocks], bytes]
     stream: Literal["data-events", "named-events", "lines"] = "data-events"
+
+    @property
+    def content_type(self) -> str:
+        """The content type of a stream."""
+        return NDJSON if self.stream == "lines" else EVENT_STREAM
 
 
 def escape_line_separators(events: bytes) -> bytes:

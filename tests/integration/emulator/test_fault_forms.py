@@ -49,13 +49,16 @@ def kind_of(event: dict[str, Any]) -> str:
 @pytest.mark.parametrize("route", BODIES)
 async def test_error_event_has_the_form_of_its_api(server: Server, route: str) -> None:
     text, events = await stream(server, route, "error-event=1")
-    assert len(events) == 2
-    error = events[-1]
+    assert len(events) == (3 if route == "/v1/responses" else 2)
+    error = events[1]
     match route:
         case "/v1/responses":
             assert "event: error\n" in text
             assert (error["type"], "error" in error) == ("error", False)
             assert "on purpose" in error["message"]
+            assert events[2]["type"] == "response.failed"
+            assert events[2]["response"]["id"] == events[0]["response"]["id"]
+            assert [each["sequence_number"] for each in events] == [0, 1, 2]
         case "/v1/messages":
             assert text.endswith("\n\n")
             assert "event: error\n" in text
