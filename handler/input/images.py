@@ -47,13 +47,8 @@ def read_image(url: Any, path: str, position: int) -> ChatImage:
             path,
         )
     data = url[match.end() :]
-    if isinstance(url, CheckedImageUrl):
-        return ChatImage(data, position)
-    try:
-        content = binascii.a2b_base64(data, strict_mode=True)
-    except ValueError:
-        raise InvalidRequest(f"{path} must have valid base64 after the comma", path) from None
-    _check_size(content, path)
+    if not isinstance(url, CheckedImageUrl):
+        _check_data(data, path, "have valid base64 after the comma")
     return ChatImage(data, position)
 
 
@@ -64,6 +59,23 @@ def image_part(url: Any, path: str) -> dict[str, Any]:
         InvalidRequest: naming the field, which is not the one that the chat's reader would name.
     """
     read_image(url, path, 0)
+    return {"type": "image_url", "image_url": CheckedImageUrl(url)}
+
+
+def base64_image_part(media_type: str, data: str, path: str) -> dict[str, Any]:
+    """Return the part of a chat message for an image in base64, in OpenAI's form.
+
+    Raises:
+        InvalidRequest: naming the field.
+    """
+    url = f"data:{media_type};base64,{data}"
+    if not _DATA_URL.match(url):
+        raise InvalidRequest(
+            f"{path} must be an image, with a type such as image/png, "
+            f"got {describe_value(media_type)}",
+            path,
+        )
+    _check_data(data, path, "be valid base64")
     return {"type": "image_url", "image_url": CheckedImageUrl(url)}
 
 
@@ -94,6 +106,15 @@ def check_images(messages: Sequence[Message], path: str) -> None:
         raise InvalidRequest(
             f"{path} must have at most {MAX_IMAGE_BYTES} bytes of images, got {size_bytes}", path
         )
+
+
+def _check_data(data: str, path: str, rule: str) -> None:
+    """Check an image in base64; `rule` says what its text must be. Raises InvalidRequest."""
+    try:
+        content = binascii.a2b_base64(data, strict_mode=True)
+    except ValueError:
+        raise InvalidRequest(f"{path} must {rule}", path) from None
+    _check_size(content, path)
 
 
 def _check_size(content: bytes, path: str) -> None:

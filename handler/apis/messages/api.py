@@ -10,6 +10,7 @@ from engine import Chat
 from engine.abortable import Abortable
 from engine.errors import EngineError
 from handler.apis.core.api import Api, ApiCall, CallContext
+from handler.apis.core.field_names import FieldNames
 from handler.apis.messages.errors import naming_prompt_length
 from handler.apis.messages.events import MessageEncoder, stream_message
 from handler.apis.messages.message import encode_message
@@ -19,7 +20,6 @@ from handler.apis.openai.api import apply_context
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.service import OpenAIService
 from handler.delivery.limits import split_events
-from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.offload import check_body
 from handler.models.model_name_map import ModelNameMap
@@ -46,17 +46,15 @@ class MessagesApi(Api):
     def check(self, route: str, body: Mapping[str, Any]) -> None:
         """Check a body without running it. Raises InvalidRequest or NotFound."""
         translated = translate_request(body)
-        try:
+        with translated.field_names.in_errors():
             self._openai.check_call(_CHAT_ROUTE, self._with_served_model(translated.body, body))
-        except InvalidRequest as error:
-            raise translated.field_names.rename(error) from error
 
     async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
         """Parse a body. Raises InvalidRequest or NotFound, naming the client's field."""
-        chat = await self._parse_chat(body, context)
+        chat, names = await self._parse_chat(body, context)
         model = body.get("model")
         name = model if isinstance(model, str) else chat.model
-        return _MessagesCall(self._openai, chat, name, self._count_prompt, context)
+        return _MessagesCall(self._openai, chat, names, name, self._count_prompt, context)
 
     async def count_tokens(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the number of the tokens of a body's prompt.
@@ -66,23 +64,23 @@ class MessagesApi(Api):
             UnsupportedParameter: the engine has no tokenizer or no chat template.
             EngineError: the engine failed or is not available.
         """
-        chat = await self._parse_chat(body, CallContext())
-        with naming_prompt_length():
+        chat, names = await self._parse_chat(body, CallContext())
+        with naming_prompt_length(), names.in_errors():
             return {"input_tokens": await self._count_prompt(chat)}
 
-    async def _parse_chat(self, body: Mapping[str, Any], context: CallContext) -> OpenAICall:
+    async def _parse_chat(
+        self, body: Mapping[str, Any], context: CallContext
+    ) -> tuple[OpenAICall, FieldNames]:
         translated = await check_body(body, partial(translate_request, body))
-        try:
+        with translated.field_names.in_errors():
             chat = await self._openai.parse_call_async(
                 _CHAT_ROUTE,
                 self._with_served_model(translated.body, body),
                 priority=context.priority,
             )
-        except InvalidRequest as error:
-            raise translated.field_names.rename(error) from error
         apply_context(chat, context)
         chat.add_warnings(*translated.warnings)
-        return chat
+        return chat, translated.field_names
 
     def _with_served_model(
         self, chat_body: Mapping[str, Any], body: Mapping[str, Any]
@@ -105,6 +103,7 @@ class _MessagesCall(ApiCall):
         self,
         openai: OpenAIService,
         chat: OpenAICall,
+        names: FieldNames,
         model: str,
         count_prompt: Callable[[OpenAICall], Awaitable[int]],
         context: CallContext,
@@ -112,6 +111,7 @@ class _MessagesCall(ApiCall):
         super().__init__(FORMAT, context, streaming=chat.streaming)
         self._openai = openai
         self._chat = chat
+        self._names = names
         self._model = model
         self._count_prompt = count_prompt
         # The number that the log names the call by.
@@ -119,13 +119,13 @@ class _MessagesCall(ApiCall):
         self._input_tokens = 0
 
     async def complete(self) -> dict[str, Any]:
-        with naming_prompt_length():
+        with naming_prompt_length(), self._names.in_errors():
             answer = await self._openai.answer(self._chat, self._context.slot)
         return encode_message(self._id, self._model, answer)
 
     async def _open(self) -> Abortable:
         """Start the stream, wait for its first text, and count the tokens of its prompt."""
-        with naming_prompt_length():
+        with naming_prompt_length(), self._names.in_errors():
             opened = await self._openai.open_stream(self._chat, self._context.slot)
         try:
             self._input_tokens = await self._count_prompt(self._chat)

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.value_description import describe_value
 from handler.errors import InvalidRequest
-from handler.input.images import image_part, join_parts
+from handler.input.images import base64_image_part, image_part, join_parts
 
 _ROLES = ("user", "assistant", "system")
 _IMAGE = "image"
@@ -112,7 +112,7 @@ def _translate_image(block: Mapping[str, Any], path: str) -> dict[str, Any]:
             return image_part(source.get("url"), f"{path}.url")
         media_type, data = source.get("media_type"), source.get("data")
         if source.get("type") == "base64" and isinstance(media_type, str) and isinstance(data, str):
-            return image_part(f"data:{media_type};base64,{data}", path)
+            return base64_image_part(media_type, data, path)
     raise InvalidRequest(
         f'{path} must be {{"type": "base64", "media_type": …, "data": …}}, '
         f"got {describe_value(source)}",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.value_description import describe_value
+from handler.apis.core.field_names import FieldNames
 from handler.apis.messages.conversation import translate_conversation
-from handler.apis.messages.field_names import FieldNames
 from handler.apis.messages.tools import translate_tools
 from handler.errors import InvalidRequest
 from handler.input.sampling import MAX_INT32
@@ -31,6 +31,17 @@ _KEYS = KnownKeys(
         _UNSUPPORTED,
     ),
 )
+# The client's names for the fields of chats whose names differ.
+_NAMES: Mapping[str, str] = {
+    "continue_final_message": "messages",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "reasoning_budget": "thinking.budget_tokens",
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+    "response_format.json_schema": "output_config.format",
+    "response_format.json_schema.schema": "output_config.format.schema",
+    "stop": "stop_sequences",
+}
 _THINKING_TYPES = ("enabled", "disabled", "adaptive")
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
@@ -84,7 +95,9 @@ def translate_request(body: Mapping[str, Any]) -> TranslatedRequest:
         # In chat completions the effort turns thinking on.
         output_config.pop("reasoning_effort", None)
     chat |= thinking | output_config
-    return TranslatedRequest(chat, FieldNames(paths, tools.paths), tuple(warnings))
+    return TranslatedRequest(
+        chat, FieldNames(_NAMES, paths, tools.paths, "input_schema"), tuple(warnings)
+    )
 
 
 def _check_temperature(temperature: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -25,7 +26,6 @@ from handler.apis.openai.api import apply_context
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.service import EMBEDDINGS, OpenAIService
 from handler.apis.truncation import run_truncated
-from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.offload import check_body
 from handler.models.registry import ModelRegistry
@@ -66,10 +66,8 @@ class OllamaApi(Api):
         if route in _TRANSLATORS:
             request = _TRANSLATORS[route](body)
             if request.body is not None:
-                try:
+                with request.field_names.in_errors():
                     self._openai.check_call(request.route, {**request.body, "model": served})
-                except InvalidRequest as error:
-                    raise request.rename(error) from error
             return
         read_keep_alive(body.get("keep_alive"))
         translated, _ = (translate_embed if route == EMBED else translate_old_embed)(body)
@@ -91,12 +89,10 @@ class OllamaApi(Api):
         chat = None
         if request.body is not None:
             request = _naming_model(request, served)
-            try:
+            with request.field_names.in_errors():
                 chat = await self._openai.parse_call_async(
                     request.route, request.body or {}, priority=context.priority
                 )
-            except InvalidRequest as error:
-                raise request.rename(error) from error
             apply_context(chat, context)
             chat.add_warnings(*request.warnings)
         encoder = AnswerEncoder(body.get("model") or served, is_chat=route == CHAT_ROUTE)
@@ -166,12 +162,10 @@ class _OllamaCall(ApiCall):
         """Run the chat or completion, without the oldest turns if they are too many."""
         request, slot = self._request, self._context.slot
         keep_loaded(self._models.find(self._served).engine, request.keep_alive_s)
-        try:
+        with request.field_names.in_errors():
             if request.truncates and request.route == CHAT:
                 return await run_truncated(self._openai, chat, request.body or {}, run, slot)
             return await run(chat, slot)
-        except InvalidRequest as error:
-            raise request.rename(error) from error
 
 
 class _EmbedCall(ApiCall):
@@ -237,11 +231,4 @@ class _EmbedCall(ApiCall):
 
 def _naming_model(request: TranslatedRequest, served: str) -> TranslatedRequest:
     """Return the request with the model's name in its body."""
-    return TranslatedRequest(
-        request.route,
-        {**(request.body or {}), "model": served},
-        request.keep_alive_s,
-        request.truncates,
-        request.warnings,
-        request.names,
-    )
+    return replace(request, body={**(request.body or {}), "model": served})

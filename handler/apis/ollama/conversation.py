@@ -8,6 +8,7 @@ from typing import Any
 
 from common.value_description import describe_value
 from handler.errors import InvalidRequest
+from handler.input.images import base64_image_part
 
 # How the base64 of each format begins: Ollama's images do not say what they are.
 _IMAGE_TYPES = {"/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
@@ -61,13 +62,8 @@ def image_parts(images: Any, path: str) -> list[dict[str, Any]]:
             f"{path} must be an array of images in base64, got {describe_value(images)}", path
         )
     return [
-        {
-            "type": "image_url",
-            "image_url": {
-                "url": f"data:image/{_IMAGE_TYPES.get(each[:4], 'png')};base64,{each}",
-            },
-        }
-        for each in images
+        base64_image_part(f"image/{_IMAGE_TYPES.get(each[:4], 'png')}", each, f"{path}[{index}]")
+        for index, each in enumerate(images)
     ]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from common.value_description import describe_value
-from handler.apis.field_names import rename_field
+from handler.apis.core.field_names import FieldNames
 from handler.apis.ollama.conversation import continues_last, image_parts, translate_messages
 from handler.apis.ollama.keep_alive import read_keep_alive
 from handler.apis.ollama.options import PARAMETERS, translate_options
@@ -40,14 +40,15 @@ _NAMES: Mapping[str, str] = {
     "response_format.json_schema.schema": "format",
     "validation.json_schema": "format",
 }
+_FIELD_NAMES = FieldNames(_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedRequest:
     """A body for a route of OpenAI's API; `body` is None if the request only loads the model.
 
-    `names` are the client's names for messages of the body. `keep_alive_s` is how long the model
-    stays loaded afterwards; None for the server's own time. `truncates` is whether the oldest
+    `field_names` has the client's names for fields of the body. `keep_alive_s` is how long the
+    model stays loaded afterwards; None for the server's own time. `truncates` is whether the oldest
     messages are left out if they do not fit.
     """
 
@@ -56,15 +57,7 @@ class TranslatedRequest:
     keep_alive_s: float | None = None
     truncates: bool = True
     warnings: tuple[str, ...] = ()
-    names: Mapping[str, str] = field(default_factory=dict)
-
-    def rename(self, error: InvalidRequest) -> InvalidRequest:
-        """Return an error about the body as one about the client's body."""
-        return rename_field(error, self._rename)
-
-    def _rename(self, path: str) -> str:
-        message = path.partition(".")[0]
-        return self.names.get(message) or _NAMES.get(path, path)
+    field_names: FieldNames = _FIELD_NAMES
 
 
 def translate_chat(body: Mapping[str, Any]) -> TranslatedRequest:
@@ -109,11 +102,12 @@ def translate_generate(body: Mapping[str, Any]) -> TranslatedRequest:
     if images:
         content = [*image_parts(images, "images"), {"type": "text", "text": prompt}]
     messages = [{"role": "user", "content": content}]
-    names = {"messages[0]": "prompt", "messages": "prompt"}
+    paths = ["prompt"]
     if system:
         messages.insert(0, {"role": "system", "content": system})
-        names = {"messages[0]": "system", "messages[1]": "prompt", "messages": "prompt"}
+        paths.insert(0, "system")
     chat = {**shared, "messages": messages}
+    names = FieldNames({**_NAMES, "messages": "prompt"}, paths)
     return TranslatedRequest(CHAT, chat, keep_alive_s, truncates, warnings, names)
 
 

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from engine import Capabilities, Delta, Priority, SamplingParams
+from handler.apis.core.field_names import FieldNames
 from handler.apis.openai.best_of import (
     build_requests,
     check_generation_count,
@@ -215,7 +216,8 @@ class OpenAICall:
         validation = dict(self._validation or {}) | {"regenerate": True}
         if constraint.json_schema is not None:
             validation["json_schema"] = dict(constraint.json_schema)
-        options, option_warnings = self._read_options(validation)
+        with FieldNames({"validation.json_schema": constraint.param}).in_errors():
+            options, option_warnings = self._read_options(validation)
         if (check := build_check(constraint)) is not None:
             options = replace(options, checks={**options.checks, "form": check})
         warning = f"the engine cannot constrain its answers to {what}: they are checked against it"

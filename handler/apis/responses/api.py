@@ -11,7 +11,7 @@ import orjson
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.openai.api import apply_context
 from handler.apis.openai.service import OpenAIService
-from handler.apis.responses.call import ResponseCall, naming_parameters
+from handler.apis.responses.call import ResponseCall
 from handler.apis.responses.input_items import read_items
 from handler.apis.responses.request import read_created_at, read_previous_id, read_request
 from handler.apis.responses.response import ID_PREFIX, new_response_id
@@ -42,7 +42,7 @@ class ResponsesApi(Api):
         """Check a body, without what it continues. Raises InvalidRequest or ModelNotFound."""
         read_previous_id(body)
         request = read_request(body, ())
-        with naming_parameters():
+        with request.field_names.in_errors():
             self._openai.check_call(CHAT_ROUTE, request.chat_body)
 
     async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
@@ -66,7 +66,7 @@ class ResponsesApi(Api):
         """
         earlier_items = await self.read_conversation(body)
         request = await check_body(body, partial(read_request, body, earlier_items))
-        with naming_parameters():
+        with request.field_names.in_errors():
             chat = await self._openai.parse_call_async(
                 CHAT_ROUTE, request.chat_body, priority=context.priority
             )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from engine import Slot
 from engine.abortable import Abortable
-from engine.errors import RequestRejected
 from handler.apis.core.api import ApiCall, CallContext
 from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks
 from handler.apis.openai.call import OpenAICall
@@ -18,13 +16,13 @@ from handler.apis.openai.service import OpenAIService
 from handler.apis.openai.wire_format import DONE
 from handler.apis.responses.events import EventEncoder
 from handler.apis.responses.output_items import Event, OutputBuilder
-from handler.apis.responses.request import ResponseRequest, name_as_response
+from handler.apis.responses.request import ResponseRequest
 from handler.apis.responses.response import encode_ended, encode_envelope, incomplete_reason
 from handler.apis.responses.store import ResponseStore
 from handler.apis.responses.wire_format import FORMAT, encode_stream_error
 from handler.apis.truncation import run_truncated
 from handler.delivery.limits import split_events
-from handler.errors import ErrorInfo, HandlerError, InvalidRequest, error_info
+from handler.errors import ErrorInfo, error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
@@ -59,7 +57,7 @@ class ResponseCall(ApiCall):
 
     async def complete(self) -> dict[str, Any]:
         """Run the call and return its response. Raises EngineError."""
-        with naming_parameters():
+        with self.request.field_names.in_errors():
             answer = await self._run(self._openai.answer)
         builder = OutputBuilder(self.request.custom_names, self.id)
         reply = answer.reply
@@ -73,7 +71,7 @@ class ResponseCall(ApiCall):
         return self._end(self._envelope(), answer, builder)
 
     async def _open(self) -> Abortable:
-        with naming_parameters():
+        with self.request.field_names.in_errors():
             return await self._run(self._openai.open_stream)
 
     async def _run(self, run: Callable[[OpenAICall, Slot | None], Awaitable[T]]) -> T:
@@ -178,19 +176,6 @@ class ResponseCall(ApiCall):
         if self.request.is_stored and not self.request.background:
             self._store.add(ended, self.request.items, self.request.previous_id)
         return ended
-
-
-@contextmanager
-def naming_parameters() -> Iterator[None]:
-    """Name the parameters of the response in errors about the chat."""
-    try:
-        yield
-    except HandlerError as error:
-        raise name_as_response(error) from error
-    except RequestRejected as error:
-        renamed = name_as_response(InvalidRequest(error.message, str(error.details.get("param"))))
-        details = error.details | {"param": renamed.param}
-        raise type(error)(renamed.message, **details) from error
 
 
 def _read_all(events: Iterator[Event]) -> None:

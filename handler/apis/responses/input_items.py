@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from common.value_description import describe_value
@@ -38,18 +39,38 @@ def read_items(raw: Any, name: str = "input") -> list[Mapping[str, Any]]:
     return raw
 
 
-def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+@dataclass(slots=True)
+class Conversation:
+    """The chat messages of input items, with the client's path for each of them."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, message: dict[str, Any], path: str) -> None:
+        """Add a message that was made of the item at `path`."""
+        self.messages.append(message)
+        self.paths.append(path)
+
+
+def to_conversation(
+    items: Sequence[Mapping[str, Any]], earlier_items: Sequence[Mapping[str, Any]] = ()
+) -> Conversation:
     """Return the chat messages of input items, and a warning for each type that was skipped.
 
-    Calls join the assistant's message before them, because templates expect both in one turn.
+    `earlier_items` come first: those of the responses that the client continues. Calls join the
+    assistant's message before them, because templates expect both in one turn.
 
     Raises:
         InvalidRequest: naming the item and field that is wrong.
     """
-    messages: list[dict[str, Any]] = []
+    conversation = Conversation()
     skipped: dict[str, None] = {}
-    for index, item in enumerate(items):
-        path = f"input[{index}]"
+    named = [
+        *((f"previous_items[{index}]", item) for index, item in enumerate(earlier_items)),
+        *((f"input[{index}]", item) for index, item in enumerate(items)),
+    ]
+    for path, item in named:
         match _item_type(item, path):
             case "message":
                 role = item.get("role")
@@ -65,27 +86,29 @@ def to_messages(items: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
                     if role == "user"
                     else read_text(item.get("content"), content_path)
                 )
-                messages.append({"role": role, "content": content})
+                conversation.add({"role": role, "content": content}, path)
             case "function_call":
                 arguments = _read_string(item, "arguments", path)
-                _add_call(messages, item, _read_string(item, "name", path), arguments, path)
+                _add_call(conversation, item, _read_string(item, "name", path), arguments, path)
             case "custom_tool_call":
                 arguments = json.dumps({"input": _read_string(item, "input", path)})
-                _add_call(messages, item, _read_string(item, "name", path), arguments, path)
+                _add_call(conversation, item, _read_string(item, "name", path), arguments, path)
             case "function_call_output" | "custom_tool_call_output":
-                messages.append(
+                conversation.add(
                     {
                         "role": "tool",
                         "tool_call_id": _read_string(item, "call_id", path),
                         "content": read_text(item.get("output"), f"{path}.output"),
-                    }
+                    },
+                    path,
                 )
             case "reasoning":
                 # Templates leave out the reasoning of earlier turns.
                 pass
             case other:
                 skipped[other] = None
-    return messages, [f"input items of type {each} were skipped" for each in skipped]
+    conversation.warnings = [f"input items of type {each} were skipped" for each in skipped]
+    return conversation
 
 
 def _item_type(item: Mapping[str, Any], path: str) -> str:
@@ -98,15 +121,16 @@ def _item_type(item: Mapping[str, Any], path: str) -> str:
 
 
 def _add_call(
-    messages: list[dict[str, Any]], item: Mapping[str, Any], name: str, arguments: str, path: str
+    conversation: Conversation, item: Mapping[str, Any], name: str, arguments: str, path: str
 ) -> None:
     call = {
         "id": _read_string(item, "call_id", path),
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }
+    messages = conversation.messages
     if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": None})
+        conversation.add({"role": "assistant", "content": None}, path)
     messages[-1].setdefault("tool_calls", []).append(call)
 
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from common.json_depth import is_nested_too_deeply
 from common.value_description import describe_value
-from handler.apis.responses.input_items import read_items, to_messages
+from handler.apis.core.field_names import FieldNames
+from handler.apis.responses.input_items import read_items, to_conversation
 from handler.apis.responses.tools import read_tools
-from handler.errors import HandlerError, InvalidRequest
+from handler.errors import InvalidRequest
 from handler.input.request import read_flag
 
 MAX_METADATA = 16
@@ -31,6 +32,7 @@ _RESPONSE_NAMES = {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
+    "response_format.json_schema": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
 # Refused, because the answer would be to another prompt than the client thinks.
@@ -49,6 +51,7 @@ class ResponseRequest:
 
     body: Mapping[str, Any]
     chat_body: Mapping[str, Any]
+    field_names: FieldNames
     items: Sequence[Mapping[str, Any]]
     custom_names: frozenset[str]
     previous_id: str | None
@@ -105,21 +108,22 @@ def read_request(
     if background and not is_stored:
         raise InvalidRequest("background: true needs store: true", "background")
     items = read_items(body.get("input"))
-    messages, item_warnings = to_messages([*earlier_items, *items])
+    conversation = to_conversation(items, earlier_items)
     instructions = body.get("instructions")
     if instructions is not None:
         if not isinstance(instructions, str):
             raise InvalidRequest(
                 f"instructions must be a string, got {describe_value(instructions)}", "instructions"
             )
-        messages.insert(0, {"role": "system", "content": instructions})
+        conversation.messages.insert(0, {"role": "system", "content": instructions})
+        conversation.paths.insert(0, "instructions")
     tools = read_tools(body)
     _check_metadata(body.get("metadata"))
     chat_body: dict[str, Any] = {
         name: value for name, value in body.items() if name not in _OWN_KEYS
     }
     chat_body |= {
-        "messages": messages,
+        "messages": conversation.messages,
         "stream": read_flag(body, "stream", default=False),
         **_read_text_format(body.get("text")),
         **_read_reasoning(body.get("reasoning")),
@@ -131,13 +135,14 @@ def read_request(
     return ResponseRequest(
         body=body,
         chat_body=chat_body,
+        field_names=FieldNames(_RESPONSE_NAMES, conversation.paths, tools.paths),
         items=items,
         custom_names=tools.custom_names,
         previous_id=read_previous_id(body),
         background=background,
         is_stored=is_stored,
         truncation=_read_truncation(body.get("truncation")),
-        warnings=(*item_warnings, *tools.warnings, *_find_ignored(body)),
+        warnings=(*conversation.warnings, *tools.warnings, *_find_ignored(body)),
     )
 
 
@@ -198,13 +203,3 @@ def _read_reasoning(reasoning: Any) -> dict[str, Any]:
         )
     effort = reasoning.get("effort")
     return {} if effort is None else {"reasoning_effort": effort}
-
-
-def name_as_response(error: HandlerError) -> HandlerError:
-    """Return an error about a parameter of the chat as one about the response's parameter."""
-    param = error.param or ""
-    for chat_name, name in _RESPONSE_NAMES.items():
-        if param == chat_name or param.startswith((f"{chat_name}[", f"{chat_name}.")):
-            message = error.message.replace(chat_name, name, 1)
-            return type(error)(message, name + param.removeprefix(chat_name))
-    return error

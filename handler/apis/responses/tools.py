@@ -20,6 +20,7 @@ class ResponseTools:
     """
 
     functions: Sequence[Mapping[str, Any]] = ()
+    paths: Sequence[str] = ()
     custom_names: frozenset[str] = frozenset()
     choice: Any = None
     warnings: tuple[str, ...] = ()
@@ -38,7 +39,8 @@ def read_tools(body: Mapping[str, Any]) -> ResponseTools:
         raise InvalidRequest(
             f"tools must be an array of up to {MAX_TOOLS} tools, got {describe_value(raw)}", "tools"
         )
-    functions, custom_names, skipped = [], set[str](), dict[str, None]()
+    functions, paths = [], []
+    custom_names, skipped = set[str](), dict[str, None]()
     for index, tool in enumerate(raw):
         kind = tool.get("type") if isinstance(tool, Mapping) else None
         if not isinstance(kind, str):
@@ -52,9 +54,12 @@ def read_tools(body: Mapping[str, Any]) -> ResponseTools:
             custom_names.add(str(tool.get("name")))
         else:
             skipped[kind[:64]] = None
+            continue
+        paths.append(f"tools[{index}]")
     warnings = tuple(f"tools of type {each} are not supported and were skipped" for each in skipped)
     return ResponseTools(
         functions=functions,
+        paths=paths,
         custom_names=frozenset(custom_names),
         choice=_read_choice(body.get("tool_choice"), functions),
         warnings=warnings,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from engine import Priority, Usage
+from engine.errors import EngineError
 from handler.apis.calls import CALL_ROUTES, ApiCalls, build_calls, find_format, read_usage
 from handler.apis.core.api import CallContext
 from handler.apis.messages.api import MESSAGES
@@ -16,6 +21,7 @@ from handler.apis.responses.api import RESPONSES
 from handler.errors import InvalidRequest, NotFound, error_info
 from handler.models.registry import ModelRegistry
 from tests.unit.handler.conftest import JobHandlerFactory, PipelineFactory
+from tests.unit.handler.input.images import png
 
 HELLO = {"pieces": ["He", "llo"]}
 BODIES: dict[str, dict[str, Any]] = {
@@ -161,3 +167,50 @@ def test_error_has_the_form_of_its_api() -> None:
     assert find_format(MESSAGES).encode_error(failure)["type"] == "error"
     assert find_format(RESPONSES).encode_error(failure)["error"]["param"] == "input"
     assert find_format("/api/chat").encode_error(failure) == {"error": "no"}
+
+
+IMAGE = base64.b64encode(png(300, 300) + bytes(60_000)).decode()
+DATA_URL = f"data:image/png;base64,{IMAGE}"
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (
+            "/v1/chat/completions",
+            {"content": [{"type": "image_url", "image_url": {"url": DATA_URL}}]},
+        ),
+        (
+            RESPONSES,
+            {"content": [{"type": "input_image", "image_url": DATA_URL}]},
+        ),
+        (
+            MESSAGES,
+            {
+                "content": [
+                    {
+                        "type": "image",
+                        "source": {"type": "base64", "media_type": "image/png", "data": IMAGE},
+                    }
+                ]
+            },
+        ),
+        ("/api/chat", {"content": "", "images": [IMAGE]}),
+    ],
+)
+async def test_large_image_is_decoded_once_and_not_on_the_event_loop(
+    calls: ApiCalls, monkeypatch: pytest.MonkeyPatch, route: str, body: dict[str, Any]
+) -> None:
+    threads: list[str] = []
+    decode = binascii.a2b_base64
+
+    def record(data: str, **options: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return decode(data, **options)
+
+    monkeypatch.setattr(binascii, "a2b_base64", record)
+    key = "input" if route == RESPONSES else "messages"
+    with suppress(EngineError, InvalidRequest):  # the scripted engine reads no images
+        await calls.answer(route, BODIES[route] | {key: [{"role": "user", **body}]}, CallContext())
+    assert len(threads) == 1
+    assert threads[0].startswith("validate")

@@ -38,9 +38,9 @@ def read_error(body: dict[str, Any]) -> InvalidRequest:
         translated = translate_request({"messages": TURNS, **body})
     except InvalidRequest as error:
         return error
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidRequest) as caught, translated.field_names.in_errors():
         OpenAICall(CHAT, translated.body, "tiny", None)
-    return translated.field_names.rename(caught.value)
+    return caught.value
 
 
 def test_system_is_the_first_message() -> None:

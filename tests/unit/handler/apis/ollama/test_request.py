@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from handler.apis.ollama.request import (
     translate_generate,
 )
 from handler.errors import InvalidRequest
+from tests.unit.handler.input.images import gif_header, png
 
 USER = [{"role": "user", "content": "hi"}]
 CALL = {"function": {"name": "add", "arguments": {"a": 1}}}
@@ -137,8 +139,9 @@ def test_generate_is_a_chat_with_a_system_message() -> None:
     translated = translate_generate({"prompt": "hi", "system": "Be brief."})
     assert translated.route == CHAT
     assert body_of(translated)["messages"] == [{"role": "system", "content": "Be brief."}, *USER]
-    error = translated.rename(InvalidRequest("messages[1].content must be", "messages[1].content"))
-    assert (error.message, error.param) == ("prompt must be", "prompt")
+    with pytest.raises(InvalidRequest) as caught, translated.field_names.in_errors():
+        raise InvalidRequest("messages[1].content must be", "messages[1].content")
+    assert (caught.value.message, caught.value.param) == ("prompt must be", "prompt")
 
 
 @pytest.mark.parametrize("more", [{"raw": True}, {"suffix": "end"}])
@@ -159,10 +162,14 @@ def test_request_without_a_prompt_only_loads(translated: TranslatedRequest) -> N
 
 
 def test_images_become_data_urls() -> None:
-    message = {"role": "user", "content": "what?", "images": ["/9j/AAAA", "iVBORw0K"]}
+    images = [base64.b64encode(each).decode() for each in (gif_header(2, 2), png(2, 2))]
+    message = {"role": "user", "content": "what?", "images": images}
     content = body_of(translate_chat({"messages": [message]}))["messages"][0]["content"]
-    urls = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
-    assert urls == ["data:image/jpeg;base64,/9j/AAAA", "data:image/png;base64,iVBORw0K"]
+    urls = [part["image_url"] for part in content if part["type"] == "image_url"]
+    assert urls == [
+        f"data:image/gif;base64,{images[0]}",
+        f"data:image/png;base64,{images[1]}",
+    ]
     assert content[-1] == {"type": "text", "text": "what?"}
 
 
