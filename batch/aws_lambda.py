@@ -31,8 +31,8 @@ from batch.queue.worker_config import WorkerConfig, build_worker_config
 from batch.settings import BatchSettings
 from handler.composition import build_services, build_validation
 from handler.logs.configuration import configure_logging
-from handler.models.model_settings import resolve_models
 from handler.settings.engine_configs import build_engine
+from handler.settings.model_settings import resolve_models
 from handler.settings.shared_settings import read_settings
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue

@@ -117,8 +117,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         from emulator.server.server import Server, build_uvicorn_config
         from emulator.server.start_log import log_start
         from emulator.startup.components import build_components
-        from handler.models.model_settings import resolve_models
         from handler.settings.engine_configs import build_engine
+        from handler.settings.model_settings import resolve_models
 
         engine = None
         if program.file is None:

@@ -84,10 +84,7 @@ def _engine_routes(components: Components) -> list[ApiRoute]:
     if engine_components is None:
         return [*NoEngineRoutes(components.settings.endpoint_id).routes()]
     return [
-        *engine_components.openai_routes.routes(),
-        *engine_components.responses_routes.routes(),
-        *engine_components.messages_routes.routes(),
-        *engine_components.ollama_routes.routes(),
+        *engine_components.routes,
         *engine_components.batches.routes(),
     ]
 

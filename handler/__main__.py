@@ -32,8 +32,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     doctor_arguments = parse_doctor(argv, prog)
 
     from common.setting_error import SettingError, exit_on_setting_error
-    from handler.models.model_settings import resolve_models
     from handler.settings.engine_configs import build_engine, build_engine_configs
+    from handler.settings.model_settings import resolve_models
     from handler.settings.shared_settings import read_settings
     from handler.settings.worker_settings import NO_SDK, WorkerSettings
 

@@ -11,10 +11,10 @@ from engine.errors import EngineError
 from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration, BlockedStream
 from handler.generation.completed_answer import CompletedAnswer
+from handler.generation.content_log import log_prompt
 from handler.generation.offload import run_in_thread
 from handler.generation.reasoning_budget import BudgetedStream
 from handler.input.request import TextRequest
-from handler.logs.content_log import log_prompt
 from validation import Issue, Validator, Verdict
 
 # Rules about the form of an answer. The model is given their messages for its second try.

@@ -28,8 +28,8 @@ from common.terminal_text import escape_controls
 from engine.errors import EngineError
 from handler.composition import build_services, build_validation
 from handler.delivery.blobs import BlobError
-from handler.models.model_settings import resolve_models
 from handler.settings.engine_configs import build_engine
+from handler.settings.model_settings import resolve_models
 
 # The command's exit codes.
 DONE, SOME_FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 3

@@ -23,8 +23,8 @@ from batch.settings import BatchSettings
 from engine import AnyEngine
 from engine.errors import EngineError
 from handler.composition import build_services, build_validation
-from handler.models.model_settings import resolve_models
 from handler.settings.engine_configs import build_engine
+from handler.settings.model_settings import resolve_models
 from jobs import JobsError
 from jobs.sqs.calls import sqs_client
 from jobs.sqs.queue import SqsQueue

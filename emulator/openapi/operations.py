@@ -310,6 +310,26 @@ OPERATIONS = {
             ("DELETE", "`route` and `method`"),
         )
     },
+    "/openai/v1/responses": _openai(
+        "Create a response",
+        "Response",
+        "NewResponse",
+        tag=_RESPONSES,
+        can_stream=True,
+        errors=_JOB,
+        query=(_FOR_WORKER,),
+        description=_STREAMING,
+    ),
+    "/openai/v1/messages": _openai(
+        "Create a message",
+        "Message",
+        "NewMessage",
+        tag=_MESSAGES,
+        can_stream=True,
+        errors=_JOB,
+        query=(_FOR_WORKER,),
+        description=_STREAMING,
+    ),
     "POST /openai/v1/{route}": _openai(
         "Call any other route of the endpoint's worker",
         "WorkerAnswer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from emulator.apis.responses.routes import ResponsesRoutes
 from emulator.batches.service import BatchService
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.call_answers import CallAnswers
+from emulator.http.route_facts import ApiRoute
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_engine_metrics, build_npu_metrics
 from emulator.metrics.instruments import Metric
@@ -61,10 +62,8 @@ class EngineComponents:
     local_worker: LocalWorker
     batches: BatchService
     watch: EngineWatch
-    openai_routes: OpenAIRoutes
-    responses_routes: ResponsesRoutes
-    messages_routes: MessagesRoutes
-    ollama_routes: OllamaRoutes
+    # The routes of all APIs.
+    routes: Sequence[ApiRoute]
     puller: ModelPuller
     _load_task: asyncio.Task[None] | None = None
 
@@ -174,16 +173,18 @@ def build_engine_components(
             shut_down,
             stays=not settings.engine_dead_exit,
         ),
-        openai_routes=OpenAIRoutes(
-            services.openai,
-            _build_chat_rate_limiter(settings.rate_limit_chat),
-            SystemStatus(engines, statistics, exported_metrics),
-            TokenizeRoutes(services.models, max_body_bytes),
-            answers,
-        ),
-        responses_routes=ResponsesRoutes(services.calls.responses, background, answers),
-        messages_routes=MessagesRoutes(services.calls.messages, answers),
-        ollama_routes=OllamaRoutes(services.calls.ollama, puller, answers),
+        routes=[
+            *OpenAIRoutes(
+                services.openai,
+                _build_chat_rate_limiter(settings.rate_limit_chat),
+                SystemStatus(engines, statistics, exported_metrics),
+                TokenizeRoutes(services.models, max_body_bytes),
+                answers,
+            ).routes(),
+            *ResponsesRoutes(services.calls.responses, background, answers).routes(),
+            *MessagesRoutes(services.calls.messages, answers).routes(),
+            *OllamaRoutes(services.calls.ollama, puller, answers).routes(),
+        ],
         puller=puller,
     )
 

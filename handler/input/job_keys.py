@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from handler.generation.reasoning_budget import BUDGET_KEYS
 from handler.input.constraints import CONSTRAINT_KEYS
 from handler.input.options import OptionsInput
 from handler.input.parameter_names import IGNORED, LABELS
+from handler.input.reasoning_budget import BUDGET_KEYS
 from handler.input.sampling import SamplingInput
 from handler.input.unknown_keys import KnownKeys
 

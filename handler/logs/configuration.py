@@ -9,8 +9,8 @@ from typing import Literal
 import structlog
 from structlog.types import EventDict, WrappedLogger
 
+from handler.generation.content_log import NAME as CONTENT_LOGGER
 from handler.logs.console import ConsoleFormatter, should_use_colours
-from handler.logs.content_log import NAME as CONTENT_LOGGER
 from handler.logs.json_lines import FIELDS, JsonFormatter
 
 # Libraries that log the data that they send and receive: bodies, headers with keys, and URLs of

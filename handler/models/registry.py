@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.value_description import describe_value
 from engine import EngineState
-from handler.apis.openai.models import model_not_found
-from handler.errors import InvalidRequest
+from handler.errors import InvalidRequest, ModelNotFound
 from handler.pipeline import Pipeline
 
 
@@ -89,3 +88,12 @@ class ModelRegistry:
         if name is not None and not isinstance(name, str):
             raise InvalidRequest(f"{param} must be a string, got {describe_value(name)}", param)
         return self.find(name, param)
+
+
+def model_not_found(name: str, served: Sequence[str], param: str = "model") -> ModelNotFound:
+    """Return the error for a model that is not served; it lists the served models."""
+    return ModelNotFound(
+        f"the model {describe_value(name)} does not exist, there is: {', '.join(served)}",
+        param,
+        {"available_models": list(served)},
+    )

@@ -31,11 +31,11 @@ PRELOADED = {
     "emulator": (
         *("emulator.app", "emulator.server.server", "emulator.server.start_log"),
         *("emulator.startup.components", "emulator.startup.preflight"),
-        *("handler.logs.configuration", "handler.models.model_settings"),
+        *("handler.logs.configuration", "handler.settings.model_settings"),
     ),
     "handler": (
         *("handler.worker.local", "handler.logs.configuration", "handler.settings.worker_settings"),
-        *("handler.composition", "handler.models.model_settings", "handler.doctor.command"),
+        *("handler.composition", "handler.settings.model_settings", "handler.doctor.command"),
         "runpod",
     ),
     "batch": (

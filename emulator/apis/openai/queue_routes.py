@@ -92,7 +92,6 @@ class QueuedOpenAIRoutes:
             (MODELS, ["GET"], self._list_models, models),
             (f"{MODELS}/{{model:path}}", ["GET"], self._get_model, models),
             (MESSAGES, ["POST"], self._call_worker, MESSAGES_FACTS),
-            (f"{MESSAGES}/{{route:path}}", ["POST"], self._call_worker, MESSAGES_FACTS),
             (RESPONSES, ["POST"], self._call_worker, RESPONSES_FACTS),
             *[(path, ["POST"], self._call_worker, forwarded) for path in post_paths],
             ("/v1/{route:path}", ["GET", "DELETE"], self._forward, forwarded),

@@ -25,8 +25,8 @@ from handler.apis.core.api import Api
 from handler.apis.openai.api import ROUTES, OpenAIApi
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.apis.openai.service import MODELS, OpenAIService
+from handler.apis.openai.truncation import CHAT_ROUTE
 from handler.apis.openai.wire_format import FORMATS
-from handler.apis.truncation import CHAT_ROUTE
 
 PREFIXES: Mapping[str, Dialect] = {"/v1": OPENAI, "/v3": OVMS, "": ORACLE}
 

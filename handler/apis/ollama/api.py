@@ -25,7 +25,7 @@ from handler.apis.ollama.wire_format import FORMAT
 from handler.apis.openai.api import apply_context
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.service import EMBEDDINGS, OpenAIService
-from handler.apis.truncation import run_truncated
+from handler.apis.openai.truncation import run_truncated
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.offload import check_body
 from handler.models.registry import ModelRegistry

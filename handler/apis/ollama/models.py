@@ -9,10 +9,9 @@ from typing import Any
 
 from common.value_description import describe_value
 from engine import Capabilities, EngineState
-from handler.apis.openai.models import model_not_found
 from handler.errors import InvalidRequest
 from handler.models.model_file import ModelFile, describe_file
-from handler.models.registry import ModelRegistry
+from handler.models.registry import ModelRegistry, model_not_found
 from handler.pipeline import Pipeline
 
 _LATEST = ":latest"

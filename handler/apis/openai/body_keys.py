@@ -10,9 +10,9 @@ from handler.apis.openai.parameters import (
     CompletionInput,
     OpenAIInput,
 )
-from handler.generation.reasoning_budget import BUDGET_KEYS
 from handler.input.constraints import CONSTRAINT_KEYS
 from handler.input.parameter_names import IGNORED, LABELS
+from handler.input.reasoning_budget import BUDGET_KEYS
 from handler.input.unknown_keys import KnownKeys
 
 _UNSUPPORTED = "is not supported and was ignored"

@@ -26,9 +26,9 @@ from handler.apis.openai.parameters import read_parameters
 from handler.apis.openai.usage import read_include_usage, total_usage
 from handler.errors import InvalidRequest
 from handler.generation.completed_answer import CompletedAnswer
-from handler.generation.reasoning_budget import read_reasoning_budget
 from handler.input.constraints import Constraint, build_check, find_constraint_warnings
 from handler.input.options import NO_DEFAULTS, OptionsReader
+from handler.input.reasoning_budget import read_reasoning_budget
 from handler.input.request import TextRequest, read_flag
 from handler.reply.reply_format import ToolForm
 from handler.response import encode_verdict

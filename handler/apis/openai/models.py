@@ -7,7 +7,8 @@ from typing import Any
 
 from common.value_description import describe_value
 from handler.apis.openai.dialect import Dialect
-from handler.errors import InvalidRequest, ModelNotFound
+from handler.errors import InvalidRequest
+from handler.models.registry import model_not_found
 from handler.pipeline import Pipeline
 
 
@@ -38,15 +39,6 @@ def read_model(
     if model != served and model not in adapters:
         raise model_not_found(model, [served, *aliases, *adapters])
     return model
-
-
-def model_not_found(name: str, served: Sequence[str], param: str = "model") -> ModelNotFound:
-    """Return the error for a model that is not served; it lists the served models."""
-    return ModelNotFound(
-        f"the model {describe_value(name)} does not exist, there is: {', '.join(served)}",
-        param,
-        {"available_models": list(served)},
-    )
 
 
 def describe_model(name: str, pipeline: Pipeline, created: int) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import orjson
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.openai.api import apply_context
 from handler.apis.openai.service import OpenAIService
+from handler.apis.openai.truncation import CHAT_ROUTE
 from handler.apis.responses.call import ResponseCall
 from handler.apis.responses.input_items import read_items
 from handler.apis.responses.request import read_created_at, read_previous_id, read_request
 from handler.apis.responses.response import ID_PREFIX, new_response_id
 from handler.apis.responses.store import ResponseSource, ResponseStore
 from handler.apis.responses.wire_format import FORMAT
-from handler.apis.truncation import CHAT_ROUTE
 from handler.errors import InvalidRequest
 from handler.generation.offload import check_body
 

@@ -13,6 +13,7 @@ from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.reply_stream import stream_reply
 from handler.apis.openai.service import OpenAIService
+from handler.apis.openai.truncation import run_truncated
 from handler.apis.openai.wire_format import DONE
 from handler.apis.responses.events import EventEncoder
 from handler.apis.responses.output_items import Event, OutputBuilder
@@ -20,7 +21,6 @@ from handler.apis.responses.request import ResponseRequest
 from handler.apis.responses.response import encode_ended, encode_envelope, incomplete_reason
 from handler.apis.responses.store import ResponseStore
 from handler.apis.responses.wire_format import FORMAT, encode_stream_error
-from handler.apis.truncation import run_truncated
 from handler.delivery.limits import split_events
 from handler.errors import ErrorInfo, error_info
 from handler.generation.active_generation import ActiveGeneration

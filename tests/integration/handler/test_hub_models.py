@@ -17,9 +17,9 @@ from common.setting_error import SettingError
 from engine.backends.lora_adapters import parse_adapters
 from handler.models.hub import Hub
 from handler.models.model_list import ModelEntry
-from handler.models.model_settings import resolve_models
 from handler.models.model_source import ModelSourceError, find_model, find_tokenizer
 from handler.settings.engine_configs import build_engine_configs
+from handler.settings.model_settings import resolve_models
 from handler.settings.shared_settings import Settings
 from tests.hub_server import MAIN, OLDER, HubServer, cache_repository, hub_server
 from tests.terminal import run_on_terminal
@@ -378,7 +378,7 @@ def test_progress_is_a_bar_on_a_terminal(
 
 
 RESOLVE = """
-from handler.models.model_settings import resolve_models
+from handler.settings.model_settings import resolve_models
 from handler.settings.shared_settings import Settings
 print(resolve_models(Settings()).model_path)
 """
@@ -449,7 +449,7 @@ def test_start_without_the_default_model_says_how_to_fetch_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "handler.models.model_settings.explain_missing_model",
+        "handler.settings.model_settings.explain_missing_model",
         lambda: "the default model is not at X",
     )
     with pytest.raises(SettingError, match=r"^the default model is not at X$"):

@@ -11,11 +11,8 @@ from engine import Chat, ChatImage, Message
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.errors import InvalidRequest
-from handler.generation.reasoning_budget import (
-    BUDGET_KEYS,
-    _continue_prompt,
-    read_reasoning_budget,
-)
+from handler.generation.reasoning_budget import _continue_prompt
+from handler.input.reasoning_budget import BUDGET_KEYS, read_reasoning_budget
 from handler.job.job_handler import JobHandler
 from handler.pipeline import Pipeline
 from tests.unit.handler.conftest import PipelineFactory

@@ -132,7 +132,9 @@ async def test_prompts_and_answers_are_logged_only_with_log_texts(
         assert isinstance(request, TextRequest)
         await pipeline.run(request)
     err = capsys.readouterr().err
-    records = [json.loads(line) for line in err.splitlines() if "handler.logs.content_log" in line]
+    records = [
+        json.loads(line) for line in err.splitlines() if "handler.generation.content_log" in line
+    ]
     if not texts:
         assert not records
         assert "plain" not in err

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handler.apis.truncation import drop_oldest_turns
+from handler.apis.openai.truncation import drop_oldest_turns
 
 _MESSAGES = st.lists(
     st.tuples(
