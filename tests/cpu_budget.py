@@ -32,6 +32,7 @@ EXEMPT: dict[str, str] = {
     "tests/acceptance/test_job_local.py": "runs each command that answers a job",
     "tests/acceptance/test_sdk2_workers.py": "its workers import another environment's SDK",
     "tests/acceptance/test_structured_clients.py": "its programs import packages of clients",
+    "tests/unit/test_session_guard.py": "starts sessions of pytest, and kills them",
     "tests/integration/handler/test_doctor_recording.py": "the doctor makes all its runs",
 }
 MAX_EXEMPT = 10

@@ -68,8 +68,10 @@ async def observe(base_url: str) -> Observations:
     return observations
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def observations(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Observations]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["", "/v2/default/openai"])
+async def observations(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Observations]:
     path = tmp_path_factory.mktemp("anthropic") / "script.json"
     path.write_text(json.dumps(SCRIPT))
     settings = {
@@ -80,7 +82,7 @@ async def observations(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     }
     async with run_emulator(settings, "--port", "0") as server:
         await server.wait_until_listening()
-        yield await observe(f"http://127.0.0.1:{server.port}")
+        yield await observe(f"http://127.0.0.1:{server.port}{request.param}")
 
 
 def read_both(observations: Observations, scenario: str) -> dict[str, Any]:

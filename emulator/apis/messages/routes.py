@@ -6,12 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from emulator.http.call_answers import CallAnswers
-from emulator.http.disconnect import while_connected
 from emulator.http.error_format import ErrorFormat
-from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, openai_facts
 from emulator.http.sse import SSEResponse
-from handler.apis.messages.api import MESSAGES, MessagesApi
+from handler.apis.messages.api import MessagesApi
 from handler.apis.messages.wire_format import FORMAT
 
 MESSAGES_FACTS = openai_facts(
@@ -29,18 +27,9 @@ class MessagesRoutes:
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         return [
-            ApiRoute(MESSAGES, self._create_message, methods=["POST"], facts=MESSAGES_FACTS),
-            ApiRoute(
-                f"{MESSAGES}/count_tokens",
-                self._count_tokens,
-                methods=["POST"],
-                facts=MESSAGES_FACTS,
-            ),
+            ApiRoute(path, self._answer, methods=["POST"], facts=MESSAGES_FACTS)
+            for path in self._api.routes
         ]
 
-    async def _create_message(self, request: Request) -> Response | SSEResponse:
-        return await self._answers.answer(request, self._api, MESSAGES)
-
-    async def _count_tokens(self, request: Request) -> Response:
-        body = await self._answers.read_body(request)
-        return JSON(await while_connected(request.receive, self._api.count_tokens(body)))
+    async def _answer(self, request: Request) -> Response | SSEResponse:
+        return await self._answers.answer(request, self._api, request.url.path)

@@ -38,7 +38,7 @@ from emulator.runpod.job_request import parse_job
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.calls import find_format
 from handler.apis.core.wire_format import SentBlocks, WireFormat
-from handler.apis.messages.api import MESSAGES
+from handler.apis.messages.api import MessagesApi
 from handler.apis.openai.service import (
     EMBEDDINGS,
     ENDPOINT_SPECS,
@@ -91,7 +91,7 @@ class QueuedOpenAIRoutes:
         table: list[tuple[str, list[str], RouteHandler, RouteFacts]] = [
             (MODELS, ["GET"], self._list_models, models),
             (f"{MODELS}/{{model:path}}", ["GET"], self._get_model, models),
-            (MESSAGES, ["POST"], self._call_worker, MESSAGES_FACTS),
+            *[(path, ["POST"], self._call_worker, MESSAGES_FACTS) for path in MessagesApi.routes],
             (RESPONSES, ["POST"], self._call_worker, RESPONSES_FACTS),
             *[(path, ["POST"], self._call_worker, forwarded) for path in post_paths],
             ("/v1/{route:path}", ["GET", "DELETE"], self._forward, forwarded),

@@ -26,6 +26,7 @@ from handler.models.model_name_map import ModelNameMap
 from handler.models.registry import ModelRegistry
 
 MESSAGES = "/v1/messages"
+COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 _CHAT_ROUTE = "/v1/chat/completions"
 
 
@@ -36,7 +37,7 @@ class MessagesApi(Api):
     """
 
     format = FORMAT
-    routes = (MESSAGES,)
+    routes = (MESSAGES, COUNT_TOKENS)
 
     def __init__(self, openai: OpenAIService, models: ModelRegistry, names: ModelNameMap) -> None:
         self._openai = openai
@@ -54,19 +55,9 @@ class MessagesApi(Api):
         chat, names = await self._parse_chat(body, context)
         model = body.get("model")
         name = model if isinstance(model, str) else chat.model
+        if route == COUNT_TOKENS:
+            return _CountCall(chat, names, self._count_prompt, context)
         return _MessagesCall(self._openai, chat, names, name, self._count_prompt, context)
-
-    async def count_tokens(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the number of the tokens of a body's prompt.
-
-        Raises:
-            InvalidRequest: naming the client's field that is wrong.
-            UnsupportedParameter: the engine has no tokenizer or no chat template.
-            EngineError: the engine failed or is not available.
-        """
-        chat, names = await self._parse_chat(body, CallContext())
-        with naming_prompt_length(), names.in_errors():
-            return {"input_tokens": await self._count_prompt(chat)}
 
     async def _parse_chat(
         self, body: Mapping[str, Any], context: CallContext
@@ -94,6 +85,26 @@ class MessagesApi(Api):
         engine = self._models.find(chat.model).engine
         prompt = await engine.render(cast("Chat", chat.prompts[0]))
         return len(await engine.tokenize(prompt))
+
+
+class _CountCall(ApiCall):
+    """A prompt whose tokens are counted. The engine may have no tokenizer or no chat template."""
+
+    def __init__(
+        self,
+        chat: OpenAICall,
+        names: FieldNames,
+        count_prompt: Callable[[OpenAICall], Awaitable[int]],
+        context: CallContext,
+    ) -> None:
+        super().__init__(FORMAT, context, streaming=False)
+        self._chat = chat
+        self._names = names
+        self._count_prompt = count_prompt
+
+    async def complete(self) -> dict[str, Any]:
+        with naming_prompt_length(), self._names.in_errors():
+            return {"input_tokens": await self._count_prompt(self._chat)}
 
 
 class _MessagesCall(ApiCall):
