@@ -120,6 +120,11 @@ def _openai(
     return Operation(summary=summary, tag=tag, response=response, body=body, errors=errors, **rest)
 
 
+def _queued(summary: str, response: str, body: str) -> Operation:
+    """Return a route of the endpoint's worker, which is called through the job queue."""
+    return _openai(summary, response, body, _JOB, _ALIASES, can_stream=True, query=(_FOR_WORKER,))
+
+
 def _family(
     prefix: str,
     *,
@@ -296,6 +301,11 @@ OPERATIONS = {
         models=(400, 404, 429, *_JOB, 500, 503, 504),
         query=(_FOR_WORKER,),
     ),
+    "/openai/v1/responses": _queued("Create a response", "Response", "NewResponse"),
+    "/openai/v1/messages": _queued("Create a message", "Message", "NewMessage"),
+    "/openai/v1/messages/{route}": _queued(
+        "Call another route of the endpoint's worker for messages", "WorkerAnswer", "WorkerCall"
+    ),
     **{
         f"{method} /openai/v1/{{route}}": Operation(
             summary="Call a route of the endpoint's worker that has no body",
@@ -310,34 +320,8 @@ OPERATIONS = {
             ("DELETE", "`route` and `method`"),
         )
     },
-    "/openai/v1/responses": _openai(
-        "Create a response",
-        "Response",
-        "NewResponse",
-        tag=_RESPONSES,
-        can_stream=True,
-        errors=_JOB,
-        query=(_FOR_WORKER,),
-        description=_STREAMING,
-    ),
-    "/openai/v1/messages": _openai(
-        "Create a message",
-        "Message",
-        "NewMessage",
-        tag=_MESSAGES,
-        can_stream=True,
-        errors=_JOB,
-        query=(_FOR_WORKER,),
-        description=_STREAMING,
-    ),
-    "POST /openai/v1/{route}": _openai(
-        "Call any other route of the endpoint's worker",
-        "WorkerAnswer",
-        "WorkerCall",
-        _JOB,
-        _ALIASES,
-        can_stream=True,
-        query=(_FOR_WORKER,),
+    "POST /openai/v1/{route}": _queued(
+        "Call any other route of the endpoint's worker", "WorkerAnswer", "WorkerCall"
     ),
     "/v1/messages": _openai(
         "Create a message",
