@@ -303,8 +303,8 @@ OPERATIONS = {
     ),
     "/openai/v1/responses": _queued("Create a response", "Response", "NewResponse"),
     "/openai/v1/messages": _queued("Create a message", "Message", "NewMessage"),
-    "/openai/v1/messages/{route}": _queued(
-        "Call another route of the endpoint's worker for messages", "WorkerAnswer", "WorkerCall"
+    "/openai/v1/messages/count_tokens": _queued(
+        "Count the tokens of a message's prompt", "MessageTokens", "MessagePrompt"
     ),
     **{
         f"{method} /openai/v1/{{route}}": Operation(
