@@ -35,6 +35,35 @@ def or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+# The server fetches no images, so that other URLs are refused.
+IMAGE_URL: Schema = {
+    "type": "string",
+    "pattern": "^[Dd][Aa][Tt][Aa]:[Ii][Mm][Aa][Gg][Ee]/",
+    "description": "A data URL such as `data:image/png;base64,…`.",
+}
+TEXT_PART = object_of({"type": {"const": "text"}, "text": TEXT})
+# OpenAI's form of the contents of chat messages.
+TEXTS: Schema = {"anyOf": [TEXT, list_of(TEXT_PART)]}
+TEXTS_AND_IMAGES: Schema = {
+    "anyOf": [
+        TEXT,
+        list_of(
+            {
+                "anyOf": [
+                    TEXT_PART,
+                    object_of(
+                        {
+                            "type": {"const": "image_url"},
+                            "image_url": {"anyOf": [IMAGE_URL, object_of({"url": IMAGE_URL})]},
+                        }
+                    ),
+                ]
+            }
+        ),
+    ]
+}
+
+
 def fields_of(model: type[BaseModel]) -> dict[str, Schema]:
     """Return the fields of a pydantic model as schemas, without generated titles."""
     fields: dict[str, Schema] = model.model_json_schema()["properties"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from emulator.openapi.schemas.common import (
     COUNT,
     FLAG,
+    IMAGE_URL,
     TEXT,
+    TEXT_PART,
+    TEXTS,
     Schema,
     list_of,
     object_of,
@@ -14,25 +17,39 @@ from emulator.openapi.schemas.common import (
 from handler.apis.openai.tools import MAX_TOOLS
 from handler.input.sampling import MAX_INT32, MAX_STOP_CHARS, MAX_STOPS
 
-_TEXT_BLOCK = object_of({"type": {"const": "text"}, "text": TEXT})
-_TEXTS: Schema = {"anyOf": [TEXT, list_of(_TEXT_BLOCK)]}
+_IMAGE_BLOCK = object_of(
+    {
+        "type": {"const": "image"},
+        "source": {
+            "anyOf": [
+                object_of({"type": {"const": "base64"}, "media_type": TEXT, "data": TEXT}),
+                object_of({"type": {"const": "url"}, "url": IMAGE_URL}),
+            ]
+        },
+    }
+)
 _CALL = object_of(
     {"type": {"const": "tool_use"}, "id": TEXT, "name": TEXT, "input": {"type": "object"}}
 )
 _RESULT = object_of(
     {"type": {"const": "tool_result"}, "tool_use_id": TEXT},
-    {"content": or_null(_TEXTS), "is_error": FLAG},
+    {"content": or_null(TEXTS), "is_error": or_null(FLAG)},
 )
 _THINKING_BLOCK = object_of({"type": {"enum": ["thinking", "redacted_thinking"]}})
-_USER_BLOCKS = list_of({"anyOf": [_TEXT_BLOCK, _RESULT]})
-_ASSISTANT_BLOCKS = list_of({"anyOf": [_TEXT_BLOCK, _CALL, _THINKING_BLOCK]})
+# Calls that Anthropic's servers make and answer themselves: they are skipped with a warning.
+_SERVER_BLOCK = object_of(
+    {"type": {"type": "string", "pattern": "^server_tool_use$|_tool_result$"}}
+)
+_USER_BLOCKS = list_of({"anyOf": [TEXT_PART, _IMAGE_BLOCK, _RESULT]})
+_ANSWER_BLOCKS = [TEXT_PART, _CALL, _THINKING_BLOCK]
+_ASSISTANT_BLOCKS = list_of({"anyOf": [*_ANSWER_BLOCKS, _SERVER_BLOCK]})
 _MESSAGE: Schema = {
     "anyOf": [
         object_of({"role": {"const": "user"}, "content": {"anyOf": [TEXT, _USER_BLOCKS]}}),
         object_of(
             {"role": {"const": "assistant"}, "content": {"anyOf": [TEXT, _ASSISTANT_BLOCKS]}}
         ),
-        object_of({"role": {"const": "system"}, "content": _TEXTS}),
+        object_of({"role": {"const": "system"}, "content": TEXTS}),
     ]
 }
 _NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
@@ -44,11 +61,16 @@ _TOOL = object_of(
         "input_schema": or_null({"type": "object", "description": "A JSON Schema."}),
     },
 )
+_SKIPPED_TOOL = object_of({"type": {"not": {"enum": ["custom", None]}}})
 _PROMPT: dict[str, Schema] = {
     "model": or_null(TEXT),
-    "system": or_null(_TEXTS),
+    "system": or_null(TEXTS),
     "tools": or_null(
-        list_of(_TOOL) | {"maxItems": MAX_TOOLS, "description": "Tools with different names."}
+        list_of({"anyOf": [_TOOL, _SKIPPED_TOOL]})
+        | {
+            "maxItems": MAX_TOOLS,
+            "description": "Tools with different names; Anthropic's own are skipped.",
+        }
     ),
     "tool_choice": or_null(
         object_of(
@@ -74,7 +96,7 @@ _PARAMETERS: dict[str, Schema] = {
     "temperature": or_null(_FRACTION),
     "top_p": or_null(_FRACTION),
     "top_k": or_null({"type": "integer", "minimum": -1, "maximum": MAX_INT32}),
-    "metadata": or_null({"type": "object"}),
+    "metadata": {"description": "Has no effect."},
 }
 
 
@@ -97,7 +119,7 @@ def messages_schemas() -> dict[str, Schema]:
                 "type": {"const": "message"},
                 "role": {"const": "assistant"},
                 "model": TEXT,
-                "content": _ASSISTANT_BLOCKS,
+                "content": list_of({"anyOf": _ANSWER_BLOCKS}),
                 "stop_reason": TEXT,
                 "stop_sequence": or_null(TEXT),
                 "usage": usage,

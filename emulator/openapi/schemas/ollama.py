@@ -6,48 +6,78 @@ from emulator.openapi.schemas.common import (
     COUNT,
     FLAG,
     TEXT,
+    TEXTS,
+    TEXTS_AND_IMAGES,
     Schema,
+    fields_of,
     list_of,
     object_of,
     or_null,
 )
+from handler.apis.ollama.options import PARAMETERS
+from handler.input.sampling import SamplingInput
 
 _CALL = object_of(
-    {"function": object_of({"name": TEXT, "arguments": {"type": "object"}})}, {"id": TEXT}
+    {"function": object_of({"name": TEXT}, {"arguments": or_null({"type": "object"})})},
+    {"id": or_null(TEXT)},
 )
-_MESSAGE = object_of(
-    {"role": {"enum": ["system", "user", "assistant", "tool"]}},
-    {"content": or_null(TEXT), "tool_calls": or_null(list_of(_CALL)), "tool_name": or_null(TEXT)},
-)
-_KEEP_ALIVE: Schema = {
-    "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^-?\d{1,6}[smh]$"}],
-    "description": "Seconds, or a duration such as `5m`.",
+_IMAGES: Schema = or_null(list_of(TEXT)) | {"description": "Images in base64."}
+_REST_OF_MESSAGE: dict[str, Schema] = {
+    "tool_calls": or_null(list_of(_CALL)),
+    "tool_name": or_null(TEXT),
+    "tool_call_id": or_null(TEXT),
 }
-_FRACTION: Schema = {"type": "number", "minimum": 0, "maximum": 1}
-_OPTIONS = object_of(
-    {},
-    {
-        "temperature": or_null({"type": "number", "minimum": 0, "maximum": 2}),
-        "top_p": or_null(_FRACTION),
-        "min_p": or_null(_FRACTION),
-        "top_k": or_null({"type": "integer", "minimum": -1, "maximum": 2**31 - 1}),
-        "num_predict": or_null({"type": "integer", "minimum": -2, "maximum": 2**31 - 1}),
-        "seed": or_null({"type": "integer", "minimum": -1, "maximum": 2**63 - 1}),
-    },
-)
+_MESSAGE: Schema = {
+    "anyOf": [
+        object_of(
+            {"role": {"enum": ["developer", "system", "assistant", "tool", "function"]}},
+            {"content": or_null(TEXTS), **_REST_OF_MESSAGE},
+        ),
+        object_of(
+            {"role": {"const": "user"}},
+            {"content": or_null(TEXTS_AND_IMAGES), "images": _IMAGES, **_REST_OF_MESSAGE},
+        ),
+    ]
+}
+_NUMBER = r"(\d+(\.\d*)?|\.\d+)"
+_KEEP_ALIVE: Schema = {
+    "anyOf": [
+        {"type": ["number", "null"]},
+        {
+            "type": "string",
+            "pattern": rf"^[+-]?({_NUMBER}|({_NUMBER}(ns|us|µs|ms|s|m|h))+)$",
+            "maxLength": 40,
+        },
+    ],
+    "description": "Seconds, or a duration such as `5m` or `1h30m`.",
+}
+_UNSET: Schema = {"enum": ["", [], None]}
+
+
+def _options() -> Schema:
+    """Return the schema of `options`: the parameters of OpenAI's API under Ollama's names."""
+    known = fields_of(SamplingInput)
+    # Numbers below the usual minimum stand for no limit, and for a random seed.
+    for name in ("max_tokens", "seed"):
+        del known[name]["anyOf"][0]["minimum"]
+    return object_of(
+        {}, {name: {"anyOf": [known[ours], _UNSET]} for name, ours in PARAMETERS.items()}
+    )
+
+
 _SHARED: dict[str, Schema] = {
     "model": or_null(TEXT),
-    "stream": FLAG | {"default": True},
-    "options": or_null(_OPTIONS),
+    "stream": or_null(FLAG) | {"default": True},
+    "options": or_null(_options()),
     "keep_alive": _KEEP_ALIVE,
-    "truncate": FLAG,
+    "truncate": or_null(FLAG),
 }
 _GENERATING: dict[str, Schema] = _SHARED | {
     "format": {
-        "enum": ["json", "", None],
+        "anyOf": [{"enum": ["json", "", None]}, {"type": "object"}],
         "description": "`json`, or a JSON Schema.",
     },
-    "think": {"enum": [True, False, "low", "medium", "high", None]},
+    "think": {"enum": [True, False, "low", "medium", "high", "max", "", None]},
 }
 _MODEL_NAME = {"model": or_null(TEXT)}
 _END: dict[str, Schema] = {
@@ -71,12 +101,13 @@ _VECTOR = list_of({"type": "number"})
 
 def ollama_schemas() -> dict[str, Schema]:
     """Return the schemas."""
-    chat = _GENERATING | {"messages": list_of(_MESSAGE)}
+    chat = _GENERATING | {"messages": or_null(list_of(_MESSAGE))}
     generate = _GENERATING | {
         "prompt": or_null(TEXT),
         "system": or_null(TEXT),
         "suffix": or_null(TEXT),
-        "raw": FLAG,
+        "images": _IMAGES,
+        "raw": or_null(FLAG),
     }
     return {
         "OllamaChat": object_of({}, chat),
@@ -84,18 +115,25 @@ def ollama_schemas() -> dict[str, Schema]:
         "OllamaPrompt": object_of({}, generate),
         "OllamaAnswer": object_of(_START | {"response": TEXT}, _END | {"thinking": TEXT}),
         "OllamaTexts": object_of(
-            {"input": {"anyOf": [TEXT, list_of(TEXT)]}}, {**_MODEL_NAME, "keep_alive": _KEEP_ALIVE}
+            {},
+            {
+                **_MODEL_NAME,
+                "input": or_null({"anyOf": [TEXT, list_of(TEXT)]}),
+                "keep_alive": _KEEP_ALIVE,
+            },
         ),
         "OllamaVectors": object_of(
             {"model": TEXT, "embeddings": list_of(_VECTOR)}, {"prompt_eval_count": COUNT}
         ),
-        "OllamaText": object_of({"prompt": TEXT}, {**_MODEL_NAME, "keep_alive": _KEEP_ALIVE}),
+        "OllamaText": object_of(
+            {}, {**_MODEL_NAME, "prompt": or_null(TEXT), "keep_alive": _KEEP_ALIVE}
+        ),
         "OllamaVector": object_of({"embedding": _VECTOR}),
         "OllamaModelName": object_of({}, {"model": or_null(TEXT)}),
         "OllamaModel": object_of(
             {"details": _DETAILS, "model_info": {"type": "object"}, "capabilities": list_of(TEXT)}
         ),
-        "OllamaPull": object_of({}, {"model": or_null(TEXT), "stream": FLAG}),
+        "OllamaPull": object_of({}, {"model": or_null(TEXT), "stream": or_null(FLAG)}),
         "OllamaStatus": object_of({}, {"status": TEXT, "total": COUNT, "completed": COUNT}),
         "OllamaModels": object_of({"models": list_of(_LISTED)}),
         "OllamaVersion": object_of({"version": TEXT}),

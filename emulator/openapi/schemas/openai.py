@@ -8,6 +8,8 @@ from emulator.openapi.schemas.common import (
     COUNT,
     FLAG,
     TEXT,
+    TEXTS,
+    TEXTS_AND_IMAGES,
     Schema,
     fields_of,
     list_of,
@@ -27,27 +29,27 @@ from handler.input.sampling import MAX_TOKEN_ID
 
 _TOKEN: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}
 _NOT_EMPTY: Schema = {"type": "string", "minLength": 1}
-_TEXTS: Schema = {"anyOf": [TEXT, list_of(object_of({"type": {"const": "text"}, "text": TEXT}))]}
+_NAMES: dict[str, Schema] = {"name": or_null(TEXT), "tool_call_id": or_null(TEXT)}
 _MESSAGE: Schema = {
     "anyOf": [
         object_of(
             {
-                "role": {"enum": ["developer", "system", "user", "tool", "function"]},
-                "content": _TEXTS,
+                "role": {"enum": ["developer", "system", "tool", "function"]},
+                "content": TEXTS,
             },
-            {"name": or_null(TEXT), "tool_call_id": or_null(TEXT)},
+            _NAMES,
         ),
+        object_of({"role": {"const": "user"}, "content": TEXTS_AND_IMAGES}, _NAMES),
         object_of(
             {"role": {"const": "assistant"}},
             {
-                "content": or_null(_TEXTS),
-                "name": or_null(TEXT),
-                "tool_call_id": or_null(TEXT),
+                **_NAMES,
+                "content": or_null(TEXTS),
                 "tool_calls": or_null(
                     list_of(
                         object_of(
                             {"function": object_of({"name": TEXT, "arguments": TEXT})},
-                            {"id": TEXT},
+                            {"id": or_null(TEXT)},
                         )
                     )
                 ),
@@ -55,6 +57,7 @@ _MESSAGE: Schema = {
         ),
     ]
 }
+_MESSAGES: Schema = list_of(_MESSAGE) | {"minItems": 1}
 _SCORED_TEXT: Schema = {"anyOf": [_NOT_EMPTY, object_of({"text": _NOT_EMPTY})]}
 _SCORED_TEXTS = list_of(_SCORED_TEXT) | {"minItems": 1, "maxItems": MAX_TEXTS}
 _SCORE_SIDE = {"anyOf": [*_SCORED_TEXT["anyOf"], _SCORED_TEXTS]}
@@ -98,6 +101,10 @@ _FORMAT: Schema = {
         object_of(
             {"type": {"const": "json_schema"}, "json_schema": object_of({"schema": _SCHEMA})}
         ),
+        # llama.cpp's form.
+        object_of(
+            {"type": {"const": "json_schema"}, "schema": _SCHEMA}, {"json_schema": {"type": "null"}}
+        ),
         {"type": "null"},
     ]
 }
@@ -139,11 +146,12 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
     embedding_models = [name for name in models if name not in adapters]
     scoring_model = {"model": {"enum": [*embedding_models, None]}}
     prompt_usage = object_of({"prompt_tokens": COUNT, "total_tokens": COUNT})
+    token_ids = list_of(_TOKEN) | {"minItems": 1}
     prompts = [
         _NOT_EMPTY,
         list_of(_NOT_EMPTY) | {"minItems": 1, "description": "Several prompts."},
-        list_of(_TOKEN) | {"minItems": 1, "description": "One prompt as token ids."},
-        list_of(list_of(_TOKEN) | {"minItems": 1}) | {"minItems": 1},
+        token_ids | {"description": "One prompt as token ids."},
+        list_of(token_ids) | {"minItems": 1},
     ]
     usage = object_of(
         {
@@ -159,7 +167,7 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
     return {
         "Completion": _generation({"prompt": {"anyOf": prompts}}, CompletionInput, models),
         "Chat": _generation(
-            {"messages": list_of(_MESSAGE) | {"minItems": 1}},
+            {"messages": _MESSAGES},
             ChatInput,
             models,
             **_TOOLS,
@@ -180,7 +188,7 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
             }
         ),
         "Embeddings": object_of(
-            {"input": {"anyOf": prompts}},
+            {"input": {"anyOf": [*prompts, list_of({"anyOf": [_NOT_EMPTY, token_ids]})]}},
             {**fields_of(EmbeddingsInput), "model": {"enum": [*embedding_models, None]}},
         ),
         "EmbeddingsAnswer": object_of(
@@ -261,7 +269,7 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
                 "metrics": {"type": "object", "description": "The metrics of /metrics by name."},
             }
         ),
-        "Tokenize": object_of({"prompt": TEXT}),
+        "Tokenize": {"anyOf": [object_of({"prompt": TEXT}), object_of({"messages": _MESSAGES})]},
         "Tokens": object_of({"count": COUNT, "max_model_len": COUNT, "tokens": list_of(COUNT)}),
         "Detokenize": object_of({"tokens": list_of(_TOKEN)}),
         "Detokenized": object_of({"prompt": TEXT}),

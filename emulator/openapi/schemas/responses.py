@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from emulator.openapi.schemas.common import (
     COUNT,
     FLAG,
+    IMAGE_URL,
     TEXT,
     Schema,
     list_of,
@@ -14,19 +15,33 @@ from emulator.openapi.schemas.common import (
     or_null,
 )
 from handler.apis.openai.chat import REASONING_EFFORTS
-from handler.apis.responses.input_items import MAX_ITEMS
+from handler.apis.responses.input_items import MAX_ITEMS, ROLES
 from handler.apis.responses.request import MAX_METADATA
 from handler.apis.responses.response import STATUSES
 from handler.apis.responses.tools import MAX_TOOLS
 
-_PARTS = list_of(object_of({"type": {"const": "input_text"}, "text": TEXT}))
+_TEXT_TYPES = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_TEXT_PARTS: list[Schema] = [
+    object_of({"type": {"enum": list(_TEXT_TYPES)}, "text": TEXT}),
+    object_of({"type": {"const": "refusal"}, "refusal": TEXT}),
+]
+_IMAGE_PART = object_of(
+    {"type": {"const": "input_image"}, "image_url": IMAGE_URL}, {"file_id": {"type": "null"}}
+)
+_TEXTS: Schema = {"anyOf": [TEXT, list_of({"anyOf": _TEXT_PARTS})]}
+_TEXTS_AND_IMAGES: Schema = {"anyOf": [TEXT, list_of({"anyOf": [*_TEXT_PARTS, _IMAGE_PART]})]}
+_READ_TYPES = (
+    *("message", "function_call", "function_call_output"),
+    *("custom_tool_call", "custom_tool_call_output"),
+)
 _ITEM: Schema = {
     "anyOf": [
         object_of(
-            {
-                "role": {"enum": ["user", "assistant", "system", "developer"]},
-                "content": {"anyOf": [TEXT, _PARTS]},
-            },
+            {"role": {"const": "user"}, "content": _TEXTS_AND_IMAGES},
+            {"type": {"const": "message"}},
+        ),
+        object_of(
+            {"role": {"enum": [role for role in ROLES if role != "user"]}, "content": _TEXTS},
             {"type": {"const": "message"}},
         ),
         object_of(
@@ -41,13 +56,14 @@ _ITEM: Schema = {
             {
                 "type": {"enum": ["function_call_output", "custom_tool_call_output"]},
                 "call_id": TEXT,
-                "output": {"anyOf": [TEXT, _PARTS]},
+                "output": _TEXTS,
             }
         ),
         object_of(
             {"type": {"const": "custom_tool_call"}, "call_id": TEXT, "name": TEXT, "input": TEXT}
         ),
-        object_of({"type": {"const": "reasoning"}}),
+        # Reasoning, and items of types that this server does not have: they are skipped.
+        object_of({"type": {"type": "string", "not": {"enum": list(_READ_TYPES)}}}),
     ]
 }
 _FORMAT: Schema = {
@@ -70,8 +86,13 @@ def response_schemas(models: Sequence[str]) -> dict[str, Schema]:
             {
                 "input": {
                     "anyOf": [
-                        {"type": "string", "minLength": 1},
-                        list_of(_ITEM) | {"minItems": 1, "maxItems": MAX_ITEMS},
+                        TEXT,
+                        list_of(_ITEM)
+                        | {
+                            "maxItems": MAX_ITEMS,
+                            "description": "May be empty with `instructions` or "
+                            "`previous_response_id`.",
+                        },
                     ]
                 }
             },

@@ -26,6 +26,7 @@ from emulator.startup.components import Components, build_components
 from engine import Engine
 from handler.settings import unused_settings
 from handler.settings.engine_configs import build_engine
+from tests.integration.emulator.described_bodies import AcceptedBodies
 from tests.leftovers import restored_logger
 from tests.unit.emulator.events import DEADLINE_S, EventRecorder
 from tests.waiting import wait_until
@@ -59,7 +60,9 @@ class Server:
         return self.uvicorn.server_state.tasks
 
     def client(self, **options: Any) -> httpx2.AsyncClient:
-        return http_client(self.url, **options)
+        """Return a client that checks that accepted bodies are as /openapi.json describes them."""
+        bodies = AcceptedBodies(self.app, self.components.settings)
+        return http_client(self.url, event_hooks={"response": [bodies.check]}, **options)
 
     @property
     def connections(self) -> set[Any]:
