@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -41,6 +42,11 @@ def read_events(body: str) -> list[dict[str, Any]]:
             if "type" in events[-1]:
                 assert events[-1]["type"] == name
     return events
+
+
+def read_kinds(body: str) -> list[str]:
+    """Return the types of the events, one for neighbours of the same type: their number varies."""
+    return [kind for kind, _ in groupby(event["type"] for event in read_events(body))]
 
 
 def check_failure(route: str, body: str, sentence: str) -> None:
@@ -139,8 +145,7 @@ async def test_queue_passes_on_the_events_of_an_api(
             await worker.send_chunks(job, direct.text[:half], direct.text[half:])
             await worker.post_result(job, output=[])
         queued = await waiting
-    kinds = [event["type"] for event in read_events(direct.text)]
-    assert [event["type"] for event in read_events(queued.text)] == kinds
+    assert read_kinds(queued.text) == read_kinds(direct.text)
     assert ("[DONE]" in queued.text) == ("[DONE]" in direct.text)
 
 
