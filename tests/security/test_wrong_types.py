@@ -38,7 +38,7 @@ async def test_sample_of_wrong_types_is_never_the_servers_fault(
     path = script({"pieces": ["yes", " it"]}, capabilities=CAPABILITIES)
     server = await serve(path, model_name=MODEL, rate_limit_chat="off", webhook_tries=1)
     chance = random.Random(_SEED)
-    async with server.client() as client:
+    async with server.client(sends_anything=True) as client:
         await check_full_bodies(client)
         cases = [case for case in body_cases() if chance.random() < _SAMPLE / _CASES]
         statuses = await send_type_cases(client, cases)
@@ -52,7 +52,7 @@ async def test_sample_of_wrong_types_is_never_the_servers_fault(
 @pytest.mark.parametrize("route", ["/v1/messages", "/v1/messages/count_tokens"])
 async def test_tools_of_a_wrong_type_are_refused_by_name(serve: Serve, route: str) -> None:
     server = await serve()
-    async with server.client() as client:
+    async with server.client(sends_anything=True) as client:
         for tools in _WRONG_TOOLS:
             choice = {"type": "tool", "name": "f"}
             body = _MESSAGES | {"tools": tools, "tool_choice": choice}

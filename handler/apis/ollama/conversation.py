@@ -36,7 +36,7 @@ def translate_messages(messages: Any) -> Any:
             continue
         role = message.get("role")
         new: dict[str, Any] = {"role": role, "content": _read_content(message, path)}
-        if role == "assistant" and message.get("tool_calls"):
+        if role == "assistant" and message.get("tool_calls") not in (None, []):
             calls = _translate_calls(message["tool_calls"], f"{path}.tool_calls", count)
             count += len(calls)
             open_calls += [(call["id"], call["function"]["name"]) for call in calls]
@@ -72,7 +72,7 @@ def _read_content(message: Mapping[str, Any], path: str) -> Any:
     if content is None:
         # A turn of calls or of images only has no text.
         content = ""
-    if not message.get("images"):
+    if message.get("images") in (None, []):
         return content
     parts = image_parts(message["images"], f"{path}.images")
     return [*parts, {"type": "text", "text": content}] if content else parts

@@ -64,13 +64,13 @@ def translate_chat(body: Mapping[str, Any]) -> TranslatedRequest:
     """Translate a body of `/api/chat`; `model` is left to the caller. Raises InvalidRequest."""
     shared, warnings = _translate_shared(body)
     messages = translate_messages(body.get("messages"))
-    if body.get("tools"):
-        shared["tools"] = body["tools"]
+    if (tools := body.get("tools")) not in (None, []):
+        shared["tools"] = tools
     if continues_last(messages):
         shared["continue_final_message"] = True
     return TranslatedRequest(
         CHAT,
-        {**shared, "messages": messages} if messages else None,
+        None if messages in (None, []) else {**shared, "messages": messages},
         read_keep_alive(body.get("keep_alive")),
         read_flag(body, "truncate", default=True),
         (*_CHAT_KEYS.warnings(body), *warnings),
@@ -89,17 +89,17 @@ def translate_generate(body: Mapping[str, Any]) -> TranslatedRequest:
     truncates = read_flag(body, "truncate", default=True)
     raw = read_flag(body, "raw", default=False)
     warnings = (*_GENERATE_KEYS.warnings(body), *warnings)
-    if not prompt and not images:
+    if not prompt and images in (None, []):
         return TranslatedRequest(CHAT, None, keep_alive_s, truncates, warnings)
     if raw or suffix:
-        if images:
+        if images not in (None, []):
             raise InvalidRequest("images need a chat, and raw and suffix are not one", "images")
         for name in ("enable_thinking", "reasoning_effort", "chat_template_kwargs"):
             shared.pop(name, None)
         completion = {**shared, "prompt": prompt, **({"suffix": suffix} if suffix else {})}
         return TranslatedRequest(COMPLETION, completion, keep_alive_s, truncates, warnings)
     content: Any = prompt
-    if images:
+    if images not in (None, []):
         content = [*image_parts(images, "images"), {"type": "text", "text": prompt}]
     messages = [{"role": "user", "content": content}]
     paths = ["prompt"]

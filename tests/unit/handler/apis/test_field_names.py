@@ -51,6 +51,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"tools": [{"type": "web_search"}, {"type": "function", **FUNCTION}]},
         "tools[1].parameters",
     ),
+    # Empty values of a wrong type are no missing ones.
+    (CHAT, {"messages": ""}, "messages"),
+    (CHAT, {"tools": {}}, "tools"),
+    (CHAT, {"messages": [USER | {"images": ""}]}, "messages[0].images"),
+    (GENERATE, {"images": ""}, "images"),
     # Images.
     (CHAT, {"messages": [USER | {"images": ["/9j/", BROKEN]}]}, "messages[0].images[0]"),
     (GENERATE, {"images": [BROKEN]}, "images[0]"),

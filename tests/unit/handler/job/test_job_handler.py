@@ -312,7 +312,7 @@ BAD_CALLS = [
         "openai_route",
         'there is no route "/v1/images", there are: /v1/completions, /v1/chat/completions, '
         "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /v1/responses, /v1/messages, "
-        "/api/chat, /api/generate, /api/embed, /api/embeddings",
+        "/v1/messages/count_tokens, /api/chat, /api/generate, /api/embed, /api/embeddings",
     ),
     (
         "/v1/completions",

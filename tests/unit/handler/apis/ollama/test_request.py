@@ -182,7 +182,8 @@ def test_images_become_data_urls() -> None:
         ({"messages": USER, "keep_alive": "soon"}, "keep_alive"),
         ({"messages": USER, "stream": "no"}, "stream"),
         ({"messages": [{"role": "user", "images": "x"}]}, "messages[0].images"),
-        ({"messages": [{"role": "assistant", "tool_calls": {}}, 1]}, None),
+        ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages[0].tool_calls"),
+        ({"messages": [*USER, 1]}, None),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}]},
             "messages[0].tool_calls[0]",
