@@ -50,14 +50,18 @@ class ApiCall(ABC):
         """Run the call and return the body of its answer. Raises EngineError."""
 
     async def open(self) -> None:
-        """Start a stream and wait for its first text. Raises EngineError."""
+        """Start a stream and wait for its first text; only for a call with `streaming`.
+
+        Raises EngineError.
+        """
         self._opened = await self._open()
 
     def stream(self) -> AsyncGenerator[bytes | dict[str, Any], None]:
         """Yield the open stream as blocks of complete events that each fit a job's chunk.
 
         An error after the first text is written as the last event. A call that is run for a job
-        may yield the job's output last.
+        may yield the job's output last. Some calls, such as embeddings, are never streamed: they
+        have no stream, and asking for one is a fault of the caller.
         """
         raise NotImplementedError(f"{type(self).__name__} has no stream")
 

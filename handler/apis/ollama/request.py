@@ -45,11 +45,12 @@ _FIELD_NAMES = FieldNames(_NAMES)
 
 @dataclass(frozen=True, slots=True)
 class TranslatedRequest:
-    """A body for a route of OpenAI's API; `body` is None if the request only loads the model.
+    """A request of Ollama's as the `route` and the `body` of a call of OpenAI's API.
 
-    `field_names` has the client's names for fields of the body. `keep_alive_s` is how long the
-    model stays loaded afterwards; None for the server's own time. `truncates` is whether the oldest
-    messages are left out if they do not fit.
+    `body` is None if the request only loads the model. `keep_alive_s` is how many seconds the model
+    stays loaded afterwards; None for the server's own time. With `truncates` the oldest messages
+    are left out if the conversation is too long. `field_names` finds the client's field in errors
+    about the body.
     """
 
     route: str

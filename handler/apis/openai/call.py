@@ -287,7 +287,10 @@ class OpenAICall:
 
     @cached_property
     def _chunks(self) -> ChunkEncoder:
-        """The encoder, created on first use: what depends on the engine is set by then."""
+        """The encoder of the stream, created when the engine has started the answer.
+
+        Only then are `echoes` and `starts_in_reasoning` known, which it needs.
+        """
         return ChunkEncoder(
             self.spec,
             self.dialect,

@@ -33,7 +33,7 @@ def encode_stream_error(
 
 
 def last_number(block: bytes) -> int:
-    """Return the number of the last event in a block; -1 if it has none."""
+    """Return the `sequence_number` of the last event in a block of events; -1 if none has one."""
     for event in reversed(block.removesuffix(b"\n\n").split(b"\n\n")):
         number = _read_data(event).get("sequence_number")
         if type(number) is int:
@@ -42,7 +42,7 @@ def last_number(block: bytes) -> int:
 
 
 def _read_data(events: bytes) -> dict[str, Any]:
-    """Return the data of the first event; empty if it has none."""
+    """Return the JSON object in the first of some events; an empty one if it has none."""
     for line in events.partition(b"\n\n")[0].split(b"\n"):
         if line.startswith(b"data:"):
             try:
