@@ -362,7 +362,7 @@ async def test_answer_is_held_to_an_expression_or_a_choice(
 async def test_invalid_grammar_is_refused_and_the_engine_still_works(engine: Engine) -> None:
     with pytest.raises(RequestRejected, match="grammar"):
         await ask(engine, PROMPT, grammar="this is none")
-    assert (await ask(engine, PROMPT, max_tokens=1))[0]
+    assert (await ask(engine, PROMPT, temperature=0, max_tokens=1))[0]
 
 
 @pytest.mark.parametrize("prompt", [(1, -5), (10**9,)])
@@ -439,7 +439,7 @@ async def test_megabyte_of_prompt_is_refused(engine: Engine) -> None:
     async with asyncio.timeout(60):
         with pytest.raises(PromptTooLong):
             await ask(engine, "x" * 1_000_000, max_tokens=1)
-    assert (await ask(engine, PROMPT, max_tokens=1))[0]
+    assert (await ask(engine, PROMPT, temperature=0, max_tokens=1))[0]
 
 
 async def test_abort_in_a_long_prefill_stops_it_soon(engine: Engine) -> None:
@@ -559,4 +559,4 @@ async def test_deterministic_answer_does_not_depend_on_other_runs(exact: Engine)
 async def test_empty_prompt_and_nul_bytes_do_no_harm(engine: Engine) -> None:
     await ask(engine, "", max_tokens=2)
     await ask(engine, "a\0b", max_tokens=2)
-    assert (await ask(engine, PROMPT, max_tokens=1))[0]
+    assert (await ask(engine, PROMPT, temperature=0, max_tokens=1))[0]

@@ -76,7 +76,8 @@ async def test_killed_host_is_loaded_again(engine_factory: EngineFactory, model_
         os.kill(child_pid(engine), signal.SIGKILL)
         with pytest.raises(EngineCrashed, match="SIGKILL"):
             await read(stream)
-    assert (await ask(engine, "Hi", max_tokens=2))[1].usage.completion_tokens == 2
+    _, finish = await ask(engine, "Hi", max_tokens=2, ignore_eos=True)
+    assert finish.usage.completion_tokens == 2
     assert engine.restarts == 1
 
 
@@ -105,7 +106,8 @@ async def test_interrupt_of_the_process_group_does_not_end_the_host(
     await engine.ready()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
         os.kill(child_pid(engine), number)
-    assert (await ask(engine, "Hi", max_tokens=2))[1].usage.completion_tokens == 2
+    _, finish = await ask(engine, "Hi", max_tokens=2, ignore_eos=True)
+    assert finish.usage.completion_tokens == 2
     assert engine.restarts == 0
 
 
