@@ -16,6 +16,7 @@ from common.setting_error import SettingError
 from common.value_description import describe_value
 from engine import AnyEngine, Engine, engines_by_model
 from handler.apis.calls import ApiCalls, build_calls
+from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.service import OpenAIService
 from handler.delivery.bucket import Bucket, check_name, check_secret, check_url
 from handler.delivery.limits import PayloadLimits
@@ -173,10 +174,12 @@ def build_services(
     )
     openai = OpenAIService(
         models,
-        validation.options,
-        max_tokens=settings.default_max_tokens,
+        CallDefaults(
+            max_tokens=settings.default_max_tokens,
+            tool_form=None if settings.tool_parser == "auto" else settings.tool_parser,
+            options=validation.options,
+        ),
         stream_multi_prompt=stream_multi_prompt,
-        tool_form=None if settings.tool_parser == "auto" else settings.tool_parser,
     )
     calls = build_calls(openai, models, names, settings.model_files)
     jobs = JobHandler(

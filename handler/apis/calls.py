@@ -118,9 +118,9 @@ def build_calls(
     return ApiCalls(
         service,
         OpenAIApi(service),
-        ResponsesApi(service, ResponseStore()),
-        MessagesApi(service, models, names),
-        OllamaApi(service, models, ModelDescriptions(models, model_files or {})),
+        ResponsesApi(service.runner, ResponseStore()),
+        MessagesApi(service.runner, names),
+        OllamaApi(service.runner, ModelDescriptions(models, model_files or {})),
     )
 
 

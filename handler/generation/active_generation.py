@@ -50,7 +50,8 @@ class ActiveGeneration(Abortable):
         self.created = int(time.time())
         self.starts_in_reasoning = stream.starts_in_reasoning
         self.warnings = request.warnings + stream.warnings
-        log_warnings(request, self.warnings)
+        if self.warnings:
+            log_warnings(request, self.warnings)
         self._stream = stream
         self._first_batch = first_batch
         self._validator = validator

@@ -23,6 +23,7 @@ from engine.schema.client_grammar import (
 )
 from engine.schema.grammar_cost import MAX_REPETITIONS, count_repetitions, find_cost_violation
 from handler.errors import InvalidRequest
+from handler.input.text import check_text
 from handler.input.unknown_keys import KnownKeys
 from validation.options.form import BadWordsCheck, ChoiceCheck, RegexCheck
 from validation.verdict import AnswerCheck
@@ -94,7 +95,7 @@ def read_constraint(body: Mapping[str, Any], path: str = "") -> Constraint | Non
         if name == "structural_tag":
             raise _unsupported_tag(param)
         if name == _FORMAT:
-            constraint = _read_response_format(value, param)
+            constraint = read_response_format(value, param)
         elif name == _OUTPUTS:
             constraint = _read_structured_outputs(value, param)
         else:
@@ -144,14 +145,19 @@ def build_check(constraint: Constraint) -> AnswerCheck | None:
         raise InvalidRequest(f"{constraint.param}: {error}", constraint.param) from None
 
 
-def _read_response_format(value: Any, param: str) -> Constraint | None:
+def read_response_format(value: Any, param: str) -> Constraint | None:
+    """Return what OpenAI's object for the form of an answer holds it to; None for any text.
+
+    Raises:
+        InvalidRequest: naming `param`, the client's field of the object.
+    """
     kind = value.get("type") if isinstance(value, Mapping) else None
     if kind == "text":
         return None
     if kind == "json_object":
         schema = value.get("schema")
         if schema is None:
-            return Constraint(param=param, json_schema=_ANY_OBJECT)
+            return any_object(param)
         return _read_schema(schema, f"{param}.schema", param)
     if kind == "structural_tag":
         raise _unsupported_tag(param)
@@ -198,7 +204,7 @@ def _read_structured_outputs(value: Any, param: str) -> Constraint | None:
             raise InvalidRequest(
                 f"{param}.{kind} must be true or false, got {describe_value(value[kind])}", param
             )
-        return Constraint(param=param, json_schema=_ANY_OBJECT)
+        return any_object(param)
     return _read(kind, value[kind], f"{param}.{kind}", param)
 
 
@@ -213,6 +219,7 @@ def _read(kind: str, value: Any, path: str, param: str) -> Constraint:
     if not isinstance(value, str) or not value:
         notation = "a grammar in GBNF or Lark" if kind == "grammar" else "a regular expression"
         raise InvalidRequest(f"{path} must be {notation}, got {describe_value(value)}", param)
+    check_text(value, param)
     if kind == "grammar":
         return Constraint(param=param, grammar=value)
     if len(value) > MAX_REGEX_CHARS:
@@ -247,6 +254,8 @@ def _read_texts(
         raise InvalidRequest(
             f"{path} must have at most {max_chars} characters together, got {chars}", param
         )
+    for text in value:
+        check_text(text, param)
     return tuple(value)
 
 
@@ -259,12 +268,32 @@ def _read_schema(value: Any, path: str, param: str) -> Constraint:
         except orjson.JSONDecodeError:
             schema = None
     if not isinstance(schema, Mapping):
-        raise InvalidRequest(
-            f"{path} must be a JSON Schema, which is an object, got {describe_value(value)}", param
-        )
-    check_schema(schema, path, param)
-    check_cost(schema, path, param)
-    return Constraint(param=param, json_schema=schema)
+        raise _no_schema(value, path, param)
+    return read_schema(schema, path, param)
+
+
+def read_schema(value: Any, path: str, param: str) -> Constraint:
+    """Return the constraint to a schema, which is at `path` in the field `param`.
+
+    Raises:
+        InvalidRequest: it is no schema, or it is too large.
+    """
+    if not isinstance(value, Mapping):
+        raise _no_schema(value, path, param)
+    check_schema(value, path, param)
+    check_cost(value, path, param)
+    return Constraint(param=param, json_schema=value)
+
+
+def any_object(param: str) -> Constraint:
+    """Return the constraint to any JSON object."""
+    return Constraint(param=param, json_schema=_ANY_OBJECT)
+
+
+def _no_schema(value: Any, path: str, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{path} must be a JSON Schema, which is an object, got {describe_value(value)}", param
+    )
 
 
 def _unsupported_tag(param: str) -> InvalidRequest:

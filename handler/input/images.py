@@ -1,4 +1,4 @@
-"""Read images from data URLs, within limits on their number, bytes and pixels."""
+"""Read images in base64, within limits on their number, bytes and pixels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ MAX_IMAGE_BYTES = 32 * 2**20
 MAX_IMAGE_PIXELS = 40_000_000
 _MAX_IMAGE_SIDE = 16_384
 
-_DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,40};base64,", re.IGNORECASE)
+_IMAGE_TYPE = r"image/[a-z0-9.+-]{1,40}"
+_MEDIA_TYPE = re.compile(_IMAGE_TYPE, re.IGNORECASE)
+_DATA_URL = re.compile(f"data:{_IMAGE_TYPE};base64,", re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
-
-
-class CheckedImageUrl(str):
-    """The data URL of an image that was read once: to decode 30 MB again takes as long again."""
-
-    __slots__ = ()
 
 
 def read_image(url: Any, path: str, position: int) -> ChatImage:
@@ -47,47 +43,24 @@ def read_image(url: Any, path: str, position: int) -> ChatImage:
             path,
         )
     data = url[match.end() :]
-    if not isinstance(url, CheckedImageUrl):
-        _check_data(data, path, "have valid base64 after the comma")
+    _check_data(data, path, "have valid base64 after the comma")
     return ChatImage(data, position)
 
 
-def image_part(url: Any, path: str) -> dict[str, Any]:
-    """Return the part of a chat message for a data URL, in OpenAI's form.
+def read_base64_image(media_type: str, data: str, path: str, position: int) -> ChatImage:
+    """Return an image in base64; `position` is its place in the message's text.
 
     Raises:
-        InvalidRequest: naming the field, which is not the one that the chat's reader would name.
+        InvalidRequest: naming the field that is wrong.
     """
-    read_image(url, path, 0)
-    return {"type": "image_url", "image_url": CheckedImageUrl(url)}
-
-
-def base64_image_part(media_type: str, data: str, path: str) -> dict[str, Any]:
-    """Return the part of a chat message for an image in base64, in OpenAI's form.
-
-    Raises:
-        InvalidRequest: naming the field.
-    """
-    url = f"data:{media_type};base64,{data}"
-    if not _DATA_URL.match(url):
+    if not _MEDIA_TYPE.fullmatch(media_type):
         raise InvalidRequest(
             f"{path} must be an image, with a type such as image/png, "
             f"got {describe_value(media_type)}",
             path,
         )
     _check_data(data, path, "be valid base64")
-    return {"type": "image_url", "image_url": CheckedImageUrl(url)}
-
-
-def join_parts(parts: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """Return the content of a chat message: a text, or an array of parts if there are images.
-
-    `parts` are texts and the results of `image_part`.
-    """
-    texts = [part for part in parts if isinstance(part, str)]
-    if len(texts) == len(parts):
-        return "".join(texts)
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    return ChatImage(data, position)
 
 
 def check_images(messages: Sequence[Message], path: str) -> None:

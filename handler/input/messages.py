@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.value_description import describe_value
-from engine import ChatImage, Message
+from engine import Message
 from handler.errors import InvalidRequest
-from handler.input.images import check_images, read_image
+from handler.input.images import check_images
+from handler.input.message_content import MessageContent
+from handler.input.text import check_text
 
 # OpenAI's newer and older roles, mapped to the roles that chat templates support.
-_ROLES = {
+ROLES = {
     "developer": "system",
     "system": "system",
     "user": "user",
@@ -19,7 +21,6 @@ _ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-
 
 MAX_MESSAGES = 10_000
 MAX_PARTS = 1_000
@@ -35,19 +36,48 @@ def read_messages(raw: Any, path: str = "") -> tuple[Message, ...]:
     name = f"{path}messages"
     if not isinstance(raw, list) or not raw:
         raise InvalidRequest(f"{name} must be a non-empty array, got {describe_value(raw)}", name)
-    _check_count(raw, MAX_MESSAGES, name, "messages")
-    messages = tuple(_parse_message(each, f"{name}[{index}]") for index, each in enumerate(raw))
+    check_count(raw, MAX_MESSAGES, name, "messages")
+    return check_messages(
+        [_parse_message(each, f"{name}[{index}]") for index, each in enumerate(raw)], name
+    )
+
+
+def check_messages(messages: Sequence[Message], name: str) -> tuple[Message, ...]:
+    """Return the messages that were read from a field, checked together. Raises InvalidRequest."""
+    check_count(messages, MAX_MESSAGES, name, "messages")
     check_images(messages, name)
-    return messages
+    return tuple(messages)
+
+
+def check_continued(messages: Sequence[Message]) -> None:
+    """Refuse a chat whose last message cannot be continued. Raises InvalidRequest."""
+    last = messages[-1]
+    if len(messages) < 2 or last.role != "assistant" or not last.content or last.tool_calls:
+        raise InvalidRequest(
+            "continue_final_message needs an assistant's message with text and no calls at the end "
+            "of messages, after at least one other message",
+            "continue_final_message",
+        )
+
+
+def build_tool_call(call_id: str, name: str, arguments: str, path: str) -> Mapping[str, Any]:
+    """Return a call of an assistant's turn as chat templates expect it. Raises InvalidRequest."""
+    for text in (name, arguments, call_id):
+        check_text(text, path)
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def _parse_message(raw: Any, path: str) -> Message:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(f"{path} must be an object, got {describe_value(raw)}", path)
     role = raw.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise InvalidRequest(
-            f"{path}.role must be one of {', '.join(_ROLES)}, got {describe_value(role)}",
+            f"{path}.role must be one of {', '.join(ROLES)}, got {describe_value(role)}",
             f"{path}.role",
         )
     name = raw.get("name")
@@ -55,21 +85,28 @@ def _parse_message(raw: Any, path: str) -> Message:
         raise InvalidRequest(
             f"{path}.name must be a string, got {describe_value(name)}", f"{path}.name"
         )
-    check_text(name or "", f"{path}.name")
+    if name:
+        check_text(name, f"{path}.name")
     call_id = raw.get("tool_call_id")
     if call_id is not None and not isinstance(call_id, str):
         raise InvalidRequest(
             f"{path}.tool_call_id must be a string, got {describe_value(call_id)}",
             f"{path}.tool_call_id",
         )
-    check_text(call_id or "", f"{path}.tool_call_id")
+    if call_id:
+        check_text(call_id, f"{path}.tool_call_id")
     calls = (
         _parse_tool_calls(raw.get("tool_calls"), f"{path}.tool_calls")
         if role == "assistant"
         else ()
     )
-    content, images = _parse_content(raw.get("content"), role, f"{path}.content")
-    return Message(_ROLES[role], content, name, calls, call_id, images)
+    text, path = raw.get("content"), f"{path}.content"
+    if isinstance(text, str):
+        check_text(text, path)
+        return Message(ROLES[role], text, name, calls, call_id)
+    content = MessageContent()
+    add_content(content, text, role, path)
+    return Message(ROLES[role], content.text, name, calls, call_id, content.images)
 
 
 def _parse_tool_calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
@@ -78,7 +115,7 @@ def _parse_tool_calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
         return ()
     if not isinstance(raw, list):
         raise InvalidRequest(f"{path} must be an array, got {describe_value(raw)}", path)
-    _check_count(raw, MAX_CALLS, path, "calls")
+    check_count(raw, MAX_CALLS, path, "calls")
     calls = []
     for index, call in enumerate(raw):
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -92,32 +129,26 @@ def _parse_tool_calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
             )
         raw_id = call.get("id")
         call_id = raw_id if isinstance(raw_id, str) else ""
-        for text in (name, arguments, call_id):
-            check_text(text, f"{path}[{index}]")
-        calls.append(
-            {
-                "id": call_id,
-                "type": "function",
-                "function": {"name": name, "arguments": arguments},
-            }
-        )
+        calls.append(build_tool_call(call_id, name, arguments, f"{path}[{index}]"))
     return tuple(calls)
 
 
-def _parse_content(raw: Any, role: str, path: str) -> tuple[str, tuple[ChatImage, ...]]:
-    if isinstance(raw, str):
-        check_text(raw, path)
-        return raw, ()
+def add_content(content: MessageContent, raw: Any, role: str, path: str) -> None:
+    """Add the content of a message in OpenAI's form: a text, or an array of parts.
+
+    Raises InvalidRequest.
+    """
     if raw is None and role == "assistant":
         # A turn that only calls tools has no text.
-        return "", ()
+        return
+    if isinstance(raw, str):
+        content.add_text(raw, path)
+        return
     if not isinstance(raw, list):
         raise InvalidRequest(
             f"{path} must be a string or an array of text parts, got {describe_value(raw)}", path
         )
-    _check_count(raw, MAX_PARTS, path, "parts")
-    texts: list[str] = []
-    images: list[ChatImage] = []
+    check_count(raw, MAX_PARTS, path, "parts")
     for index, part in enumerate(raw):
         part_path = f"{path}[{index}]"
         kind = part.get("type") if isinstance(part, Mapping) else None
@@ -125,7 +156,7 @@ def _parse_content(raw: Any, role: str, path: str) -> tuple[str, tuple[ChatImage
             url, url_path = part.get("image_url"), f"{part_path}.image_url"
             if isinstance(url, Mapping):
                 url, url_path = url.get("url"), f"{url_path}.url"
-            images.append(read_image(url, url_path, sum(map(len, texts))))
+            content.add_image(url, url_path)
             continue
         text = part.get("text") if isinstance(part, Mapping) else None
         if kind != "text" or not isinstance(text, str):
@@ -133,26 +164,10 @@ def _parse_content(raw: Any, role: str, path: str) -> tuple[str, tuple[ChatImage
                 f'{part_path} must be {{"type": "text", "text": …}}, got {describe_value(part)}',
                 part_path,
             )
-        check_text(text, part_path)
-        texts.append(text)
-    return "".join(texts), tuple(images)
+        content.add_text(text, part_path)
 
 
-def _check_count(raw: list[Any], maximum: int, path: str, noun: str) -> None:
-    if len(raw) > maximum:
-        raise InvalidRequest(f"{path} must have at most {maximum} {noun}, got {len(raw)}", path)
-
-
-def check_text(text: str, path: str) -> None:
-    """Refuse text that is not valid Unicode: a lone surrogate cannot be encoded as UTF-8.
-
-    Raises:
-        InvalidRequest: naming the field.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"{path} must be Unicode text, got half a surrogate pair at character {error.start}",
-            path,
-        ) from None
+def check_count(items: Sequence[Any], maximum: int, path: str, noun: str) -> None:
+    """Check the length of an array. Raises InvalidRequest."""
+    if len(items) > maximum:
+        raise InvalidRequest(f"{path} must have at most {maximum} {noun}, got {len(items)}", path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -151,6 +152,26 @@ class OptionsReader:
         return intents
 
 
+def add_schema_check(
+    options: Options, schema: Mapping[str, Any], param: str
+) -> tuple[Options, tuple[str, ...]]:
+    """Return options that check answers against a schema too, and a warning if that is impossible.
+
+    An answer that does not match is generated once more. `param` is the client's field.
+
+    Raises:
+        InvalidRequest: the schema cannot be used.
+    """
+    options = replace(options, regenerate=True)
+    try:
+        check = _build_schema_check(schema)
+    except ValueError as error:
+        raise InvalidRequest(f"{param}: {error}", param) from None
+    except MissingPart as missing:
+        return options, (f"{param} was not checked. {missing}",)
+    return replace(options, checks={**options.checks, "json_schema": check}), ()
+
+
 def _validate(raw_options: Mapping[str, Any], path: str) -> OptionsInput:
     fields = OptionsInput.model_fields
     try:
@@ -189,7 +210,7 @@ def _join_pii_kinds(*settings: bool | list[PiiKind] | None) -> frozenset[str] | 
 # take as long as those of the rest of the pipeline.
 
 
-def _build_schema_check(schema: dict[str, Any]) -> AnswerCheck:
+def _build_schema_check(schema: Mapping[str, Any]) -> AnswerCheck:
     if exceeds(schema, MAX_SCHEMA_CHARS):
         raise ValueError(f"The JSON schema must have at most {MAX_SCHEMA_CHARS} characters.")
     if (count := sum(map(count_repetitions, _find_patterns(schema)))) > MAX_REPETITIONS:

@@ -49,6 +49,7 @@ NEUTRAL: Mapping[str, Any] = MappingProxyType(
         "priority": 0,
         "repeat_last_n": -1,
         "tfs_z": 1,
+        "top_logprobs": 0,
         "top_n_sigma": -1,
         "typical_p": 1,
         "xtc_probability": 0,

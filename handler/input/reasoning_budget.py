@@ -19,21 +19,23 @@ _UNLIMITED = -1
 
 def read_reasoning_budget(body: Mapping[str, Any], path: str = "") -> int | None:
     """Return the limit of a request; None without one. Raises InvalidRequest."""
-    budgets: dict[str, int] = {}
-    for name in sorted(BUDGET_KEYS & body.keys()):
-        value = body[name]
-        if value is None:
-            continue
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or value != int(value) or not _UNLIMITED <= value <= _MAX_BUDGET:
-            raise InvalidRequest(
-                f"{path}{name} must be a number of tokens, or -1 for any, "
-                f"got {describe_value(value)}",
-                path + name,
-            )
-        budgets[name] = int(value)
+    if body.keys().isdisjoint(BUDGET_KEYS):
+        return None
+    names = [name for name in sorted(BUDGET_KEYS & body.keys()) if body[name] is not None]
+    budgets = {name: read_budget(body[name], path + name) for name in names}
     if len(set(budgets.values())) > 1:
         first, second, *_ = budgets
         raise InvalidRequest(f"{path}{second} must not come with {first}", path + second)
-    budget = next(iter(budgets.values()), _UNLIMITED)
-    return None if budget == _UNLIMITED else budget
+    return next(iter(budgets.values()), None)
+
+
+def read_budget(value: Any, param: str) -> int | None:
+    """Return the limit in one field; None for null and for -1. Raises InvalidRequest."""
+    if value is None:
+        return None
+    is_integer = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if not is_integer or not _UNLIMITED <= value <= _MAX_BUDGET:
+        raise InvalidRequest(
+            f"{param} must be a number of tokens, or -1 for any, got {describe_value(value)}", param
+        )
+    return None if value == _UNLIMITED else int(value)

@@ -12,10 +12,11 @@ from engine.request import Prompt, TemplateMode
 from handler.errors import InvalidRequest
 from handler.input.constraints import find_constraint_warnings, read_constraint
 from handler.input.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
-from handler.input.messages import check_text, read_messages
+from handler.input.messages import read_messages
 from handler.input.options import NO_DEFAULTS, OptionsReader
 from handler.input.reasoning_budget import read_reasoning_budget
 from handler.input.sampling import JOB_DEFAULTS, read_sampling
+from handler.input.text import check_text
 from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
 from validation import NO_OPTIONS, Options
 

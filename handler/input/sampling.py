@@ -30,7 +30,8 @@ MAX_TOKEN_IDS = 1_000_000
 _MAX_ARRAY_LENGTH = 1_000
 # In error messages.
 
-_Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+StopStrings = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)]
 _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 
@@ -81,8 +82,8 @@ def check_token_count(prompts: Any, name: str) -> None:
         )
 
 
-class SamplingInput(BaseModel):
-    """The parameters that all dialects share; null means unset.
+class ParameterInput(BaseModel):
+    """Base of the parameters of a body; null means unset.
 
     Strict: "0.5" and true are not numbers. Each description completes the sentence "… must be …"
     of the error that names the field.
@@ -90,6 +91,10 @@ class SamplingInput(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
     _convert_integers = field_validator("*", mode="before")(as_integer_parameter)
+
+
+class SamplingInput(ParameterInput):
+    """The parameters that OpenAI's API and jobs share."""
 
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
@@ -115,7 +120,7 @@ class SamplingInput(BaseModel):
     seed: int | None = Field(
         None, ge=-(2**63), lt=2**63, description="a whole number of up to 64 bits"
     )
-    stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)] | None = Field(
+    stop: StopStrings | None = Field(
         None,
         description=f"a non-empty string or an array of up to {MAX_STOPS} of them, "
         f"each of up to {MAX_STOP_CHARS} characters",
@@ -147,6 +152,12 @@ class SamplingInput(BaseModel):
     )
     n: int | None = Field(None, ge=1, le=1, description="1")
     stream: bool | None = Field(None, description="true or false")
+
+    @property
+    def token_limit(self) -> int | None:
+        """The maximum number of tokens of an answer; None for a body without one."""
+        limit = self.max_completion_tokens
+        return self.max_tokens if limit is None else limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +211,7 @@ def build_sampling(
     """
     stop = fields.stop
     sampling = SamplingParams(
-        max_tokens=_value_or(
-            fields.max_completion_tokens, _value_or(fields.max_tokens, defaults.max_tokens)
-        ),
+        max_tokens=_value_or(fields.token_limit, defaults.max_tokens),
         min_tokens=fields.min_tokens or 0,
         temperature=_value_or(fields.temperature, defaults.temperature),
         top_p=_value_or(fields.top_p, defaults.top_p),

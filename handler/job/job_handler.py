@@ -15,6 +15,7 @@ from common.value_description import describe_value
 from engine import Slot
 from engine.request import TemplateMode
 from handler.apis.calls import ApiCalls, build_calls, find_format
+from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.service import OpenAIService
 from handler.delivery import limits
 from handler.delivery.results import ResultDelivery, ResultUploader
@@ -61,7 +62,8 @@ class JobHandler:
         self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
         self._options = options
         self._calls = calls or build_calls(
-            OpenAIService(self._models, options, max_tokens=max_tokens), self._models
+            OpenAIService(self._models, CallDefaults(max_tokens=max_tokens, options=options)),
+            self._models,
         )
         self._validation = validation
         self._chat_template = chat_template

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from common.value_description import describe_value
 from engine import EngineState
 from handler.errors import InvalidRequest, ModelNotFound
 from handler.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """The model of a request: its pipeline, and the adapter to use; None for none."""
+
+    pipeline: Pipeline
+    adapter: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in answers."""
+        return self.pipeline.model_name if self.adapter is None else self.adapter
 
 
 class ModelRegistry:
@@ -71,6 +85,18 @@ class ModelRegistry:
         if (pipeline := self._by_name.get(name)) is None:
             raise model_not_found(name, self.names, param)
         return pipeline
+
+    def resolve(self, name: Any, param: str = "model") -> ResolvedModel:
+        """Return the model that a request names; the default for null.
+
+        Raises:
+            InvalidRequest: the name is not a string.
+            ModelNotFound: there is no such model.
+        """
+        if name is not None and not isinstance(name, str):
+            raise InvalidRequest(f"{param} must be a string, got {describe_value(name)}", param)
+        pipeline = self.find(name, param)
+        return ResolvedModel(pipeline, name if name in pipeline.adapters else None)
 
     def find_for_body(self, body: Mapping[str, Any], path: str = "") -> Pipeline:
         """Return the pipeline of the model that a request body names.

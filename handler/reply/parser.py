@@ -14,6 +14,9 @@ from handler.reply.reply import Reply, ToolCall
 from handler.reply.reply_format import ReplyFormat
 from handler.reply.source import TextSource
 
+# Without functions, only these make an output something else than text.
+_LEADING_MARKS = (*REASONING_MARKS, *ANSWER_HEADERS)
+
 
 class ReplyParser:
     """Finds reasoning, text and tool calls; the result does not depend on how the output was split.
@@ -189,6 +192,9 @@ def read_reply(
     output: str, reply_format: ReplyFormat, *, starts_in_reasoning: bool = False
 ) -> Reply:
     """Take a complete output apart."""
+    has_marks = starts_in_reasoning or output.lstrip().startswith(_LEADING_MARKS)
+    if not has_marks and not reply_format.functions:
+        return Reply(text=output)
     parser = ReplyParser(reply_format, starts_in_reasoning=starts_in_reasoning)
     parser.push(output)
     parser.close()

@@ -9,6 +9,7 @@ import pytest
 
 from engine import Engine
 from engine.errors import ModelLoadFailed
+from handler.apis.core.best_of import build_requests
 from handler.apis.openai.dialect import OVMS
 from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
@@ -81,7 +82,7 @@ async def test_request_sets_draft_length_and_threshold(
     ):
         body = {"model": "tiny", "prompt": "Once", "max_tokens": 4, "temperature": 0, **parameters}
         call = service.parse_call(COMPLETIONS, body, OVMS)
-        answer = await service._models.default.run(call.request)
+        answer = await service._models.default.run(build_requests(call.parsed)[0])
         assert answer.finish.usage.completion_tokens == 4
         assert answer.warnings == ()
         reloads.append(answer.finish.timings.reload_ms > 100)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from handler.apis.messages.request import translate_request
-from handler.apis.openai import chat
-from handler.apis.openai.call import OpenAICall
-from handler.apis.responses.request import read_request
+from engine import BackendConfig, Engine, EngineConfig
+from handler.apis.core.call_runner import CallDefaults
+from handler.apis.messages.request import read_request as read_messages_request
+from handler.apis.responses.request import read_request as read_responses_request
 from handler.errors import InvalidRequest
+from handler.models.registry import ResolvedModel
+from handler.pipeline import Pipeline
 from tools.docs.support_matrix import in_markdown
 
+# Bodies are only read, so the engine is never started.
+_MODEL = ResolvedModel(Pipeline(Engine(EngineConfig(backend=BackendConfig("scripted", {}))), "m"))
 _USER = {"role": "user", "content": "hi"}
 _FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 _TOOL = {"name": "look", "input_schema": {"type": "object"}}
@@ -104,18 +108,14 @@ def message_table() -> str:
 
 def find_response_warnings(body: Mapping[str, Any]) -> Sequence[str]:
     """Return the warnings about a body, with the required members added. Raises InvalidRequest."""
-    request = read_request({"input": "hi", **body}, ())
-    return [*request.warnings, *_find_chat_warnings(request.chat_body)]
+    request = read_responses_request({"input": "hi", **body}, (), "", _MODEL, CallDefaults())
+    return request.call.warnings
 
 
 def find_message_warnings(body: Mapping[str, Any]) -> Sequence[str]:
     """Return the warnings about a body, with the required members added. Raises InvalidRequest."""
-    translated = translate_request({"messages": [_USER], "max_tokens": 9, **body})
-    return [*translated.warnings, *_find_chat_warnings(translated.body)]
-
-
-def _find_chat_warnings(body: Mapping[str, Any]) -> Sequence[str]:
-    return OpenAICall(chat.CHAT, {**body, "model": "m"}, "m", None).request.warnings
+    body = {"messages": [_USER], "max_tokens": 9, **body}
+    return read_messages_request(body, _MODEL, CallDefaults()).warnings
 
 
 def _table(

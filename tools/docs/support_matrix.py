@@ -7,6 +7,7 @@ from typing import Any
 
 from engine import Capabilities
 from engine.errors import UnsupportedParameter
+from handler.apis.core.prepared_call import adapt_call
 from handler.apis.openai import chat, completions
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
@@ -36,9 +37,7 @@ def create_call(
     """Parse a body of a route, with the required parameters added."""
     spec, required = ENDPOINTS[route]
     body = {**required, **body}
-    return OpenAICall(
-        spec, body, "m", None, dialect=dialect, stream_multi_prompt=True, adapters=adapters
-    )
+    return OpenAICall(spec, body, "m", dialect=dialect, stream_multi_prompt=True, adapters=adapters)
 
 
 class Matrix:
@@ -70,7 +69,7 @@ class Matrix:
 
     def _ignored(self, route: str, body: Mapping[str, Any]) -> bool:
         try:
-            warnings = create_call(route, body).request.warnings
+            warnings = create_call(route, body).parsed.warnings
         except InvalidRequest:
             return False
         return any("was ignored" in warning for warning in warnings)
@@ -137,13 +136,12 @@ class Matrix:
 
 def _collect_warnings(call: OpenAICall, capabilities: Capabilities) -> list[str]:
     """Return the warnings that a request gets on an engine. Raises UnsupportedParameter."""
-    call.adapt_to(capabilities)
-    generation = call.request.generation
-    engine_warnings = capabilities.check(generation.prompt, generation.sampling)
+    adapted = adapt_call(call.parsed, capabilities)
+    engine_warnings = capabilities.check(adapted.prompts[0], adapted.parameters.sampling)
     # Replace the engine's name, so that the same sentence of two engines is one note.
     return [
         warning.replace(f"the {capabilities.backend} engine", "the engine")
-        for warning in (*call.request.warnings, *engine_warnings)
+        for warning in (*adapted.warnings, *engine_warnings)
     ]
 
 
@@ -156,7 +154,7 @@ def _find_dialect_refusal(
     except InvalidRequest:
         return None
     try:
-        call.adapt_to(capabilities)
+        adapt_call(call.parsed, capabilities)
     except InvalidRequest as error:
         return f"400: {error.message}"
     return None

@@ -25,10 +25,10 @@ from handler.apis.core.api import Api
 from handler.apis.openai.api import ROUTES, OpenAIApi
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.apis.openai.service import MODELS, OpenAIService
-from handler.apis.openai.truncation import CHAT_ROUTE
 from handler.apis.openai.wire_format import FORMATS
 
 PREFIXES: Mapping[str, Dialect] = {"/v1": OPENAI, "/v3": OVMS, "": ORACLE}
+_CHAT = "/v1/chat/completions"
 
 
 def named_facts(operation: OperationName) -> RouteFacts:
@@ -76,7 +76,7 @@ class OpenAIRoutes:
             MODELS: self._list_models,
             f"{MODELS}/{{model:path}}": self._get_model,
         }
-        limited = {CHAT_ROUTE: self._rate_limiter.middleware()} if dialect is ORACLE else {}
+        limited = {_CHAT: self._rate_limiter.middleware()} if dialect is ORACLE else {}
         find_facts = named_facts if dialect.named_errors else openai_facts
         return [
             ApiRoute(

@@ -17,8 +17,9 @@ from engine import Chat, Engine
 from handler.apis.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
 from handler.errors import InvalidRequest
 from handler.generation.offload import check_body
-from handler.input.messages import check_text, read_messages
+from handler.input.messages import read_messages
 from handler.input.sampling import check_token_count, read_token_ids
+from handler.input.text import check_text
 from handler.models.registry import ModelRegistry
 
 logger = logging.getLogger(__name__)

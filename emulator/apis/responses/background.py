@@ -74,7 +74,7 @@ class BackgroundResponses:
             work["previous_items"] = await self._api.read_conversation(body)
         if body.get("seed") is None:
             work["seed"] = secrets.randbelow(_MAX_SEED)
-        envelope = encode_envelope(call.request, call.chat, "", created)
+        envelope = encode_envelope(call.request, "", created)
         job_input = {"openai_route": RESPONSES, "openai_input": work, "envelope": envelope}
         return await self._store.enqueue(
             NewJob(endpoint=self._endpoint, input=orjson.dumps(job_input), policy=self._policy)

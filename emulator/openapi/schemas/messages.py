@@ -10,12 +10,13 @@ from emulator.openapi.schemas.common import (
     TEXT_PART,
     TEXTS,
     Schema,
+    fields_of,
     list_of,
     object_of,
     or_null,
 )
-from handler.apis.openai.tools import MAX_TOOLS
-from handler.input.sampling import MAX_INT32, MAX_STOP_CHARS, MAX_STOPS
+from handler.apis.core.tools import MAX_TOOLS
+from handler.apis.messages.request import MessagesInput
 
 _IMAGE_BLOCK = object_of(
     {
@@ -86,16 +87,8 @@ _PROMPT: dict[str, Schema] = {
         )
     ),
 }
-_FRACTION: Schema = {"type": "number", "minimum": 0, "maximum": 1}
-_STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 _PARAMETERS: dict[str, Schema] = {
-    "max_tokens": or_null({"type": "integer", "minimum": 1})
-    | {"description": "A number beyond the context is not refused."},
-    "stop_sequences": or_null(list_of(_STOP) | {"maxItems": MAX_STOPS}),
-    "stream": or_null(FLAG),
-    "temperature": or_null(_FRACTION),
-    "top_p": or_null(_FRACTION),
-    "top_k": or_null({"type": "integer", "minimum": -1, "maximum": MAX_INT32}),
+    **fields_of(MessagesInput),
     "metadata": {"description": "Has no effect."},
 }
 

@@ -14,8 +14,7 @@ from emulator.openapi.schemas.common import (
     object_of,
     or_null,
 )
-from handler.apis.ollama.options import PARAMETERS
-from handler.input.sampling import SamplingInput
+from handler.apis.ollama.options import OptionsInput
 
 _CALL = object_of(
     {"function": object_of({"name": TEXT}, {"arguments": or_null({"type": "object"})})},
@@ -54,21 +53,13 @@ _KEEP_ALIVE: Schema = {
 _UNSET: Schema = {"enum": ["", [], None]}
 
 
-def _options() -> Schema:
-    """Return the schema of `options`: the parameters of OpenAI's API under Ollama's names."""
-    known = fields_of(SamplingInput)
-    # Numbers below the usual minimum stand for no limit, and for a random seed.
-    for name in ("max_tokens", "seed"):
-        del known[name]["anyOf"][0]["minimum"]
-    return object_of(
-        {}, {name: {"anyOf": [known[ours], _UNSET]} for name, ours in PARAMETERS.items()}
-    )
-
-
+_OPTIONS = object_of(
+    {}, {name: {"anyOf": [field, _UNSET]} for name, field in fields_of(OptionsInput).items()}
+)
 _SHARED: dict[str, Schema] = {
     "model": or_null(TEXT),
     "stream": or_null(FLAG) | {"default": True},
-    "options": or_null(_options()),
+    "options": or_null(_OPTIONS),
     "keep_alive": _KEEP_ALIVE,
     "truncate": or_null(FLAG),
 }

@@ -17,13 +17,13 @@ from emulator.openapi.schemas.common import (
     or_null,
     ref,
 )
-from handler.apis.openai.chat import REASONING_EFFORTS
+from handler.apis.core.template_variables import REASONING_EFFORTS
+from handler.apis.core.tools import MAX_TOOLS
 from handler.apis.openai.embeddings import EmbeddingsInput
 from handler.apis.openai.parameters import ChatInput, CompletionInput, OpenAIInput
 from handler.apis.openai.relevance import MAX_TEXTS
 from handler.apis.openai.rerank import RerankInput
 from handler.apis.openai.score import FIRST_NAMES, SECOND_NAMES, ScoreInput
-from handler.apis.openai.tools import MAX_TOOLS
 from handler.input.options import OptionsInput
 from handler.input.sampling import MAX_TOKEN_ID
 

@@ -10,15 +10,16 @@ from emulator.openapi.schemas.common import (
     IMAGE_URL,
     TEXT,
     Schema,
+    fields_of,
     list_of,
     object_of,
     or_null,
 )
-from handler.apis.openai.chat import REASONING_EFFORTS
+from handler.apis.core.template_variables import REASONING_EFFORTS
+from handler.apis.core.tools import MAX_TOOLS
 from handler.apis.responses.input_items import MAX_ITEMS, ROLES
-from handler.apis.responses.request import MAX_METADATA
+from handler.apis.responses.request import MAX_METADATA, ResponsesInput
 from handler.apis.responses.response import STATUSES
-from handler.apis.responses.tools import MAX_TOOLS
 
 _TEXT_TYPES = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _TEXT_PARTS: list[Schema] = [
@@ -100,12 +101,7 @@ def response_schemas(models: Sequence[str]) -> dict[str, Schema]:
                 "model": {"enum": [*models, None]},
                 "instructions": or_null(TEXT),
                 "previous_response_id": or_null(TEXT),
-                "max_output_tokens": or_null({"type": "integer", "minimum": 1}),
-                "temperature": or_null({"type": "number", "minimum": 0, "maximum": 2}),
-                "top_p": or_null({"type": "number", "minimum": 0, "maximum": 1}),
-                "stream": or_null(FLAG),
-                "background": or_null(FLAG),
-                "store": or_null(FLAG),
+                **fields_of(ResponsesInput),
                 "metadata": or_null(metadata),
                 "reasoning": or_null(
                     object_of({}, {"effort": or_null({"enum": list(REASONING_EFFORTS)})})

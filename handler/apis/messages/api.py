@@ -1,8 +1,8 @@
-"""Anthropic's Messages API for HTTP routes, the queue, jobs and batches: chats in its form."""
+"""Anthropic's Messages API for HTTP routes, the queue, jobs and batches."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -10,28 +10,24 @@ from engine import Chat
 from engine.abortable import Abortable
 from engine.errors import EngineError
 from handler.apis.core.api import Api, ApiCall, CallContext
-from handler.apis.core.field_names import FieldNames
+from handler.apis.core.call_runner import CallRunner, naming_client_fields
+from handler.apis.core.parsed_call import ParsedCall
 from handler.apis.messages.errors import naming_prompt_length
 from handler.apis.messages.events import MessageEncoder, stream_message
 from handler.apis.messages.message import encode_message
-from handler.apis.messages.request import translate_request
+from handler.apis.messages.request import read_request
 from handler.apis.messages.wire_format import FORMAT
-from handler.apis.openai.api import apply_context
-from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.service import OpenAIService
 from handler.delivery.limits import split_events
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.offload import check_body
 from handler.models.model_name_map import ModelNameMap
-from handler.models.registry import ModelRegistry
 
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
-_CHAT_ROUTE = "/v1/chat/completions"
 
 
 class MessagesApi(Api):
-    """Answers calls of the Messages API with the service of chats; has no state between calls.
+    """Answers calls of the Messages API; has no state between calls.
 
     `names` chooses the model for names of Anthropic's.
     """
@@ -39,107 +35,64 @@ class MessagesApi(Api):
     format = FORMAT
     routes = (MESSAGES, COUNT_TOKENS)
 
-    def __init__(self, openai: OpenAIService, models: ModelRegistry, names: ModelNameMap) -> None:
-        self._openai = openai
-        self._models = models
+    def __init__(self, runner: CallRunner, names: ModelNameMap) -> None:
+        self._runner = runner
         self._names = names
 
     def check(self, route: str, body: Mapping[str, Any]) -> None:
         """Check a body without running it. Raises InvalidRequest or NotFound."""
-        translated = translate_request(body)
-        with translated.field_names.in_errors():
-            self._openai.check_call(_CHAT_ROUTE, self._with_served_model(translated.body, body))
+        self._read(body)
 
     async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
         """Parse a body. Raises InvalidRequest or NotFound, naming the client's field."""
-        chat, names = await self._parse_chat(body, context)
-        model = body.get("model")
-        name = model if isinstance(model, str) else chat.model
+        call = (await check_body(body, partial(self._read, body))).in_context(context)
         if route == COUNT_TOKENS:
-            return _CountCall(chat, names, self._count_prompt, context)
-        return _MessagesCall(self._openai, chat, names, name, self._count_prompt, context)
+            return _CountCall(self._runner, call, context)
+        return _MessagesCall(self._runner, call, body.get("model") or call.model, context)
 
-    async def _parse_chat(
-        self, body: Mapping[str, Any], context: CallContext
-    ) -> tuple[OpenAICall, FieldNames]:
-        translated = await check_body(body, partial(translate_request, body))
-        with translated.field_names.in_errors():
-            chat = await self._openai.parse_call_async(
-                _CHAT_ROUTE,
-                self._with_served_model(translated.body, body),
-                priority=context.priority,
-            )
-        apply_context(chat, context)
-        chat.add_warnings(*translated.warnings)
-        return chat, translated.field_names
-
-    def _with_served_model(
-        self, chat_body: Mapping[str, Any], body: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the chat's body with the name of the model that answers."""
-        model = body.get("model")
-        served = self._names.find(model, self._models.names) if isinstance(model, str) else model
-        return {**chat_body, "model": served}
-
-    async def _count_prompt(self, chat: OpenAICall) -> int:
-        engine = self._models.find(chat.model).engine
-        prompt = await engine.render(cast("Chat", chat.prompts[0]))
-        return len(await engine.tokenize(prompt))
+    def _read(self, body: Mapping[str, Any]) -> ParsedCall:
+        name, models = body.get("model"), self._runner.models
+        if isinstance(name, str):
+            name = self._names.find(name, models.names)
+        return read_request(body, models.resolve(name), self._runner.defaults)
 
 
 class _CountCall(ApiCall):
     """A prompt whose tokens are counted. The engine may have no tokenizer or no chat template."""
 
-    def __init__(
-        self,
-        chat: OpenAICall,
-        names: FieldNames,
-        count_prompt: Callable[[OpenAICall], Awaitable[int]],
-        context: CallContext,
-    ) -> None:
+    def __init__(self, runner: CallRunner, call: ParsedCall, context: CallContext) -> None:
         super().__init__(FORMAT, context, streaming=False)
-        self._chat = chat
-        self._names = names
-        self._count_prompt = count_prompt
+        self._runner = runner
+        self._call = call
 
     async def complete(self) -> dict[str, Any]:
-        with naming_prompt_length(), self._names.in_errors():
-            return {"input_tokens": await self._count_prompt(self._chat)}
+        with naming_prompt_length(), naming_client_fields(self._call):
+            return {"input_tokens": await _count_prompt(self._runner, self._call)}
 
 
 class _MessagesCall(ApiCall):
     """A message to generate; `model` is the name that the client sent."""
 
     def __init__(
-        self,
-        openai: OpenAIService,
-        chat: OpenAICall,
-        names: FieldNames,
-        model: str,
-        count_prompt: Callable[[OpenAICall], Awaitable[int]],
-        context: CallContext,
+        self, runner: CallRunner, call: ParsedCall, model: str, context: CallContext
     ) -> None:
-        super().__init__(FORMAT, context, streaming=chat.streaming)
-        self._openai = openai
-        self._chat = chat
-        self._names = names
+        super().__init__(FORMAT, context, streaming=call.streaming)
+        self._runner = runner
+        self._call = call
         self._model = model
-        self._count_prompt = count_prompt
-        # The number that the log names the call by.
-        self._id = f"msg_{chat.id.rpartition('-')[2]}"
         self._input_tokens = 0
 
     async def complete(self) -> dict[str, Any]:
-        with naming_prompt_length(), self._names.in_errors():
-            answer = await self._openai.answer(self._chat, self._context.slot)
-        return encode_message(self._id, self._model, answer)
+        with naming_prompt_length():
+            answer = await self._runner.answer(self._call, self._context.slot)
+        return encode_message(self._call.id, self._model, answer)
 
     async def _open(self) -> Abortable:
         """Start the stream, wait for its first text, and count the tokens of its prompt."""
-        with naming_prompt_length(), self._names.in_errors():
-            opened = await self._openai.open_stream(self._chat, self._context.slot)
+        with naming_prompt_length():
+            opened = await self._runner.open(self._call, self._context.slot)
         try:
-            self._input_tokens = await self._count_prompt(self._chat)
+            self._input_tokens = await _count_prompt(self._runner, self._call)
         except EngineError:
             # Not all engines can count. Other errors end the generation too, which reports them.
             pass
@@ -149,12 +102,15 @@ class _MessagesCall(ApiCall):
         return opened
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        # Only calls with several choices, or without any token to generate, have another type.
-        generation = cast("ActiveGeneration", self._opened)
-        encoder = MessageEncoder(self._id, self._model, self._input_tokens)
-        context = self._context
+        generation, context = cast("ActiveGeneration", self._opened), self._context
+        encoder = MessageEncoder(self._call.id, self._model, self._input_tokens)
         async for block in stream_message(
-            self._chat, generation, encoder, context.interval_s, context.part_chars
+            generation, encoder, context.interval_s, context.part_chars
         ):
             for part in split_events(block):
                 yield part
+
+
+async def _count_prompt(runner: CallRunner, call: ParsedCall) -> int:
+    engine, [prompt] = runner.find_engine(call), call.prompts
+    return len(await engine.tokenize(await engine.render(cast("Chat", prompt))))

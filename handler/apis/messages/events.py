@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+from handler.apis.core.reply_stream import stream_reply
 from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.messages.message import (
     convert_call_id,
@@ -14,8 +15,6 @@ from handler.apis.messages.message import (
     encode_usage,
 )
 from handler.apis.messages.wire_format import encode_event, error_event
-from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.reply_stream import stream_reply
 from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import error_info
 from handler.generation.active_generation import ActiveGeneration
@@ -109,7 +108,6 @@ class MessageEncoder:
 
 
 async def stream_message(
-    call: OpenAICall,
     generation: ActiveGeneration,
     encoder: MessageEncoder,
     interval_s: float = 0.0,
@@ -121,7 +119,7 @@ async def stream_message(
     """
     events = encoder.encode_start()
     try:
-        async for new in stream_reply(call, generation, interval_s, part_chars):
+        async for new in stream_reply(generation, interval_s, part_chars):
             if isinstance(new, CompletedAnswer):
                 events += encoder.encode_end(new)
             else:

@@ -1,27 +1,65 @@
-"""Translate a body of the Messages API into a body of chat completions."""
+"""Read a body of the Messages API."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from common.value_description import describe_value
-from handler.apis.core.field_names import FieldNames
-from handler.apis.messages.conversation import translate_conversation
-from handler.apis.messages.tools import translate_tools
-from handler.errors import InvalidRequest
-from handler.input.sampling import MAX_INT32
-from handler.input.unknown_keys import KnownKeys
+from pydantic import Field
 
-# Fields with the same name and meaning in both APIs.
-_SAME = ("max_tokens", "stream", "temperature", "top_k", "top_p")
+from common.value_description import describe_value
+from engine import Chat, SamplingParams
+from handler.apis.core.call_runner import CallDefaults
+from handler.apis.core.parameters import Parameters
+from handler.apis.core.parsed_call import ParsedCall, new_call_id
+from handler.apis.core.template_variables import set_effort, set_thinking
+from handler.apis.messages.conversation import read_conversation
+from handler.apis.messages.tools import read_tools
+from handler.errors import InvalidRequest
+from handler.input.constraints import Constraint, read_schema
+from handler.input.reasoning_budget import read_budget
+from handler.input.sampling import (
+    MAX_INT32,
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+    ParameterInput,
+    StopString,
+    validate_model,
+)
+from handler.input.unknown_keys import KnownKeys
+from handler.models.registry import ResolvedModel
+
 _UNSUPPORTED = "is not supported and was ignored"
+_THINKING_TYPES = ("enabled", "disabled", "adaptive")
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+# The client's names of the fields that the engine names.
+_FIELD_NAMES = {"prompt": "messages", "continue_final_message": "messages"}
+
+
+class MessagesInput(ParameterInput):
+    """The parameters of `/v1/messages`."""
+
+    # Anything beyond the context means the same.
+    max_tokens: int | None = Field(None, ge=1, description="a whole number from 1")
+    temperature: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
+    top_p: float | None = Field(None, ge=0, le=1, description="a number from 0 to 1")
+    top_k: int | None = Field(
+        None, ge=-1, le=MAX_INT32, description="a whole number, -1 or 0 for all tokens"
+    )
+    stop_sequences: list[StopString] | None = Field(
+        None,
+        max_length=MAX_STOPS,
+        description=f"an array of up to {MAX_STOPS} strings, each of 1 to {MAX_STOP_CHARS} "
+        "characters",
+    )
+    stream: bool | None = Field(None, description="true or false")
+
+
 _KEYS = KnownKeys(
     "",
     {
-        *_SAME,
-        *("messages", "metadata", "model", "output_config", "service_tier", "stop_sequences"),
+        *MessagesInput.model_fields,
+        *("messages", "metadata", "model", "output_config", "service_tier"),
         *("system", "thinking", "tool_choice", "tools"),
         # The engine reuses the beginning of a prompt without being asked to.
         "cache_control",
@@ -31,89 +69,61 @@ _KEYS = KnownKeys(
         _UNSUPPORTED,
     ),
 )
-# The client's names for the fields of chats whose names differ.
-_NAMES: Mapping[str, str] = {
-    "continue_final_message": "messages",
-    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
-    "reasoning_budget": "thinking.budget_tokens",
-    "reasoning_effort": "output_config.effort",
-    "response_format": "output_config.format",
-    "response_format.json_schema": "output_config.format",
-    "response_format.json_schema.schema": "output_config.format.schema",
-    "stop": "stop_sequences",
-}
-_THINKING_TYPES = ("enabled", "disabled", "adaptive")
-_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedRequest:
-    """A body of chat completions, how to name the client's fields in errors, and warnings."""
-
-    body: Mapping[str, Any]
-    field_names: FieldNames
-    warnings: tuple[str, ...]
-
-
-def translate_request(body: Mapping[str, Any]) -> TranslatedRequest:
-    """Translate a body; `model` is left to the caller.
-
-    Values that the reader of chats checks are not checked here.
+def read_request(
+    body: Mapping[str, Any], model: ResolvedModel, defaults: CallDefaults
+) -> ParsedCall:
+    """Return what a body asks a model for.
 
     Raises:
-        InvalidRequest: naming the field that cannot be translated.
+        InvalidRequest: naming the field that is wrong.
     """
-    chat = {name: body[name] for name in _SAME if body.get(name) is not None}
-    _check_temperature(body.get("temperature"))
-    max_tokens = chat.get("max_tokens")
-    if isinstance(max_tokens, int) and max_tokens > MAX_INT32:
-        # Anything beyond the context means the same.
-        chat["max_tokens"] = MAX_INT32
-    if (stop := body.get("stop_sequences")) is not None:
-        if not isinstance(stop, list):
-            raise InvalidRequest(
-                f"stop_sequences must be an array of strings, got {describe_value(stop)}",
-                "stop_sequences",
-            )
-        chat["stop"] = stop
-    messages = body.get("messages")
-    warnings = [*_KEYS.warnings(body)]
-    paths: list[str] = []
-    chat["messages"] = messages
-    if isinstance(messages, list) and messages:
-        conversation = translate_conversation(body.get("system"), messages)
-        chat["messages"], paths = conversation.messages, conversation.paths
-        warnings += conversation.warnings
-        if conversation.continues_last:
-            chat["continue_final_message"] = True
-    tools = translate_tools(body)
-    chat |= tools.fields
-    warnings += tools.warnings
-    thinking = _translate_thinking(body.get("thinking"))
-    output_config = _translate_output_config(body.get("output_config"))
-    if not thinking.get("enable_thinking"):
-        # In chat completions the effort turns thinking on.
-        output_config.pop("reasoning_effort", None)
-    chat |= thinking | output_config
-    return TranslatedRequest(
-        chat, FieldNames(_NAMES, paths, tools.paths, "input_schema"), tuple(warnings)
+    fields = validate_model(MessagesInput, body)
+    messages, skipped_blocks = read_conversation(body.get("system"), body.get("messages"))
+    tools, skipped_tools = read_tools(body)
+    variables, budget = _read_thinking(body.get("thinking"))
+    effort, constraint = _read_output_config(body.get("output_config"))
+    if effort is not None and variables.get("thinking"):
+        variables = set_effort(effort)
+    last = messages[-1]
+    is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    chat = Chat(messages, variables, tools.definitions, is_text and len(messages) > 1)
+    constraint = constraint if tools.constraint is None else tools.constraint
+    limit = defaults.max_tokens if fields.max_tokens is None else fields.max_tokens
+    sampling = SamplingParams(
+        max_tokens=limit if limit is None else min(limit, MAX_INT32),
+        temperature=1.0 if fields.temperature is None else fields.temperature,
+        top_p=1.0 if fields.top_p is None else fields.top_p,
+        top_k=fields.top_k or -1,
+        stop=tuple(fields.stop_sequences or ()),
+        lora=model.adapter,
+    )
+    if constraint is not None:
+        sampling = constraint.apply(sampling)
+    return ParsedCall(
+        id=new_call_id("msg_"),
+        model=model.name,
+        prompts=(chat,),
+        parameters=Parameters(sampling=sampling, streaming=bool(fields.stream)),
+        reply_format=tools.build_reply_format(defaults.tool_form),
+        constraint=constraint,
+        reasoning_budget=budget,
+        options=defaults.options.defaults,
+        warnings=(
+            *_KEYS.warnings(body),
+            *skipped_blocks,
+            *skipped_tools,
+            *defaults.options.warnings,
+        ),
+        field_names=_FIELD_NAMES,
     )
 
 
-def _check_temperature(temperature: Any) -> None:
-    """Refuse what only OpenAI's API allows. Raises InvalidRequest."""
-    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if temperature is not None and not (is_number and 0 <= temperature <= 1):
-        raise InvalidRequest(
-            f"temperature must be a number from 0 to 1, got {describe_value(temperature)}",
-            "temperature",
-        )
-
-
-def _translate_thinking(thinking: Any) -> dict[str, Any]:
-    """Return the fields that turn the model's reasoning on or off, and limit it."""
+def _read_thinking(thinking: Any) -> tuple[Mapping[str, Any], int | None]:
+    """Return the variables that turn the reasoning on or off, and the limit of its tokens."""
     if thinking is None:
-        return {}
+        return {}, None
     kind = thinking.get("type") if isinstance(thinking, Mapping) else None
     if kind not in _THINKING_TYPES:
         raise InvalidRequest(
@@ -121,35 +131,27 @@ def _translate_thinking(thinking: Any) -> dict[str, Any]:
             f"got {describe_value(thinking)}",
             "thinking",
         )
-    is_on = kind != "disabled"
-    # Templates of DeepSeek and Granite read `thinking`, most others `enable_thinking`.
-    fields: dict[str, Any] = {
-        "enable_thinking": is_on,
-        "chat_template_kwargs": {"thinking": is_on},
-    }
-    budget = thinking.get("budget_tokens")
-    if kind == "enabled" and budget is not None:
-        fields["reasoning_budget"] = budget
-    return fields
+    budget = None
+    if kind == "enabled":
+        budget = read_budget(thinking.get("budget_tokens"), "thinking.budget_tokens")
+    return set_thinking(kind != "disabled"), budget
 
 
-def _translate_output_config(config: Any) -> dict[str, Any]:
-    """Return the fields for the effort and the form of the answer."""
+def _read_output_config(config: Any) -> tuple[str | None, Constraint | None]:
+    """Return the effort, and the schema of the answer."""
     if config is None:
-        return {}
+        return None, None
     if not isinstance(config, Mapping):
         raise InvalidRequest(
             f"output_config must be an object, got {describe_value(config)}", "output_config"
         )
-    fields: dict[str, Any] = {}
-    if (effort := config.get("effort")) is not None:
-        if effort not in _EFFORTS:
-            raise InvalidRequest(
-                f"output_config.effort must be one of {', '.join(_EFFORTS)}, "
-                f"got {describe_value(effort)}",
-                "output_config.effort",
-            )
-        fields["reasoning_effort"] = "xhigh" if effort == "max" else effort
+    effort, constraint = config.get("effort"), None
+    if effort is not None and effort not in _EFFORTS:
+        raise InvalidRequest(
+            f"output_config.effort must be one of {', '.join(_EFFORTS)}, "
+            f"got {describe_value(effort)}",
+            "output_config.effort",
+        )
     if (form := config.get("format")) is not None:
         if not isinstance(form, Mapping) or form.get("type") != "json_schema":
             raise InvalidRequest(
@@ -157,6 +159,6 @@ def _translate_output_config(config: Any) -> dict[str, Any]:
                 f"got {describe_value(form)}",
                 "output_config.format",
             )
-        schema = {"name": "answer", "schema": form.get("schema")}
-        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return fields
+        path = "output_config.format"
+        constraint = read_schema(form.get("schema"), f"{path}.schema", path)
+    return "xhigh" if effort == "max" else effort, constraint

@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 
 from engine import FinishReason
+from handler.apis.core.reply_stream import stream_reply
 from handler.apis.ollama.wire_format import encode_line, error_line
-from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.reply_stream import stream_reply
 from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import error_info
 from handler.generation.active_generation import ActiveGeneration
@@ -118,7 +117,6 @@ class AnswerEncoder:
 
 
 async def stream_lines(
-    call: OpenAICall,
     generation: ActiveGeneration,
     encoder: AnswerEncoder,
     interval_s: float = 0.0,
@@ -129,7 +127,7 @@ async def stream_lines(
     An error after the first text is sent as a line and ends the stream.
     """
     try:
-        async for new in stream_reply(call, generation, interval_s, part_chars):
+        async for new in stream_reply(generation, interval_s, part_chars):
             if isinstance(new, CompletedAnswer):
                 lines = encoder.encode_end(new)
             else:

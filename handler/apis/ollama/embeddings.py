@@ -1,49 +1,67 @@
-"""Translate bodies and answers of Ollama's two routes for embeddings."""
+"""Read bodies of Ollama's two routes for embeddings, and encode their answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from common.value_description import describe_value
+from handler.apis.ollama.keep_alive import read_keep_alive
+from handler.apis.openai.embeddings import (
+    EmbeddingsCall,
+    EmbeddingsInput,
+    check_not_adapter,
+    read_texts,
+)
 from handler.errors import InvalidRequest
+from handler.input.sampling import validate_model
 from handler.input.unknown_keys import KnownKeys
+from handler.models.registry import ResolvedModel
 
 _SHARED_KEYS = ("keep_alive", "model", "options", "truncate")
 _EMBED_KEYS = KnownKeys("", (*_SHARED_KEYS, "dimensions", "input"))
 _OLD_KEYS = KnownKeys("", (*_SHARED_KEYS, "prompt"))
 
 
-def translate_embed(body: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """Return the body of `/v1/embeddings` for one of `/api/embed`, and warnings.
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """The texts to embed; `call` is None if the request only loads the model."""
 
-    None instead of a body without texts, which only loads the model. Raises InvalidRequest.
-    """
-    warnings = _EMBED_KEYS.warnings(body)
-    texts = body.get("input")
+    model: ResolvedModel
+    call: EmbeddingsCall | None
+    keep_alive_s: float | None
+
+
+def read_embed(body: Mapping[str, Any], model: ResolvedModel) -> EmbedRequest:
+    """Read a body of `/api/embed`. Raises InvalidRequest."""
+    keep_alive_s, texts = read_keep_alive(body.get("keep_alive")), body.get("input")
     if texts in (None, "", []):
-        return None, warnings
+        return EmbedRequest(model, None, keep_alive_s)
     if not isinstance(texts, str) and not (
         isinstance(texts, list) and all(isinstance(each, str) for each in texts)
     ):
         raise InvalidRequest(
             f"input must be a string or an array of strings, got {describe_value(texts)}", "input"
         )
-    translated = {"input": texts}
-    if (dimensions := body.get("dimensions")) is not None:
-        translated["dimensions"] = dimensions
-    return translated, warnings
+    dimensions = validate_model(EmbeddingsInput, {"dimensions": body.get("dimensions")}).dimensions
+    check_not_adapter(model.name, model.pipeline.model_name)
+    read = read_texts(texts)
+    call = EmbeddingsCall(model.name, read, dimensions, warnings=_EMBED_KEYS.warnings(body))
+    return EmbedRequest(model, call, keep_alive_s)
 
 
-def translate_old_embed(body: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """Return the same for a body of `/api/embeddings`, which has one text."""
-    warnings = _OLD_KEYS.warnings(body)
-    text = body.get("prompt")
+def read_old_embed(body: Mapping[str, Any], model: ResolvedModel) -> EmbedRequest:
+    """Read a body of `/api/embeddings`, which has one text. Raises InvalidRequest."""
+    keep_alive_s, text = read_keep_alive(body.get("keep_alive")), body.get("prompt")
     if text is None or text == "":
-        return None, warnings
+        return EmbedRequest(model, None, keep_alive_s)
     if not isinstance(text, str):
         raise InvalidRequest(f"prompt must be a string, got {describe_value(text)}", "prompt")
-    return {"input": text}, warnings
+    check_not_adapter(model.name, model.pipeline.model_name)
+    read = read_texts(text, "prompt")
+    call = EmbeddingsCall(model.name, read, warnings=_OLD_KEYS.warnings(body))
+    return EmbedRequest(model, call, keep_alive_s)
 
 
 def encode_vectors(answer: Mapping[str, Any] | None) -> list[list[float]]:

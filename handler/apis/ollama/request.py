@@ -1,4 +1,4 @@
-"""Translate bodies of Ollama's API into bodies of OpenAI's."""
+"""Read bodies of Ollama's `/api/chat` and `/api/generate`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.value_description import describe_value
-from handler.apis.core.field_names import FieldNames
-from handler.apis.ollama.conversation import continues_last, image_parts, translate_messages
+from engine import Chat, Message
+from engine.request import Prompt
+from handler.apis.core.call_runner import CallDefaults
+from handler.apis.core.parameters import Parameters
+from handler.apis.core.parsed_call import ParsedCall, new_call_id
+from handler.apis.core.template_variables import set_effort, set_thinking
+from handler.apis.core.tools import NO_TOOLS, Tools, build_tools, read_functions
+from handler.apis.ollama.conversation import add_images, read_messages
 from handler.apis.ollama.keep_alive import read_keep_alive
-from handler.apis.ollama.options import PARAMETERS, translate_options
+from handler.apis.ollama.options import read_options
 from handler.errors import InvalidRequest
+from handler.input.constraints import Constraint, any_object, read_schema
+from handler.input.message_content import MessageContent
+from handler.input.messages import check_messages
 from handler.input.request import read_flag
+from handler.input.text import check_text
 from handler.input.unknown_keys import KnownKeys
+from handler.models.registry import ResolvedModel
 
-CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 _EFFORTS = ("low", "medium", "high", "max")
 _SHARED_KEYS = ("format", "keep_alive", "model", "options", "stream", "think", "truncate")
 _UNSUPPORTED = "is not supported and was ignored"
@@ -29,121 +39,132 @@ _GENERATE_KEYS = KnownKeys(
     (*_SHARED_KEYS, "images", "prompt", "raw", "suffix", "system"),
     notes=dict.fromkeys(("context", "logprobs", "shift", "template", "top_logprobs"), _UNSUPPORTED),
 )
-# The client's names of the parameters in errors.
-_NAMES: Mapping[str, str] = {
-    **{ours: f"options.{name}" for name, ours in PARAMETERS.items()},
-    "continue_final_message": "messages",
-    "enable_thinking": "think",
-    "reasoning_effort": "think",
-    "response_format": "format",
-    "response_format.json_schema": "format",
-    "response_format.json_schema.schema": "format",
-    "validation.json_schema": "format",
-}
-_FIELD_NAMES = FieldNames(_NAMES)
+# The client's names of the fields that the engine names.
+_CHAT_FIELDS = {"prompt": "messages", "continue_final_message": "messages"}
+_GENERATE_FIELDS = {"messages": "prompt"}
 
 
 @dataclass(frozen=True, slots=True)
-class TranslatedRequest:
-    """A request of Ollama's as the `route` and the `body` of a call of OpenAI's API.
+class OllamaRequest:
+    """A request to load a model, and to generate a text with it.
 
-    `body` is None if the request only loads the model. `keep_alive_s` is how many seconds the model
+    `call` is None if the request only loads the model. `keep_alive_s` is how many seconds the model
     stays loaded afterwards; None for the server's own time. With `truncates` the oldest messages
-    are left out if the conversation is too long. `field_names` finds the client's field in errors
-    about the body.
+    are left out if the conversation is too long.
     """
 
-    route: str
-    body: Mapping[str, Any] | None
+    call: ParsedCall | None
     keep_alive_s: float | None = None
     truncates: bool = True
-    warnings: tuple[str, ...] = ()
-    field_names: FieldNames = _FIELD_NAMES
 
 
-def translate_chat(body: Mapping[str, Any]) -> TranslatedRequest:
-    """Translate a body of `/api/chat`; `model` is left to the caller. Raises InvalidRequest."""
-    shared, warnings = _translate_shared(body)
-    messages = translate_messages(body.get("messages"))
-    if (tools := body.get("tools")) not in (None, []):
-        shared["tools"] = tools
-    if continues_last(messages):
-        shared["continue_final_message"] = True
-    return TranslatedRequest(
-        CHAT,
-        None if messages in (None, []) else {**shared, "messages": messages},
-        read_keep_alive(body.get("keep_alive")),
-        read_flag(body, "truncate", default=True),
-        (*_CHAT_KEYS.warnings(body), *warnings),
-    )
+def read_chat(
+    body: Mapping[str, Any], model: ResolvedModel, defaults: CallDefaults
+) -> OllamaRequest:
+    """Read a body of `/api/chat`. Raises InvalidRequest."""
+    keep_alive_s = read_keep_alive(body.get("keep_alive"))
+    truncates = read_flag(body, "truncate", default=True)
+    if body.get("messages") in (None, []):
+        return OllamaRequest(None, keep_alive_s, truncates)
+    messages = read_messages(body["messages"])
+    raw_tools = body.get("tools")
+    tools = NO_TOOLS if raw_tools is None else build_tools(read_functions(raw_tools))
+    last = messages[-1]
+    is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    continues_last = is_text and len(messages) > 1
+    chat = Chat(messages, _read_think(body.get("think")), tools.definitions, continues_last)
+    warnings = _CHAT_KEYS.warnings(body)
+    call = _build_call(body, chat, tools, model, defaults, warnings, _CHAT_FIELDS)
+    return OllamaRequest(call, keep_alive_s, truncates)
 
 
-def translate_generate(body: Mapping[str, Any]) -> TranslatedRequest:
-    """Translate a body of `/api/generate`; `model` is left to the caller.
+def read_generate(
+    body: Mapping[str, Any], model: ResolvedModel, defaults: CallDefaults
+) -> OllamaRequest:
+    """Read a body of `/api/generate`.
 
     The prompt is a turn of a chat, unless it is `raw` or has a `suffix`. Raises InvalidRequest.
     """
-    shared, warnings = _translate_shared(body)
-    prompt, system = _read_text(body, "prompt"), _read_text(body, "system")
-    suffix, images = _read_text(body, "suffix"), body.get("images")
     keep_alive_s = read_keep_alive(body.get("keep_alive"))
     truncates = read_flag(body, "truncate", default=True)
-    raw = read_flag(body, "raw", default=False)
-    warnings = (*_GENERATE_KEYS.warnings(body), *warnings)
-    if not prompt and images in (None, []):
-        return TranslatedRequest(CHAT, None, keep_alive_s, truncates, warnings)
-    if raw or suffix:
+    text, system, suffix = (_read_text(body, name) for name in ("prompt", "system", "suffix"))
+    images, variables = body.get("images"), _read_think(body.get("think"))
+    is_raw = read_flag(body, "raw", default=False)
+    if not text and images in (None, []):
+        return OllamaRequest(None, keep_alive_s, truncates)
+    prompt: Prompt = text
+    if is_raw or suffix:
         if images not in (None, []):
             raise InvalidRequest("images need a chat, and raw and suffix are not one", "images")
-        for name in ("enable_thinking", "reasoning_effort", "chat_template_kwargs"):
-            shared.pop(name, None)
-        completion = {**shared, "prompt": prompt, **({"suffix": suffix} if suffix else {})}
-        return TranslatedRequest(COMPLETION, completion, keep_alive_s, truncates, warnings)
-    content: Any = prompt
-    if images not in (None, []):
-        content = [*image_parts(images, "images"), {"type": "text", "text": prompt}]
-    messages = [{"role": "user", "content": content}]
-    paths = ["prompt"]
-    if system:
-        messages.insert(0, {"role": "system", "content": system})
-        paths.insert(0, "system")
-    chat = {**shared, "messages": messages}
-    names = FieldNames({**_NAMES, "messages": "prompt"}, paths)
-    return TranslatedRequest(CHAT, chat, keep_alive_s, truncates, warnings, names)
+        # A completion has no turns to leave out.
+        truncates = False
+    else:
+        content = MessageContent()
+        add_images(content, images, "images")
+        content.add_text(text, "prompt")
+        messages = [Message("user", content.text, images=content.images)]
+        if system:
+            messages.insert(0, Message("system", system))
+        prompt = Chat(check_messages(messages, "images"), variables)
+    warnings = _GENERATE_KEYS.warnings(body)
+    call = _build_call(
+        body, prompt, NO_TOOLS, model, defaults, warnings, _GENERATE_FIELDS, suffix=suffix
+    )
+    return OllamaRequest(call, keep_alive_s, truncates)
 
 
-def _translate_shared(body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the fields that chats and completions share, and warnings."""
-    parameters, warnings = translate_options(body.get("options"))
-    fields = {**parameters, "stream": read_flag(body, "stream", default=False)}
-    return fields | _translate_think(body.get("think")) | _translate_format(body), warnings
+def _build_call(
+    body: Mapping[str, Any],
+    prompt: Prompt,
+    tools: Tools,
+    model: ResolvedModel,
+    defaults: CallDefaults,
+    warnings: tuple[str, ...],
+    field_names: Mapping[str, str],
+    suffix: str = "",
+) -> ParsedCall:
+    """Return the call for a prompt, with the fields that both routes share."""
+    sampling, ignored = read_options(body.get("options"), defaults.max_tokens, model.adapter)
+    if (constraint := _read_format(body.get("format"))) is not None:
+        sampling = constraint.apply(sampling)
+    streaming = read_flag(body, "stream", default=False)
+    return ParsedCall(
+        id=new_call_id("chat-" if isinstance(prompt, Chat) else "text-"),
+        model=model.name,
+        prompts=(prompt,),
+        parameters=Parameters(sampling=sampling, streaming=streaming, suffix=suffix),
+        reply_format=(
+            tools.build_reply_format(defaults.tool_form) if isinstance(prompt, Chat) else None
+        ),
+        constraint=constraint,
+        options=defaults.options.defaults,
+        warnings=(*warnings, *ignored, *defaults.options.warnings),
+        field_names=field_names,
+    )
 
 
-def _translate_think(think: Any) -> dict[str, Any]:
-    """Return the fields that turn the model's reasoning on or off, or set its effort."""
+def _read_think(think: Any) -> Mapping[str, Any]:
+    """Return the variables that turn the model's reasoning on or off, or set its effort."""
     if think is None or think == "":
         return {}
     if isinstance(think, bool):
-        # Templates of DeepSeek and Granite read `thinking`, most others `enable_thinking`.
-        return {"enable_thinking": think, "chat_template_kwargs": {"thinking": think}}
+        return set_thinking(think)
     if think not in _EFFORTS:
         raise InvalidRequest(
             f"think must be true, false or one of {', '.join(_EFFORTS)}, "
             f"got {describe_value(think)}",
             "think",
         )
-    return {"reasoning_effort": "xhigh" if think == "max" else think}
+    return set_effort("xhigh" if think == "max" else think)
 
 
-def _translate_format(body: Mapping[str, Any]) -> dict[str, Any]:
-    form = body.get("format")
+def _read_format(form: Any) -> Constraint | None:
     if form is None or form == "":
-        return {}
+        return None
     if form == "json":
-        return {"response_format": {"type": "json_object"}}
+        return any_object("format")
     if isinstance(form, Mapping):
-        schema = {"name": "answer", "schema": form}
-        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        return read_schema(form, "format", "format")
     raise InvalidRequest(
         f'format must be "json" or a JSON Schema, got {describe_value(form)}', "format"
     )
@@ -155,4 +176,5 @@ def _read_text(body: Mapping[str, Any], name: str) -> str:
         return ""
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be a string, got {describe_value(value)}", name)
+    check_text(value, name)
     return value

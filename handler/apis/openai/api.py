@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from typing import Any, cast
 
 from engine.abortable import Abortable
 from handler.apis.core.api import Api, ApiCall, CallContext
+from handler.apis.core.parallel import CompletedGenerations, ParallelGenerations
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.dialect import OPENAI, Dialect
 from handler.apis.openai.events import stream_events
-from handler.apis.openai.parallel import CompletedGenerations, ParallelGenerations
 from handler.apis.openai.service import (
     EMBEDDINGS,
     ENDPOINT_SPECS,
@@ -20,6 +21,7 @@ from handler.apis.openai.service import (
 )
 from handler.apis.openai.wire_format import FORMATS
 from handler.generation.active_generation import ActiveGeneration
+from handler.generation.offload import check_body
 
 ROUTES = (*ENDPOINT_SPECS, EMBEDDINGS, *SCORING_ROUTES)
 
@@ -42,8 +44,9 @@ class OpenAIApi(Api):
         """Parse a body; one of a route that generates no text is parsed when the call runs."""
         if route not in ENDPOINT_SPECS:
             return _DirectCall(self._service, self._dialect, route, body, context)
-        call = await self._service.parse_call_async(route, body, self._dialect, context.priority)
-        apply_context(call, context)
+        parse = partial(self._service.parse_call, route, body, self._dialect)
+        call = await check_body(body, parse)
+        call.set_context(context)
         return _GeneratingCall(self._service, call, context)
 
 
@@ -93,10 +96,3 @@ class _DirectCall(ApiCall):
         if context.warnings:
             answer |= {"warnings": [*answer.get("warnings", ()), *context.warnings]}
         return answer
-
-
-def apply_context(call: OpenAICall, context: CallContext) -> None:
-    """Give a call the time limit and the warnings of its context."""
-    # The limit first, because warnings build the call's requests.
-    call.timeout_s = context.timeout_s
-    call.add_warnings(*context.warnings)

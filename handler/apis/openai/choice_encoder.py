@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine import Finish, FinishReason
+from handler.apis.core.parameters import Parameters
 from handler.apis.openai.echo import Echo
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.logprobs import answer_logprobs
-from handler.apis.openai.parameters import Parameters
 from handler.generation.completed_answer import CompletedAnswer
 
 

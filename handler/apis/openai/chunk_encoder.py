@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 
 from engine import Delta, TokenLogprob
+from handler.apis.core.parameters import Parameters
 from handler.apis.openai.choice_encoder import encode_finish
 from handler.apis.openai.dialect import Dialect
 from handler.apis.openai.echo import Echo
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.logprobs import logprobs_within
 from handler.apis.openai.message import encode_message_delta
-from handler.apis.openai.parameters import Parameters
 from handler.apis.openai.usage import total_usage
 from handler.delivery.limits import max_logprob_bytes, split_token_entries
 from handler.generation.completed_answer import CompletedAnswer

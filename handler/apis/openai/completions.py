@@ -7,17 +7,22 @@ from typing import Any
 
 from engine.request import RenderedPrompt
 from handler.apis.openai import logprobs
-from handler.apis.openai.endpoint_spec import EndpointSpec
+from handler.apis.openai.endpoint_spec import EndpointContent, EndpointSpec
 from handler.apis.openai.parameters import CompletionInput
-from handler.apis.openai.response_mode import ResponseMode
 from handler.errors import InvalidRequest
 from handler.input.constraints import read_constraint
-from handler.input.messages import check_text
 from handler.input.sampling import check_token_count, read_token_ids
+from handler.input.text import check_text
+from handler.reply.reply_format import ToolForm
 
 # OpenAI's limit. Each prompt is at least one generation.
 MAX_PROMPTS = 2048
-_PLAIN_TEXT = ResponseMode()
+
+
+def _read_content(body: Mapping[str, Any], tool_form: ToolForm | None) -> EndpointContent:
+    return EndpointContent(
+        prompts=_read_prompts(body), reply_format=None, constraint=read_constraint(body)
+    )
 
 
 def _read_prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
@@ -49,21 +54,15 @@ def _check_prompt(prompt: Any) -> RenderedPrompt:
     raise InvalidRequest("Invalid prompt format", "prompt")
 
 
-def _read_response_mode(body: Mapping[str, Any]) -> ResponseMode:
-    constraint = read_constraint(body)
-    return _PLAIN_TEXT if constraint is None else ResponseMode(constraint=constraint)
-
-
 COMPLETIONS = EndpointSpec(
-    id_prefix="cmpl",
+    id_prefix="cmpl-",
     object="text_completion",
     chunk_object="text_completion",
     input_model=CompletionInput,
-    read_prompts=_read_prompts,
+    read_content=_read_content,
     encode_answer=lambda answer, echo: {"text": echo + answer.text},
     encode_chunk=lambda text: b'"text":' + text,
     encode_chunk_with_role=lambda text: b'"text":' + text,
-    read_response_mode=_read_response_mode,
     encode_logprobs=logprobs.encode_completion_logprobs,
     opening_choice=None,
     last_choice={"text": ""},

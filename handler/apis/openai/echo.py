@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine import Chat, Engine, Priority, PromptToken
 from engine.errors import UnsupportedParameter
 from engine.request import Prompt
+from handler.apis.core.prepared_call import prompt_text
 from handler.delivery.limits import PARTIAL_CHARS, max_token_bytes, split_token_entries
 
 
@@ -69,10 +70,3 @@ def _join(tokens: Iterable[PromptToken]) -> str:
 
 def _max_entry_bytes(token: PromptToken) -> int:
     return max_token_bytes(token.text) + sum(max_token_bytes(text) for text, _ in token.top)
-
-
-async def prompt_text(prompt: Prompt, engine: Engine) -> str:
-    """Return a prompt as text. Raises EngineError if token ids cannot be converted."""
-    if isinstance(prompt, Chat):
-        return await engine.render(prompt)
-    return prompt if isinstance(prompt, str) else await engine.detokenize(prompt)

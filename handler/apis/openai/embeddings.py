@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 import base64
+import logging
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field
 
 from common.value_description import describe_value
-from engine import Capabilities, Embedding
+from engine import Capabilities, Embedding, Engine, Priority, Slot
 from engine.request import RenderedPrompt
 from handler.apis.openai.dialect import Dialect
 from handler.apis.openai.models import read_model
 from handler.errors import InvalidRequest
-from handler.input.messages import check_text
 from handler.input.parameter_names import IGNORED, LABELS
 from handler.input.sampling import (
     MAX_INT32,
+    ParameterInput,
     SamplingInput,
-    as_integer_parameter,
     check_token_count,
     read_token_ids,
     validate_model,
 )
+from handler.input.text import check_text
 from handler.input.unknown_keys import KnownKeys
+
+logger = logging.getLogger(__name__)
 
 # OpenAI's limit.
 MAX_INPUTS = 2048
-_INPUT_RULE = (
-    f"input must be a non-empty string, an array of up to {MAX_INPUTS} of them, an array of token "
-    f"ids or an array of up to {MAX_INPUTS} such arrays"
+_RULE = (
+    f"must be a non-empty string, an array of up to {MAX_INPUTS} of them, an array of token ids or "
+    f"an array of up to {MAX_INPUTS} such arrays"
 )
 
 
-class EmbeddingsInput(BaseModel):
-    """Parameters other than `input` and `model`; a description completes "… must be …"."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-    _accept_integral_floats = field_validator("*", mode="before")(as_integer_parameter)
+class EmbeddingsInput(ParameterInput):
+    """Parameters other than `input` and `model`."""
 
     encoding_format: Literal["float", "base64"] | None = Field(None, description="float or base64")
     dimensions: int | None = Field(
@@ -69,8 +69,8 @@ class EmbeddingsCall:
 
     model: str
     texts: Sequence[RenderedPrompt]
-    dimensions: int | None
-    in_base64: bool
+    dimensions: int | None = None
+    in_base64: bool = False
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -84,12 +84,8 @@ class EmbeddingsCall:
     ) -> EmbeddingsCall:
         """Parse a request body. Raises InvalidRequest or ModelNotFound."""
         model = read_model(body, served, dialect, adapters, aliases)
-        if model != served:
-            raise InvalidRequest(
-                f"model must be {served} for vectors, which adapters do not make, got {model}",
-                "model",
-            )
-        texts = _read_texts(body.get("input"))
+        check_not_adapter(model, served)
+        texts = read_texts(body.get("input"))
         fields = validate_model(EmbeddingsInput, body)
         warnings = _KEYS.warnings(body)
         return cls(model, texts, fields.dimensions, fields.encoding_format == "base64", warnings)
@@ -142,20 +138,41 @@ class EmbeddingsCall:
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-def _read_texts(value: Any) -> Sequence[RenderedPrompt]:
-    check_token_count(value, "input")
-    texts = [value] if isinstance(value, str) or read_token_ids(value) else value
-    if not isinstance(texts, list) or not texts:
-        raise InvalidRequest(f"{_INPUT_RULE}, got {describe_value(value)}", "input")
-    if len(texts) > MAX_INPUTS:
-        raise InvalidRequest(f"{_INPUT_RULE}, got {len(texts)}", "input")
-    return [_read_text(text, f"input[{index}]") for index, text in enumerate(texts)]
+async def compute_embeddings(
+    call: EmbeddingsCall, engine: Engine, priority: Priority, slot: Slot | None
+) -> dict[str, Any]:
+    """Return the response body of a call. Raises InvalidRequest or EngineError."""
+    for warning in call.warnings:
+        logger.warning("embeddings: %s", warning)
+    call.check_dimensions(await engine.ready())
+    return call.encode_response(await engine.embed(call.texts, priority, slot))
 
 
-def _read_text(value: Any, name: str) -> RenderedPrompt:
+def read_texts(value: Any, name: str = "input") -> Sequence[RenderedPrompt]:
+    """Return the texts of a field, in any of the API's four forms. Raises InvalidRequest."""
+    check_token_count(value, name)
+    if isinstance(value, str) or read_token_ids(value):
+        return [_read_text(value, name, name)]
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest(f"{name} {_RULE}, got {describe_value(value)}", name)
+    if len(value) > MAX_INPUTS:
+        raise InvalidRequest(f"{name} {_RULE}, got {len(value)}", name)
+    return [_read_text(text, name, f"{name}[{index}]") for index, text in enumerate(value)]
+
+
+def _read_text(value: Any, name: str, path: str) -> RenderedPrompt:
     if isinstance(value, str) and value:
-        check_text(value, name)
+        check_text(value, path)
         return value
     if ids := read_token_ids(value):
         return ids
-    raise InvalidRequest(f"{_INPUT_RULE}, got {describe_value(value)} at {name}", "input")
+    where = "" if path == name else f" at {path}"
+    raise InvalidRequest(f"{name} {_RULE}, got {describe_value(value)}{where}", name)
+
+
+def check_not_adapter(model: str, served: str) -> None:
+    """Refuse the name of an adapter: adapters make no vectors. Raises InvalidRequest."""
+    if model != served:
+        raise InvalidRequest(
+            f"model must be {served} for vectors, which adapters do not make, got {model}", "model"
+        )

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine import PromptToken, TokenLogprob
 from engine.request import Prompt
 from handler.apis.openai.parameters import OpenAIInput
-from handler.apis.openai.response_mode import ResponseMode
 from handler.generation.completed_answer import CompletedAnswer
+from handler.input.constraints import Constraint
+from handler.reply.reply_format import ReplyFormat, ToolForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointContent:
+    """The prompts of a body, and how its answers are read and held to a form.
+
+    The fields mean what they mean in `ParsedCall`.
+    """
+
+    prompts: tuple[Prompt, ...]
+    reply_format: ReplyFormat | None
+    constraint: Constraint | None
+    field_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +43,10 @@ class EndpointSpec:
     object: str
     chunk_object: str
     input_model: type[OpenAIInput]
-    read_prompts: Callable[[Mapping[str, Any]], Sequence[Prompt]]
+    read_content: Callable[[Mapping[str, Any], ToolForm | None], EndpointContent]
     encode_answer: Callable[[CompletedAnswer, str], dict[str, Any]]
     encode_chunk: Callable[[bytes], bytes]
     encode_chunk_with_role: Callable[[bytes], bytes]
-    read_response_mode: Callable[[Mapping[str, Any]], ResponseMode]
     encode_logprobs: Callable[
         [Sequence[TokenLogprob], int, int, Sequence[PromptToken]], dict[str, Any]
     ]

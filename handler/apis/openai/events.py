@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from engine import Delta
+from handler.apis.core.parallel import CompletedGenerations, ParallelGenerations, Part
 from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.parallel import CompletedGenerations, ParallelGenerations, Part
 from handler.apis.openai.wire_format import DONE, error_event
 from handler.delivery.limits import PARTIAL_CHARS, split_events, split_into_steps
 from handler.errors import error_info
@@ -26,7 +26,7 @@ async def stream_events(
     Text that arrives while the reader is busy becomes one event, or several of at most `part_chars`
     characters. An error after the first text is sent as an event and ends the stream.
     """
-    reply_format = call.request.reply_format
+    reply_format = call.parsed.reply_format
     events, is_parsed = b"", reply_format is not None and bool(reply_format.functions)
     try:
         if isinstance(generations, ActiveGeneration):
@@ -38,7 +38,7 @@ async def stream_events(
                     events = b""
             events += call.encode_closing(await generations.build_answer())
         else:
-            opened, unfinished = set[int](), len(call.requests)
+            opened, unfinished = set[int](), call.request_count
             async for parts in generations.batches(interval_s):
                 for index, part in _merge_deltas(parts):
                     if index not in opened:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
 from common.value_description import describe_value
 from engine import SamplingParams
+from handler.apis.core.parameters import Parameters
 from handler.apis.openai.dialect import Dialect
 from handler.errors import InvalidRequest
 from handler.input.constraints import Constraint
-from handler.input.messages import check_text
 from handler.input.sampling import (
     MAX_INT32,
     SamplingDefaults,
@@ -22,6 +22,7 @@ from handler.input.sampling import (
     check_bias_count,
     validate_model,
 )
+from handler.input.text import check_text
 
 MAX_N = 128
 MAX_BEST_OF = 20
@@ -65,33 +66,16 @@ class ChatInput(SamplingInput):
 OpenAIInput = CompletionInput | ChatInput
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
-    """The parameters of a call, in the form that `OpenAICall` needs.
-
-    `candidates` answers are generated for each prompt, and the best `n` of them are returned.
-    `logprobs` is the number of alternatives per token; None means no logprobs.
-    """
-
-    sampling: SamplingParams
-    streaming: bool
-    n: int
-    candidates: int
-    length_penalty: float
-    echo: bool
-    logprobs: int | None
-    suffix: str
-    warnings: tuple[str, ...]
-
-
 def read_parameters(
     model: type[OpenAIInput],
     body: Mapping[str, Any],
     dialect: Dialect,
     max_tokens: int | None,
     constraint: Constraint | None = None,
-) -> Parameters:
-    """Return the parameters of a body in a dialect; the text is held to `constraint`, if any.
+) -> tuple[Parameters, tuple[str, ...]]:
+    """Return the parameters of a body in a dialect, and a warning for each ignored one.
+
+    The text is held to `constraint`, if any.
 
     Raises:
         InvalidRequest: naming the parameter that is wrong.
@@ -99,15 +83,14 @@ def read_parameters(
     _check_stop_count(body, dialect)
     check_bias_count(body)
     fields = validate_model(model, body)
-    if dialect.rejects_unavailable_draft:
-        _check_draft(body)
+    draft_param = _read_draft_param(body) if dialect.rejects_unavailable_draft else None
     sampling, warnings = build_sampling(fields, body, SamplingDefaults(max_tokens=max_tokens))
     streaming = bool(fields.stream)
     echo = isinstance(fields, CompletionInput) and bool(fields.echo)
     if sampling.max_tokens == 0 and not echo:
         raise InvalidRequest("max_tokens may be 0 only with echo: true", "max_tokens")
     n = fields.n or 1
-    candidates, length_penalty = n, 1.0
+    candidates, length_penalty, suffix = n, 1.0, ""
     if isinstance(fields, CompletionInput):
         if streaming and fields.best_of is not None:
             # The best candidate is known only when all are complete.
@@ -115,6 +98,8 @@ def read_parameters(
         else:
             candidates = _read_candidates(fields, n, dialect)
         length_penalty = 1.0 if fields.length_penalty is None else fields.length_penalty
+        suffix = fields.suffix or ""
+        check_text(suffix, "suffix")
         warnings += tuple(
             f"{name} is only for chats and was ignored"
             for name in CHAT_ONLY_PARAMETERS
@@ -128,7 +113,7 @@ def read_parameters(
         sampling = constraint.apply(sampling)
     if n > 1 and (sampling.temperature == 0 or sampling.top_p == 0 or sampling.top_k == 1):
         warnings += (f"all {n} choices are alike: the sampling leaves no choice",)
-    return Parameters(
+    parameters = Parameters(
         sampling=sampling,
         streaming=streaming,
         n=n,
@@ -136,9 +121,10 @@ def read_parameters(
         length_penalty=length_penalty,
         echo=echo,
         logprobs=logprobs,
-        suffix=_read_suffix(fields),
-        warnings=warnings,
+        suffix=suffix,
+        draft_param=draft_param,
     )
+    return parameters, warnings
 
 
 def _read_candidates(fields: CompletionInput, n: int, dialect: Dialect) -> int:
@@ -179,17 +165,12 @@ def _check_stop_count(body: Mapping[str, Any], dialect: Dialect) -> None:
         )
 
 
-def _read_suffix(fields: OpenAIInput) -> str:
-    suffix = (fields.suffix or "") if isinstance(fields, CompletionInput) else ""
-    check_text(suffix, "suffix")
-    return suffix
-
-
-def _check_draft(body: Mapping[str, Any]) -> None:
-    """Check that at most one parameter of a draft model is set. Raises InvalidRequest."""
+def _read_draft_param(body: Mapping[str, Any]) -> str | None:
+    """Return the parameter of a draft model, of which one may be set. Raises InvalidRequest."""
     names = [name for name in _DRAFT_PARAMETERS if body.get(name) is not None]
     if len(names) > 1:
         raise InvalidRequest(f"{names[0]} must not come with {names[1]}", names[0])
+    return names[0] if names else None
 
 
 def _apply_dialect(

@@ -14,7 +14,7 @@ from engine.errors import UnsupportedParameter
 from handler.apis.openai.dialect import Dialect
 from handler.apis.openai.models import read_model
 from handler.errors import InvalidRequest
-from handler.input.messages import check_text
+from handler.input.text import check_text
 
 # As many as a request for embeddings may have. Jina's limit is the same.
 MAX_TEXTS = 2048

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field
 
 from engine import Relevance
 from handler.apis.openai.dialect import Dialect
@@ -19,15 +19,12 @@ from handler.apis.openai.relevance import (
     read_texts,
 )
 from handler.input.parameter_names import IGNORED, LABELS
-from handler.input.sampling import MAX_INT32, SamplingInput, as_integer_parameter, validate_model
+from handler.input.sampling import MAX_INT32, ParameterInput, SamplingInput, validate_model
 from handler.input.unknown_keys import KnownKeys
 
 
-class RerankInput(BaseModel):
-    """Parameters other than the texts and `model`; a description completes "… must be …"."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-    _accept_integral_floats = field_validator("*", mode="before")(as_integer_parameter)
+class RerankInput(ParameterInput):
+    """Parameters other than the texts and `model`."""
 
     top_n: int | None = Field(
         None, ge=0, le=MAX_INT32, description=f"a whole number from 0 (for all) to {MAX_INT32}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from engine import Relevance
 from handler.apis.openai.dialect import Dialect
@@ -24,7 +24,7 @@ from handler.apis.openai.relevance import (
 )
 from handler.errors import InvalidRequest
 from handler.input.parameter_names import IGNORED, LABELS
-from handler.input.sampling import SamplingInput, validate_model
+from handler.input.sampling import ParameterInput, SamplingInput, validate_model
 from handler.input.unknown_keys import KnownKeys
 
 # The names of both sides in vLLM, in the order of precedence.
@@ -32,10 +32,8 @@ FIRST_NAMES = ("text_1", "queries", "data_1")
 SECOND_NAMES = ("text_2", "documents", "items", "data_2")
 
 
-class ScoreInput(BaseModel):
-    """Parameters other than the texts and `model`; a description completes "… must be …"."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
+class ScoreInput(ParameterInput):
+    """Parameters other than the texts and `model`."""
 
     user: str | None = Field(None, description="a string")
 

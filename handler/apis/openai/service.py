@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from common.value_description import describe_value
 from engine import Finish, FinishReason, Priority, Slot, Usage
-from engine.errors import PromptTooLong, RequestRejected
-from engine.request import Chat
-from engine.schema.grammar import find_schema_violation
+from handler.apis.core.call_runner import CallDefaults, CallRunner, naming_client_fields
+from handler.apis.core.parallel import CompletedGenerations, ParallelGenerations
+from handler.apis.core.prepared_call import PreparedCall, prepare_call
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.dialect import OPENAI, Dialect
-from handler.apis.openai.echo import create_echo, prompt_text
-from handler.apis.openai.embeddings import EmbeddingsCall
+from handler.apis.openai.echo import create_echo
+from handler.apis.openai.embeddings import EmbeddingsCall, compute_embeddings
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.models import describe_model
-from handler.apis.openai.parallel import CompletedGenerations, ParallelGenerations, run_all
 from handler.apis.openai.relevance import compute_relevance
 from handler.apis.openai.rerank import RerankCall
 from handler.apis.openai.score import ScoreCall
 from handler.errors import NotFound
 from handler.generation.active_generation import ActiveGeneration, log_warnings
 from handler.generation.completed_answer import CompletedAnswer
-from handler.generation.offload import check_body, run_check
-from handler.input.options import NO_DEFAULTS, OptionsReader
+from handler.generation.offload import check_body
 from handler.models.registry import ModelRegistry
 from handler.pipeline import Pipeline
 from handler.reply.reply import Reply
-from handler.reply.reply_format import ToolForm
 
 logger = logging.getLogger(__name__)
 
@@ -48,38 +43,29 @@ RERANK, SCORE = "/v1/rerank", "/v1/score"
 MODELS = "/v1/models"
 _SCORING_CALLS: Mapping[str, type[RerankCall | ScoreCall]] = {RERANK: RerankCall, SCORE: ScoreCall}
 SCORING_ROUTES = tuple(_SCORING_CALLS)
+_DEFAULTS = CallDefaults()
 
 
 class OpenAIService:
-    """Answers OpenAI calls with the pipelines of their models; has no state between calls.
+    """Answers OpenAI calls with the models that they name; has no state between calls.
 
-    `max_tokens` is the setting DEFAULT_MAX_TOKENS, used for calls without a limit of their own;
-    None means that only the context limits an answer. `stream_multi_prompt` is the setting
-    STREAM_MULTI_PROMPT. `tool_form` is the one form of tool calls to recognise; None for all forms.
+    `stream_multi_prompt` is the setting STREAM_MULTI_PROMPT.
     """
 
     def __init__(
         self,
         models: Pipeline | ModelRegistry,
-        options: OptionsReader = NO_DEFAULTS,
+        defaults: CallDefaults = _DEFAULTS,
         *,
-        max_tokens: int | None = None,
         stream_multi_prompt: bool = False,
-        tool_form: ToolForm | None = None,
     ) -> None:
         self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
-        self._options = options
-        self._max_tokens = max_tokens
         self._stream_several = stream_multi_prompt
-        self._tool_form = tool_form
         self._created = int(time.time())
+        self.runner = CallRunner(self._models, defaults)
 
     def parse_call(
-        self,
-        route: str,
-        body: Mapping[str, Any],
-        dialect: Dialect = OPENAI,
-        priority: Priority = Priority.INTERACTIVE,
+        self, route: str, body: Mapping[str, Any], dialect: Dialect = OPENAI
     ) -> OpenAICall:
         """Parse a request body of a route. Raises InvalidRequest or NotFound."""
         spec = ENDPOINT_SPECS.get(route)
@@ -90,25 +76,12 @@ class OpenAIService:
             spec,
             body,
             pipeline.model_name,
-            self._max_tokens,
-            self._options,
+            self.runner.defaults,
             dialect,
             stream_multi_prompt=self._stream_several,
-            tool_form=self._tool_form,
-            priority=priority,
             adapters=pipeline.adapters,
             aliases=pipeline.aliases,
         )
-
-    async def parse_call_async(
-        self,
-        route: str,
-        body: Mapping[str, Any],
-        dialect: Dialect = OPENAI,
-        priority: Priority = Priority.INTERACTIVE,
-    ) -> OpenAICall:
-        """Do what `parse_call` does without blocking the event loop if the body is large."""
-        return await check_body(body, partial(self.parse_call, route, body, dialect, priority))
 
     def check_call(self, route: str, body: Mapping[str, Any]) -> None:
         """Check a call without running it.
@@ -157,11 +130,7 @@ class OpenAIService:
         """Return the embeddings of a body. Raises InvalidRequest, ModelNotFound or EngineError."""
         pipeline = self._models.find_for_body(body)
         call = await check_body(body, partial(self._parse_embeddings_call, body, pipeline, dialect))
-        for warning in call.warnings:
-            logger.warning("embeddings: %s", warning)
-        engine = pipeline.engine
-        call.check_dimensions(await engine.ready())
-        return call.encode_response(await engine.embed(call.texts, priority, slot))
+        return await compute_embeddings(call, pipeline.engine, priority, slot)
 
     def _parse_embeddings_call(
         self, body: Mapping[str, Any], pipeline: Pipeline, dialect: Dialect
@@ -208,100 +177,68 @@ class OpenAIService:
 
     async def complete(self, call: OpenAICall, slot: Slot | None = None) -> dict[str, Any]:
         """Run a call and return its response body, without streaming. Raises EngineError."""
-        with _naming_parameters(call):
-            return call.encode_response(*await self._generate(call, slot))
-
-    async def answer(self, call: OpenAICall, slot: Slot | None = None) -> CompletedAnswer:
-        """Run a call with one choice and return its answer, without streaming.
-
-        Raises EngineError.
-        """
-        with _naming_parameters(call):
-            (answer,) = await self._generate(call, slot)
-        return answer
-
-    async def _generate(self, call: OpenAICall, slot: Slot | None) -> list[CompletedAnswer]:
-        await self._prepare(call)
-        if call.parameters.sampling.max_tokens == 0:
-            return await self._create_empty_answers(call)
-        if len(call.requests) == 1:
-            return [await self._pipeline(call).run(call.request, slot)]
-        if slot is not None:
-            # Each generation acquires a slot of its own.
-            slot.release()
-        return await run_all(self._pipeline(call), call.requests)
+        with naming_client_fields(call.parsed):
+            prepared = await self._prepare(call)
+            if call.parameters.sampling.max_tokens == 0:
+                answers = await self._create_empty_answers(prepared)
+            else:
+                answers = await self.runner.answer_all(prepared, slot)
+        return call.encode_response(*answers)
 
     async def open_stream(
         self, call: OpenAICall, slot: Slot | None = None
     ) -> ActiveGeneration | ParallelGenerations | CompletedGenerations:
         """Start a streamed call and wait for its first text. Raises EngineError."""
-        with _naming_parameters(call):
-            return await self._open_stream(call, slot)
-
-    async def _open_stream(
-        self, call: OpenAICall, slot: Slot | None
-    ) -> ActiveGeneration | ParallelGenerations | CompletedGenerations:
-        await self._prepare(call)
-        if call.parameters.sampling.max_tokens == 0:
-            return CompletedGenerations(await self._create_empty_answers(call))
-        generations: ActiveGeneration | ParallelGenerations
-        if len(call.requests) == 1:
-            generations = await self._pipeline(call).open(call.request, slot)
-        else:
-            if slot is not None:
-                slot.release()
-            generations = await ParallelGenerations(self._pipeline(call), call.requests).open()
+        with naming_client_fields(call.parsed):
+            prepared = await self._prepare(call)
+            if call.parameters.sampling.max_tokens == 0:
+                return CompletedGenerations(await self._create_empty_answers(prepared))
+            generations = await self.runner.open_all(prepared, slot)
         call.starts_in_reasoning = generations.starts_in_reasoning
         return generations
 
-    def _pipeline(self, call: OpenAICall) -> Pipeline:
-        return self._models.find(call.model)
+    async def _prepare(self, call: OpenAICall) -> PreparedCall:
+        """Complete a call with what depends on the engine. Raises InvalidRequest or EngineError."""
+        engine, logprobs = self.runner.find_engine(call.parsed), call.parameters.logprobs
+        if not call.parameters.echo:
+            return await prepare_call(call.parsed, engine)
+        capabilities = None if logprobs is None else await engine.ready()
+        is_scored = capabilities is not None and capabilities.prompt_logprobs
+        if capabilities is not None and not is_scored:
+            call.add_warning(
+                "the prompt's tokens have no log-probabilities, because the "
+                f"{capabilities.backend} engine returns none"
+            )
+        elif is_scored and call.parameters.sampling.lora is not None:
+            is_scored = False
+            call.add_warning(
+                "the prompt's tokens have no log-probabilities, because they are computed "
+                "without adapters"
+            )
+        prepared = await prepare_call(call.parsed, engine)
+        call.echoes = [
+            await create_echo(
+                prompt,
+                engine,
+                logprobs=logprobs,
+                is_scored=is_scored,
+                priority=call.parsed.priority,
+            )
+            for prompt in call.parsed.prompts
+        ]
+        return prepared
 
-    async def _prepare(self, call: OpenAICall) -> None:
-        """Complete a call with what depends on the engine. Raises EngineError."""
-        engine = self._pipeline(call).engine
-        if call.needs_capabilities:
-            capabilities = await engine.ready()
-            schema_violation, constraint = None, call.response_mode.constraint
-            schema = constraint.json_schema if constraint is not None else None
-            if schema is not None and capabilities.json_schema:
-                # In a thread, because a large schema takes long to check.
-                schema_violation = await asyncio.to_thread(find_schema_violation, schema)
-            await run_check(partial(call.adapt_to, capabilities, schema_violation))
-            if capabilities.infill and (suffix := call.parameters.suffix):
-                texts = [await prompt_text(prompt, engine) for prompt in call.prompts]
-                call.replace_prompts([await engine.infill(text, suffix) for text in texts])
-        if call.parameters.echo:
-            logprobs, priority = call.parameters.logprobs, call.priority
-            is_scored = logprobs is not None and (await engine.ready()).prompt_logprobs
-            if logprobs is not None and not is_scored:
-                call.add_warnings(
-                    "the prompt's tokens have no log-probabilities, because the "
-                    f"{(await engine.ready()).backend} engine returns none"
-                )
-            if is_scored and call.parameters.sampling.lora is not None:
-                is_scored = False
-                call.add_warnings(
-                    "the prompt's tokens have no log-probabilities, because they are computed "
-                    "without adapters"
-                )
-            call.echoes = [
-                await create_echo(
-                    prompt, engine, logprobs=logprobs, is_scored=is_scored, priority=priority
-                )
-                for prompt in call.prompts
-            ]
-
-    async def _create_empty_answers(self, call: OpenAICall) -> list[CompletedAnswer]:
+    async def _create_empty_answers(self, prepared: PreparedCall) -> list[CompletedAnswer]:
         """Return the answers of a call with `max_tokens: 0`, which only count the prompts."""
-        log_warnings(call.request, call.request.warnings)
+        call, engine = prepared.call, self.runner.find_engine(prepared.call)
+        log_warnings(prepared.requests[0], call.warnings)
         answers = []
         for prompt in call.prompts:
             tokens = 0
             if isinstance(prompt, tuple):
                 tokens = len(prompt)
             elif isinstance(prompt, str):
-                tokens = len(await self._pipeline(call).engine.tokenize(prompt))
+                tokens = len(await engine.tokenize(prompt))
             answer = CompletedAnswer(
                 id=call.id,
                 model=call.model,
@@ -311,31 +248,7 @@ class OpenAIService:
                 deltas=(),
                 finish=Finish(reason=FinishReason.LENGTH, usage=Usage(tokens, 0)),
                 streaming=call.streaming,
-                warnings=call.request.warnings,
+                warnings=call.warnings,
             )
             answers += [answer] * call.parameters.candidates
         return answers
-
-
-@contextmanager
-def _naming_parameters(call: OpenAICall) -> Iterator[None]:
-    """Name the parameters of the call in errors of the engine.
-
-    The engine names `prompt` where a chat has `messages`. It names `grammar` or `json_schema`
-    where the client may have set another parameter, such as `regex`.
-    """
-    constraint = call.response_mode.constraint
-    try:
-        yield
-    except RequestRejected as error:
-        engine_param = error.details.get("param")
-        if isinstance(error, PromptTooLong):
-            is_chat = isinstance(call.prompts[0], Chat) and engine_param is None
-            old, new = "prompt", "messages" if is_chat else None
-        else:
-            old, new = str(engine_param), None
-            if constraint is not None and old in ("grammar", "json_schema"):
-                new = constraint.param
-        if new is None:
-            raise
-        raise error.rename_param(old, new) from error

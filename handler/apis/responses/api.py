@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
 
 from handler.apis.core.api import Api, ApiCall, CallContext
-from handler.apis.openai.api import apply_context
-from handler.apis.openai.service import OpenAIService
-from handler.apis.openai.truncation import CHAT_ROUTE
+from handler.apis.core.call_runner import CallRunner
 from handler.apis.responses.call import ResponseCall
 from handler.apis.responses.input_items import read_items
-from handler.apis.responses.request import read_created_at, read_previous_id, read_request
+from handler.apis.responses.request import (
+    ResponseRequest,
+    read_created_at,
+    read_previous_id,
+    read_request,
+)
 from handler.apis.responses.response import ID_PREFIX, new_response_id
 from handler.apis.responses.store import ResponseSource, ResponseStore
 from handler.apis.responses.wire_format import FORMAT
@@ -26,7 +30,7 @@ _NO_CONTEXT = CallContext()
 
 
 class ResponsesApi(Api):
-    """Answers responses with the service of chats; keeps only the stored responses.
+    """Answers responses; keeps only the stored responses.
 
     Owned by the event loop.
     """
@@ -34,16 +38,17 @@ class ResponsesApi(Api):
     format = FORMAT
     routes = (RESPONSES,)
 
-    def __init__(self, openai: OpenAIService, store: ResponseStore) -> None:
-        self._openai = openai
+    def __init__(self, runner: CallRunner, store: ResponseStore) -> None:
+        self._runner = runner
         self._store = store
 
     def check(self, route: str, body: Mapping[str, Any]) -> None:
         """Check a body, without what it continues. Raises InvalidRequest or ModelNotFound."""
         read_previous_id(body)
-        request = read_request(body, ())
-        with request.field_names.in_errors():
-            self._openai.check_call(CHAT_ROUTE, request.chat_body)
+        earlier_items: Sequence[Mapping[str, Any]] = ()
+        if (raw := body.get("previous_items")) is not None:
+            earlier_items = read_items(raw, "previous_items")
+        self._read(body, earlier_items, "")
 
     async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
         """Parse a body; only that of a job may ask for a response in the background."""
@@ -65,17 +70,18 @@ class ResponsesApi(Api):
             ModelNotFound: no model has that name.
         """
         earlier_items = await self.read_conversation(body)
-        request = await check_body(body, partial(read_request, body, earlier_items))
-        with request.field_names.in_errors():
-            chat = await self._openai.parse_call_async(
-                CHAT_ROUTE, request.chat_body, priority=context.priority
-            )
-        if chat.parameters.candidates != 1:
-            raise InvalidRequest("n and best_of must be 1: a response has one output", "n")
-        apply_context(chat, context)
         response_id = new_response_id() if context.job_id is None else ID_PREFIX + context.job_id
+        request = await check_body(body, partial(self._read, body, earlier_items, response_id))
+        request = replace(request, call=request.call.in_context(context))
         created = read_created_at(body)
-        return ResponseCall(response_id, request, chat, created, self._openai, self._store, context)
+        return ResponseCall(request, created, self._runner, self._store, context)
+
+    def _read(
+        self, body: Mapping[str, Any], earlier_items: Sequence[Mapping[str, Any]], response_id: str
+    ) -> ResponseRequest:
+        runner = self._runner
+        model = runner.models.resolve(body.get("model"))
+        return read_request(body, earlier_items, response_id, model, runner.defaults)
 
     async def read_conversation(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Return the items of the responses that a body continues. Raises InvalidRequest."""

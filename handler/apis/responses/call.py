@@ -9,11 +9,11 @@ from typing import Any, TypeVar, cast
 from engine import Slot
 from engine.abortable import Abortable
 from handler.apis.core.api import ApiCall, CallContext
+from handler.apis.core.call_runner import CallRunner
+from handler.apis.core.parsed_call import ParsedCall
+from handler.apis.core.reply_stream import stream_reply
+from handler.apis.core.truncation import run_truncated
 from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks
-from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.reply_stream import stream_reply
-from handler.apis.openai.service import OpenAIService
-from handler.apis.openai.truncation import run_truncated
 from handler.apis.openai.wire_format import DONE
 from handler.apis.responses.events import EventEncoder
 from handler.apis.responses.output_items import Event, OutputBuilder
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ResponseCall(ApiCall):
-    """A request for a response that was read, and the chat completion that will answer it.
+    """A request for a response that was read.
 
     `created` is the time, in seconds since the epoch, at which a background response was created;
     None for other responses.
@@ -39,26 +39,23 @@ class ResponseCall(ApiCall):
 
     def __init__(
         self,
-        response_id: str,
         request: ResponseRequest,
-        chat: OpenAICall,
         created: int | None,
-        openai: OpenAIService,
+        runner: CallRunner,
         store: ResponseStore,
         context: CallContext,
     ) -> None:
-        super().__init__(FORMAT, context, streaming=request.streaming or request.background)
-        self.id = response_id
+        is_streamed = request.call.streaming or request.background
+        super().__init__(FORMAT, context, streaming=is_streamed)
+        self.id = request.call.id
         self.request = request
-        self.chat = chat
         self._created = int(time.time()) if created is None else created
-        self._openai = openai
+        self._runner = runner
         self._store = store
 
     async def complete(self) -> dict[str, Any]:
         """Run the call and return its response. Raises EngineError."""
-        with self.request.field_names.in_errors():
-            answer = await self._run(self._openai.answer)
+        answer = await self._run(self._runner.answer)
         builder = OutputBuilder(self.request.custom_names, self.id)
         reply = answer.reply
         if reply.reasoning:
@@ -71,19 +68,17 @@ class ResponseCall(ApiCall):
         return self._end(self._envelope(), answer, builder)
 
     async def _open(self) -> Abortable:
-        with self.request.field_names.in_errors():
-            return await self._run(self._openai.open_stream)
+        return await self._run(self._runner.open)
 
-    async def _run(self, run: Callable[[OpenAICall, Slot | None], Awaitable[T]]) -> T:
+    async def _run(self, run: Callable[[ParsedCall, Slot | None], Awaitable[T]]) -> T:
         """Run the chat; with `truncation: auto` without the oldest turns if it is too long."""
-        slot = self._context.slot
+        call, slot = self.request.call, self._context.slot
         if self.request.truncation != "auto":
-            return await run(self.chat, slot)
-        return await run_truncated(self._openai, self.chat, self.request.chat_body, run, slot)
+            return await run(call, slot)
+        return await run_truncated(call, run, slot)
 
     async def stream(self) -> AsyncGenerator[bytes | dict[str, Any], None]:
         """Yield blocks of complete events; a response in the background also as the last output."""
-        # A chat with one choice has no other kind: chats refuse a limit of 0 tokens.
         generation = cast("ActiveGeneration", self._opened)
         if self.request.background:
             async for output in self._run_in_background(generation):
@@ -99,7 +94,7 @@ class ResponseCall(ApiCall):
 
     def _envelope(self) -> dict[str, Any]:
         """Return the response as it starts."""
-        return encode_envelope(self.request, self.chat, self.id, self._created)
+        return encode_envelope(self.request, self.id, self._created)
 
     async def _stream_events(self, generation: ActiveGeneration) -> AsyncGenerator[bytes, None]:
         """Yield the events of a response, its terminal event last.
@@ -111,7 +106,7 @@ class ResponseCall(ApiCall):
             "response.in_progress", {"response": envelope}
         )
         try:
-            parts = stream_reply(self.chat, generation, context.interval_s, context.part_chars)
+            parts = stream_reply(generation, context.interval_s, context.part_chars)
             async for block, _ in self._encode_events(envelope, encoder, parts):
                 yield block
         except Exception as error:
@@ -130,7 +125,7 @@ class ResponseCall(ApiCall):
         """
         encoder, envelope = EventEncoder(first=2), self._envelope()
         yield encoder.encode("response.in_progress", {"response": envelope})
-        parts = stream_reply(self.chat, generation, self._context.interval_s, by_token=True)
+        parts = stream_reply(generation, self._context.interval_s, by_token=True)
         async for block, ended in self._encode_events(envelope, encoder, parts):
             yield block
             if ended is not None:
@@ -172,7 +167,7 @@ class ResponseCall(ApiCall):
             *(item.encode() for item in before),
             last.encode("completed" if is_complete else "incomplete"),
         ]
-        ended = encode_ended(envelope, answer, output, int(time.time()), self.request.warnings)
+        ended = encode_ended(envelope, answer, output, int(time.time()))
         if self.request.is_stored and not self.request.background:
             self._store.add(ended, self.request.items, self.request.previous_id)
         return ended

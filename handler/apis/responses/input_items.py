@@ -1,15 +1,25 @@
-"""Translate the input items of a response to chat messages."""
+"""Read the input items of a response as chat messages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from common.value_description import describe_value
+from engine import Message
 from handler.errors import InvalidRequest
-from handler.input.images import image_part, join_parts
+from handler.input.message_content import MessageContent
+from handler.input.messages import (
+    MAX_CALLS,
+    MAX_PARTS,
+    build_tool_call,
+    check_count,
+    check_messages,
+)
+from handler.input.messages import ROLES as TEMPLATE_ROLES
+from handler.input.text import check_text
 
 MAX_ITEMS = 10_000
 ROLES = ("user", "assistant", "system", "developer")
@@ -39,76 +49,73 @@ def read_items(raw: Any, name: str = "input") -> list[Mapping[str, Any]]:
     return raw
 
 
-@dataclass(slots=True)
-class Conversation:
-    """The chat messages of input items, with the client's path for each of them."""
-
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def add(self, message: dict[str, Any], path: str) -> None:
-        """Add a message that was made of the item at `path`."""
-        self.messages.append(message)
-        self.paths.append(path)
-
-
-def to_conversation(
+def read_conversation(
     items: Sequence[Mapping[str, Any]], earlier_items: Sequence[Mapping[str, Any]] = ()
-) -> Conversation:
+) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """Return the chat messages of input items, and a warning for each type that was skipped.
 
-    `earlier_items` come first: those of the responses that the client continues. Calls join the
-    assistant's message before them, because templates expect both in one turn.
+    `earlier_items` come first: those of the responses that the client continues.
 
     Raises:
         InvalidRequest: naming the item and field that is wrong.
     """
-    conversation = Conversation()
-    skipped: dict[str, None] = {}
-    named = [
-        *((f"previous_items[{index}]", item) for index, item in enumerate(earlier_items)),
-        *((f"input[{index}]", item) for index, item in enumerate(items)),
-    ]
-    for path, item in named:
+    reader = _ItemReader()
+    for index, item in enumerate(earlier_items):
+        reader.add(item, f"previous_items[{index}]")
+    for index, item in enumerate(items):
+        reader.add(item, f"input[{index}]")
+    warnings = tuple(f"input items of type {each} were skipped" for each in reader.skipped)
+    return check_messages(reader.messages, "input"), warnings
+
+
+class _ItemReader:
+    """Adds items to the messages of a chat.
+
+    Calls join the assistant's message before them, because templates expect both in one turn.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        # The types that were skipped, in their order.
+        self.skipped: dict[str, None] = {}
+
+    def add(self, item: Mapping[str, Any], path: str) -> None:
         match _item_type(item, path):
             case "message":
-                role = item.get("role")
-                if role not in ROLES:
-                    raise InvalidRequest(
-                        f"{path}.role must be one of {', '.join(ROLES)}, "
-                        f"got {describe_value(role)}",
-                        f"{path}.role",
-                    )
-                content_path = f"{path}.content"
-                content = (
-                    _read_content(item.get("content"), content_path)
-                    if role == "user"
-                    else read_text(item.get("content"), content_path)
-                )
-                conversation.add({"role": role, "content": content}, path)
+                self._add_message(item, path)
             case "function_call":
-                arguments = _read_string(item, "arguments", path)
-                _add_call(conversation, item, _read_string(item, "name", path), arguments, path)
+                self._add_call(item, _read_string(item, "arguments", path), path)
             case "custom_tool_call":
-                arguments = json.dumps({"input": _read_string(item, "input", path)})
-                _add_call(conversation, item, _read_string(item, "name", path), arguments, path)
+                text = _read_string(item, "input", path)
+                self._add_call(item, json.dumps({"input": text}), path)
             case "function_call_output" | "custom_tool_call_output":
-                conversation.add(
-                    {
-                        "role": "tool",
-                        "tool_call_id": _read_string(item, "call_id", path),
-                        "content": read_text(item.get("output"), f"{path}.output"),
-                    },
-                    path,
-                )
+                call_id = _read_string(item, "call_id", path)
+                text = _read_text(item.get("output"), f"{path}.output")
+                self.messages.append(Message("tool", text, tool_call_id=call_id))
             case "reasoning":
                 # Templates leave out the reasoning of earlier turns.
                 pass
             case other:
-                skipped[other] = None
-    conversation.warnings = [f"input items of type {each} were skipped" for each in skipped]
-    return conversation
+                self.skipped[other] = None
+
+    def _add_message(self, item: Mapping[str, Any], path: str) -> None:
+        role, content = item.get("role"), MessageContent()
+        if role not in ROLES:
+            raise InvalidRequest(
+                f"{path}.role must be one of {', '.join(ROLES)}, got {describe_value(role)}",
+                f"{path}.role",
+            )
+        _add_content(content, item.get("content"), f"{path}.content", has_images=role == "user")
+        self.messages.append(Message(TEMPLATE_ROLES[role], content.text, images=content.images))
+
+    def _add_call(self, item: Mapping[str, Any], arguments: str, path: str) -> None:
+        name, call_id = _read_string(item, "name", path), _read_string(item, "call_id", path)
+        if not self.messages or self.messages[-1].role != "assistant":
+            self.messages.append(Message("assistant", ""))
+        last = self.messages[-1]
+        calls = (*last.tool_calls, build_tool_call(call_id, name, arguments, path))
+        check_count(calls, MAX_CALLS, path, "calls before it and with it")
+        self.messages[-1] = replace(last, tool_calls=calls)
 
 
 def _item_type(item: Mapping[str, Any], path: str) -> str:
@@ -120,47 +127,33 @@ def _item_type(item: Mapping[str, Any], path: str) -> str:
     return describe_value(kind) if len(kind) > 64 else kind
 
 
-def _add_call(
-    conversation: Conversation, item: Mapping[str, Any], name: str, arguments: str, path: str
-) -> None:
-    call = {
-        "id": _read_string(item, "call_id", path),
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
-    messages = conversation.messages
-    if not messages or messages[-1]["role"] != "assistant":
-        conversation.add({"role": "assistant", "content": None}, path)
-    messages[-1].setdefault("tool_calls", []).append(call)
-
-
-def _read_content(raw: Any, path: str) -> str | list[dict[str, Any]]:
-    """Return the content of a user's message, which may have images. Raises InvalidRequest."""
-    if not isinstance(raw, list):
-        return read_text(raw, path)
-    parts: list[str | dict[str, Any]] = []
-    for index, part in enumerate(raw):
-        part_path = f"{path}[{index}]"
-        if isinstance(part, Mapping) and part.get("type") == _IMAGE_PART:
-            if part.get("file_id") is not None:
-                raise InvalidRequest(
-                    f"{part_path}.file_id is not supported, image_url is", f"{part_path}.file_id"
-                )
-            parts.append(image_part(part.get("image_url"), f"{part_path}.image_url"))
-        else:
-            parts.append(_read_part(part, part_path))
-    return join_parts(parts)
-
-
-def read_text(raw: Any, path: str) -> str:
+def _read_text(raw: Any, path: str) -> str:
     """Return the text of a content: a string or an array of text parts. Raises InvalidRequest."""
+    content = MessageContent()
+    _add_content(content, raw, path, has_images=False)
+    return content.text
+
+
+def _add_content(content: MessageContent, raw: Any, path: str, *, has_images: bool) -> None:
+    """Add a content, which is a string or an array of parts. Raises InvalidRequest."""
     if isinstance(raw, str):
-        return raw
+        content.add_text(raw, path)
+        return
     if not isinstance(raw, list):
         raise InvalidRequest(
             f"{path} must be a string or an array of text parts, got {describe_value(raw)}", path
         )
-    return "".join(_read_part(part, f"{path}[{index}]") for index, part in enumerate(raw))
+    check_count(raw, MAX_PARTS, path, "parts")
+    for index, part in enumerate(raw):
+        part_path = f"{path}[{index}]"
+        if has_images and isinstance(part, Mapping) and part.get("type") == _IMAGE_PART:
+            if part.get("file_id") is not None:
+                raise InvalidRequest(
+                    f"{part_path}.file_id is not supported, image_url is", f"{part_path}.file_id"
+                )
+            content.add_image(part.get("image_url"), f"{part_path}.image_url")
+        else:
+            content.add_text(_read_part(part, part_path), part_path)
 
 
 def _read_part(part: Any, path: str) -> str:
@@ -188,4 +181,5 @@ def _read_string(item: Mapping[str, Any], name: str, path: str) -> str:
         raise InvalidRequest(
             f"{path}.{name} must be a string, got {describe_value(value)}", f"{path}.{name}"
         )
+    check_text(value, f"{path}.{name}")
     return value

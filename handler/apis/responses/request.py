@@ -1,69 +1,110 @@
-"""Read the body of a response: translate it to the body of a chat."""
+"""Read the body of a response."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from pydantic import Field
 
 from common.json_depth import is_nested_too_deeply
 from common.value_description import describe_value
-from handler.apis.core.field_names import FieldNames
-from handler.apis.responses.input_items import read_items, to_conversation
+from engine import Chat, Message
+from handler.apis.core.call_runner import CallDefaults
+from handler.apis.core.parameters import Parameters
+from handler.apis.core.parsed_call import ParsedCall
+from handler.apis.core.template_variables import read_template_variables
+from handler.apis.responses.input_items import read_conversation, read_items
 from handler.apis.responses.tools import read_tools
 from handler.errors import InvalidRequest
+from handler.input.constraints import (
+    CONSTRAINT_KEYS,
+    Constraint,
+    find_constraint_warnings,
+    read_constraint,
+    read_response_format,
+    read_schema,
+)
+from handler.input.messages import check_continued
+from handler.input.parameter_names import IGNORED, LABELS
+from handler.input.reasoning_budget import BUDGET_KEYS, read_reasoning_budget
 from handler.input.request import read_flag
+from handler.input.sampling import (
+    MAX_INT32,
+    SamplingDefaults,
+    SamplingInput,
+    build_sampling,
+    check_bias_count,
+    validate_model,
+)
+from handler.input.text import check_text
+from handler.input.unknown_keys import KnownKeys
+from handler.models.registry import ResolvedModel
 
 MAX_METADATA = 16
-# Members of the body that have a translation, or none in a chat. All others are passed on, so that
-# the parameters of the engines work here too.
-_OWN_KEYS = frozenset(
-    {
-        *("background", "conversation", "created_at", "include", "input", "instructions"),
-        *("max_output_tokens", "max_tool_calls", "metadata", "previous_items"),
-        *("previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention"),
-        *("reasoning", "safety_identifier", "service_tier", "store", "stream_options", "text"),
-        *("tool_choice", "tools", "top_logprobs", "truncation"),
-    }
-)
-# Names of a chat's parameters in error messages, and their names in a response.
-_RESPONSE_NAMES = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "response_format.json_schema": "text.format",
-    "reasoning_effort": "reasoning.effort",
-}
 # Refused, because the answer would be to another prompt than the client thinks.
 _UNSUPPORTED = ("conversation", "prompt")
-_IGNORED = ("max_tool_calls", "top_logprobs")
+# The client's names of the fields that the engine names.
+_FIELD_NAMES = {"prompt": "input", "messages": "input"}
+
+
+class ResponsesInput(SamplingInput):
+    """The parameters of `/v1/responses`: those of a chat too, so that engines' own work here."""
+
+    max_output_tokens: int | None = Field(
+        None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
+    )
+    background: bool | None = Field(None, description="true or false")
+    store: bool | None = Field(None, description="true or false")
+
+    @property
+    def token_limit(self) -> int | None:
+        """The maximum number of tokens of an answer; None for a body without one."""
+        limit = self.max_output_tokens
+        return super().token_limit if limit is None else limit
+
+
+_KEYS = KnownKeys(
+    "",
+    {
+        *ResponsesInput.model_fields,
+        *LABELS,
+        *CONSTRAINT_KEYS,
+        *BUDGET_KEYS,
+        *("chat_template_kwargs", "continue_final_message", "conversation", "created_at"),
+        *("enable_thinking", "enable_validation", "include", "input", "instructions"),
+        *("metadata", "model", "parallel_tool_calls", "previous_items"),
+        *("previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention"),
+        *("reasoning", "reasoning_effort", "safety_identifier", "service_tier"),
+        *("stream_options", "text", "tool_choice", "tools", "truncation"),
+        "validation",
+    },
+    ignored=IGNORED,
+    notes={
+        **dict.fromkeys((*IGNORED, "max_tool_calls"), "is not supported and was ignored"),
+        "extra_body": "was ignored: put its members into the body itself",
+        "messages": "was ignored: put them into input",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseRequest:
     """A client's request for a response.
 
-    `body` is what the client sent, and `chat_body` the same as a request for a chat completion,
-    which the server then answers. `items` are the input items of this request only; `chat_body`
-    also has those of the earlier responses that it continues.
+    `body` is what the client sent, and `call` what it asks the model for. `items` are the input
+    items of this request only; `call` also has those of the earlier responses that it continues.
     """
 
     body: Mapping[str, Any]
-    chat_body: Mapping[str, Any]
-    field_names: FieldNames
+    call: ParsedCall
     items: Sequence[Mapping[str, Any]]
     custom_names: frozenset[str]
     previous_id: str | None
     background: bool
     is_stored: bool
     truncation: Literal["auto", "disabled"]
-    warnings: tuple[str, ...]
-
-    @property
-    def streaming(self) -> bool:
-        """Whether the response is streamed."""
-        return self.chat_body["stream"] is True
 
 
 def read_previous_id(body: Mapping[str, Any]) -> str | None:
@@ -89,9 +130,13 @@ def read_created_at(body: Mapping[str, Any]) -> int | None:
 
 
 def read_request(
-    body: Mapping[str, Any], earlier_items: Sequence[Mapping[str, Any]]
+    body: Mapping[str, Any],
+    earlier_items: Sequence[Mapping[str, Any]],
+    response_id: str,
+    model: ResolvedModel,
+    defaults: CallDefaults,
 ) -> ResponseRequest:
-    """Translate a body; `earlier_items` are the input and output before `input`.
+    """Read a body; `earlier_items` are the input and output before `input`.
 
     Raises:
         InvalidRequest: naming the parameter that is wrong.
@@ -103,47 +148,117 @@ def read_request(
         # The answer repeats these values, and what is nested too deeply cannot be written again.
         if is_nested_too_deeply(value):
             raise InvalidRequest(f"{name} is nested too deeply", name)
-    background = read_flag(body, "background", default=False)
-    is_stored = read_flag(body, "store", default=True)
+    check_bias_count(body)
+    fields = validate_model(ResponsesInput, body)
+    background, is_stored = bool(fields.background), fields.store is not False
     if background and not is_stored:
         raise InvalidRequest("background: true needs store: true", "background")
     items = read_items(body.get("input"))
-    conversation = to_conversation(items, earlier_items)
-    instructions = body.get("instructions")
-    if instructions is not None:
-        if not isinstance(instructions, str):
-            raise InvalidRequest(
-                f"instructions must be a string, got {describe_value(instructions)}", "instructions"
-            )
-        conversation.messages.insert(0, {"role": "system", "content": instructions})
-        conversation.paths.insert(0, "instructions")
-    tools = read_tools(body)
+    messages, skipped_items = read_conversation(items, earlier_items)
+    continues_last = read_flag(body, "continue_final_message", default=False)
+    if continues_last:
+        check_continued(messages)
+    read = read_tools(body)
+    tools = read.tools
     _check_metadata(body.get("metadata"))
-    chat_body: dict[str, Any] = {
-        name: value for name, value in body.items() if name not in _OWN_KEYS
-    }
-    chat_body |= {
-        "messages": conversation.messages,
-        "stream": read_flag(body, "stream", default=False),
-        **_read_text_format(body.get("text")),
-        **_read_reasoning(body.get("reasoning")),
-    }
-    if (limit := body.get("max_output_tokens")) is not None:
-        chat_body["max_tokens"] = limit
-    if tools.functions or tools.choice == "required":
-        chat_body |= {"tools": tools.functions, "tool_choice": tools.choice}
+    messages = (*_read_instructions(body.get("instructions")), *messages)
+    if not messages:
+        raise InvalidRequest("input must have at least one message", "input")
+    chat = Chat(
+        messages,
+        _read_template_variables(body),
+        tools.definitions,
+        continues_last,
+    )
+    constraint = _read_constraint(body)
+    constraint = constraint if tools.constraint is None else tools.constraint
+    sampling_defaults = SamplingDefaults(max_tokens=defaults.max_tokens)
+    sampling, ignored = build_sampling(fields, body, sampling_defaults)
+    sampling = replace(sampling, lora=model.adapter)
+    if constraint is not None:
+        sampling = constraint.apply(sampling)
+    options, option_warnings = defaults.options.read(body.get("validation"))
+    call = ParsedCall(
+        id=response_id,
+        model=model.name,
+        prompts=(chat,),
+        parameters=Parameters(sampling=sampling, streaming=bool(fields.stream)),
+        reply_format=tools.build_reply_format(defaults.tool_form),
+        constraint=constraint,
+        reasoning_budget=read_reasoning_budget(body),
+        validates=read_flag(body, "enable_validation", default=False),
+        options=options,
+        warnings=(
+            *skipped_items,
+            *read.warnings,
+            *_KEYS.warnings(body),
+            *ignored,
+            *find_constraint_warnings(body),
+            *option_warnings,
+        ),
+        field_names=_FIELD_NAMES,
+    )
     return ResponseRequest(
         body=body,
-        chat_body=chat_body,
-        field_names=FieldNames(_RESPONSE_NAMES, conversation.paths, tools.paths),
+        call=call,
         items=items,
-        custom_names=tools.custom_names,
+        custom_names=read.custom_names,
         previous_id=read_previous_id(body),
         background=background,
         is_stored=is_stored,
         truncation=_read_truncation(body.get("truncation")),
-        warnings=(*conversation.warnings, *tools.warnings, *_find_ignored(body)),
     )
+
+
+def _read_instructions(instructions: Any) -> tuple[Message, ...]:
+    """Return the message that comes before all others. Raises InvalidRequest."""
+    if instructions is None:
+        return ()
+    if not isinstance(instructions, str):
+        raise InvalidRequest(
+            f"instructions must be a string, got {describe_value(instructions)}", "instructions"
+        )
+    check_text(instructions, "instructions")
+    return (Message("system", instructions),)
+
+
+def _read_template_variables(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the variables of the chat template, which the effort sets too."""
+    reasoning = body.get("reasoning")
+    if reasoning is None:
+        reasoning = {}
+    if not isinstance(reasoning, Mapping):
+        raise InvalidRequest(
+            f"reasoning must be an object, got {describe_value(reasoning)}", "reasoning"
+        )
+    if (effort := reasoning.get("effort")) is not None:
+        return read_template_variables(body, effort, "reasoning.effort")
+    return read_template_variables(body, body.get("reasoning_effort"))
+
+
+def _read_constraint(body: Mapping[str, Any]) -> Constraint | None:
+    """Return what `text.format`, or an engine's own parameter, holds the text to."""
+    text, constraint = body.get("text"), read_constraint(body)
+    text_format = text.get("format") if isinstance(text, Mapping) else None
+    if not isinstance(text, Mapping | None) or not isinstance(text_format, Mapping | None):
+        raise InvalidRequest(
+            f"text must be an object with a format, got {describe_value(text)}", "text"
+        )
+    if text_format is None:
+        return constraint
+    param = "text.format"
+    if text_format.get("type") == "json_schema":
+        # In a chat completion the name and the schema are in an object, `json_schema`.
+        from_text: Constraint | None = read_schema(
+            text_format.get("schema"), f"{param}.schema", param
+        )
+    else:
+        from_text = read_response_format(text_format, param)
+    if from_text is None:
+        return constraint
+    if constraint is not None:
+        raise InvalidRequest(f"{constraint.param} must not come with {param}", constraint.param)
+    return from_text
 
 
 def _read_truncation(truncation: Any) -> Literal["auto", "disabled"]:
@@ -154,10 +269,6 @@ def _read_truncation(truncation: Any) -> Literal["auto", "disabled"]:
     raise InvalidRequest(
         f'truncation must be "auto" or "disabled", got {describe_value(truncation)}', "truncation"
     )
-
-
-def _find_ignored(body: Mapping[str, Any]) -> list[str]:
-    return [f"{name} is not supported and was ignored" for name in _IGNORED if body.get(name)]
 
 
 def _check_metadata(metadata: Any) -> None:
@@ -173,33 +284,3 @@ def _check_metadata(metadata: Any) -> None:
             f"got {describe_value(metadata)}",
             "metadata",
         )
-
-
-def _read_text_format(text: Any) -> dict[str, Any]:
-    """Return the `response_format` of the chat. Raises InvalidRequest."""
-    if text is None:
-        return {}
-    text_format = text.get("format") if isinstance(text, Mapping) else None
-    if not isinstance(text, Mapping) or not isinstance(text_format, Mapping | None):
-        raise InvalidRequest(
-            f"text must be an object with a format, got {describe_value(text)}", "text"
-        )
-    if text_format is None or text_format.get("type") == "text":
-        return {}
-    if text_format.get("type") == "json_schema":
-        # A chat completion has `name`, `schema` and `strict` in an object, `json_schema`.
-        members = {name: value for name, value in text_format.items() if name != "type"}
-        return {"response_format": {"type": "json_schema", "json_schema": members}}
-    return {"response_format": dict(text_format)}
-
-
-def _read_reasoning(reasoning: Any) -> dict[str, Any]:
-    """Return the `reasoning_effort` of the chat. Raises InvalidRequest."""
-    if reasoning is None:
-        return {}
-    if not isinstance(reasoning, Mapping):
-        raise InvalidRequest(
-            f"reasoning must be an object, got {describe_value(reasoning)}", "reasoning"
-        )
-    effort = reasoning.get("effort")
-    return {} if effort is None else {"reasoning_effort": effort}

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine import FinishReason
-from handler.apis.openai.call import OpenAICall
 from handler.apis.responses.request import ResponseRequest
 from handler.generation.completed_answer import CompletedAnswer
 from handler.response import encode_verdict
@@ -22,11 +21,9 @@ def new_response_id() -> str:
     return ID_PREFIX + os.urandom(24).hex()
 
 
-def encode_envelope(
-    request: ResponseRequest, call: OpenAICall, response_id: str, created: int
-) -> dict[str, Any]:
+def encode_envelope(request: ResponseRequest, response_id: str, created: int) -> dict[str, Any]:
     """Return a response that has just been started, with all members of the request."""
-    body, sampling = request.body, call.parameters.sampling
+    body, sampling = request.body, request.call.parameters.sampling
     text = body.get("text") or {}
     reasoning = body.get("reasoning") or {}
     return {
@@ -42,7 +39,7 @@ def encode_envelope(
         "max_output_tokens": body.get("max_output_tokens"),
         "max_tool_calls": body.get("max_tool_calls"),
         "metadata": body.get("metadata") or {},
-        "model": call.model,
+        "model": request.call.model,
         "output": [],
         "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "previous_response_id": request.previous_id,
@@ -77,7 +74,6 @@ def encode_ended(
     answer: CompletedAnswer,
     output: Sequence[Mapping[str, Any]],
     completed: int,
-    warnings: Sequence[str],
 ) -> dict[str, Any]:
     """Return the completed, or incomplete, response."""
     ended: dict[str, Any] = {**envelope, "output": list(output), "usage": encode_usage(answer)}
@@ -86,9 +82,8 @@ def encode_ended(
         ended |= {"status": "completed", "completed_at": completed}
     else:
         ended |= {"status": "incomplete", "incomplete_details": {"reason": reason}}
-    all_warnings = [*dict.fromkeys([*warnings, *answer.warnings])]
-    if all_warnings:
-        ended["warnings"] = all_warnings
+    if answer.warnings:
+        ended["warnings"] = [*dict.fromkeys(answer.warnings)]
     return ended | encode_verdict(answer)
 
 

@@ -1,15 +1,28 @@
-"""Translate the tools of a response to the functions of a chat."""
+"""Read `tools` and `tool_choice` of a response."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from common.value_description import describe_value
+from handler.apis.core.tools import (
+    MAX_TOOLS,
+    NO_TOOLS,
+    Tools,
+    build_tools,
+    read_function,
+    read_parallel,
+)
 from handler.errors import InvalidRequest
 
-MAX_TOOLS = 128
+_INPUT_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +32,13 @@ class ResponseTools:
     A custom tool takes free text. The model gets it as a function with one argument, `input`.
     """
 
-    functions: Sequence[Mapping[str, Any]] = ()
-    paths: Sequence[str] = ()
+    tools: Tools = NO_TOOLS
     custom_names: frozenset[str] = frozenset()
-    choice: Any = None
     warnings: tuple[str, ...] = ()
 
 
 def read_tools(body: Mapping[str, Any]) -> ResponseTools:
-    """Return the tools and the tool choice of a body. Raises InvalidRequest.
+    """Return the tools of a body, from which the model may or must choose. Raises InvalidRequest.
 
     Tools of types that this server does not have are skipped with a warning: agents offer all that
     their own provider has.
@@ -39,43 +50,39 @@ def read_tools(body: Mapping[str, Any]) -> ResponseTools:
         raise InvalidRequest(
             f"tools must be an array of up to {MAX_TOOLS} tools, got {describe_value(raw)}", "tools"
         )
-    functions, paths = [], []
+    definitions: list[Mapping[str, Any]] = []
     custom_names, skipped = set[str](), dict[str, None]()
     for index, tool in enumerate(raw):
+        path = f"tools[{index}]"
         kind = tool.get("type") if isinstance(tool, Mapping) else None
         if not isinstance(kind, str):
             raise InvalidRequest(
-                f"tools[{index}] must be an object with a type, got {describe_value(tool)}", "tools"
+                f"{path} must be an object with a type, got {describe_value(tool)}", "tools"
             )
         if kind == "function":
-            functions.append({"type": "function", "function": _keep_function_keys(tool)})
+            name, description = tool.get("name"), tool.get("description")
+            definitions.append(read_function(name, description, tool.get("parameters"), path))
         elif kind == "custom":
-            functions.append({"type": "function", "function": _custom_function(tool, index)})
+            definitions.append(_read_custom_tool(tool, path))
             custom_names.add(str(tool.get("name")))
         else:
             skipped[kind[:64]] = None
-            continue
-        paths.append(f"tools[{index}]")
+    names = [tool["function"]["name"] for tool in definitions]
+    choice = body.get("tool_choice")
+    required_names = _read_required_names(choice, names)
+    parallel = read_parallel(body.get("parallel_tool_calls"))
+    tools = NO_TOOLS
+    if choice != "none":
+        tools = build_tools(definitions, required_names, parallel=parallel)
     warnings = tuple(f"tools of type {each} are not supported and were skipped" for each in skipped)
-    return ResponseTools(
-        functions=functions,
-        paths=paths,
-        custom_names=frozenset(custom_names),
-        choice=_read_choice(body.get("tool_choice"), functions),
-        warnings=warnings,
-    )
+    return ResponseTools(tools=tools, custom_names=frozenset(custom_names), warnings=warnings)
 
 
-def _keep_function_keys(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
-
-
-def _custom_function(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
+def _read_custom_tool(tool: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     description = tool.get("description")
     if description is not None and not isinstance(description, str):
         raise InvalidRequest(
-            f"tools[{index}].description must be a string, got {describe_value(description)}",
-            "tools",
+            f"{path}.description must be a string, got {describe_value(description)}", "tools"
         )
     text = description or ""
     tool_format = tool.get("format")
@@ -83,30 +90,27 @@ def _custom_function(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
         # A grammar of the input: described to the model, because it cannot be enforced in a string.
         text += f"\nThe input has this {tool_format.get('syntax', '')} grammar:\n"
         text += tool_format["definition"]
-    parameters = {
-        "type": "object",
-        "properties": {"input": {"type": "string"}},
-        "required": ["input"],
-        "additionalProperties": False,
-    }
-    return {"name": tool.get("name"), "description": text, "parameters": parameters}
+    return read_function(tool.get("name"), text, _INPUT_SCHEMA, path)
 
 
-def _read_choice(raw: Any, functions: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the `tool_choice` of the chat. Raises InvalidRequest."""
-    if raw in (None, "auto", "none"):
-        return raw
-    names = [each["function"].get("name") for each in functions]
-    if isinstance(raw, Mapping):
-        kind, name = raw.get("type"), raw.get("name")
+def _read_required_names(choice: Any, names: Sequence[str]) -> Collection[str]:
+    """Return the tools of which the model must call one. Raises InvalidRequest."""
+    if choice in (None, "auto", "none"):
+        return ()
+    if isinstance(choice, Mapping):
+        kind, name = choice.get("type"), choice.get("name")
         if kind in ("function", "custom") and name in names:
-            return {"type": "function", "function": {"name": name}}
-        if kind == "allowed_tools" and raw.get("mode") in ("auto", "required"):
-            return raw["mode"]
-    elif raw == "required":
-        return raw
-    raise InvalidRequest(
-        'tool_choice must be "none", "auto", "required" or name a tool of tools, '
-        f"got {describe_value(raw)}",
-        "tool_choice",
-    )
+            return (str(name),)
+        if kind == "allowed_tools" and choice.get("mode") == "auto":
+            return ()
+        if kind == "allowed_tools":
+            choice = choice.get("mode")
+    if choice != "required":
+        raise InvalidRequest(
+            'tool_choice must be "none", "auto", "required" or name a tool of tools, '
+            f"got {describe_value(choice)}",
+            "tool_choice",
+        )
+    if not names:
+        raise InvalidRequest("tool_choice must come with tools", "tool_choice")
+    return names

@@ -256,7 +256,7 @@ async def test_failure_after_the_first_text_ends_the_stream_with_failed(
         ({"input": []}, "input"),
         ({"input": "x", "max_output_tokens": -1}, "max_output_tokens"),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
-        ({"input": "x", "max_tokens": 0, "stream": True}, "max_output_tokens"),
+        ({"input": "x", "max_tokens": 0, "stream": True}, "max_tokens"),
         ({"input": "x", "instructions": 3}, "instructions"),
         ({"input": "x", "reasoning": {"effort": "much"}}, "reasoning.effort"),
         ({"input": "x", "text": {"format": {"type": "yaml"}}}, "text.format"),

@@ -18,7 +18,6 @@ from engine.errors import RequestRejected
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.errors import error_info
-from handler.input.options import NO_DEFAULTS
 from handler.pipeline import Pipeline
 from tests.fake_rkllm import quoted
 from tests.fake_rkllm.tokenizer import CHATML, text_of, write_tokenizer
@@ -85,9 +84,7 @@ def answers_by_run(*answers: list[str]) -> str:
 
 
 def service_of(engine: Any) -> OpenAIService:
-    return OpenAIService(
-        Pipeline(engine, "fake", RulesValidator.from_file(DEFAULT_RULES)), NO_DEFAULTS
-    )
+    return OpenAIService(Pipeline(engine, "fake", RulesValidator.from_file(DEFAULT_RULES)))
 
 
 async def complete_chat(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:

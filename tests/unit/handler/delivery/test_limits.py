@@ -69,7 +69,7 @@ def test_each_event_with_logprobs_fits_a_chunk(shape: EndpointSpec, char: str) -
     ]
     requests = {"logprobs": 5} if shape is COMPLETIONS else {"logprobs": True, "top_logprobs": 20}
     given = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "stream": True}
-    codec = OpenAICall(shape, given | requests, "tiny", None)
+    codec = OpenAICall(shape, given | requests, "tiny")
     codec.encode_opening(0)
     parts = list(limits.split_deltas([Delta(text, each) for each in expected]))
     assert [delta.logprob for part in parts for delta in part] == expected

@@ -239,7 +239,7 @@ def test_reply_format_has_the_schemas_of_the_functions() -> None:
     tools = read_tools(
         {"tools": [WEATHER], "parallel_tool_calls": False, "tool_choice": "required"}
     )
-    reply_format = tools.reply_format
+    reply_format = tools.build_reply_format(None)
     assert reply_format.functions == {"weather": CITY}
     assert (reply_format.parallel_calls, reply_format.must_call) == (False, True)
 
@@ -297,10 +297,10 @@ def test_effort_becomes_variables_of_the_template(
     call = OpenAIService(thinker("a")).parse_call(
         "/v1/chat/completions", {"messages": MESSAGES, **body}
     )
-    prompt = call.request.generation.prompt
+    prompt = call.parsed.prompts[0]
     assert isinstance(prompt, Chat)
     assert prompt.template_kwargs == variables
-    assert call.request.warnings == ()
+    assert call.parsed.warnings == ()
 
 
 @pytest.mark.parametrize("effort", ["max", "", 1, ["none"], True])
@@ -313,4 +313,4 @@ def test_unknown_effort_is_refused(effort: Any, thinker: Any) -> None:
 def test_effort_is_only_for_chats(thinker: Any) -> None:
     body = {"prompt": "x", "reasoning_effort": "none"}
     call = OpenAIService(thinker("a")).parse_call("/v1/completions", body)
-    assert call.request.warnings == ("reasoning_effort is only for chats and was ignored",)
+    assert call.parsed.warnings == ("reasoning_effort is only for chats and was ignored",)

@@ -12,6 +12,7 @@ import pytest
 
 from engine import Chat, GenerationRequest, Message, SamplingParams
 from engine.errors import BackendFailed
+from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.input.options import OptionsInput, OptionsReader
@@ -77,7 +78,7 @@ def jobs_of(pipeline_of: PipelineFactory) -> JobsFactory:
 
 
 def openai(pipeline: Pipeline) -> OpenAIService:
-    return OpenAIService(pipeline, OptionsReader(OptionsInput()))
+    return OpenAIService(pipeline, CallDefaults(options=OptionsReader(OptionsInput())))
 
 
 def job(*, stream: bool = False, **job_input: Any) -> dict[str, Any]:
@@ -268,7 +269,7 @@ async def test_error_in_mid_stream_lets_no_half_datum_out(
     # R30
     pieces = ["Write to bob@example", {"error": "out of luck", "delay_ms": 20}]
     options = OptionsReader(OptionsInput(redact_pii=True))
-    service = OpenAIService(pipeline_of({"pieces": pieces}), options)
+    service = OpenAIService(pipeline_of({"pieces": pieces}), CallDefaults(options=options))
     parsed = service.parse_call(route, call(route, stream=True)["input"]["openai_input"])
     async with await service.open_stream(parsed) as running:
         sent = b"".join([block async for block in stream_events(parsed, running)]).decode()

@@ -8,7 +8,8 @@ import pytest
 
 from engine import Message
 from handler.errors import InvalidRequest
-from handler.input.messages import check_text, read_messages
+from handler.input.messages import read_messages
+from handler.input.text import check_text
 
 ROLES = "developer, system, user, assistant, tool, function"
 PART = '{"type": "text", "text": …}'

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from handler.apis.core.best_of import build_requests
 from handler.apis.openai.body_keys import BODY_KEYS, TOKENIZE_KEYS
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.parameters import ChatInput, CompletionInput
@@ -165,7 +166,7 @@ def test_every_dialect_warns_about_parameters_that_only_other_servers_have(name:
     [warning] = parsed({"prompt": "x", "sampling_params": {name: 5}})
     assert warning == f"input.sampling_params.{name} is not supported and was ignored"
     for shape in ("completions", "chat"):
-        [warning] = create_call(shape, {name: 5}).request.warnings
+        [warning] = create_call(shape, {name: 5}).parsed.warnings
         assert warning == f"{name} is not supported and was ignored"
 
 
@@ -180,8 +181,15 @@ def test_warnings_are_not_lost_when_the_parameters_were_read_before() -> None:
         assert parsed({"prompt": "x", "sampling_params": {"top_p": 0.5}}) == ()
         result = parsed({"prompt": "x", "sampling_params": {"top_p": 0.5, "max_token": 1}})
         assert len(result) == 1
-        assert create_call("completions", {"top_p": 0.5}).request.warnings == ()
-        assert len(create_call("completions", {"top_p": 0.5, "max_token": 1}).request.warnings) == 1
+        assert create_call("completions", {"top_p": 0.5}).parsed.warnings == ()
+        assert (
+            len(
+                build_requests(create_call("completions", {"top_p": 0.5, "max_token": 1}).parsed)[
+                    0
+                ].warnings
+            )
+            == 1
+        )
 
 
 def test_labels_that_change_no_answer_are_accepted_in_silence() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine import Capabilities
+from handler.apis.core.best_of import build_requests
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.dialect import OVMS, Dialect
 from handler.input.parameter_names import IGNORED
@@ -22,10 +23,10 @@ OF = [(probe, route) for probe in PROBES for route in probe.routes]
 
 def state(call: OpenAICall) -> list[Any]:
     """All that a body decides, and a name that is made up is not."""
-    request = call.request
+    request = build_requests(call.parsed)[0]
     return [
-        call.prompts,
-        call.response_mode,
+        call.parsed.prompts,
+        (call.parsed.reply_format, call.parsed.constraint),
         call.parameters,
         call.streaming,
         call._include_usage,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine import Delta
 from engine.errors import EngineCrashed
+from handler.apis.core.best_of import build_requests
 from handler.apis.messages.events import MessageEncoder, stream_message
 from handler.apis.messages.message import encode_message
 from handler.apis.openai.call import OpenAICall
@@ -34,6 +35,7 @@ class FakeGeneration:
 
     def __init__(self, texts: Sequence[str], error: Exception | None = None) -> None:
         self._texts = texts
+        (self.request,) = build_requests(OpenAICall(CHAT, BODY, "tiny").parsed)
         self._error = error
 
     async def batches(self, interval_s: float) -> AsyncIterator[list[Delta]]:
@@ -50,10 +52,7 @@ async def stream(texts: Sequence[str], error: Exception | None = None) -> list[d
     """Return the data of all events."""
     generation = cast("ActiveGeneration", FakeGeneration(texts, error))
     encoder = MessageEncoder("msg_1", "claude", 3)
-    blocks = [
-        block
-        async for block in stream_message(OpenAICall(CHAT, BODY, "tiny", None), generation, encoder)
-    ]
+    blocks = [block async for block in stream_message(generation, encoder)]
     assert all(block.endswith(b"\n\n") for block in blocks)
     events = []
     for event in b"".join(blocks).decode().removesuffix("\n\n").split("\n\n"):

@@ -1,4 +1,4 @@
-"""Translate bodies of the Messages API, and name the client's fields in errors."""
+"""Read bodies of the Messages API, and name the client's fields in errors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from engine import Chat
-from handler.apis.messages.request import translate_request
-from handler.apis.openai.call import OpenAICall
-from handler.apis.openai.chat import CHAT
+from engine import Chat, Message, SamplingParams
+from handler.apis.core.call_runner import CallDefaults
+from handler.apis.core.parsed_call import ParsedCall
+from handler.apis.messages.request import read_request
 from handler.errors import InvalidRequest
-from handler.input.messages import read_messages
+from handler.input.sampling import MAX_INT32
+from tests.unit.handler.apis.served_model import TINY
 from tests.unit.handler.input.images import data_url, png
 
 TURNS = [{"role": "user", "content": "hi"}]
+USER = Message("user", "hi")
 TOOL: dict[str, Any] = {"name": "add", "input_schema": {"type": "object"}}
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
@@ -24,36 +26,29 @@ def text_block(text: str, **fields: Any) -> dict[str, Any]:
     return {"type": "text", "text": text, **fields}
 
 
-def translate(**fields: Any) -> dict[str, Any]:
-    return dict(translate_request({"messages": TURNS, **fields}).body)
+def read(**fields: Any) -> ParsedCall:
+    return read_request({"messages": TURNS, **fields}, TINY, CallDefaults())
 
 
-def translate_messages(*messages: dict[str, Any], **fields: Any) -> list[Any]:
-    return list(translate(messages=[*messages], **fields)["messages"])
+def read_chat(**fields: Any) -> Chat:
+    (chat,) = read(**fields).prompts
+    assert isinstance(chat, Chat)
+    return chat
 
 
-def read_error(body: dict[str, Any]) -> InvalidRequest:
-    """Return the error of a body, from its translation or from the reader of chats."""
-    try:
-        translated = translate_request({"messages": TURNS, **body})
-    except InvalidRequest as error:
-        return error
-    with pytest.raises(InvalidRequest) as caught, translated.field_names.in_errors():
-        OpenAICall(CHAT, translated.body, "tiny", None)
-    return caught.value
+def read_messages(*messages: dict[str, Any], **fields: Any) -> tuple[Message, ...]:
+    return read_chat(messages=[*messages], **fields).messages
 
 
 def test_system_is_the_first_message() -> None:
     system = [text_block("a", cache_control={"type": "ephemeral"}), text_block("b")]
     for value, content in (("be brief", "be brief"), (system, "ab")):
-        first, second = translate_messages(*TURNS, system=value)
-        assert first == {"role": "system", "content": content}
-        assert second == TURNS[0]
-    assert translate_messages(*TURNS, system="") == TURNS
+        assert read_messages(*TURNS, system=value) == (Message("system", content), USER)
+    assert read_messages(*TURNS, system="") == (USER,)
 
 
 def test_calls_and_results_of_tools() -> None:
-    messages = translate_messages(
+    messages = read_messages(
         {"role": "user", "content": [text_block("add "), text_block("1")]},
         {
             "role": "assistant",
@@ -80,39 +75,29 @@ def test_calls_and_results_of_tools() -> None:
         },
     )
     function = {"name": "add", "arguments": '{"a": 1, "b": "ü"}'}
-    assert messages == [
-        {"role": "user", "content": "add 1"},
-        {
-            "role": "assistant",
-            "content": "so:",
-            "tool_calls": [{"id": "toolu_1", "type": "function", "function": function}],
-        },
-        {"role": "tool", "tool_call_id": "toolu_1", "content": "2"},
-        {"role": "tool", "tool_call_id": "toolu_2", "content": "Error: no"},
-        {"role": "tool", "tool_call_id": "toolu_3", "content": ""},
-        {"role": "user", "content": "go on"},
-    ]
+    call = {"id": "toolu_1", "type": "function", "function": function}
+    assert messages == (
+        Message("user", "add 1"),
+        Message("assistant", "so:", tool_calls=(call,)),
+        Message("tool", "2", tool_call_id="toolu_1"),
+        Message("tool", "Error: no", tool_call_id="toolu_2"),
+        Message("tool", "", tool_call_id="toolu_3"),
+        Message("user", "go on"),
+    )
 
 
 def test_turns_of_servers_tools_are_skipped() -> None:
-    translated = translate_request(
-        {
-            "messages": [
-                *TURNS,
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
-                        {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
-                        text_block("found"),
-                    ],
-                },
-                *TURNS,
-            ]
-        }
-    )
-    assert translated.body["messages"][1] == {"role": "assistant", "content": "found"}
-    assert [each.split()[0] for each in translated.warnings] == [
+    turn = {
+        "role": "assistant",
+        "content": [
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+            {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+            text_block("found"),
+        ],
+    }
+    assert read_messages(*TURNS, turn, *TURNS)[1] == Message("assistant", "found")
+    warnings = read(messages=[*TURNS, turn, *TURNS]).warnings
+    assert [each.split()[0] for each in warnings] == [
         "messages[1].content[0]",
         "messages[1].content[1]",
     ]
@@ -127,57 +112,57 @@ def test_turns_of_servers_tools_are_skipped() -> None:
     ],
 )
 def test_last_turn_of_the_assistant_is_continued(last: dict[str, Any], continues: bool) -> None:
-    assert translate(messages=[*TURNS, last]).get("continue_final_message", False) is continues
+    assert read_chat(messages=[*TURNS, last]).continues_last is continues
 
 
 def test_sampling_is_passed_on() -> None:
     fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "stream": True, "max_tokens": 7}
-    body = translate(**fields, stop_sequences=["x"], metadata={"user_id": "u"})
-    assert body == {"messages": TURNS, **fields, "stop": ["x"]}
+    call = read(**fields, stop_sequences=["x"], metadata={"user_id": "u"})
+    assert call.streaming
+    assert call.parameters.sampling == SamplingParams(
+        temperature=0.5, top_p=0.9, top_k=3, max_tokens=7, stop=("x",)
+    )
+    assert call.warnings == ()
 
 
 def test_max_tokens_beyond_every_context_is_not_refused() -> None:
-    call = OpenAICall(CHAT, translate(max_tokens=10**12), "tiny", None)
-    assert call.parameters.sampling.max_tokens is not None
-    assert OpenAICall(CHAT, translate(), "tiny", 9).parameters.sampling.max_tokens == 9
+    assert read(max_tokens=10**12).parameters.sampling.max_tokens == MAX_INT32
+    call = read_request({"messages": TURNS}, TINY, CallDefaults(max_tokens=9))
+    assert call.parameters.sampling.max_tokens == 9
 
 
 def test_tools() -> None:
     described = TOOL | {"type": "custom", "description": "Adds.", "cache_control": {}}
-    translated = translate_request({"messages": TURNS, "tools": [SEARCH, described]})
+    tools = [SEARCH, described]
     function = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
-    assert translated.body["tools"] == [{"type": "function", "function": function}]
-    assert translated.warnings == (
+    assert read_chat(tools=tools).tools == ({"type": "function", "function": function},)
+    assert read(tools=tools).warnings == (
         'tools[0] was skipped: tools of type "web_search_20250305" are not supported',
     )
 
 
 @pytest.mark.parametrize(
-    ("choice", "tools", "fields"),
+    ("choice", "tools", "must_call", "parallel"),
     [
-        (None, [TOOL], {}),
-        ({"type": "auto"}, [TOOL], {}),
-        ({"type": "auto"}, [], {}),
-        ({"type": "any"}, [TOOL], {"tool_choice": "required"}),
-        ({"type": "any"}, [SEARCH], {}),
-        ({"type": "none"}, [TOOL], {"tool_choice": "none"}),
-        (
-            {"type": "tool", "name": "add"},
-            [TOOL],
-            {"tool_choice": {"type": "function", "function": {"name": "add"}}},
-        ),
-        ({"type": "tool", "name": "web_search"}, [TOOL, SEARCH], {}),
-        (
-            {"type": "auto", "disable_parallel_tool_use": True},
-            [TOOL],
-            {"parallel_tool_calls": False},
-        ),
+        (None, [TOOL], False, True),
+        ({"type": "auto"}, [TOOL], False, True),
+        ({"type": "auto"}, [], False, True),
+        ({"type": "any"}, [TOOL], True, True),
+        ({"type": "any"}, [SEARCH], False, True),
+        ({"type": "none"}, [TOOL], False, True),
+        ({"type": "tool", "name": "add"}, [TOOL], True, True),
+        ({"type": "tool", "name": "web_search"}, [TOOL, SEARCH], False, True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, [TOOL], False, False),
+        ({"type": "auto", "disable_parallel_tool_use": False}, [TOOL], False, True),
     ],
 )
-def test_tool_choice(choice: Any, tools: list[Any], fields: dict[str, Any]) -> None:
-    body = translate(tools=tools, tool_choice=choice)
-    assert {name: body[name] for name in body.keys() - {"messages", "tools"}} == fields
-    OpenAICall(CHAT, body, "tiny", None)
+def test_tool_choice(choice: Any, tools: list[Any], must_call: bool, parallel: bool) -> None:
+    call = read(tools=tools, tool_choice=choice)
+    assert call.reply_format is not None
+    assert (call.reply_format.must_call, call.reply_format.parallel_calls) == (must_call, parallel)
+    assert (call.constraint is not None) is must_call
+    offers = TOOL in tools and choice != {"type": "none"}
+    assert list(call.reply_format.functions) == (["add"] if offers else [])
 
 
 @pytest.mark.parametrize(
@@ -190,32 +175,29 @@ def test_tool_choice(choice: Any, tools: list[Any], fields: dict[str, Any]) -> N
     ],
 )
 def test_thinking(thinking: Any, is_on: bool | None, budget: int | None) -> None:
-    call = OpenAICall(CHAT, translate(thinking=thinking), "tiny", None)
     variables = {} if is_on is None else {"enable_thinking": is_on, "thinking": is_on}
-    (chat,) = call.prompts
-    assert isinstance(chat, Chat)
-    assert chat.template_kwargs == variables
-    assert call.request.reasoning_budget == budget
+    assert read_chat(thinking=thinking).template_kwargs == variables
+    assert read(thinking=thinking).reasoning_budget == budget
 
 
 def test_effort_does_not_turn_thinking_on() -> None:
     effort = {"effort": "max"}
-    assert "reasoning_effort" not in translate(output_config=effort)
-    assert "reasoning_effort" not in translate(output_config=effort, thinking={"type": "disabled"})
-    body = translate(output_config=effort, thinking={"type": "adaptive"})
-    assert body["reasoning_effort"] == "xhigh"
+    assert read_chat(output_config=effort).template_kwargs == {}
+    off = read_chat(output_config=effort, thinking={"type": "disabled"}).template_kwargs
+    assert off == {"enable_thinking": False, "thinking": False}
+    on = read_chat(output_config=effort, thinking={"type": "adaptive"}).template_kwargs
+    assert on["reasoning_effort"] == "xhigh"
 
 
 def test_form_of_the_answer() -> None:
-    body = translate(output_config={"format": {"type": "json_schema", "schema": {"type": "null"}}})
-    constraint = OpenAICall(CHAT, body, "tiny", None).response_mode.constraint
-    assert constraint is not None
-    assert constraint.json_schema == {"type": "null"}
+    form = {"type": "json_schema", "schema": {"type": "null"}}
+    call = read(output_config={"format": form})
+    assert call.parameters.sampling.json_schema == {"type": "null"}
 
 
 def test_unknown_fields_are_warnings() -> None:
     body = {"messages": TURNS, "temprature": 1, "context_management": {"edits": []}, "beta": 1}
-    assert translate_request(body).warnings == (
+    assert read(**body).warnings == (
         "temprature is unknown and was ignored: did you mean temperature?",
         "context_management is not supported and was ignored",
     )
@@ -242,6 +224,7 @@ def test_unknown_fields_are_warnings() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
         ({"messages": TURNS, "system": 5}, "system"),
         ({"messages": TURNS, "system": [IMAGE]}, "system[0]"),
+        ({"messages": TURNS, "system": [text_block("\ud800")]}, "system[0]"),
         ({"messages": TURNS, "system": "\ud800"}, "system"),
         (
             {"system": "a", "messages": [{"role": "user", "content": "\ud800"}]},
@@ -299,16 +282,17 @@ def test_unknown_fields_are_warnings() -> None:
     ],
 )
 def test_errors_name_the_clients_field(body: dict[str, Any], param: str) -> None:
-    error = read_error(body)
+    with pytest.raises(InvalidRequest) as caught:
+        read(**body)
+    error = caught.value
     assert error.param == param
     assert error.message.startswith(param)
 
 
 def test_errors_about_tools_name_the_tool() -> None:
-    tools = [SEARCH, TOOL | {"name": "a b"}]
-    assert read_error({"tools": tools}).message.startswith("tools[1].name must be")
-    tools = [SEARCH, TOOL | {"input_schema": 5}]
-    assert read_error({"tools": tools}).message.startswith("tools[1].input_schema must be")
+    for change, path in (({"name": "a b"}, "name"), ({"input_schema": 5}, "input_schema")):
+        with pytest.raises(InvalidRequest, match=rf"^tools\[1\]\.{path} must be"):
+            read(tools=[SEARCH, TOOL | change])
 
 
 def test_images_of_the_user_keep_their_place() -> None:
@@ -317,11 +301,7 @@ def test_images_of_the_user_keep_their_place() -> None:
     image = {"type": "image", "source": source}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "done"}
     content = [image, text_block("a"), result, text_block("b"), image]
-    part = {"type": "image_url", "image_url": url}
-    messages = translate_messages({"role": "user", "content": content})
-    assert [message["content"] for message in messages] == [
-        [part, {"type": "text", "text": "a"}],
-        "done",
-        [{"type": "text", "text": "b"}, part],
-    ]
-    assert [len(message.images) for message in read_messages(messages)] == [1, 0, 1]
+    messages = read_messages({"role": "user", "content": content})
+    assert [message.content for message in messages] == ["a", "done", "b"]
+    positions = [[each.position for each in message.images] for message in messages]
+    assert positions == [[0], [], [1]]

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from handler.apis.core.parallel import ParallelGenerations
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.dialect import OPENAI, Dialect
 from handler.apis.openai.events import stream_events
-from handler.apis.openai.parallel import ParallelGenerations
 from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.unit.handler.apis.openai import reading

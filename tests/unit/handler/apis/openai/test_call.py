@@ -13,6 +13,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from engine import Chat, Delta, Finish, FinishReason, Message, Priority, Usage
+from handler.apis.core.best_of import build_requests
+from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS
@@ -40,21 +42,21 @@ _TEXTS = st.text(st.characters(exclude_characters="<[◁", exclude_categories=["
 def create_call(
     shape: EndpointSpec, body: dict[str, Any], max_tokens: int | None = None
 ) -> OpenAICall:
-    return OpenAICall(shape, body, "tiny", max_tokens)
+    return OpenAICall(shape, body, "tiny", CallDefaults(max_tokens=max_tokens))
 
 
 def answer(
     call: OpenAICall, *deltas: str, finish: Finish = FINISH, **fields: Any
 ) -> CompletedAnswer:
     return CompletedAnswer(
-        id=call.request.generation.request_id,
+        id=call.parsed.id,
         model="tiny",
         created=1_700_000_000,
         text="".join(deltas),
         reply=Reply(text="".join(deltas)),
         deltas=deltas,
         finish=finish,
-        streaming=call.request.streaming,
+        streaming=build_requests(call.parsed)[0].streaming,
         **fields,
     )
 
@@ -85,7 +87,7 @@ def test_encode_response_of_a_completion() -> None:
     call = create_call(COMPLETIONS, TEXT_BODY)
     body = call.encode_response(answer(call, "Hello", " world"))
     assert body == {
-        "id": call.request.generation.request_id,
+        "id": call.parsed.id,
         "object": "text_completion",
         "created": 1_700_000_000,
         "model": "tiny",
@@ -101,7 +103,7 @@ def test_encode_response_of_a_chat() -> None:
     call = create_call(CHAT, CHAT_BODY)
     body = call.encode_response(answer(call, "Hello", " world"))
     assert body == {
-        "id": call.request.generation.request_id,
+        "id": call.parsed.id,
         "object": "chat.completion",
         "created": 1_700_000_000,
         "model": "tiny",
@@ -145,7 +147,7 @@ def test_warnings_are_in_the_response(shape: EndpointSpec, body: dict[str, Any])
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 def test_call_ids_are_unique(shape: EndpointSpec, body: dict[str, Any]) -> None:
-    ids = {create_call(shape, body).request.generation.request_id for _ in range(50)}
+    ids = {create_call(shape, body).parsed.id for _ in range(50)}
     assert len(ids) == 50
 
 
@@ -162,7 +164,7 @@ def test_every_chunk_is_valid_for_openai(
     chunks = stream(call, ["He"], ["llo", " wor"], ["ld"])
     for chunk in chunks:
         check_chunk(chunk)
-        assert chunk["id"] == call.request.generation.request_id
+        assert chunk["id"] == call.parsed.id
         assert chunk["object"] == shape.chunk_object
         assert chunk["created"] == 1_700_000_000
         assert chunk["model"] == "tiny"
@@ -270,17 +272,15 @@ def test_joined_deltas_equal_the_full_text(
 )
 def test_prompt_formats(prompt: Any, becomes: Any) -> None:
     # R5
-    assert create_call(COMPLETIONS, {"prompt": prompt}).request.generation.prompt == becomes
+    assert create_call(COMPLETIONS, {"prompt": prompt}).parsed.prompts[0] == becomes
 
 
 def test_messages_and_template_arguments_become_a_chat() -> None:
     # R34, R39
     call = create_call(CHAT, {**CHAT_BODY, "chat_template_kwargs": {"enable_thinking": False}})
-    assert call.request.generation.prompt == Chat(
-        (Message("user", "hi"),), {"enable_thinking": False}
-    )
+    assert call.parsed.prompts[0] == Chat((Message("user", "hi"),), {"enable_thinking": False})
     unset = create_call(CHAT, {**CHAT_BODY, "chat_template_kwargs": None})
-    assert unset.request.generation.prompt == Chat((Message("user", "hi"),), {})
+    assert unset.parsed.prompts[0] == Chat((Message("user", "hi"),), {})
 
 
 def deep() -> dict[str, Any]:
@@ -309,12 +309,12 @@ def test_model_is_optional(shape: EndpointSpec, body: dict[str, Any], model: str
 
 def test_call_has_interactive_priority_and_openai_defaults() -> None:
     # R9
-    generation = create_call(COMPLETIONS, TEXT_BODY).request.generation
+    generation = build_requests(create_call(COMPLETIONS, TEXT_BODY).parsed)[0].generation
     assert generation.priority is Priority.INTERACTIVE
     sampling = generation.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, -1)
     assert sampling.max_tokens is None
-    assert not create_call(COMPLETIONS, TEXT_BODY).request.streaming
+    assert not build_requests(create_call(COMPLETIONS, TEXT_BODY).parsed)[0].streaming
 
 
 @pytest.mark.parametrize(
@@ -324,15 +324,15 @@ def test_call_has_interactive_priority_and_openai_defaults() -> None:
 def test_max_tokens_falls_back_to_the_default(asked: dict[str, int], limit: int) -> None:
     # R8
     call = create_call(CHAT, CHAT_BODY | asked, max_tokens=9)
-    assert call.request.generation.sampling.max_tokens == limit
+    assert call.parameters.sampling.max_tokens == limit
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)
 def test_validation_is_off_unless_requested(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R47: off by default, because it is not part of OpenAI's API.
-    assert create_call(shape, body).request.validation is False
-    assert create_call(shape, {**body, "enable_validation": None}).request.validation is False
-    assert create_call(shape, {**body, "enable_validation": True}).request.validation is True
+    assert create_call(shape, body).parsed.validates is False
+    assert create_call(shape, {**body, "enable_validation": None}).parsed.validates is False
+    assert create_call(shape, {**body, "enable_validation": True}).parsed.validates is True
 
 
 @pytest.mark.parametrize(("shape", "body"), SHAPES)

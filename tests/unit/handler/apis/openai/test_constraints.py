@@ -96,7 +96,7 @@ async def test_constraint_reaches_the_engine_under_every_name(
         service = OpenAIService(pipeline)
         call = service.parse_call(route, rest | body)
         full = await service.complete(call)
-        sampling = call.request.generation.sampling
+        sampling = call.parameters.sampling
         assert (sampling.json_schema, sampling.grammar) == (expected.json_schema, expected.grammar)
         assert "warnings" not in full
     job = {"input": {"prompt": "hi", "sampling_params": body}}
@@ -146,6 +146,10 @@ async def test_constraint_reaches_the_engine_under_every_name(
         ({"bad_words": "no"}, "bad_words must be an array of 1 to 200 strings that are not empty"),
         ({"bad_words": ["a", ""]}, "bad_words must be an array of 1 to 200 strings"),
         ({"bad_words": ["a"], "regex": "b"}, "regex must not come with bad_words"),
+        ({"regex": "\ud800"}, "regex must be Unicode text"),
+        ({"grammar": "\ud800"}, "grammar must be Unicode text"),
+        ({"guided_choice": ["a", "\ud800"]}, "guided_choice must be Unicode text"),
+        ({"bad_words": ["\ud800"]}, "bad_words must be Unicode text"),
         ({"grammar": {"a": 1}}, "grammar must be a grammar in GBNF or Lark, got"),
         ({"ebnf": GRAMMAR, "regex": "a"}, "regex must not come with ebnf"),
         (
@@ -257,6 +261,6 @@ async def test_engine_with_a_grammar_gets_the_schema(pipeline_of: PipelineFactor
     service = OpenAIService(pipeline_of({"pieces": ["{}"]}, capabilities={"json_schema": True}))
     call = service.parse_call("/v1/completions", {"prompt": "hi", **of(SCHEMA)})
     full = await service.complete(call)
-    assert call.request.generation.sampling.json_schema == SCHEMA
+    assert call.parameters.sampling.json_schema == SCHEMA
     assert "validation" not in full
     assert "warnings" not in full

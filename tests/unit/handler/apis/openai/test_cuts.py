@@ -100,11 +100,11 @@ def test_streamed_is_whole(
     else:
         echo = Echo()
         body |= {"messages": TURNS, "logprobs": asked is not None, "top_logprobs": asked}
-    call = OpenAICall(shape, body, "tiny", None)
+    call = OpenAICall(shape, body, "tiny")
     call.echoes = [echo]
     deltas, finish = run_generation(pieces, call.parameters.sampling)
     answer = CompletedAnswer(
-        id=call.id,
+        id=call.parsed.id,
         model="tiny",
         created=1_700_000_000,
         text="".join(delta.text for delta in deltas),

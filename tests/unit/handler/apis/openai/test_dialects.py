@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.completions import COMPLETIONS as SHAPE
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
@@ -93,8 +94,14 @@ async def test_stop_string(
 
 
 def limit(dialect: Dialect, default: int | None = None, **body: Any) -> int | None:
-    call = OpenAICall(SHAPE, {"prompt": "hi"} | MODEL | body, "scripted", default, dialect=dialect)
-    return call.request.generation.sampling.max_tokens
+    call = OpenAICall(
+        SHAPE,
+        {"prompt": "hi"} | MODEL | body,
+        "scripted",
+        CallDefaults(max_tokens=default),
+        dialect=dialect,
+    )
+    return call.parameters.sampling.max_tokens
 
 
 def test_max_tokens_with_ignore_eos() -> None:

@@ -85,8 +85,8 @@ async def test_max_tokens_0_returns_only_the_prompt(
     assert {choice.finish_reason for choice in told.choices.values()} == {"length"}
     assert told.usage == usage(5, 0)
     assert told.warnings == [
-        "suffix is not supported by scripted and was ignored",
         *([NO_PROMPT_LOGPROBS] if logprobs is not None else []),
+        "suffix is not supported by scripted and was ignored",
     ]
     for choice in told.choices.values():
         assert (choice.logprobs is None) is (logprobs is None)

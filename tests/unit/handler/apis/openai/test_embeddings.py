@@ -97,7 +97,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": True}, f"{INPUT}, got true"),
     ({"input": {"a": 1}}, f'{INPUT}, got {{"a":1}}'),
     ({"input": []}, f"{INPUT}, got []"),
-    ({"input": ""}, f'{INPUT}, got "" at input[0]'),
+    ({"input": ""}, f'{INPUT}, got ""'),
     ({"input": ["a", ""]}, f'{INPUT}, got "" at input[1]'),
     ({"input": ["a", None]}, f"{INPUT}, got null at input[1]"),
     ({"input": [1, "a"]}, f"{INPUT}, got 1 at input[0]"),

@@ -25,7 +25,7 @@ OPTIONS: list[dict[str, Any] | None] = [None, {"include_usage": True}, {"include
 
 def create_call(options: dict[str, Any] | None = None) -> OpenAICall:
     body = {"prompt": ["a", "b"], "n": 2, "stream": True, "stream_options": options}
-    return OpenAICall(COMPLETIONS, body, "tiny", None, stream_multi_prompt=True)
+    return OpenAICall(COMPLETIONS, body, "tiny", stream_multi_prompt=True)
 
 
 def answer(index: int, *warnings: str) -> CompletedAnswer:

@@ -8,10 +8,10 @@ import pytest
 
 from engine import Delta, FinishReason, TokenLogprob, Usage
 from engine.output import Finish
+from handler.apis.core.parallel import CompletedGenerations, Part
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.events import stream_events
-from handler.apis.openai.parallel import CompletedGenerations, Part
 from handler.delivery import limits
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.reply import Reply
@@ -38,12 +38,12 @@ class Ready(CompletedGenerations):
 async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
     # R5, R29: for any number of choices and any amount of token data.
     body = {"prompt": "hi", "n": 3, "stream": True, "logprobs": 5}
-    call = OpenAICall(COMPLETIONS, body, "tiny", None)
+    call = OpenAICall(COMPLETIONS, body, "tiny")
     said = [Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)]
     response = [*said[::2], *said[1::2]]
     answers = [
         CompletedAnswer(
-            id=call.id,
+            id=call.parsed.id,
             model="tiny",
             created=1,
             text=text * len(response),
@@ -63,9 +63,9 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
 
 async def test_deltas_of_a_choice_are_merged_into_one_event() -> None:
     # R29
-    call = OpenAICall(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True}, "tiny", None)
+    call = OpenAICall(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True}, "tiny")
     answer = CompletedAnswer(
-        id=call.id,
+        id=call.parsed.id,
         model="tiny",
         created=1,
         text="ab",
@@ -84,9 +84,9 @@ async def test_deltas_of_a_choice_are_merged_into_one_event() -> None:
 async def test_unicode_line_ends_are_escaped() -> None:
     # R29: httpx, for one, splits text as `str.splitlines` does.
     said = 'a\u2028data: {"made": "up"}\u2029b\u0085c\nd\x1ce'
-    call = OpenAICall(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny", None)
+    call = OpenAICall(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny")
     answer = CompletedAnswer(
-        id=call.id,
+        id=call.parsed.id,
         model="tiny",
         created=1,
         text=said,

@@ -130,7 +130,7 @@ def test_token_is_sent_with_its_text_and_not_before(
     shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # R26: tokens must not reveal text that is held back as a possible stop string.
-    call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
+    call = OpenAICall(shape, {**body, "stream": True}, "tiny")
     response = parts_of(
         call,
         [Delta("one ", likely("one ", -1.0, 0))],
@@ -146,7 +146,7 @@ def test_token_is_sent_with_its_text_and_not_before(
 @pytest.mark.parametrize(("shape", "body"), BODIES)
 def test_text_without_tokens_has_null_logprobs(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # Held-back text that is sent at the end has no token of its own.
-    call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
+    call = OpenAICall(shape, {**body, "stream": True}, "tiny")
     response = parts_of(call, [Delta("a", likely("abc", -1.0, 0))], [Delta("bc")])
     assert response == [["abc"], []]
 
@@ -156,7 +156,7 @@ def test_tokens_that_exceed_an_event_are_sent_in_several(
     shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
     # White space is held back until it is clear what follows; so are the tokens it is made of.
-    call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
+    call = OpenAICall(shape, {**body, "stream": True}, "tiny")
     tops = tuple((f"{number}", -1.0) for number in range(20))
     found = [TokenLogprob("\n", -1.0, tops, b"\n", at) for at in range(1000)]
     blocks = [call.encode_opening(0), call.encode_delta([Delta("\n", each) for each in found])]
@@ -176,7 +176,7 @@ def test_tokens_that_exceed_an_event_are_sent_in_several(
 def test_long_echo_is_sent_in_several_events(pieces: bool) -> None:
     # R14
     call = OpenAICall(
-        COMPLETIONS, {"prompt": "hi", "echo": True, "logprobs": 1, "stream": True}, "t", 1
+        COMPLETIONS, {"prompt": "hi", "echo": True, "logprobs": 1, "stream": True}, "t"
     )
     words = [f" {number}" for number in range(20_000)]
     tokens = tuple(PromptToken(word, -1.0, ((word, -1.0),)) for word in words)
@@ -191,7 +191,7 @@ def test_long_echo_is_sent_in_several_events(pieces: bool) -> None:
 
 def ended(call: OpenAICall) -> CompletedAnswer:
     return CompletedAnswer(
-        id=call.id,
+        id=call.parsed.id,
         model="tiny",
         created=0,
         text="",
@@ -208,9 +208,9 @@ def ended(call: OpenAICall) -> CompletedAnswer:
 @pytest.mark.parametrize(("shape", "body"), BODIES)
 def test_engine_without_logprobs_sends_null(shape: EndpointSpec, body: dict[str, Any]) -> None:
     # R13, R16: empty arrays would mean that there were no tokens.
-    call = OpenAICall(shape, {**body, "stream": True}, "tiny", None)
+    call = OpenAICall(shape, {**body, "stream": True}, "tiny")
     answer = CompletedAnswer(
-        id=call.id,
+        id=call.parsed.id,
         model="tiny",
         created=0,
         text="text",

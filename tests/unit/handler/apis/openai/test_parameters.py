@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from engine import Capabilities
-from handler.apis.openai.best_of import MAX_GENERATIONS
+from handler.apis.core.best_of import MAX_GENERATIONS
+from handler.apis.core.call_runner import CallDefaults
+from handler.apis.core.prepared_call import adapt_call
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS
@@ -34,7 +36,7 @@ def create_call(
 ) -> OpenAICall:
     of, least = SHAPES[shape]
     sent = {name: value for name, value in (least | body).items() if value is not MISSING}
-    return OpenAICall(of, sent, "tiny", default, dialect=dialect)
+    return OpenAICall(of, sent, "tiny", CallDefaults(max_tokens=default), dialect=dialect)
 
 
 def test_every_requirement_has_a_refusal() -> None:
@@ -56,7 +58,7 @@ def test_invalid_parameter_is_refused(route: str, subtests: pytest.Subtests) -> 
 def check_refusal(refusal: Refusal) -> None:
     """Check the answer to a call with an invalid parameter."""
     with pytest.raises(InvalidRequest) as raised:
-        create_call(refusal.dialect, refusal.route, refusal.body).adapt_to(UNABLE)
+        adapt_call(create_call(refusal.dialect, refusal.route, refusal.body).parsed, UNABLE)
     response = error_info(raised.value)
     message, param = refusal.message, refusal.param
     assert response.openai_error() == {
@@ -129,13 +131,12 @@ ALLOWED: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_allowed_parameters(dialect: Dialect, shape: str) -> None:
     for body in ALLOWED["both"] + ALLOWED[shape]:
-        assert create_call(dialect, shape, body).parameters.warnings == ()
+        assert create_call(dialect, shape, body).parsed.warnings == ()
 
 
 def test_generation_count_of_a_call_is_limited() -> None:
-    assert len(create_call(OPENAI, "completions", {"prompt": ["x"] * 16, "n": 128}).requests) == (
-        MAX_GENERATIONS
-    )
+    call = create_call(OPENAI, "completions", {"prompt": ["x"] * 16, "n": 128})
+    assert call.request_count == MAX_GENERATIONS
 
 
 # R16: parameters of one route are ignored by the other.
@@ -161,10 +162,10 @@ IGNORED: dict[str, dict[str, Any]] = {
 def test_each_ignored_parameter_causes_a_warning(dialect: Dialect, shape: str) -> None:
     # R16
     body = IGNORED["both"] | IGNORED[shape]
-    assert create_call(dialect, shape, body).request.warnings == tuple(
+    assert create_call(dialect, shape, body).parsed.warnings == tuple(
         f"{name} is not supported and was ignored" for name in body
     )
-    assert create_call(dialect, shape, dict.fromkeys(body)).request.warnings == ()
+    assert create_call(dialect, shape, dict.fromkeys(body)).parsed.warnings == ()
 
 
 # False is a request too, because vLLM's default is true.
@@ -182,9 +183,9 @@ def test_false_of_an_unsupported_parameter_causes_a_warning(name: str) -> None:
     # R16
     for shape in SHAPES:
         for value, warns in ((False, True), (True, True), (None, False)):
-            warnings = create_call(OPENAI, shape, {name: value}).request.warnings
+            warnings = create_call(OPENAI, shape, {name: value}).parsed.warnings
             assert warnings == ((f"{name} is not supported and was ignored",) if warns else ())
-    assert create_call(OPENAI, "chat", {"use_beam_search": False}).request.warnings == ()
+    assert create_call(OPENAI, "chat", {"use_beam_search": False}).parsed.warnings == ()
 
 
 def test_chat_only_parameters_of_a_completion_cause_warnings() -> None:
@@ -196,11 +197,11 @@ def test_chat_only_parameters_of_a_completion_cause_warnings() -> None:
         "tool_choice": "auto",
         "tools": [{}],
     }
-    assert create_call(OPENAI, "completions", body).request.warnings == tuple(
+    assert create_call(OPENAI, "completions", body).parsed.warnings == tuple(
         f"{name} is only for chats and was ignored" for name in body
     )
     for unset in (None, False):
-        assert create_call(OPENAI, "completions", dict.fromkeys(body, unset)).request.warnings == ()
+        assert create_call(OPENAI, "completions", dict.fromkeys(body, unset)).parsed.warnings == ()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -209,11 +210,10 @@ def test_draft_parameters_cause_warnings_unless_the_dialect_refuses(shape: str) 
     body = {"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.4}
     able = replace(UNABLE, chat_template=True)
     for dialect in (OPENAI, ORACLE):
-        call = create_call(dialect, shape, body)
-        call.adapt_to(able)
-        asked = call.request.generation
-        assert able.check(asked.prompt, asked.sampling) == tuple(
+        call = adapt_call(create_call(dialect, shape, body).parsed, able)
+        assert able.check(call.prompts[0], call.parameters.sampling) == tuple(
             f"{name} is not supported by the tiny engine and was ignored" for name in body
         )
-    create_call(OVMS, shape, dict.fromkeys(body)).adapt_to(able)
-    create_call(OVMS, shape, {"num_assistant_tokens": 5}).adapt_to(replace(able, draft=True))
+    adapt_call(create_call(OVMS, shape, dict.fromkeys(body)).parsed, able)
+    call = create_call(OVMS, shape, {"num_assistant_tokens": 5}).parsed
+    adapt_call(call, replace(able, draft=True))

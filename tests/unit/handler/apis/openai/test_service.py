@@ -9,6 +9,7 @@ import pytest
 from openai._streaming import SSEDecoder
 
 from engine.errors import BackendFailed
+from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
@@ -158,7 +159,9 @@ async def test_long_text_is_sent_in_bounded_events(pipeline_of: PipelineFactory)
 
 async def test_default_of_max_tokens(pipeline_of: PipelineFactory) -> None:
     # R8
-    service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 50}), max_tokens=7)
+    service = OpenAIService(
+        pipeline_of({"pieces": ["x"], "repeat": 50}), CallDefaults(max_tokens=7)
+    )
     full = await service.complete(service.parse_call("/v1/completions", {"prompt": "hi"}))
     assert full["usage"]["completion_tokens"] == 7
     assert full["choices"][0]["finish_reason"] == "length"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
+from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.apis.openai.tools import read_tools
@@ -65,12 +66,17 @@ def test_invalid_tools_are_refused(body: dict[str, Any], message: str, param: st
 
 def test_required_tool_is_a_schema() -> None:
     one = read_tools(BODY | {"tool_choice": {"type": "function", "function": {"name": "weather"}}})
-    assert one.schema is not None
-    assert one.schema["properties"] == {"name": {"const": "weather"}, "arguments": CITY}
+    assert one.constraint is not None
+    assert one.constraint.json_schema is not None
+    assert one.constraint.json_schema["properties"] == {
+        "name": {"const": "weather"},
+        "arguments": CITY,
+    }
     both = read_tools(BODY | {"tool_choice": "required"})
-    assert both.schema is not None
-    assert len(both.schema["anyOf"]) == 2
-    assert read_tools(BODY).schema is None
+    assert both.constraint is not None
+    assert both.constraint.json_schema is not None
+    assert len(both.constraint.json_schema["anyOf"]) == 2
+    assert read_tools(BODY).constraint is None
     assert read_tools(BODY | {"tool_choice": "none"}).definitions == ()
 
 
@@ -109,7 +115,7 @@ async def test_call_is_equal_streamed_and_not_streamed(pipeline_of: PipelineFact
 async def test_only_the_form_of_the_setting_is_read(
     form: ToolForm | None, is_call: bool, pipeline_of: PipelineFactory
 ) -> None:
-    service = OpenAIService(pipeline_of({"pieces": [CALL]}), tool_form=form)
+    service = OpenAIService(pipeline_of({"pieces": [CALL]}), CallDefaults(tool_form=form))
     full = await service.complete(service.parse_call(ROUTE, BODY))
     assert ("tool_calls" in full["choices"][0]["message"]) is is_call
     finishes = [chunk["choices"][0]["finish_reason"] for chunk in await chunks_of(service, BODY)]

@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 
-from handler.apis.responses.input_items import MAX_ITEMS, read_items, to_conversation
+from engine import Message
+from handler.apis.responses.input_items import MAX_ITEMS, read_conversation, read_items
 from handler.errors import InvalidRequest
-from handler.input.messages import read_messages
 from tests.unit.handler.input.images import data_url, png
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
 
 
 def test_string_is_a_message_of_the_user() -> None:
-    conversation = to_conversation(read_items("hi"))
-    assert conversation.messages == [{"role": "user", "content": "hi"}]
-    assert conversation.warnings == []
+    assert read_conversation(read_items("hi")) == ((Message("user", "hi"),), ())
 
 
 def test_text_parts_of_all_kinds_are_joined() -> None:
@@ -26,8 +24,8 @@ def test_text_parts_of_all_kinds_are_joined() -> None:
         {"type": "output_text", "text": "b", "annotations": []},
         {"type": "refusal", "refusal": "c"},
     ]
-    [message] = to_conversation([{"role": "assistant", "content": content, "id": "msg_1"}]).messages
-    assert message == {"role": "assistant", "content": "abc"}
+    item = {"role": "assistant", "content": content, "id": "msg_1"}
+    assert read_conversation([item]) == ((Message("assistant", "abc"),), ())
 
 
 def test_calls_join_the_message_before_them_and_each_other() -> None:
@@ -44,14 +42,11 @@ def test_calls_join_the_message_before_them_and_each_other() -> None:
         },
         CALL | {"call_id": "c3"},
     ]
-    conversation = to_conversation(items)
-    messages = conversation.messages
-    assert conversation.paths == ["input[0]", "input[3]", "input[4]", "input[5]"]
-    assert [message["role"] for message in messages] == ["assistant", "tool", "tool", "assistant"]
-    assert [call["id"] for call in messages[0]["tool_calls"]] == ["c1", "c2"]
-    assert messages[0]["tool_calls"][1]["function"]["arguments"] == '{"input": "x\\ny"}'
-    assert [message["content"] for message in messages[1:3]] == ["3", "done"]
-    assert messages[3]["content"] is None
+    messages, _ = read_conversation(items)
+    assert [message.role for message in messages] == ["assistant", "tool", "tool", "assistant"]
+    assert [call["id"] for call in messages[0].tool_calls] == ["c1", "c2"]
+    assert messages[0].tool_calls[1]["function"]["arguments"] == '{"input": "x\\ny"}'
+    assert [message.content for message in messages] == ["on it", "3", "done", ""]
 
 
 def test_reasoning_is_left_out_and_unknown_types_are_reported_once() -> None:
@@ -61,10 +56,9 @@ def test_reasoning_is_left_out_and_unknown_types_are_reported_once() -> None:
         {"type": "shell_call"},
         {"role": "user", "content": "hi"},
     ]
-    conversation = to_conversation(items)
-    messages, warnings = conversation.messages, conversation.warnings
-    assert [message["content"] for message in messages] == ["hi"]
-    assert warnings == ["input items of type shell_call were skipped"]
+    messages, warnings = read_conversation(items)
+    assert [message.content for message in messages] == ["hi"]
+    assert warnings == ("input items of type shell_call were skipped",)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +75,7 @@ def test_reasoning_is_left_out_and_unknown_types_are_reported_once() -> None:
 )
 def test_error_names_the_item_and_the_field(item: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        to_conversation([item])
+        read_conversation([item])
     assert caught.value.param == param
 
 
@@ -97,13 +91,8 @@ def test_images_of_the_user_keep_their_place() -> None:
         {"type": "input_image", "image_url": url, "detail": "auto"},
         {"type": "input_text", "text": "b"},
     ]
-    [message] = to_conversation([{"role": "user", "content": content}]).messages
-    assert message["content"] == [
-        {"type": "text", "text": "a"},
-        {"type": "image_url", "image_url": url},
-        {"type": "text", "text": "b"},
-    ]
-    assert len(read_messages([message])[0].images) == 1
+    [message], _ = read_conversation([{"role": "user", "content": content}])
+    assert (message.content, [image.position for image in message.images]) == ("ab", [1])
 
 
 @pytest.mark.parametrize(
@@ -117,5 +106,5 @@ def test_images_of_the_user_keep_their_place() -> None:
 )
 def test_other_images_are_refused(role: str, part: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        to_conversation([{"role": role, "content": [{"type": "input_image", **part}]}])
+        read_conversation([{"role": role, "content": [{"type": "input_image", **part}]}])
     assert raised.value.param == param

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from engine import GenerationRequest, Priority, SamplingParams
+from engine import GenerationRequest, SamplingParams
 from engine.request import Prompt
-from handler.apis.openai.parameters import Parameters
+from handler.apis.core.parameters import Parameters
+from handler.apis.core.parsed_call import ParsedCall
 from handler.errors import InvalidRequest
 from handler.generation.completed_answer import CompletedAnswer
 from handler.input.request import TextRequest
@@ -28,36 +29,37 @@ def check_generation_count(prompts: Sequence[Prompt], parameters: Parameters) ->
         )
 
 
-def build_requests(
-    call_id: str,
-    create_request: Callable[..., TextRequest],
-    prompts: Sequence[Prompt],
-    parameters: Parameters,
-    priority: Priority,
-    timeout_s: float | None = None,
-) -> tuple[TextRequest, ...]:
-    """Return a request for each candidate of each prompt, in the prompts' order.
-
-    `create_request` makes a request from a `generation`; its other fields are the same for all.
-    """
+def build_requests(call: ParsedCall) -> tuple[TextRequest, ...]:
+    """Return a request for each candidate of each prompt, in the prompts' order."""
+    parameters, sampling = call.parameters, call.parameters.sampling
     requests: list[TextRequest] = []
-    for prompt in prompts:
+    for prompt in call.prompts:
         for candidate in range(parameters.candidates):
             number = len(requests)
             generation = GenerationRequest(
                 prompt=prompt,
-                sampling=_with_own_seed(parameters.sampling, candidate),
-                request_id=call_id if not number else f"{call_id}-{number}",
-                priority=priority,
-                timeout_s=timeout_s,
+                sampling=_with_own_seed(sampling, candidate) if candidate else sampling,
+                request_id=call.id if not number else f"{call.id}-{number}",
+                priority=call.priority,
+                timeout_s=call.timeout_s,
             )
-            requests.append(create_request(generation=generation))
+            request = TextRequest(
+                generation=generation,
+                streaming=parameters.streaming,
+                validation=call.validates,
+                options=call.options,
+                warnings=call.warnings,
+                returns_logprobs=parameters.logprobs is not None,
+                reply_format=call.reply_format,
+                reasoning_budget=call.reasoning_budget,
+            )
+            requests.append(request)
     return tuple(requests)
 
 
 def _with_own_seed(sampling: SamplingParams, candidate: int) -> SamplingParams:
     """Return the sampling of a candidate: with the same seed all answers would be equal."""
-    if sampling.seed is None or not candidate:
+    if sampling.seed is None:
         return sampling
     return replace(sampling, seed=(sampling.seed + candidate) % 2**63)
 
@@ -65,10 +67,8 @@ def _with_own_seed(sampling: SamplingParams, candidate: int) -> SamplingParams:
 def select_best(
     answers: Sequence[CompletedAnswer], parameters: Parameters
 ) -> list[CompletedAnswer]:
-    """Return the `n` likeliest candidates of each prompt; all, unsorted, if there are only `n`."""
+    """Return the `n` likeliest candidates of each prompt."""
     n, candidates = parameters.n, parameters.candidates
-    if candidates == n:
-        return list(answers)
     selected: list[CompletedAnswer] = []
     for first in range(0, len(answers), candidates):
         ranked = sorted(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.schema.grammar_cost import resolve_ref
-from handler.apis.openai.schema_refs import move_refs
+from handler.apis.core.schema_refs import move_refs
 from handler.apis.openai.tools import read_tools
 
 PATH = "#/properties/arguments"
@@ -47,7 +47,9 @@ def test_references_of_forced_calls_lead_to_the_same_parts(names: tuple[str, ...
     tools = [
         {"type": "function", "function": {"name": name, "parameters": NESTED}} for name in names
     ]
-    schema = read_tools({"tools": tools, "tool_choice": "required"}).schema
+    constraint = read_tools({"tools": tools, "tool_choice": "required"}).constraint
+    assert constraint is not None
+    schema = constraint.json_schema
     assert schema is not None
     for call in schema.get("anyOf", [schema]):
         arguments = call["properties"]["arguments"]

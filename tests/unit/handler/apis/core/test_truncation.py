@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handler.apis.openai.truncation import drop_oldest_turns
+from engine import Message
+from handler.apis.core.truncation import drop_oldest_turns
 
 _MESSAGES = st.lists(
-    st.tuples(
-        st.sampled_from(["system", "developer", "user", "assistant", "tool"]),
-        st.text(max_size=20),
-    ).map(lambda pair: {"role": pair[0], "content": pair[1]}),
+    st.builds(
+        Message, st.sampled_from(["system", "user", "assistant", "tool"]), st.text(max_size=20)
+    ),
     max_size=12,
 )
 
 
-def turn(number: int, size: int = 10) -> list[dict[str, Any]]:
+def turn(number: int, size: int = 10) -> list[Message]:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     return [
-        {"role": "user", "content": f"{number}" * size},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": "x"},
+        Message("user", f"{number}" * size),
+        Message("assistant", "", tool_calls=(call,)),
+        Message("tool", "x", tool_call_id="c"),
     ]
 
 
 def test_as_many_turns_go_as_the_prompt_is_too_long() -> None:
-    instructions = {"role": "system", "content": "be brief"}
+    instructions = Message("system", "be brief")
     messages = [instructions, *(message for n in range(8) for message in turn(n))]
     half = drop_oldest_turns(messages, 1_000, 500)
     assert half == [instructions, *(message for n in range(5, 8) for message in turn(n))]
@@ -37,17 +35,16 @@ def test_as_many_turns_go_as_the_prompt_is_too_long() -> None:
 
 @given(_MESSAGES, st.integers(1, 10_000), st.integers(1, 10_000))
 def test_rest_is_a_suffix_of_whole_turns_with_all_instructions(
-    messages: list[dict[str, Any]], tokens: int, limit: int
+    messages: list[Message], tokens: int, limit: int
 ) -> None:
     kept = drop_oldest_turns(messages, tokens, limit)
-    fixed = ("system", "developer")
-    turns = [message for message in messages if message["role"] not in fixed]
-    rest = [message for message in kept if message["role"] not in fixed]
-    assert [m for m in kept if m["role"] in fixed] == [m for m in messages if m["role"] in fixed]
+    turns = [message for message in messages if message.role != "system"]
+    rest = [message for message in kept if message.role != "system"]
+    assert [m for m in kept if m.role == "system"] == [m for m in messages if m.role == "system"]
     assert rest == turns[len(turns) - len(rest) :]
-    starts = sum(message["role"] == "user" for message in turns[1:])
+    starts = sum(message.role == "user" for message in turns[1:])
     if starts:
         assert len(rest) < len(turns)
-        assert rest[0]["role"] == "user"
+        assert rest[0].role == "user"
     else:
         assert kept == messages

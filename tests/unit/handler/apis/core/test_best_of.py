@@ -9,6 +9,7 @@ import pytest
 
 from engine import FinishReason, TokenLogprob, Usage
 from engine.output import Finish
+from handler.apis.core.best_of import build_requests
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.completions import COMPLETIONS as SHAPE
 from handler.apis.openai.service import OpenAIService
@@ -116,7 +117,7 @@ def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> Compl
 
 
 def best(*answers: CompletedAnswer, **body: Any) -> dict[str, Any]:
-    call = OpenAICall(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny", None)
+    call = OpenAICall(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny")
     return call.encode_response(*answers)
 
 
@@ -160,5 +161,5 @@ async def test_streamed_call_warns_about_best_of(pipeline_of: PipelineFactory) -
     service = service_of(pipeline_of)
     body = {"prompt": "hi", "best_of": 3, "n": 2, "stream": True}
     call = service.parse_call(COMPLETIONS, body)
-    assert len(call.requests) == 2
-    assert "best_of was ignored, because the answer is streamed" in call.request.warnings
+    assert len(build_requests(call.parsed)) == 2
+    assert "best_of was ignored, because the answer is streamed" in call.parsed.warnings

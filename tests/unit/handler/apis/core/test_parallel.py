@@ -13,10 +13,11 @@ from engine.errors import (
     GenerationTimeout,
     ModelLoadFailed,
 )
+from handler.apis.core.best_of import build_requests
+from handler.apis.core.parallel import ParallelGenerations
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.completions import COMPLETIONS as COMPLETIONS_SHAPE
 from handler.apis.openai.events import stream_events
-from handler.apis.openai.parallel import ParallelGenerations
 from handler.apis.openai.service import OpenAIService
 from handler.generation.completed_answer import CompletedAnswer
 from tests.unit.handler.apis.openai import reading
@@ -41,8 +42,8 @@ TURNS = [{"role": "user", "content": "hi"}]
 
 
 def seeds(**body: Any) -> list[int | None]:
-    call = OpenAICall(COMPLETIONS_SHAPE, body, "tiny", None)
-    return [each.generation.sampling.seed for each in call.requests]
+    call = OpenAICall(COMPLETIONS_SHAPE, body, "tiny")
+    return [each.generation.sampling.seed for each in build_requests(call.parsed)]
 
 
 def test_first_candidate_has_the_requested_seed_and_others_their_own() -> None:
@@ -57,11 +58,12 @@ def test_first_candidate_has_the_requested_seed_and_others_their_own() -> None:
 
 
 def test_request_ids_start_with_the_call_id() -> None:
-    call = OpenAICall(COMPLETIONS_SHAPE, {"prompt": ["a", "b"], "n": 2}, "tiny", None)
-    ids = [each.generation.request_id for each in call.requests]
-    assert ids == [call.id, *(f"{call.id}-{number}" for number in (1, 2, 3))]
-    assert {each.generation.priority for each in call.requests} == {Priority.INTERACTIVE}
-    assert [each.generation.prompt for each in call.requests] == ["a", "a", "b", "b"]
+    call = OpenAICall(COMPLETIONS_SHAPE, {"prompt": ["a", "b"], "n": 2}, "tiny")
+    requests = build_requests(call.parsed)
+    ids = [each.generation.request_id for each in requests]
+    assert ids == [call.parsed.id, *(f"{call.parsed.id}-{number}" for number in (1, 2, 3))]
+    assert {each.generation.priority for each in requests} == {Priority.INTERACTIVE}
+    assert [each.generation.prompt for each in requests] == ["a", "a", "b", "b"]
 
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0}, {"top_p": 0}, {"top_k": 1}], ids=str)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from handler.apis.openai.call import OpenAICall
 from handler.delivery.limits import PARTIAL_CHARS, split_into_steps
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
@@ -17,7 +16,6 @@ _TOKENS_PER_STEP = 200
 
 
 async def stream_reply(
-    call: OpenAICall,
     generation: ActiveGeneration,
     interval_s: float = 0.0,
     part_chars: int = PARTIAL_CHARS,
@@ -30,7 +28,7 @@ async def stream_reply(
     of a mark. With `by_token` each token has a list of its own, so that the same tokens give the
     same lists, however fast they arrive. Raises EngineError.
     """
-    reply_format = call.request.reply_format
+    reply_format = generation.request.reply_format
     parser: ReplyParser | None = None
     if reply_format is not None:
         parser = ReplyParser(reply_format, starts_in_reasoning=generation.starts_in_reasoning)

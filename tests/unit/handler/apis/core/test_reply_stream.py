@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Delta
+from handler.apis.core.best_of import build_requests
+from handler.apis.core.reply_stream import stream_reply
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
-from handler.apis.openai.reply_stream import stream_reply
 from handler.generation.active_generation import ActiveGeneration
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
@@ -28,6 +29,7 @@ class FakeGeneration:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
+        (self.request,) = build_requests(OpenAICall(CHAT, BODY, "tiny").parsed)
         self.answer: Any = object()
 
     async def batches(self, interval_s: float) -> AsyncIterator[list[Delta]]:
@@ -43,7 +45,6 @@ async def read(texts: Sequence[str], part_chars: int = 1_000) -> tuple[list[Part
     items = [
         item
         async for item in stream_reply(
-            OpenAICall(CHAT, BODY, "tiny", None),
             cast("ActiveGeneration", generation),
             part_chars=part_chars,
         )

@@ -1,0 +1,169 @@
+"""The functions that a model may or must call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.json_size import exceeds
+from common.value_description import describe_value
+from handler.apis.core.schema_refs import move_refs
+from handler.errors import InvalidRequest
+from handler.input.constraints import Constraint, check_cost, check_schema
+from handler.reply.reply_format import REASONING_ONLY, ReplyFormat, ToolForm
+
+MAX_TOOLS = 128
+# Limit for all functions together, including names and descriptions.
+MAX_TOOLS_CHARS = 1_000_000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The functions of a call, in the form that the chat template receives.
+
+    `constraint` has the schema of an answer that must be a call of one of them; None if the model
+    may answer with text instead.
+    """
+
+    definitions: tuple[Mapping[str, Any], ...] = ()
+    parallel: bool = True
+    constraint: Constraint | None = None
+
+    def build_reply_format(self, tool_form: ToolForm | None) -> ReplyFormat:
+        """Return how to find calls of the functions in an output."""
+        if not self.definitions and tool_form is None:
+            return REASONING_ONLY
+        return ReplyFormat(
+            functions={_name(tool): tool["function"]["parameters"] for tool in self.definitions},
+            parallel_calls=self.parallel,
+            must_call=self.constraint is not None,
+            tool_form=tool_form,
+        )
+
+
+NO_TOOLS = Tools()
+
+
+def build_tools(
+    definitions: Sequence[Mapping[str, Any]],
+    required_names: Collection[str] = (),
+    *,
+    parallel: bool = True,
+) -> Tools:
+    """Return the functions of a call, checked together.
+
+    The model must call one of the functions in `required_names`, unless there are none. Raises
+    InvalidRequest.
+    """
+    if not definitions:
+        return NO_TOOLS
+    if len(definitions) > MAX_TOOLS:
+        raise InvalidRequest(
+            f"tools must be an array of up to {MAX_TOOLS} functions, got {len(definitions)}",
+            "tools",
+        )
+    if exceeds(definitions, MAX_TOOLS_CHARS):
+        raise InvalidRequest(
+            f"tools must have at most {MAX_TOOLS_CHARS} characters together, and they have more",
+            "tools",
+        )
+    if len({_name(tool) for tool in definitions}) < len(definitions):
+        raise InvalidRequest("tools must have names of their own, and two are alike", "tools")
+    constraint = None
+    if required_names:
+        required = [tool["function"] for tool in definitions if _name(tool) in required_names]
+        schema = _any_call_schema(required)
+        # Checked together, because the engine builds one grammar from all of them.
+        check_cost(schema, "the parameters of tools", "tools")
+        constraint = Constraint(param="tools", json_schema=schema)
+    return Tools(definitions=tuple(definitions), parallel=parallel, constraint=constraint)
+
+
+def read_functions(tools: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the functions in an array of tools, as OpenAI writes them. Raises InvalidRequest."""
+    if tools is None:
+        return ()
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise InvalidRequest(
+            f"tools must be an array of up to {MAX_TOOLS} functions, got {describe_value(tools)}",
+            "tools",
+        )
+    return [_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+
+
+def _read_tool(tool: Any, path: str) -> Mapping[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or tool.get("type") != "function":
+        raise InvalidRequest(
+            f'{path} must be an object with type "function" and a function, '
+            f"got {describe_value(tool)}",
+            "tools",
+        )
+    name, description = function.get("name"), function.get("description")
+    return read_function(name, description, function.get("parameters"), f"{path}.function")
+
+
+def read_function(
+    name: Any, description: Any, parameters: Any, path: str, schema_name: str = "parameters"
+) -> Mapping[str, Any]:
+    """Return a function with all its keys, in the form that chat templates expect.
+
+    `path` is its place in the client's body, and `schema_name` the client's name for the schema of
+    its parameters. Raises InvalidRequest.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"{path}.name must be 1 to 64 letters, digits, _ and -, got {describe_value(name)}",
+            "tools",
+        )
+    if description is not None and not isinstance(description, str):
+        raise InvalidRequest(
+            f"{path}.description must be a string, got {describe_value(description)}", "tools"
+        )
+    if parameters is None:
+        parameters = {"type": "object", "properties": {}}
+    if not isinstance(parameters, Mapping):
+        raise InvalidRequest(
+            f"{path}.{schema_name} must be a JSON Schema, got {describe_value(parameters)}",
+            "tools",
+        )
+    check_schema(parameters, f"{path}.{schema_name}", "tools")
+    definition = {"name": name, "description": description or "", "parameters": parameters}
+    return {"type": "function", "function": definition}
+
+
+def read_parallel(value: Any, param: str = "parallel_tool_calls") -> bool:
+    """Return whether an answer may have several calls. Raises InvalidRequest."""
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest(f"{param} must be true or false, got {describe_value(value)}", param)
+    return value is not False
+
+
+def _any_call_schema(functions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the schema of a call of one of the functions."""
+    if len(functions) == 1:
+        return _call_schema(functions[0], "#")
+    return {
+        "anyOf": [
+            _call_schema(function, f"#/anyOf/{index}") for index, function in enumerate(functions)
+        ]
+    }
+
+
+def _call_schema(function: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return the schema of a call of a function, which is at `path` of the whole schema."""
+    arguments = move_refs(function["parameters"], f"{path}/properties/arguments")
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    name: str = tool["function"]["name"]
+    return name
