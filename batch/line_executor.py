@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from batch.input.line import BadLine, Line
+from common.json_object import JsonObject
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineRestarting
 from handler.apis.calls import CALL_ROUTES, find_format, read_usage
@@ -139,6 +140,7 @@ class LineExecutor:
 
     async def _call(self, line: Line, route: str, slot: Slot | None) -> LineOutcome:
         retryable, is_deferred, crashed, tokens = False, False, False, 0
+        body: JsonObject
         try:
             body = await self._answer_call(route, line.body, slot)
             status = 200
@@ -171,7 +173,7 @@ class LineExecutor:
 
     async def _answer_call(
         self, route: str, body: Mapping[str, Any], slot: Slot | None
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the response body to a request. The caller releases `slot`, if it has one."""
         calls, own_slot = self._services.calls, None
         priority = Priority.BATCH if self._priority is None else self._priority

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 from http import HTTPStatus
-from typing import Any
 
+from common.json_object import JsonObject
 from handler.apis.messages.errors import encode_error
 from handler.errors import ErrorInfo
 
@@ -27,7 +27,7 @@ class ErrorFormat(Enum):
 
 def build_error_body(
     failure: ErrorInfo, error_format: ErrorFormat, request_id: str | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the JSON of an error; `request_id` is what the log names the request by."""
     identity = {} if request_id is None else {"request_id": request_id}
     if error_format is ErrorFormat.RUNPOD:

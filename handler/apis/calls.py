@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Usage
 from handler.apis.core.api import Api, CallContext
@@ -66,13 +66,11 @@ class ApiCalls:
             )
         return api
 
-    def check(self, route: str, body: Mapping[str, Any]) -> None:
+    def check(self, route: str, body: JsonObject) -> None:
         """Check a call without running it. Raises InvalidRequest or NotFound."""
         self.find(route).check(route, body)
 
-    async def answer(
-        self, route: str, body: Mapping[str, Any], context: CallContext
-    ) -> dict[str, Any]:
+    async def answer(self, route: str, body: JsonObject, context: CallContext) -> JsonObject:
         """Return the body of the answer to a call that is not streamed.
 
         Raises:
@@ -83,8 +81,8 @@ class ApiCalls:
         return await call.complete()
 
     async def run(
-        self, route: str, body: Mapping[str, Any], context: CallContext
-    ) -> AsyncGenerator[bytes | dict[str, Any], None]:
+        self, route: str, body: JsonObject, context: CallContext
+    ) -> AsyncGenerator[bytes | JsonObject, None]:
         """Yield blocks of complete events of a streamed call, or the one body of another call.
 
         Raises:
@@ -129,7 +127,7 @@ def find_format(route: str) -> WireFormat:
     return _FORMATS.get(route, FORMATS[OPENAI])
 
 
-def read_usage(answer: Mapping[str, Any]) -> Usage:
+def read_usage(answer: JsonObject) -> Usage:
     """Return the token counts in an answer, in the form of any of the APIs."""
     usage = answer.get("usage")
     if usage is None:

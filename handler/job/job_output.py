@@ -129,10 +129,10 @@ class OutputGenerator:
         )
         async with aclosing(self._calls.run(request.route, request.body, context)) as outputs:
             async for output in outputs:
-                if isinstance(output, dict):
-                    yield OutputChunk(output, output)
-                else:
+                if isinstance(output, bytes):
                     yield OutputChunk(output.decode())
+                else:
+                    yield OutputChunk(output, output)
 
 
 def _without(output: dict[str, Any], names: tuple[str, ...], note: str) -> dict[str, Any]:

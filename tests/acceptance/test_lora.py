@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from common.json_object import JsonObject
 from handler.apis.openai.service import MODELS
 from handler.composition import Services, build_services, build_validation
 from handler.settings.shared_settings import Settings
@@ -32,7 +33,7 @@ def services(engine_factory: EngineFactory, model_path: Path, tmp_path: Path) ->
     return build_services(settings, engine, build_validation(settings))
 
 
-async def call(services: Services, route: str, **body: Any) -> dict[str, Any]:
+async def call(services: Services, route: str, **body: Any) -> JsonObject:
     openai = services.openai
     return await openai.complete(openai.parse_call(route, {**SAMPLING, **body}))
 

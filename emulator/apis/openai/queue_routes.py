@@ -16,6 +16,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from emulator.apis.messages.routes import MESSAGES_FACTS
 from emulator.apis.openai.queued_call import QueuedCall
@@ -146,7 +147,7 @@ class QueuedOpenAIRoutes:
             {"available_models": names},
         )
 
-    async def _read_model_list(self, request: Request) -> dict[str, Any]:
+    async def _read_model_list(self, request: Request) -> JsonObject:
         service = self._service_of(request)
         if service is not None:
             return service.list_models()

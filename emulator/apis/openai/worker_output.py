@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.messages.errors import STATUSES
@@ -196,7 +197,7 @@ def _find_error(value: Any) -> ErrorInfo | None:
         return _read_error(value, "the worker answered with an error that is nested too deeply")
 
 
-def _read_error(value: Mapping[str, Any], text: str) -> ErrorInfo:
+def _read_error(value: JsonObject, text: str) -> ErrorInfo:
     """Return the error that a worker's error object describes.
 
     `text` becomes the message if the object has no message.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import orjson
 
 from common.digits import parse_digits
 from common.json_depth import is_nested_too_deeply
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
 from emulator.http.stream_steps import split_chunks
@@ -57,7 +58,7 @@ class BackgroundResponses:
         self._endpoint = endpoint
         self._policy = policy
 
-    async def create(self, body: Mapping[str, Any]) -> Job:
+    async def create(self, body: JsonObject) -> Job:
         """Check a body and queue its job.
 
         Raises:
@@ -199,8 +200,8 @@ def encode_response(job: Job) -> dict[str, Any]:
 class _Work:
     """What the job of a background response has stored; every member has its type."""
 
-    envelope: Mapping[str, Any]
-    items: Sequence[Mapping[str, Any]]
+    envelope: JsonObject
+    items: Sequence[JsonObject]
     previous_id: str | None
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
 
+from common.json_object import JsonObject
 from engine import Priority, Slot
 from engine.abortable import Abortable
 from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks, WireFormat
@@ -46,7 +46,7 @@ class ApiCall(ABC):
         self._opened: Abortable | None = None
 
     @abstractmethod
-    async def complete(self) -> dict[str, Any]:
+    async def complete(self) -> JsonObject:
         """Run the call and return the body of its answer. Raises EngineError."""
 
     async def open(self) -> None:
@@ -56,7 +56,7 @@ class ApiCall(ABC):
         """
         self._opened = await self._open()
 
-    def stream(self) -> AsyncGenerator[bytes | dict[str, Any], None]:
+    def stream(self) -> AsyncGenerator[bytes | JsonObject, None]:
         """Yield the open stream as blocks of complete events that each fit a job's chunk.
 
         An error after the first text is written as the last event. A call that is run for a job
@@ -85,11 +85,11 @@ class Api(ABC):
     routes: tuple[str, ...]
 
     @abstractmethod
-    def check(self, route: str, body: Mapping[str, Any]) -> None:
+    def check(self, route: str, body: JsonObject) -> None:
         """Check a call without running it. Raises InvalidRequest or NotFound."""
 
     @abstractmethod
-    async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
+    async def parse(self, route: str, body: JsonObject, context: CallContext) -> ApiCall:
         """Parse a body of one of the routes.
 
         Raises:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from common.json_object import JsonObject
+
 # Keywords whose value is data, not a schema.
 _DATA = frozenset({"const", "default", "enum", "example", "examples"})
 # Keywords whose value has schemas by names that the author of the schema chose.
@@ -13,7 +15,7 @@ _BY_NAME = frozenset(
 )
 
 
-def move_refs(schema: Mapping[str, Any], path: str) -> dict[str, Any]:
+def move_refs(schema: JsonObject, path: str) -> dict[str, Any]:
     """Return a schema for the place `path` of another one, such as `#/properties/arguments`.
 
     References are JSON pointers from the root (RFC 6901), so they begin with the path of the new

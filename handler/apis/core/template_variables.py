@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from common.json_object import JsonObject
 from common.json_size import exceeds
 from common.value_description import describe_value
 from handler.errors import InvalidRequest
@@ -17,8 +17,8 @@ REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 def read_template_variables(
-    body: Mapping[str, Any], effort: Any, effort_param: str = "reasoning_effort"
-) -> Mapping[str, Any]:
+    body: JsonObject, effort: Any, effort_param: str = "reasoning_effort"
+) -> JsonObject:
     """Return the variables of a body, which `effort` and `enable_thinking` set too.
 
     `effort` is the value of the field `effort_param`.
@@ -42,7 +42,7 @@ def read_template_variables(
             "chat_template_kwargs",
         )
     # Each of these is more exact than the one before it.
-    variables: dict[str, Any] = {}
+    variables: dict[str, bool | str] = {}
     if effort is not None:
         if effort not in REASONING_EFFORTS:
             raise InvalidRequest(
@@ -56,7 +56,7 @@ def read_template_variables(
     return variables | template
 
 
-def set_thinking(is_on: bool) -> dict[str, Any]:
+def set_thinking(is_on: bool) -> dict[str, bool | str]:
     """Return the variables that turn the reasoning on or off.
 
     Qwen and most others have `enable_thinking`, DeepSeek and Granite `thinking`.
@@ -64,14 +64,14 @@ def set_thinking(is_on: bool) -> dict[str, Any]:
     return {"enable_thinking": is_on, "thinking": is_on}
 
 
-def set_effort(effort: str) -> dict[str, Any]:
+def set_effort(effort: str) -> dict[str, bool | str]:
     """Return the variables for an effort of the reasoning; gpt-oss reads the effort itself."""
     if effort == "none":
         return set_thinking(False)
     return set_thinking(True) | {"reasoning_effort": effort}
 
 
-def _is_plain(variables: dict[str, Any]) -> bool:
+def _is_plain(variables: JsonObject) -> bool:
     """Return whether orjson can encode the variables for the engine process.
 
     The standard library's `json`, which may have parsed the body, accepts more.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
+from common.json_object import JsonObject
 from common.json_size import exceeds
 from common.value_description import describe_value
 from handler.apis.core.schema_refs import move_refs
@@ -20,6 +21,21 @@ MAX_TOOLS_CHARS = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+class Function(TypedDict):
+    """A function that a model may call; `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+
+
+class FunctionTool(TypedDict):
+    """A function in the form that chat templates expect."""
+
+    type: Literal["function"]
+    function: Function
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """The functions of a call, in the form that the chat template receives.
@@ -28,7 +44,7 @@ class Tools:
     may answer with text instead.
     """
 
-    definitions: tuple[Mapping[str, Any], ...] = ()
+    definitions: tuple[FunctionTool, ...] = ()
     parallel: bool = True
     constraint: Constraint | None = None
 
@@ -48,7 +64,7 @@ NO_TOOLS = Tools()
 
 
 def build_tools(
-    definitions: Sequence[Mapping[str, Any]],
+    definitions: Sequence[FunctionTool],
     required_names: Collection[str] = (),
     *,
     parallel: bool = True,
@@ -82,7 +98,7 @@ def build_tools(
     return Tools(definitions=tuple(definitions), parallel=parallel, constraint=constraint)
 
 
-def read_functions(tools: Any) -> Sequence[Mapping[str, Any]]:
+def read_functions(tools: Any) -> Sequence[FunctionTool]:
     """Return the functions in an array of tools, as OpenAI writes them. Raises InvalidRequest."""
     if tools is None:
         return ()
@@ -94,7 +110,7 @@ def read_functions(tools: Any) -> Sequence[Mapping[str, Any]]:
     return [_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
-def _read_tool(tool: Any, path: str) -> Mapping[str, Any]:
+def _read_tool(tool: Any, path: str) -> FunctionTool:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or tool.get("type") != "function":
         raise InvalidRequest(
@@ -108,7 +124,7 @@ def _read_tool(tool: Any, path: str) -> Mapping[str, Any]:
 
 def read_function(
     name: Any, description: Any, parameters: Any, path: str, schema_name: str = "parameters"
-) -> Mapping[str, Any]:
+) -> FunctionTool:
     """Return a function with all its keys, in the form that chat templates expect.
 
     `path` is its place in the client's body, and `schema_name` the client's name for the schema of
@@ -131,8 +147,8 @@ def read_function(
             "tools",
         )
     check_schema(parameters, f"{path}.{schema_name}", "tools")
-    definition = {"name": name, "description": description or "", "parameters": parameters}
-    return {"type": "function", "function": definition}
+    function = Function(name=name, description=description or "", parameters=parameters)
+    return FunctionTool(type="function", function=function)
 
 
 def read_parallel(value: Any, param: str = "parallel_tool_calls") -> bool:
@@ -142,7 +158,7 @@ def read_parallel(value: Any, param: str = "parallel_tool_calls") -> bool:
     return value is not False
 
 
-def _any_call_schema(functions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _any_call_schema(functions: Sequence[Function]) -> JsonObject:
     """Return the schema of a call of one of the functions."""
     if len(functions) == 1:
         return _call_schema(functions[0], "#")
@@ -153,7 +169,7 @@ def _any_call_schema(functions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
     }
 
 
-def _call_schema(function: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _call_schema(function: Function, path: str) -> JsonObject:
     """Return the schema of a call of a function, which is at `path` of the whole schema."""
     arguments = move_refs(function["parameters"], f"{path}/properties/arguments")
     return {
@@ -164,6 +180,5 @@ def _call_schema(function: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     }
 
 
-def _name(tool: Mapping[str, Any]) -> str:
-    name: str = tool["function"]["name"]
-    return name
+def _name(tool: FunctionTool) -> str:
+    return tool["function"]["name"]

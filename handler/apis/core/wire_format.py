@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from common.json_object import JsonObject
 from handler.errors import ErrorInfo
 
 EVENT_STREAM, NDJSON = "text/event-stream", "application/x-ndjson"
@@ -33,7 +34,7 @@ class WireFormat:
     of JSON, between which there are no comments.
     """
 
-    encode_error: Callable[[ErrorInfo], dict[str, Any]]
+    encode_error: Callable[[ErrorInfo], JsonObject]
     encode_stream_error: Callable[[ErrorInfo, SentBlocks], bytes]
     stream: Literal["data-events", "named-events", "lines"] = "data-events"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
+from common.json_object import JsonObject
 from engine import Chat
 from engine.abortable import Abortable
 from engine.errors import EngineError
@@ -39,18 +40,18 @@ class MessagesApi(Api):
         self._runner = runner
         self._names = names
 
-    def check(self, route: str, body: Mapping[str, Any]) -> None:
+    def check(self, route: str, body: JsonObject) -> None:
         """Check a body without running it. Raises InvalidRequest or NotFound."""
         self._read(body)
 
-    async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
+    async def parse(self, route: str, body: JsonObject, context: CallContext) -> ApiCall:
         """Parse a body. Raises InvalidRequest or NotFound, naming the client's field."""
         call = (await check_body(body, partial(self._read, body))).in_context(context)
         if route == COUNT_TOKENS:
             return _CountCall(self._runner, call, context)
         return _MessagesCall(self._runner, call, body.get("model") or call.model, context)
 
-    def _read(self, body: Mapping[str, Any]) -> ParsedCall:
+    def _read(self, body: JsonObject) -> ParsedCall:
         name, models = body.get("model"), self._runner.models
         if isinstance(name, str):
             name = self._names.find(name, models.names)
@@ -65,7 +66,7 @@ class _CountCall(ApiCall):
         self._runner = runner
         self._call = call
 
-    async def complete(self) -> dict[str, Any]:
+    async def complete(self) -> JsonObject:
         with naming_prompt_length(), naming_client_fields(self._call):
             return {"input_tokens": await _count_prompt(self._runner, self._call)}
 
@@ -82,7 +83,7 @@ class _MessagesCall(ApiCall):
         self._model = model
         self._input_tokens = 0
 
-    async def complete(self) -> dict[str, Any]:
+    async def complete(self) -> JsonObject:
         with naming_prompt_length():
             answer = await self._runner.answer(self._call, self._context.slot)
         return encode_message(self._call.id, self._model, answer)

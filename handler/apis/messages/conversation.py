@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Message
 from handler.errors import InvalidRequest
@@ -109,7 +110,7 @@ class _ConversationReader:
 
     def _add_assistant(self, blocks: list[Any], path: str) -> None:
         """Add an assistant's turn: its texts and its calls."""
-        content, calls = MessageContent(), list[Mapping[str, Any]]()
+        content, calls = MessageContent(), list[JsonObject]()
         for index, block in enumerate(blocks):
             block_path = f"{path}[{index}]"
             kind = _read_type(block, block_path)
@@ -126,7 +127,7 @@ class _ConversationReader:
         self.messages.append(Message("assistant", content.text, tool_calls=tuple(calls)))
 
 
-def _add_image(content: MessageContent, block: Mapping[str, Any], path: str) -> None:
+def _add_image(content: MessageContent, block: JsonObject, path: str) -> None:
     path = f"{path}.source"
     source = block.get("source")
     if isinstance(source, Mapping):
@@ -144,7 +145,7 @@ def _add_image(content: MessageContent, block: Mapping[str, Any], path: str) -> 
     )
 
 
-def _read_result(block: Mapping[str, Any], path: str) -> Message:
+def _read_result(block: JsonObject, path: str) -> Message:
     call_id = _read_string(block, "tool_use_id", path)
     content = block.get("content")
     text = "" if content is None else _read_text(content, f"{path}.content")
@@ -154,7 +155,7 @@ def _read_result(block: Mapping[str, Any], path: str) -> Message:
     return Message("tool", text, tool_call_id=call_id)
 
 
-def _read_call(block: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _read_call(block: JsonObject, path: str) -> JsonObject:
     call_id, name = _read_string(block, "id", path), _read_string(block, "name", path)
     arguments = block.get("input")
     if not isinstance(arguments, Mapping):
@@ -208,7 +209,7 @@ def _read_text_block(block: Any, path: str) -> str:
     return text
 
 
-def _read_string(block: Mapping[str, Any], name: str, path: str) -> str:
+def _read_string(block: JsonObject, name: str, path: str) -> str:
     value, path = block.get(name), f"{path}.{name}"
     if not isinstance(value, str):
         raise InvalidRequest(f"{path} must be a string, got {describe_value(value)}", path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
+from common.json_object import JsonObject
 from engine.errors import PromptTooLong
 from handler.errors import ErrorInfo
 
@@ -27,7 +27,7 @@ STATUSES: Mapping[str, int] = {
 }
 
 
-def encode_error(failure: ErrorInfo, request_id: str | None = None) -> dict[str, Any]:
+def encode_error(failure: ErrorInfo, request_id: str | None = None) -> JsonObject:
     """Return the JSON of an error; `request_id` is what the log names the request by."""
     status = failure.mapping.status
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
 
+from common.json_object import JsonObject
 from handler.apis.core.reply_stream import stream_reply
 from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.messages.message import (
@@ -80,14 +80,14 @@ class MessageEncoder:
             case TextPart(text):
                 return self._continue("text", {"text": ""}, "text_delta", text)
 
-    def _continue(self, kind: str, opening: dict[str, Any], delta: str, text: str) -> bytes:
+    def _continue(self, kind: str, opening: JsonObject, delta: str, text: str) -> bytes:
         """Return the delta of a text; the events that open its block come first if needed."""
         if not text:
             return b""
         events = b"" if self._open_type == kind else self._open(kind, opening)
         return events + self._delta(delta, kind, text)
 
-    def _open(self, kind: str, fields: dict[str, Any]) -> bytes:
+    def _open(self, kind: str, fields: JsonObject) -> bytes:
         events = self._close()
         self._index += 1
         self._open_type = kind
@@ -132,5 +132,5 @@ async def stream_message(
         yield escape_line_separators(events + error_event(error_info(error)))
 
 
-def _event(name: str, fields: dict[str, Any]) -> bytes:
+def _event(name: str, fields: JsonObject) -> bytes:
     return encode_event(name, {"type": name, **fields})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Literal, TypedDict
 
 import orjson
 
+from common.json_object import JsonObject
 from engine import FinishReason, Usage
 from handler.generation.completed_answer import CompletedAnswer
 
@@ -17,15 +18,47 @@ _STOP_REASONS: Mapping[FinishReason, str] = {
 }
 
 
-def encode_envelope(message_id: str, model: str) -> dict[str, Any]:
+class MessageUsage(TypedDict):
+    """The token counts; `input_tokens` excludes the tokens that the cache had."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class MessageStop(TypedDict):
+    """Why a message ended."""
+
+    stop_reason: str | None
+    stop_sequence: str | None
+
+
+class MessageEnvelope(TypedDict):
+    """The fields of a message that are known before its first text."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+
+
+class MessageBody(MessageEnvelope, MessageStop):
+    """A whole message."""
+
+    content: list[JsonObject]
+    usage: MessageUsage
+
+
+def encode_envelope(message_id: str, model: str) -> MessageEnvelope:
     """Return the fields of a message that are known before its first text."""
     return {"id": message_id, "type": "message", "role": "assistant", "model": model}
 
 
-def encode_message(message_id: str, model: str, answer: CompletedAnswer) -> dict[str, Any]:
+def encode_message(message_id: str, model: str, answer: CompletedAnswer) -> MessageBody:
     """Return a whole message."""
     reply = answer.reply
-    content: list[dict[str, Any]] = []
+    content: list[JsonObject] = []
     if reply.reasoning:
         block = {"thinking": reply.reasoning, "signature": create_signature(message_id)}
         content.append({"type": "thinking", **block})
@@ -48,7 +81,7 @@ def encode_message(message_id: str, model: str, answer: CompletedAnswer) -> dict
     }
 
 
-def encode_stop(answer: CompletedAnswer) -> dict[str, Any]:
+def encode_stop(answer: CompletedAnswer) -> MessageStop:
     """Return `stop_reason` and `stop_sequence`."""
     finish = answer.finish
     stop_sequence = None
@@ -61,7 +94,7 @@ def encode_stop(answer: CompletedAnswer) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": stop_sequence}
 
 
-def encode_usage(usage: Usage) -> dict[str, Any]:
+def encode_usage(usage: Usage) -> MessageUsage:
     """Return the token counts; `input_tokens` excludes the tokens that the cache had."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
@@ -84,7 +117,7 @@ def convert_call_id(call_id: str) -> str:
     return f"toolu_{call_id.removeprefix('call_')}"
 
 
-def _parse_input(arguments: str) -> dict[str, Any]:
+def _parse_input(arguments: str) -> JsonObject:
     """Return the arguments of a call as an object, an empty one if a limit has cut them."""
     try:
         parsed = orjson.loads(arguments)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Chat, SamplingParams
 from handler.apis.core.call_runner import CallDefaults
@@ -71,9 +72,7 @@ _KEYS = KnownKeys(
 )
 
 
-def read_request(
-    body: Mapping[str, Any], model: ResolvedModel, defaults: CallDefaults
-) -> ParsedCall:
+def read_request(body: JsonObject, model: ResolvedModel, defaults: CallDefaults) -> ParsedCall:
     """Return what a body asks a model for.
 
     Raises:
@@ -120,7 +119,7 @@ def read_request(
     )
 
 
-def _read_thinking(thinking: Any) -> tuple[Mapping[str, Any], int | None]:
+def _read_thinking(thinking: Any) -> tuple[JsonObject, int | None]:
     """Return the variables that turn the reasoning on or off, and the limit of its tokens."""
     if thinking is None:
         return {}, None

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
-from handler.apis.core.tools import NO_TOOLS, Tools, build_tools, read_function, read_parallel
+from handler.apis.core.tools import (
+    NO_TOOLS,
+    FunctionTool,
+    Tools,
+    build_tools,
+    read_function,
+    read_parallel,
+)
 from handler.errors import InvalidRequest
 
 _CHOICES = ("auto", "any", "tool", "none")
 
 
-def read_tools(body: Mapping[str, Any]) -> tuple[Tools, tuple[str, ...]]:
+def read_tools(body: JsonObject) -> tuple[Tools, tuple[str, ...]]:
     """Return the tools of a body, and a warning for each one that was skipped.
 
     Tools with a type, such as `web_search_20250305`, have no schema and run at Anthropic or in the
@@ -24,7 +32,7 @@ def read_tools(body: Mapping[str, Any]) -> tuple[Tools, tuple[str, ...]]:
     raw = body.get("tools")
     if raw is not None and not isinstance(raw, list):
         raise InvalidRequest(f"tools must be an array, got {describe_value(raw)}", "tools")
-    definitions: list[Mapping[str, Any]] = []
+    definitions: list[FunctionTool] = []
     warnings: list[str] = []
     skipped = set[str]()
     for index, tool in enumerate(raw or ()):
@@ -51,7 +59,7 @@ def read_tools(body: Mapping[str, Any]) -> tuple[Tools, tuple[str, ...]]:
 
 def _choose(
     choice: Any,
-    definitions: list[Mapping[str, Any]],
+    definitions: list[FunctionTool],
     names: Collection[str],
     skipped: Collection[str],
 ) -> Tools:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
+from common.json_object import JsonObject
 from handler.apis.core.wire_format import SentBlocks, WireFormat
 from handler.apis.messages.errors import encode_error
 from handler.errors import ErrorInfo
 
 
-def encode_event(name: str, data: dict[str, Any]) -> bytes:
+def encode_event(name: str, data: JsonObject) -> bytes:
     """Return one event."""
     return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from common.json_object import JsonObject
 from engine import FinishReason
 from handler.apis.core.reply_stream import stream_reply
 from handler.apis.ollama.wire_format import encode_line, error_line
@@ -35,7 +36,7 @@ class AnswerEncoder:
         self._arguments = ""
         self._sent_calls = 0
 
-    def encode_answer(self, answer: CompletedAnswer) -> dict[str, Any]:
+    def encode_answer(self, answer: CompletedAnswer) -> JsonObject:
         """Return a whole answer."""
         reply = answer.reply
         return self._encode_end(answer, answer.text, reply.reasoning, reply.calls)
@@ -61,11 +62,11 @@ class AnswerEncoder:
         """Return the last lines of a stream."""
         return b"".join(map(encode_line, [*self._end_call(), self._encode_end(answer)]))
 
-    def encode_no_text(self, reason: str) -> dict[str, Any]:
+    def encode_no_text(self, reason: str) -> JsonObject:
         """Return the answer to a request that only loads or unloads a model."""
         return {**self._encode_line(""), "done": True, "done_reason": reason}
 
-    def _end_call(self) -> list[dict[str, Any]]:
+    def _end_call(self) -> list[JsonObject]:
         """Return the line for the call that has arrived, if there is one."""
         if (start := self._call) is None:
             return []
@@ -76,7 +77,7 @@ class AnswerEncoder:
 
     def _encode_line(
         self, text: str, reasoning: str = "", calls: Sequence[ToolCall] = (), first_index: int = 0
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         line: dict[str, Any] = {
             "model": self._model,
             "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
@@ -97,7 +98,7 @@ class AnswerEncoder:
         text: str = "",
         reasoning: str = "",
         calls: Sequence[ToolCall] = (),
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         finish = answer.finish
         timings, usage = finish.timings, finish.usage
         body = {
@@ -139,7 +140,7 @@ async def stream_lines(
         yield error_line(error_info(error))
 
 
-def _encode_call(call: ToolCall, index: int) -> dict[str, Any]:
+def _encode_call(call: ToolCall, index: int) -> JsonObject:
     try:
         arguments = orjson.loads(call.arguments)
     except orjson.JSONDecodeError:

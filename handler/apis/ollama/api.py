@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from common.json_object import JsonObject
 from engine import Slot
 from engine.abortable import Abortable
 from handler.apis.core.api import Api, ApiCall, CallContext
@@ -51,11 +52,11 @@ class OllamaApi(Api):
         self._runner = runner
         self.descriptions = descriptions
 
-    def check(self, route: str, body: Mapping[str, Any]) -> None:
+    def check(self, route: str, body: JsonObject) -> None:
         """Check a body without running it. Raises InvalidRequest or ModelNotFound."""
         self._read(route, body, self._resolve(body))
 
-    async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
+    async def parse(self, route: str, body: JsonObject, context: CallContext) -> ApiCall:
         """Parse a body. Raises InvalidRequest or ModelNotFound, naming the client's field."""
         model = self._resolve(body)
         request = await check_body(body, partial(self._read, route, body, model))
@@ -66,11 +67,11 @@ class OllamaApi(Api):
         call = None if request.call is None else request.call.in_context(context)
         return _TextCall(self._runner, model, request, call, encoder, context)
 
-    def _resolve(self, body: Mapping[str, Any]) -> ResolvedModel:
+    def _resolve(self, body: JsonObject) -> ResolvedModel:
         return self._runner.models.resolve(self.descriptions.find_name(body.get("model")))
 
     def _read(
-        self, route: str, body: Mapping[str, Any], model: ResolvedModel
+        self, route: str, body: JsonObject, model: ResolvedModel
     ) -> OllamaRequest | EmbedRequest:
         if route in _TEXT_READERS:
             return _TEXT_READERS[route](body, model, self._runner.defaults)
@@ -96,7 +97,7 @@ class _TextCall(ApiCall):
         self._call = call
         self._encoder = encoder
 
-    async def complete(self) -> dict[str, Any]:
+    async def complete(self) -> JsonObject:
         if self._call is None:
             return self._encoder.encode_no_text(await self._load_or_unload())
         return self._encoder.encode_answer(await self._run(self._call, self._runner.answer))
@@ -137,7 +138,7 @@ class _EmbedCall(ApiCall):
         self._model = model
         self._route = route
 
-    async def complete(self) -> dict[str, Any]:
+    async def complete(self) -> JsonObject:
         """Return the vectors of the texts. Raises InvalidRequest or EngineError."""
         start, request, context = time.perf_counter(), self._request, self._context
         engine = request.model.pipeline.engine

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Message
 from handler.errors import InvalidRequest
@@ -76,7 +77,7 @@ class _MessageReader:
                 f"{path}.role must be one of {', '.join(ROLES)}, got {describe_value(role)}",
                 f"{path}.role",
             )
-        calls: tuple[Mapping[str, Any], ...] = ()
+        calls: tuple[JsonObject, ...] = ()
         call_id: str | None = None
         if role == "assistant" and message.get("tool_calls") not in (None, []):
             calls = self._read_calls(message["tool_calls"], f"{path}.tool_calls")
@@ -94,14 +95,14 @@ class _MessageReader:
             add_content(content, message["content"], role, f"{path}.content")
         return Message(ROLES[role], content.text, None, calls, call_id, content.images)
 
-    def _read_calls(self, calls: Any, path: str) -> tuple[Mapping[str, Any], ...]:
+    def _read_calls(self, calls: Any, path: str) -> tuple[JsonObject, ...]:
         """Return the calls; those without an id are numbered."""
         if not isinstance(calls, list):
             raise InvalidRequest(f"{path} must be an array, got {describe_value(calls)}", path)
         check_count(calls, MAX_CALLS, path, "calls")
         return tuple(self._read_call(call, f"{path}[{index}]") for index, call in enumerate(calls))
 
-    def _read_call(self, call: Any, path: str) -> Mapping[str, Any]:
+    def _read_call(self, call: Any, path: str) -> JsonObject:
         function = call.get("function") if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         arguments = function.get("arguments") if isinstance(function, Mapping) else None
@@ -121,7 +122,7 @@ class _MessageReader:
         text = json.dumps(arguments, ensure_ascii=False)
         return build_tool_call(call_id, name, text, path)
 
-    def _take_call(self, message: Mapping[str, Any], path: str) -> str | None:
+    def _take_call(self, message: JsonObject, path: str) -> str | None:
         """Return the id of the call that a message has the result of; it is open no longer."""
         raw_id = message.get("tool_call_id")
         if raw_id is not None and not isinstance(raw_id, str):

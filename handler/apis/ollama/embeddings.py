@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from handler.apis.ollama.keep_alive import read_keep_alive
 from handler.apis.openai.embeddings import (
@@ -33,7 +32,7 @@ class EmbedRequest:
     keep_alive_s: float | None
 
 
-def read_embed(body: Mapping[str, Any], model: ResolvedModel) -> EmbedRequest:
+def read_embed(body: JsonObject, model: ResolvedModel) -> EmbedRequest:
     """Read a body of `/api/embed`. Raises InvalidRequest."""
     keep_alive_s, texts = read_keep_alive(body.get("keep_alive")), body.get("input")
     if texts in (None, "", []):
@@ -51,7 +50,7 @@ def read_embed(body: Mapping[str, Any], model: ResolvedModel) -> EmbedRequest:
     return EmbedRequest(model, call, keep_alive_s)
 
 
-def read_old_embed(body: Mapping[str, Any], model: ResolvedModel) -> EmbedRequest:
+def read_old_embed(body: JsonObject, model: ResolvedModel) -> EmbedRequest:
     """Read a body of `/api/embeddings`, which has one text. Raises InvalidRequest."""
     keep_alive_s, text = read_keep_alive(body.get("keep_alive")), body.get("prompt")
     if text is None or text == "":
@@ -64,6 +63,6 @@ def read_old_embed(body: Mapping[str, Any], model: ResolvedModel) -> EmbedReques
     return EmbedRequest(model, call, keep_alive_s)
 
 
-def encode_vectors(answer: Mapping[str, Any] | None) -> list[list[float]]:
+def encode_vectors(answer: JsonObject | None) -> list[list[float]]:
     """Return the vectors in an answer of `/v1/embeddings`; none for a request without texts."""
     return [] if answer is None else [each["embedding"] for each in answer["data"]]

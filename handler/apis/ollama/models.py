@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Capabilities, EngineState
 from handler.errors import InvalidRequest
@@ -59,11 +60,11 @@ class ModelDescriptions:
         """Add the file of a model that was added to the served ones."""
         self._paths[name] = path
 
-    def list_models(self) -> dict[str, Any]:
+    def list_models(self) -> JsonObject:
         """Return all names that a request may use."""
         return {"models": [self._describe(name) for name in self._models.names]}
 
-    def list_running(self) -> dict[str, Any]:
+    def list_running(self) -> JsonObject:
         """Return the models that are loaded."""
         running = []
         for name in self._models.names:
@@ -71,19 +72,21 @@ class ModelDescriptions:
             engine = pipeline.engine
             if name != pipeline.model_name or engine.state is not EngineState.READY:
                 continue
-            described = self._describe(name)
             capabilities = engine.capabilities
             # An NPU has no memory of its own, so its models are counted as the machine's.
             residency = engine.residency
             expires_at = None if residency is None else residency.expires_at
-            described["expires_at"] = _NEVER if expires_at is None else _format_time(expires_at)
-            described["size_vram"] = 0
+            described = {
+                **self._describe(name),
+                "expires_at": _NEVER if expires_at is None else _format_time(expires_at),
+                "size_vram": 0,
+            }
             if capabilities is not None:
                 described["context_length"] = capabilities.context_length
             running.append(described)
         return {"models": running}
 
-    def show(self, name: str | None) -> dict[str, Any]:
+    def show(self, name: str | None) -> JsonObject:
         """Return the details of a model. Raises ModelNotFound."""
         pipeline = self._models.find(name)
         file, capabilities = self._file(pipeline), pipeline.engine.capabilities
@@ -107,7 +110,7 @@ class ModelDescriptions:
             "modified_at": _format_time(file.modified_at),
         }
 
-    def _describe(self, name: str) -> dict[str, Any]:
+    def _describe(self, name: str) -> JsonObject:
         file = self._file(self._models.find(name))
         # Clients look for a name with a tag.
         tagged = name if ":" in name else name + _LATEST
@@ -141,7 +144,7 @@ def _list_capabilities(capabilities: Capabilities | None) -> list[str]:
     return ["completion", *(name for name, has in named.items() if has)]
 
 
-def _encode_details(file: ModelFile) -> dict[str, Any]:
+def _encode_details(file: ModelFile) -> JsonObject:
     return {
         "parent_model": "",
         "format": file.format,

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine.backends.gguf import read_header
 from engine.errors import EngineClosed, ModelLoadFailed, QueueFull
@@ -111,7 +112,7 @@ class ModelPuller:
             download.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def check(self, body: Mapping[str, Any]) -> str:
+    def check(self, body: JsonObject) -> str:
         """Return the name in a body that can be pulled, or is served.
 
         Raises InvalidRequest, or QueueFull if too many models are being pulled.
@@ -153,7 +154,7 @@ class ModelPuller:
                 return
         yield _line(status="success")
 
-    async def pull_to_end(self, name: str) -> dict[str, Any]:
+    async def pull_to_end(self, name: str) -> JsonObject:
         """Return the answer without progress. Raises ModelNotFound if the pull failed."""
         last: dict[str, Any] = {}
         async with aclosing(self.pull(name)) as lines:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Chat, Message
 from engine.request import Prompt
@@ -58,9 +59,7 @@ class OllamaRequest:
     truncates: bool = True
 
 
-def read_chat(
-    body: Mapping[str, Any], model: ResolvedModel, defaults: CallDefaults
-) -> OllamaRequest:
+def read_chat(body: JsonObject, model: ResolvedModel, defaults: CallDefaults) -> OllamaRequest:
     """Read a body of `/api/chat`. Raises InvalidRequest."""
     keep_alive_s = read_keep_alive(body.get("keep_alive"))
     truncates = read_flag(body, "truncate", default=True)
@@ -78,9 +77,7 @@ def read_chat(
     return OllamaRequest(call, keep_alive_s, truncates)
 
 
-def read_generate(
-    body: Mapping[str, Any], model: ResolvedModel, defaults: CallDefaults
-) -> OllamaRequest:
+def read_generate(body: JsonObject, model: ResolvedModel, defaults: CallDefaults) -> OllamaRequest:
     """Read a body of `/api/generate`.
 
     The prompt is a turn of a chat, unless it is `raw` or has a `suffix`. Raises InvalidRequest.
@@ -114,7 +111,7 @@ def read_generate(
 
 
 def _build_call(
-    body: Mapping[str, Any],
+    body: JsonObject,
     prompt: Prompt,
     tools: Tools,
     model: ResolvedModel,
@@ -143,7 +140,7 @@ def _build_call(
     )
 
 
-def _read_think(think: Any) -> Mapping[str, Any]:
+def _read_think(think: Any) -> JsonObject:
     """Return the variables that turn the model's reasoning on or off, or set its effort."""
     if think is None or think == "":
         return {}
@@ -170,7 +167,7 @@ def _read_format(form: Any) -> Constraint | None:
     )
 
 
-def _read_text(body: Mapping[str, Any], name: str) -> str:
+def _read_text(body: JsonObject, name: str) -> str:
     value = body.get(name)
     if value is None:
         return ""

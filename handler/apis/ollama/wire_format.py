@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
+from common.json_object import JsonObject
 from handler.apis.core.wire_format import SentBlocks, WireFormat, escape_line_separators
 from handler.errors import ErrorInfo
 
 
-def encode_line(line: dict[str, Any]) -> bytes:
+def encode_line(line: JsonObject) -> bytes:
     """Return one line of a stream."""
     # Some clients split lines at Unicode's separators too.
     return escape_line_separators(orjson.dumps(line)) + b"\n"
 
 
-def encode_error(failure: ErrorInfo) -> dict[str, Any]:
+def encode_error(failure: ErrorInfo) -> JsonObject:
     """Return the JSON of an error."""
     return {"error": failure.message}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
+from common.json_object import JsonObject
 from engine.abortable import Abortable
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.core.parallel import CompletedGenerations, ParallelGenerations
@@ -36,11 +37,11 @@ class OpenAIApi(Api):
         self._service = service
         self._dialect = dialect
 
-    def check(self, route: str, body: Mapping[str, Any]) -> None:
+    def check(self, route: str, body: JsonObject) -> None:
         """Check a call without running it. Raises InvalidRequest or NotFound."""
         self._service.check_call(route, body)
 
-    async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
+    async def parse(self, route: str, body: JsonObject, context: CallContext) -> ApiCall:
         """Parse a body; one of a route that generates no text is parsed when the call runs."""
         if route not in ENDPOINT_SPECS:
             return _DirectCall(self._service, self._dialect, route, body, context)
@@ -58,7 +59,7 @@ class _GeneratingCall(ApiCall):
         self._service = service
         self._call = call
 
-    async def complete(self) -> dict[str, Any]:
+    async def complete(self) -> JsonObject:
         return await self._service.complete(self._call, self._context.slot)
 
     async def _open(self) -> Abortable:
@@ -78,7 +79,7 @@ class _DirectCall(ApiCall):
         service: OpenAIService,
         dialect: Dialect,
         route: str,
-        body: Mapping[str, Any],
+        body: JsonObject,
         context: CallContext,
     ) -> None:
         super().__init__(FORMATS[dialect], context, streaming=False)
@@ -87,12 +88,13 @@ class _DirectCall(ApiCall):
         self._route = route
         self._body = body
 
-    async def complete(self) -> dict[str, Any]:
+    async def complete(self) -> JsonObject:
         """Parse and run the call. Raises InvalidRequest, ModelNotFound or EngineError."""
         context = self._context
         answer = await self._service.answer_without_generation(
             self._route, self._body, self._dialect, context.slot, context.priority
         )
         if context.warnings:
-            answer |= {"warnings": [*answer.get("warnings", ()), *context.warnings]}
+            warnings = [*answer.get("warnings", ()), *context.warnings]
+            return {**answer, "warnings": warnings}
         return answer

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from common.json_object import JsonObject
 from engine import Delta
 from handler.apis.core.api import CallContext
 from handler.apis.core.best_of import check_generation_count, select_best
@@ -46,7 +47,7 @@ class OpenAICall:
     def __init__(
         self,
         spec: EndpointSpec,
-        body: Mapping[str, Any],
+        body: JsonObject,
         served: str,
         defaults: CallDefaults = _DEFAULTS,
         dialect: Dialect = OPENAI,
@@ -109,7 +110,7 @@ class OpenAICall:
         """Add a warning to the response."""
         self.parsed = replace(self.parsed, warnings=(*self.parsed.warnings, warning))
 
-    def encode_response(self, *answers: CompletedAnswer) -> dict[str, Any]:
+    def encode_response(self, *answers: CompletedAnswer) -> JsonObject:
         """Return the response body of a call, from the answers to all its requests, in order."""
         selected: Sequence[CompletedAnswer] = answers
         if self.parameters.candidates > self.parameters.n:
@@ -159,6 +160,6 @@ class OpenAICall:
             starts_in_reasoning=self.starts_in_reasoning,
         )
 
-    def _envelope(self, kind: str, created: int) -> dict[str, Any]:
+    def _envelope(self, kind: str, created: int) -> JsonObject:
         parsed = self.parsed
         return {"id": parsed.id, "object": kind, "created": created, "model": parsed.model}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from common.json_object import JsonObject
 from engine import Chat
 from handler.apis.core.template_variables import read_template_variables
 from handler.apis.openai import logprobs
@@ -18,7 +16,7 @@ from handler.input.request import read_flag
 from handler.reply.reply_format import ToolForm
 
 
-def _read_content(body: Mapping[str, Any], tool_form: ToolForm | None) -> EndpointContent:
+def _read_content(body: JsonObject, tool_form: ToolForm | None) -> EndpointContent:
     variables = read_template_variables(body, body.get("reasoning_effort"))
     messages = read_messages(body.get("messages"))
     continues_last = read_flag(body, "continue_final_message", default=False)

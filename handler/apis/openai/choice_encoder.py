@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from common.json_object import JsonObject
 from engine import Finish, FinishReason
 from handler.apis.core.parameters import Parameters
 from handler.apis.openai.echo import Echo
@@ -14,7 +15,7 @@ from handler.generation.completed_answer import CompletedAnswer
 
 def encode_choice(
     answer: CompletedAnswer, echo: Echo, spec: EndpointSpec, parameters: Parameters
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a choice of a response that is not streamed, without its `index`."""
     logprobs = None
     # `logprobs` is null, not empty, if there is text and the engine reports no log-probabilities.
@@ -30,7 +31,7 @@ def encode_choice(
     return {**spec.encode_answer(answer, echo.text), "logprobs": logprobs, **finish}
 
 
-def encode_finish(finish: Finish, *, has_calls: bool) -> dict[str, Any]:
+def encode_finish(finish: Finish, *, has_calls: bool) -> JsonObject:
     """Return a choice's `finish_reason`, `tool_calls` if it has any, and its `stop_reason`."""
     is_call = has_calls and finish.reason is FinishReason.STOP
     encoded: dict[str, Any] = {"finish_reason": "tool_calls" if is_call else finish.reason.value}

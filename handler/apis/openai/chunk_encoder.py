@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from common.json_object import JsonObject
 from engine import Delta, TokenLogprob
 from handler.apis.core.parameters import Parameters
 from handler.apis.openai.choice_encoder import encode_finish
@@ -65,7 +66,7 @@ class ChunkEncoder:
         self._answers: dict[int, CompletedAnswer] = {}
         self._sent_warnings: set[str] = set()
 
-    def encode_opening(self, envelope: dict[str, Any], index: int) -> bytes:
+    def encode_opening(self, envelope: JsonObject, index: int) -> bytes:
         """Return the events before a choice's first text, possibly none. Call it first.
 
         All chunks of a call have the same `envelope`.
@@ -82,7 +83,7 @@ class ChunkEncoder:
         offset = 0
         for part in self._echo(index).split():
             offset += len(part.text)
-            logprobs: dict[str, Any] | None = None
+            logprobs: JsonObject | None = None
             if (alternatives := self._parameters.logprobs) is not None and part.tokens:
                 logprobs = self._spec.encode_logprobs((), alternatives, offset, part.tokens)
             events += head + self._encode_chunk(orjson.dumps(part.text))
@@ -167,7 +168,7 @@ class ChunkEncoder:
     def _encode_event(self, fields: dict[str, Any]) -> bytes:
         return b"data: " + self._envelope + b"," + orjson.dumps(fields)[1:] + b"\n\n"
 
-    def _encode_logprobs(self, tokens: list[TokenLogprob], index: int) -> dict[str, Any] | None:
+    def _encode_logprobs(self, tokens: list[TokenLogprob], index: int) -> JsonObject | None:
         if not tokens or self._parameters.logprobs is None:
             return None
         offset = len(self._echo(index).text)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from common.json_object import JsonObject
 from engine.request import RenderedPrompt
 from handler.apis.openai import logprobs
 from handler.apis.openai.endpoint_spec import EndpointContent, EndpointSpec
@@ -19,13 +19,13 @@ from handler.reply.reply_format import ToolForm
 MAX_PROMPTS = 2048
 
 
-def _read_content(body: Mapping[str, Any], tool_form: ToolForm | None) -> EndpointContent:
+def _read_content(body: JsonObject, tool_form: ToolForm | None) -> EndpointContent:
     return EndpointContent(
         prompts=_read_prompts(body), reply_format=None, constraint=read_constraint(body)
     )
 
 
-def _read_prompts(body: Mapping[str, Any]) -> tuple[RenderedPrompt, ...]:
+def _read_prompts(body: JsonObject) -> tuple[RenderedPrompt, ...]:
     """Return the prompts of a body, in any of the API's four forms.
 
     Raises:

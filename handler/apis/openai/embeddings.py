@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import logging
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Capabilities, Embedding, Engine, Priority, Slot
 from engine.request import RenderedPrompt
@@ -76,7 +77,7 @@ class EmbeddingsCall:
     @classmethod
     def from_body(
         cls,
-        body: Mapping[str, Any],
+        body: JsonObject,
         served: str,
         dialect: Dialect,
         adapters: Sequence[str] = (),
@@ -109,7 +110,7 @@ class EmbeddingsCall:
                 "dimensions",
             )
 
-    def encode_response(self, embeddings: Sequence[Embedding]) -> dict[str, Any]:
+    def encode_response(self, embeddings: Sequence[Embedding]) -> JsonObject:
         """Return the response body, with the vectors in the order of the texts.
 
         Raises:
@@ -140,7 +141,7 @@ class EmbeddingsCall:
 
 async def compute_embeddings(
     call: EmbeddingsCall, engine: Engine, priority: Priority, slot: Slot | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the response body of a call. Raises InvalidRequest or EngineError."""
     for warning in call.warnings:
         logger.warning("embeddings: %s", warning)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from common.json_object import JsonObject
 from engine import PromptToken, TokenLogprob
 from engine.request import Prompt
 from handler.apis.openai.parameters import OpenAIInput
@@ -43,12 +43,10 @@ class EndpointSpec:
     object: str
     chunk_object: str
     input_model: type[OpenAIInput]
-    read_content: Callable[[Mapping[str, Any], ToolForm | None], EndpointContent]
-    encode_answer: Callable[[CompletedAnswer, str], dict[str, Any]]
+    read_content: Callable[[JsonObject, ToolForm | None], EndpointContent]
+    encode_answer: Callable[[CompletedAnswer, str], JsonObject]
     encode_chunk: Callable[[bytes], bytes]
     encode_chunk_with_role: Callable[[bytes], bytes]
-    encode_logprobs: Callable[
-        [Sequence[TokenLogprob], int, int, Sequence[PromptToken]], dict[str, Any]
-    ]
-    opening_choice: dict[str, Any] | None
-    last_choice: dict[str, Any]
+    encode_logprobs: Callable[[Sequence[TokenLogprob], int, int, Sequence[PromptToken]], JsonObject]
+    opening_choice: JsonObject | None
+    last_choice: JsonObject

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from common.json_object import JsonObject
 from engine import PromptToken, TokenLogprob
 from handler.generation.completed_answer import CompletedAnswer
 
@@ -16,7 +16,7 @@ def encode_completion_logprobs(
     alternatives: int,
     text_offset: int,
     prompt_tokens: Sequence[PromptToken] = (),
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the `logprobs` of a completion: four arrays of equal length.
 
     `text_offset` is the number of characters of the echoed prompt before the answer.
@@ -43,7 +43,7 @@ def encode_chat_logprobs(
     alternatives: int,
     text_offset: int = 0,
     prompt_tokens: Sequence[PromptToken] = (),
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the `logprobs` of a chat: a list of tokens, each with its alternatives."""
     content = [
         {

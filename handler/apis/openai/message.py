@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from common.json_object import JsonObject
 from handler.generation.completed_answer import CompletedAnswer
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 
-def encode_message(answer: CompletedAnswer, echo: str) -> dict[str, Any]:
+def encode_message(answer: CompletedAnswer, echo: str) -> JsonObject:
     """Return the message of an answer; `echo` is text before it."""
     reply, content = answer.reply, echo + answer.text
     message: dict[str, Any] = {
@@ -30,7 +31,7 @@ def encode_message(answer: CompletedAnswer, echo: str) -> dict[str, Any]:
     return message
 
 
-def encode_message_delta(part: Part) -> dict[str, Any]:
+def encode_message_delta(part: Part) -> JsonObject:
     """Return the delta of a message for one part of a reply."""
     match part:
         case ReasoningPart(text):

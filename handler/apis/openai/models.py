@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from handler.apis.openai.dialect import Dialect
 from handler.errors import InvalidRequest
@@ -13,7 +13,7 @@ from handler.pipeline import Pipeline
 
 
 def read_model(
-    body: Mapping[str, Any],
+    body: JsonObject,
     served: str,
     dialect: Dialect,
     adapters: Sequence[str] = (),
@@ -41,7 +41,7 @@ def read_model(
     return model
 
 
-def describe_model(name: str, pipeline: Pipeline, created: int) -> dict[str, Any]:
+def describe_model(name: str, pipeline: Pipeline, created: int) -> JsonObject:
     """Return the `/models` object of a name.
 
     Each name has an object of its own, because clients look models up by `id`. The other fields are

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from pydantic import Field
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import SamplingParams
 from handler.apis.core.parameters import Parameters
@@ -68,7 +67,7 @@ OpenAIInput = CompletionInput | ChatInput
 
 def read_parameters(
     model: type[OpenAIInput],
-    body: Mapping[str, Any],
+    body: JsonObject,
     dialect: Dialect,
     max_tokens: int | None,
     constraint: Constraint | None = None,
@@ -153,7 +152,7 @@ def _read_logprobs(fields: OpenAIInput, dialect: Dialect, *, streaming: bool) ->
     return alternatives
 
 
-def _check_stop_count(body: Mapping[str, Any], dialect: Dialect) -> None:
+def _check_stop_count(body: JsonObject, dialect: Dialect) -> None:
     """Check the number of stop strings against the dialect's limit. Raises InvalidRequest.
 
     This must precede `validate_model`, whose message has the limit of the other dialects.
@@ -165,7 +164,7 @@ def _check_stop_count(body: Mapping[str, Any], dialect: Dialect) -> None:
         )
 
 
-def _read_draft_param(body: Mapping[str, Any]) -> str | None:
+def _read_draft_param(body: JsonObject) -> str | None:
     """Return the parameter of a draft model, of which one may be set. Raises InvalidRequest."""
     names = [name for name in _DRAFT_PARAMETERS if body.get(name) is not None]
     if len(names) > 1:

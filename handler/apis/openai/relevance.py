@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Embedding, Engine, Priority, Relevance, Slot
 from engine.errors import UnsupportedParameter
@@ -96,7 +97,7 @@ def count_usage(scores: Sequence[Relevance]) -> dict[str, int]:
 
 
 def read_scoring_model(
-    body: Mapping[str, Any],
+    body: JsonObject,
     served: str,
     dialect: Dialect,
     adapters: Sequence[str],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
+from common.json_object import JsonObject
 from engine import Relevance
 from handler.apis.openai.dialect import Dialect
 from handler.apis.openai.relevance import (
@@ -64,7 +65,7 @@ class RerankCall:
     @classmethod
     def from_body(
         cls,
-        body: Mapping[str, Any],
+        body: JsonObject,
         served: str,
         dialect: Dialect,
         adapters: Sequence[str] = (),
@@ -84,7 +85,7 @@ class RerankCall:
             _KEYS.warnings(body),
         )
 
-    def encode_response(self, scores: Sequence[Relevance]) -> dict[str, Any]:
+    def encode_response(self, scores: Sequence[Relevance]) -> JsonObject:
         """Return the response body, with the most relevant document first."""
         order = sorted(range(len(scores)), key=lambda index: -scores[index].score)
         body: dict[str, Any] = {
@@ -98,7 +99,7 @@ class RerankCall:
             body["warnings"] = list(self.warnings)
         return body
 
-    def _encode(self, index: int, relevance: Relevance) -> dict[str, Any]:
+    def _encode(self, index: int, relevance: Relevance) -> JsonObject:
         result: dict[str, Any] = {"index": index, "relevance_score": relevance.score}
         if self.return_documents:
             result["document"] = {"text": self.pairs[index].document.text}

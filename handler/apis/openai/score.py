@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
+from common.json_object import JsonObject
 from engine import Relevance
 from handler.apis.openai.dialect import Dialect
 from handler.apis.openai.relevance import (
@@ -60,7 +61,7 @@ class ScoreCall:
     @classmethod
     def from_body(
         cls,
-        body: Mapping[str, Any],
+        body: JsonObject,
         served: str,
         dialect: Dialect,
         adapters: Sequence[str] = (),
@@ -89,7 +90,7 @@ class ScoreCall:
         pairs = [TextPair(*texts) for texts in zip(first, second, strict=True)]
         return cls(model, pairs, (*warnings, *_KEYS.warnings(body)))
 
-    def encode_response(self, scores: Sequence[Relevance]) -> dict[str, Any]:
+    def encode_response(self, scores: Sequence[Relevance]) -> JsonObject:
         """Return the response body, with the scores in the order of the pairs."""
         body: dict[str, Any] = {
             "id": f"score-{os.urandom(16).hex()}",
@@ -107,12 +108,12 @@ class ScoreCall:
         return body
 
 
-def _list_names(body: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def _list_names(body: JsonObject, names: Sequence[str]) -> list[str]:
     """Return the names that a body sets, or the first name if it sets none of them."""
     return [name for name in names if body.get(name) is not None] or [names[0]]
 
 
-def _read_side(body: Mapping[str, Any], name: str) -> list[ScoredText]:
+def _read_side(body: JsonObject, name: str) -> list[ScoredText]:
     value = body.get(name)
     if isinstance(value, list):
         return read_texts(value, name)

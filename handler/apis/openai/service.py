@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Finish, FinishReason, Priority, Slot, Usage
 from handler.apis.core.call_runner import CallDefaults, CallRunner, naming_client_fields
@@ -64,9 +64,7 @@ class OpenAIService:
         self._created = int(time.time())
         self.runner = CallRunner(self._models, defaults)
 
-    def parse_call(
-        self, route: str, body: Mapping[str, Any], dialect: Dialect = OPENAI
-    ) -> OpenAICall:
+    def parse_call(self, route: str, body: JsonObject, dialect: Dialect = OPENAI) -> OpenAICall:
         """Parse a request body of a route. Raises InvalidRequest or NotFound."""
         spec = ENDPOINT_SPECS.get(route)
         if spec is None:
@@ -83,7 +81,7 @@ class OpenAIService:
             aliases=pipeline.aliases,
         )
 
-    def check_call(self, route: str, body: Mapping[str, Any]) -> None:
+    def check_call(self, route: str, body: JsonObject) -> None:
         """Check a call without running it.
 
         Raises:
@@ -100,11 +98,11 @@ class OpenAIService:
     async def answer_without_generation(
         self,
         route: str,
-        body: Mapping[str, Any],
+        body: JsonObject,
         dialect: Dialect = OPENAI,
         slot: Slot | None = None,
         priority: Priority = Priority.INTERACTIVE,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the response body of a route that generates no text.
 
         Raises:
@@ -122,18 +120,18 @@ class OpenAIService:
 
     async def create_embeddings(
         self,
-        body: Mapping[str, Any],
+        body: JsonObject,
         dialect: Dialect = OPENAI,
         slot: Slot | None = None,
         priority: Priority = Priority.INTERACTIVE,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the embeddings of a body. Raises InvalidRequest, ModelNotFound or EngineError."""
         pipeline = self._models.find_for_body(body)
         call = await check_body(body, partial(self._parse_embeddings_call, body, pipeline, dialect))
         return await compute_embeddings(call, pipeline.engine, priority, slot)
 
     def _parse_embeddings_call(
-        self, body: Mapping[str, Any], pipeline: Pipeline, dialect: Dialect
+        self, body: JsonObject, pipeline: Pipeline, dialect: Dialect
     ) -> EmbeddingsCall:
         return EmbeddingsCall.from_body(
             body, pipeline.model_name, dialect, pipeline.adapters, pipeline.aliases
@@ -142,11 +140,11 @@ class OpenAIService:
     async def create_scores(
         self,
         route: str,
-        body: Mapping[str, Any],
+        body: JsonObject,
         dialect: Dialect = OPENAI,
         slot: Slot | None = None,
         priority: Priority = Priority.INTERACTIVE,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the response body of a route for scores.
 
         Raises InvalidRequest, ModelNotFound or EngineError.
@@ -161,21 +159,21 @@ class OpenAIService:
         return call.encode_response(scores)
 
     def _parse_scoring_call(
-        self, route: str, body: Mapping[str, Any], pipeline: Pipeline, dialect: Dialect
+        self, route: str, body: JsonObject, pipeline: Pipeline, dialect: Dialect
     ) -> RerankCall | ScoreCall:
         return _SCORING_CALLS[route].from_body(
             body, pipeline.model_name, dialect, pipeline.adapters, pipeline.aliases
         )
 
-    def list_models(self) -> dict[str, Any]:
+    def list_models(self) -> JsonObject:
         """Return the list of all model and adapter names, those of the default model first."""
         return {"object": "list", "data": [self.get_model(name) for name in self._models.names]}
 
-    def get_model(self, name: str) -> dict[str, Any]:
+    def get_model(self, name: str) -> JsonObject:
         """Return one model. Raises ModelNotFound."""
         return describe_model(name, self._models.find(name), self._created)
 
-    async def complete(self, call: OpenAICall, slot: Slot | None = None) -> dict[str, Any]:
+    async def complete(self, call: OpenAICall, slot: Slot | None = None) -> JsonObject:
         """Run a call and return its response body, without streaming. Raises EngineError."""
         with naming_client_fields(call.parsed):
             prepared = await self._prepare(call)

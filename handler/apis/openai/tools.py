@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
-from handler.apis.core.tools import NO_TOOLS, Tools, build_tools, read_functions, read_parallel
+from handler.apis.core.tools import (
+    NO_TOOLS,
+    FunctionTool,
+    Tools,
+    build_tools,
+    read_functions,
+    read_parallel,
+)
 from handler.errors import InvalidRequest
 
 _KEYS = ("tools", "tool_choice", "parallel_tool_calls")
 _ALLOWED_CHOICES = 'tool_choice must be "none", "auto", "required" or name a function of tools'
 
 
-def read_tools(body: Mapping[str, Any]) -> Tools:
+def read_tools(body: JsonObject) -> Tools:
     """Return the functions of a chat. Raises InvalidRequest, naming the wrong parameter."""
     if body.keys().isdisjoint(_KEYS):
         return NO_TOOLS
@@ -26,7 +34,7 @@ def read_tools(body: Mapping[str, Any]) -> Tools:
     return build_tools(definitions, required_names, parallel=parallel)
 
 
-def _read_required_names(choice: Any, definitions: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+def _read_required_names(choice: Any, definitions: Sequence[FunctionTool]) -> Sequence[str]:
     """Return the functions of which the model must call one. Raises InvalidRequest."""
     if choice in (None, "none", "auto"):
         return ()

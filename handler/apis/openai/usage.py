@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from handler.apis.openai.dialect import Dialect
 from handler.errors import InvalidRequest
 from handler.generation.completed_answer import CompletedAnswer
 
 
-def read_include_usage(
-    body: Mapping[str, Any], dialect: Dialect, *, streaming: bool
-) -> bool | None:
+class CachedTokens(TypedDict):
+    """The tokens of a prompt that were not computed again."""
+
+    cached_tokens: int
+
+
+class OpenAIUsage(TypedDict):
+    """OpenAI's usage object."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+def read_include_usage(body: JsonObject, dialect: Dialect, *, streaming: bool) -> bool | None:
     """Return whether a stream ends with a usage chunk; None puts the usage on the last choice.
 
     `stream_options` may have any other member, such as OpenAI's `include_obfuscation`. A null
@@ -39,7 +53,7 @@ def read_include_usage(
     return include_usage
 
 
-def total_usage(answers: Sequence[CompletedAnswer], prompt_count: int) -> dict[str, Any]:
+def total_usage(answers: Sequence[CompletedAnswer], prompt_count: int) -> OpenAIUsage:
     """Return the OpenAI usage object: each prompt counts once, each candidate's tokens count.
 
     The cached tokens of a prompt are the tokens that its first candidate reused.

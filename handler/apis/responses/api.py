@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
 
+from common.json_object import JsonObject
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.core.call_runner import CallRunner
 from handler.apis.responses.call import ResponseCall
@@ -42,15 +43,15 @@ class ResponsesApi(Api):
         self._runner = runner
         self._store = store
 
-    def check(self, route: str, body: Mapping[str, Any]) -> None:
+    def check(self, route: str, body: JsonObject) -> None:
         """Check a body, without what it continues. Raises InvalidRequest or ModelNotFound."""
         read_previous_id(body)
-        earlier_items: Sequence[Mapping[str, Any]] = ()
+        earlier_items: Sequence[JsonObject] = ()
         if (raw := body.get("previous_items")) is not None:
             earlier_items = read_items(raw, "previous_items")
         self._read(body, earlier_items, "")
 
-    async def parse(self, route: str, body: Mapping[str, Any], context: CallContext) -> ApiCall:
+    async def parse(self, route: str, body: JsonObject, context: CallContext) -> ApiCall:
         """Parse a body; only that of a job may ask for a response in the background."""
         call = await self.parse_response(body, context)
         if call.request.background and context.job_id is None:
@@ -61,7 +62,7 @@ class ResponsesApi(Api):
         return call
 
     async def parse_response(
-        self, body: Mapping[str, Any], context: CallContext = _NO_CONTEXT
+        self, body: JsonObject, context: CallContext = _NO_CONTEXT
     ) -> ResponseCall:
         """Read a body; the response of a job has the job's id.
 
@@ -77,13 +78,13 @@ class ResponsesApi(Api):
         return ResponseCall(request, created, self._runner, self._store, context)
 
     def _read(
-        self, body: Mapping[str, Any], earlier_items: Sequence[Mapping[str, Any]], response_id: str
+        self, body: JsonObject, earlier_items: Sequence[JsonObject], response_id: str
     ) -> ResponseRequest:
         runner = self._runner
         model = runner.models.resolve(body.get("model"))
         return read_request(body, earlier_items, response_id, model, runner.defaults)
 
-    async def read_conversation(self, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    async def read_conversation(self, body: JsonObject) -> Sequence[JsonObject]:
         """Return the items of the responses that a body continues. Raises InvalidRequest."""
         previous_id = read_previous_id(body)
         if (items := body.get("previous_items")) is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from typing import TypeVar, cast
 
+from common.json_object import JsonObject
 from engine import Slot
 from engine.abortable import Abortable
 from handler.apis.core.api import ApiCall, CallContext
@@ -53,7 +54,7 @@ class ResponseCall(ApiCall):
         self._runner = runner
         self._store = store
 
-    async def complete(self) -> dict[str, Any]:
+    async def complete(self) -> JsonObject:
         """Run the call and return its response. Raises EngineError."""
         answer = await self._run(self._runner.answer)
         builder = OutputBuilder(self.request.custom_names, self.id)
@@ -77,7 +78,7 @@ class ResponseCall(ApiCall):
             return await run(call, slot)
         return await run_truncated(call, run, slot)
 
-    async def stream(self) -> AsyncGenerator[bytes | dict[str, Any], None]:
+    async def stream(self) -> AsyncGenerator[bytes | JsonObject, None]:
         """Yield blocks of complete events; a response in the background also as the last output."""
         generation = cast("ActiveGeneration", self._opened)
         if self.request.background:
@@ -92,7 +93,7 @@ class ResponseCall(ApiCall):
         """Return the events that end a failed stream, also if its first event was not sent."""
         return encode_stream_error(failure, sent, self._envelope())
 
-    def _envelope(self) -> dict[str, Any]:
+    def _envelope(self) -> JsonObject:
         """Return the response as it starts."""
         return encode_envelope(self.request, self.id, self._created)
 
@@ -116,7 +117,7 @@ class ResponseCall(ApiCall):
 
     async def _run_in_background(
         self, generation: ActiveGeneration
-    ) -> AsyncGenerator[bytes | dict[str, Any], None]:
+    ) -> AsyncGenerator[bytes | JsonObject, None]:
         """Yield the events of a background response after its first two, and the response last.
 
         The same tokens give the same events with the same numbers, so that a reader can go on with
@@ -133,10 +134,10 @@ class ResponseCall(ApiCall):
 
     async def _encode_events(
         self,
-        envelope: Mapping[str, Any],
+        envelope: JsonObject,
         encoder: EventEncoder,
         parts: AsyncGenerator[list[Part] | CompletedAnswer, None],
-    ) -> AsyncGenerator[tuple[bytes, dict[str, Any] | None], None]:
+    ) -> AsyncGenerator[tuple[bytes, JsonObject | None], None]:
         """Yield blocks of events; the last one comes with the ended response."""
         builder = OutputBuilder(self.request.custom_names, self.id)
         async for new in parts:
@@ -156,10 +157,10 @@ class ResponseCall(ApiCall):
 
     def _end(
         self,
-        envelope: Mapping[str, Any],
+        envelope: JsonObject,
         answer: CompletedAnswer,
         builder: OutputBuilder,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the ended response; store it if the client wants that and no job has it."""
         is_complete = incomplete_reason(answer) is None
         *before, last = builder.items

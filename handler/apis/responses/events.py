@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import orjson
 
+from common.json_object import JsonObject
 from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.responses.output_items import Event
 from handler.errors import ErrorInfo
@@ -18,7 +18,7 @@ class EventEncoder:
     def __init__(self, first: int = 0) -> None:
         self._number = first
 
-    def encode(self, kind: str, members: Mapping[str, Any]) -> bytes:
+    def encode(self, kind: str, members: JsonObject) -> bytes:
         """Return one event."""
         data = {"type": kind, "sequence_number": self._number, **members}
         self._number += 1
@@ -29,7 +29,7 @@ class EventEncoder:
         """Return several events."""
         return b"".join([self.encode(kind, members) for kind, members in events])
 
-    def encode_failure(self, envelope: Mapping[str, Any], error: ErrorInfo) -> bytes:
+    def encode_failure(self, envelope: JsonObject, error: ErrorInfo) -> bytes:
         """Return the last events of a response that has failed."""
         code = error.mapping.code or error.mapping.type
         failed = {**envelope, "status": "failed", "error": {"code": code, "message": error.message}}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Message
 from handler.errors import InvalidRequest
@@ -28,7 +29,7 @@ _IMAGE_PART = "input_image"
 _MEDIA_PARTS = (_IMAGE_PART, "input_file", "input_audio", "input_video")
 
 
-def read_items(raw: Any, name: str = "input") -> list[Mapping[str, Any]]:
+def read_items(raw: Any, name: str = "input") -> list[JsonObject]:
     """Return the items of a member of the body; a string is one message of the user.
 
     Raises InvalidRequest.
@@ -50,7 +51,7 @@ def read_items(raw: Any, name: str = "input") -> list[Mapping[str, Any]]:
 
 
 def read_conversation(
-    items: Sequence[Mapping[str, Any]], earlier_items: Sequence[Mapping[str, Any]] = ()
+    items: Sequence[JsonObject], earlier_items: Sequence[JsonObject] = ()
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """Return the chat messages of input items, and a warning for each type that was skipped.
 
@@ -79,7 +80,7 @@ class _ItemReader:
         # The types that were skipped, in their order.
         self.skipped: dict[str, None] = {}
 
-    def add(self, item: Mapping[str, Any], path: str) -> None:
+    def add(self, item: JsonObject, path: str) -> None:
         match _item_type(item, path):
             case "message":
                 self._add_message(item, path)
@@ -98,7 +99,7 @@ class _ItemReader:
             case other:
                 self.skipped[other] = None
 
-    def _add_message(self, item: Mapping[str, Any], path: str) -> None:
+    def _add_message(self, item: JsonObject, path: str) -> None:
         role, content = item.get("role"), MessageContent()
         if role not in ROLES:
             raise InvalidRequest(
@@ -108,7 +109,7 @@ class _ItemReader:
         _add_content(content, item.get("content"), f"{path}.content", has_images=role == "user")
         self.messages.append(Message(TEMPLATE_ROLES[role], content.text, images=content.images))
 
-    def _add_call(self, item: Mapping[str, Any], arguments: str, path: str) -> None:
+    def _add_call(self, item: JsonObject, arguments: str, path: str) -> None:
         name, call_id = _read_string(item, "name", path), _read_string(item, "call_id", path)
         if not self.messages or self.messages[-1].role != "assistant":
             self.messages.append(Message("assistant", ""))
@@ -118,7 +119,7 @@ class _ItemReader:
         self.messages[-1] = replace(last, tool_calls=calls)
 
 
-def _item_type(item: Mapping[str, Any], path: str) -> str:
+def _item_type(item: JsonObject, path: str) -> str:
     kind = item.get("type", "message")
     if not isinstance(kind, str):
         raise InvalidRequest(
@@ -175,7 +176,7 @@ def _read_part(part: Any, path: str) -> str:
     return text
 
 
-def _read_string(item: Mapping[str, Any], name: str, path: str) -> str:
+def _read_string(item: JsonObject, name: str, path: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
         raise InvalidRequest(

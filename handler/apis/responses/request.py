@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from common.json_depth import is_nested_too_deeply
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Chat, Message
 from handler.apis.core.call_runner import CallDefaults
@@ -97,9 +98,9 @@ class ResponseRequest:
     items of this request only; `call` also has those of the earlier responses that it continues.
     """
 
-    body: Mapping[str, Any]
+    body: JsonObject
     call: ParsedCall
-    items: Sequence[Mapping[str, Any]]
+    items: Sequence[JsonObject]
     custom_names: frozenset[str]
     previous_id: str | None
     background: bool
@@ -107,7 +108,7 @@ class ResponseRequest:
     truncation: Literal["auto", "disabled"]
 
 
-def read_previous_id(body: Mapping[str, Any]) -> str | None:
+def read_previous_id(body: JsonObject) -> str | None:
     """Return the id of the response that this one continues. Raises InvalidRequest."""
     previous_id = body.get("previous_response_id")
     if previous_id is not None and not isinstance(previous_id, str):
@@ -118,7 +119,7 @@ def read_previous_id(body: Mapping[str, Any]) -> str | None:
     return previous_id
 
 
-def read_created_at(body: Mapping[str, Any]) -> int | None:
+def read_created_at(body: JsonObject) -> int | None:
     """Return when a background response was created; None if it is not. Raises InvalidRequest."""
     created = body.get("created_at")
     if created is not None and type(created) is not int:
@@ -130,8 +131,8 @@ def read_created_at(body: Mapping[str, Any]) -> int | None:
 
 
 def read_request(
-    body: Mapping[str, Any],
-    earlier_items: Sequence[Mapping[str, Any]],
+    body: JsonObject,
+    earlier_items: Sequence[JsonObject],
     response_id: str,
     model: ResolvedModel,
     defaults: CallDefaults,
@@ -222,7 +223,7 @@ def _read_instructions(instructions: Any) -> tuple[Message, ...]:
     return (Message("system", instructions),)
 
 
-def _read_template_variables(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_template_variables(body: JsonObject) -> JsonObject:
     """Return the variables of the chat template, which the effort sets too."""
     reasoning = body.get("reasoning")
     if reasoning is None:
@@ -236,7 +237,7 @@ def _read_template_variables(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return read_template_variables(body, body.get("reasoning_effort"))
 
 
-def _read_constraint(body: Mapping[str, Any]) -> Constraint | None:
+def _read_constraint(body: JsonObject) -> Constraint | None:
     """Return what `text.format`, or an engine's own parameter, holds the text to."""
     text, constraint = body.get("text"), read_constraint(body)
     text_format = text.get("format") if isinstance(text, Mapping) else None

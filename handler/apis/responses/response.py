@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from common.json_object import JsonObject
 from engine import FinishReason
 from handler.apis.responses.request import ResponseRequest
 from handler.generation.completed_answer import CompletedAnswer
@@ -21,7 +22,7 @@ def new_response_id() -> str:
     return ID_PREFIX + os.urandom(24).hex()
 
 
-def encode_envelope(request: ResponseRequest, response_id: str, created: int) -> dict[str, Any]:
+def encode_envelope(request: ResponseRequest, response_id: str, created: int) -> JsonObject:
     """Return a response that has just been started, with all members of the request."""
     body, sampling = request.body, request.call.parameters.sampling
     text = body.get("text") or {}
@@ -62,7 +63,7 @@ def encode_envelope(request: ResponseRequest, response_id: str, created: int) ->
     }
 
 
-def _encode_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def _encode_tool(tool: JsonObject) -> JsonObject:
     """Return a tool with all members that Open Responses requires of a function."""
     if tool.get("type") != "function":
         return tool
@@ -70,11 +71,11 @@ def _encode_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def encode_ended(
-    envelope: Mapping[str, Any],
+    envelope: JsonObject,
     answer: CompletedAnswer,
-    output: Sequence[Mapping[str, Any]],
+    output: Sequence[JsonObject],
     completed: int,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the completed, or incomplete, response."""
     ended: dict[str, Any] = {**envelope, "output": list(output), "usage": encode_usage(answer)}
     reason = incomplete_reason(answer)
@@ -98,7 +99,7 @@ def incomplete_reason(answer: CompletedAnswer) -> str | None:
             return None
 
 
-def encode_usage(answer: CompletedAnswer) -> dict[str, Any]:
+def encode_usage(answer: CompletedAnswer) -> JsonObject:
     """Return the token counts of an answer. `reasoning_tokens` is always 0."""
     usage = answer.finish.usage
     return {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from handler.errors import InvalidRequest, NotFound
 
@@ -58,8 +59,8 @@ class ResponseStore:
 
     def add(
         self,
-        response: Mapping[str, Any],
-        items: Sequence[Mapping[str, Any]],
+        response: JsonObject,
+        items: Sequence[JsonObject],
         previous_id: str | None,
     ) -> None:
         """Store a response that has ended."""
@@ -94,7 +95,7 @@ class ResponseStore:
                 return
         raise _not_found(response_id)
 
-    async def conversation(self, response_id: str | None) -> list[Mapping[str, Any]]:
+    async def conversation(self, response_id: str | None) -> list[JsonObject]:
         """Return the input and output items of a response and of all before it, oldest first.
 
         Raises:
@@ -123,14 +124,14 @@ class ResponseStore:
                     "previous_response_id",
                 )
             response_id = stored.previous_id
-        items: list[Mapping[str, Any]] = []
+        items: list[JsonObject] = []
         for stored in reversed(turns):
             items += orjson.loads(stored.items)
             items += _read_output(stored)
         return items
 
 
-def _read_output(stored: StoredResponse) -> Sequence[Mapping[str, Any]]:
+def _read_output(stored: StoredResponse) -> Sequence[JsonObject]:
     """Return the output items of a response. Raises InvalidRequest."""
     output = orjson.loads(stored.response).get("output")
     # The response of a job is what its worker returned.

@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.json_object import JsonObject
 from common.value_description import describe_value
 from handler.apis.core.tools import (
     MAX_TOOLS,
     NO_TOOLS,
+    FunctionTool,
     Tools,
     build_tools,
     read_function,
@@ -17,7 +19,7 @@ from handler.apis.core.tools import (
 )
 from handler.errors import InvalidRequest
 
-_INPUT_SCHEMA: Mapping[str, Any] = {
+_INPUT_SCHEMA: JsonObject = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
@@ -37,7 +39,7 @@ class ResponseTools:
     warnings: tuple[str, ...] = ()
 
 
-def read_tools(body: Mapping[str, Any]) -> ResponseTools:
+def read_tools(body: JsonObject) -> ResponseTools:
     """Return the tools of a body, from which the model may or must choose. Raises InvalidRequest.
 
     Tools of types that this server does not have are skipped with a warning: agents offer all that
@@ -50,7 +52,7 @@ def read_tools(body: Mapping[str, Any]) -> ResponseTools:
         raise InvalidRequest(
             f"tools must be an array of up to {MAX_TOOLS} tools, got {describe_value(raw)}", "tools"
         )
-    definitions: list[Mapping[str, Any]] = []
+    definitions: list[FunctionTool] = []
     custom_names, skipped = set[str](), dict[str, None]()
     for index, tool in enumerate(raw):
         path = f"tools[{index}]"
@@ -78,7 +80,7 @@ def read_tools(body: Mapping[str, Any]) -> ResponseTools:
     return ResponseTools(tools=tools, custom_names=frozenset(custom_names), warnings=warnings)
 
 
-def _read_custom_tool(tool: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _read_custom_tool(tool: JsonObject, path: str) -> FunctionTool:
     description = tool.get("description")
     if description is not None and not isinstance(description, str):
         raise InvalidRequest(

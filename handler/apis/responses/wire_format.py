@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from common.json_object import JsonObject
 from handler.apis.core.wire_format import SentBlocks, WireFormat
 from handler.apis.openai.wire_format import DONE
 from handler.apis.responses.events import EventEncoder
@@ -14,7 +14,7 @@ from handler.errors import ErrorInfo
 
 
 def encode_stream_error(
-    failure: ErrorInfo, sent: SentBlocks, envelope: Mapping[str, Any] | None = None
+    failure: ErrorInfo, sent: SentBlocks, envelope: JsonObject | None = None
 ) -> bytes:
     """Return the events that end a failed stream; clients wait for `response.failed`.
 

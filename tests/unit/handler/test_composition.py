@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from common.json_object import JsonObject
 from common.setting_error import SettingError, exit_on_setting_error
 from engine import BackendConfig, Engine
 from handler.composition import Services, build_services, build_validation
@@ -55,7 +56,7 @@ async def run(services: Services, prompt: str = "hi", **fields: Any) -> dict[str
     return output
 
 
-async def call(services: Services, prompt: str = "hi", **body: Any) -> dict[str, Any]:
+async def call(services: Services, prompt: str = "hi", **body: Any) -> JsonObject:
     """The body of an OpenAI call."""
     parsed = services.openai.parse_call("/v1/completions", {"prompt": prompt, **body})
     return await services.openai.complete(parsed)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
+from common.json_object import JsonObject
 from engine.errors import RequestRejected
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
@@ -87,7 +88,7 @@ def service_of(engine: Any) -> OpenAIService:
     return OpenAIService(Pipeline(engine, "fake", RulesValidator.from_file(DEFAULT_RULES)))
 
 
-async def complete_chat(service: OpenAIService, body: dict[str, Any]) -> dict[str, Any]:
+async def complete_chat(service: OpenAIService, body: dict[str, Any]) -> JsonObject:
     completion = await service.complete(service.parse_call(ROUTE, body))
     ChatCompletion.model_validate(completion, strict=True)
     return completion

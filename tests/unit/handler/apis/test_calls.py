@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from common.json_object import JsonObject
 from engine import Priority, Usage
 from engine.errors import EngineError
 from handler.apis.calls import CALL_ROUTES, ApiCalls, build_calls, find_format, read_usage
@@ -44,7 +45,7 @@ def calls(pipeline_of: PipelineFactory) -> ApiCalls:
     return build_calls(OpenAIService(models), models)
 
 
-def text_of(route: str, body: dict[str, Any]) -> str:
+def text_of(route: str, body: JsonObject) -> str:
     match route:
         case "/v1/responses":
             return str(body["output"][0]["content"][0]["text"])

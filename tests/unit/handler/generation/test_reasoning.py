@@ -54,7 +54,8 @@ async def run_chat(pipeline: Pipeline, *, stream: bool, **fields: Any) -> dict[s
         full = await service.complete(call)
         [choice] = full["choices"]
         message = choice["message"]
-        return full | {
+        return {
+            **full,
             "content": message["content"] or "",
             "reasoning": message.get("reasoning_content", ""),
             "calls": [called["function"] for called in message.get("tool_calls", ())],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from common.json_object import JsonObject
 from engine import FinishReason, TokenLogprob, Usage
 from engine.output import Finish
 from handler.apis.core.best_of import build_requests
@@ -116,7 +117,7 @@ def answer(text: str, *logprobs: float, warnings: tuple[str, ...] = ()) -> Compl
     )
 
 
-def best(*answers: CompletedAnswer, **body: Any) -> dict[str, Any]:
+def best(*answers: CompletedAnswer, **body: Any) -> JsonObject:
     call = OpenAICall(SHAPE, {"prompt": "hi", "best_of": len(answers), **body}, "tiny")
     return call.encode_response(*answers)
 

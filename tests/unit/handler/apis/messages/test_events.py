@@ -10,6 +10,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.json_object import JsonObject
 from engine import Delta
 from engine.errors import EngineCrashed
 from handler.apis.core.best_of import build_requests
@@ -100,7 +101,7 @@ def collect_message(events: list[dict[str, Any]]) -> dict[str, Any]:
     return {**message, "content": content, **delta["delta"], "usage": delta["usage"]}
 
 
-def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+def without_ids(message: JsonObject) -> JsonObject:
     content = [
         {key: value for key, value in block.items() if key != "id"} for block in message["content"]
     ]

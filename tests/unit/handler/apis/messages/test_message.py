@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from common.json_object import JsonObject
 from engine import FinishReason, Usage
 from handler.apis.messages.message import encode_message
 from tests.unit.handler.apis.messages.answers import complete
@@ -13,7 +14,7 @@ from tests.unit.handler.apis.messages.answers import complete
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
 
-def encode(output: str, **fields: Any) -> dict[str, Any]:
+def encode(output: str, **fields: Any) -> JsonObject:
     return encode_message("msg_1", "claude", complete(output, **fields))
 
 

@@ -11,6 +11,8 @@ from openai._streaming import SSEDecoder
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from common.json_object import JsonObject
+
 
 @dataclass(slots=True)
 class Choice:
@@ -32,7 +34,7 @@ class ReadResponse:
     sent: list[dict[str, Any]] = field(default_factory=list)
 
 
-def read_response(body: dict[str, Any]) -> ReadResponse:
+def read_response(body: JsonObject) -> ReadResponse:
     """Read a body; its choices must come by index, each of them finished."""
     if body["object"] == "chat.completion":
         ChatCompletion.model_validate(body, strict=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from openai.types import CreateEmbeddingResponse
 
+from common.json_object import JsonObject
 from engine import Priority, Slot
 from engine.errors import (
     EngineError,
@@ -31,13 +32,13 @@ INPUT = (
 SIZE = 32
 
 
-async def asked(service: OpenAIService, given: Any, **body: Any) -> dict[str, Any]:
+async def asked(service: OpenAIService, given: Any, **body: Any) -> JsonObject:
     answer = await service.create_embeddings({"input": given, **body})
     CreateEmbeddingResponse.model_validate(answer, strict=True)
     return answer
 
 
-def vectors(answer: dict[str, Any]) -> list[list[float]]:
+def vectors(answer: JsonObject) -> list[list[float]]:
     return [each["embedding"] for each in answer["data"]]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from common.json_object import JsonObject
 from handler.apis.openai.relevance import MAX_TEXTS
 from handler.apis.openai.service import SCORE, OpenAIService
 from handler.errors import InvalidRequest, error_info
@@ -23,7 +24,7 @@ def service(pipeline_of: PipelineFactory) -> OpenAIService:
     return OpenAIService(pipeline_of(capabilities=RANKING))
 
 
-def scores(answer: dict[str, Any]) -> list[float]:
+def scores(answer: JsonObject) -> list[float]:
     return [each["score"] for each in answer["data"]]
 
 
