@@ -105,14 +105,6 @@ class Capabilities:
                 f"messages: {self.model} has no chat template, send a prompt instead",
                 param="messages",
             )
-        if isinstance(prompt, Chat) and not self.images and prompt.images:
-            lacks = "vision encoder" if self.backend == "rkllm" else "projector for images"
-            setting = "RKLLM_VISION" if self.backend == "rkllm" else "MMPROJ_PATH"
-            raise UnsupportedParameter(
-                f"messages: {self.model} reads only text, because it is loaded without a "
-                f"{lacks} ({setting})",
-                param="messages",
-            )
         if isinstance(prompt, Chat) and prompt.continues_last and not self.turns:
             raise UnsupportedParameter(
                 "continue_final_message: there is no chat template beside the model of the "

@@ -33,6 +33,7 @@ from engine.instance import EngineState, Instance, host_state
 from engine.models.memory import ModelMemory, Residency
 from engine.output import Embedding, PromptToken, Relevance
 from engine.prompts.chat_template import apply_chat_template, merge_system_messages
+from engine.prompts.image_prompt import leave_out_images
 from engine.prompts.prompt_size import check_size
 from engine.prompts.reasoning import leaves_reasoning_open, starts_in_reasoning
 from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
@@ -278,9 +279,11 @@ class Engine:
             check_size(request.prompt, capabilities.context_length)
             request, template_warnings = apply_chat_template(request, capabilities)
             request, system_warnings = merge_system_messages(request, capabilities)
+            request, image_warnings = leave_out_images(request, capabilities)
             warnings = (
                 *template_warnings,
                 *system_warnings,
+                *image_warnings,
                 *capabilities.check(request.prompt, request.sampling),
             )
             opens_reasoning = await self._starts_in_reasoning(request.prompt, capabilities)

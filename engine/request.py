@@ -35,6 +35,8 @@ class Message:
 
     `tool_calls` are the functions that an assistant turn called, in OpenAI's format. `tool_call_id`
     is the call of which a tool turn is the result. `images` are in the order of their positions.
+    `reasoning` is what an assistant turn thought before its content; chat templates leave it out
+    where the model was trained without it.
     """
 
     role: str
@@ -43,6 +45,7 @@ class Message:
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     tool_call_id: str | None = None
     images: tuple[ChatImage, ...] = ()
+    reasoning: str = ""
 
     def to_template(self, image_marker: str = "") -> dict[str, Any]:
         """Return the turn as chat templates expect it, without absent fields.
@@ -55,6 +58,8 @@ class Message:
                 turn[name] = value
         if self.tool_calls:
             turn["tool_calls"] = [dict(call) for call in self.tool_calls]
+        if self.reasoning:
+            turn["reasoning_content"] = self.reasoning
         return turn
 
     def _mark_images(self, marker: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from secrets import token_hex
 
+from engine.capabilities import Capabilities
 from engine.errors import RequestRejected
-from engine.request import Chat
+from engine.request import Chat, GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,33 @@ class ImagePrompt:
         if marker and any(marker in text for text in self.texts):
             raise RequestRejected("messages must not contain the mark of images", param="messages")
         return marker.join(self.texts)
+
+
+_LEFT_OUT = "[image left out: this model reads only text]"
+
+
+def leave_out_images(
+    request: GenerationRequest, capabilities: Capabilities
+) -> tuple[GenerationRequest, tuple[str, ...]]:
+    """Return the request with a sentence in the place of each image if the model sees none.
+
+    An agent sends its whole history with every request, so an error would end the session.
+    """
+    prompt = request.prompt
+    if capabilities.images or not isinstance(prompt, Chat) or not prompt.images:
+        return request, ()
+    messages = tuple(
+        replace(message, content=message.to_template(_LEFT_OUT)["content"], images=())
+        if message.images
+        else message
+        for message in prompt.messages
+    )
+    is_rkllm = capabilities.backend == "rkllm"
+    lacks = "vision encoder (RKLLM_VISION)" if is_rkllm else "projector for images (MMPROJ_PATH)"
+    warning = (
+        f"messages: images were left out, because {capabilities.model} is loaded without a {lacks}"
+    )
+    return replace(request, prompt=replace(prompt, messages=messages)), (warning,)
 
 
 def render_images(chat: Chat, render: Callable[[str], str]) -> ImagePrompt:

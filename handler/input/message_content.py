@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from engine import ChatImage
+from handler.errors import InvalidRequest
 from handler.input.images import read_base64_image, read_image
 from handler.input.text import check_text
+
+_MAX_TYPE_CHARS = 40
+
+
+def describe_type(kind: str) -> str:
+    """Return the type of a part for a sentence about it."""
+    return kind if kind.isidentifier() and len(kind) <= _MAX_TYPE_CHARS else "part"
 
 
 class MessageContent:
@@ -20,12 +29,29 @@ class MessageContent:
         self._texts: list[str] = []
         self._chars = 0
         self._images: list[ChatImage] = []
+        # About parts that were left out.
+        self.warnings: list[str] = []
 
     def add_text(self, text: str, path: str) -> None:
         """Add a text after the parts so far."""
         check_text(text, path)
         self._texts.append(text)
         self._chars += len(text)
+
+    def leave_out(self, what: str, reason: str, path: str) -> None:
+        """Put a sentence in the place of a part that the model cannot be given, and a warning.
+
+        Agents repeat their history in every request, so an error would end the session.
+        """
+        self.add_text(f"[{what} left out: {reason}]", path)
+        self.warnings.append(f"{path} was left out: {reason}")
+
+    def add_image_if_readable(self, add: Callable[[], None], path: str) -> None:
+        """Run `add`, which adds an image of a tool; leave the image out if it cannot be read."""
+        try:
+            add()
+        except InvalidRequest as error:
+            self.leave_out("image", error.message.removeprefix(f"{error.param} "), path)
 
     def add_image(self, url: Any, path: str) -> None:
         """Add the image of a data URL."""

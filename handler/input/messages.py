@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from common.value_description import describe_value
 from engine import Message
@@ -23,11 +24,28 @@ ROLES = {
 }
 
 MAX_MESSAGES = 10_000
+# The names of DeepSeek and llama.cpp, and the newer one of vLLM.
+_REASONING_KEYS = ("reasoning_content", "reasoning")
 MAX_PARTS = 1_000
+# Where the parts with text have it.
+_TEXT_PARTS = {"text": "text", "refusal": "refusal"}
+_UNREADABLE_PARTS = {
+    "audio_url": "audio",
+    "file": "file",
+    "input_audio": "audio",
+    "video_url": "video",
+}
 MAX_CALLS = 128
 
 
-def read_messages(raw: Any, path: str = "") -> tuple[Message, ...]:
+class ReadMessages(NamedTuple):
+    """The messages of a request, and warnings about parts that were left out."""
+
+    messages: tuple[Message, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def read_messages(raw: Any, path: str = "") -> ReadMessages:
     """Return the messages of a request.
 
     Raises:
@@ -37,9 +55,11 @@ def read_messages(raw: Any, path: str = "") -> tuple[Message, ...]:
     if not isinstance(raw, list) or not raw:
         raise InvalidRequest(f"{name} must be a non-empty array, got {describe_value(raw)}", name)
     check_count(raw, MAX_MESSAGES, name, "messages")
-    return check_messages(
-        [_parse_message(each, f"{name}[{index}]") for index, each in enumerate(raw)], name
-    )
+    warnings: list[str] = []
+    messages = [
+        _parse_message(each, f"{name}[{index}]", warnings) for index, each in enumerate(raw)
+    ]
+    return ReadMessages(check_messages(messages, name), tuple(warnings))
 
 
 def check_messages(messages: Sequence[Message], name: str) -> tuple[Message, ...]:
@@ -71,7 +91,7 @@ def build_tool_call(call_id: str, name: str, arguments: str, path: str) -> Mappi
     }
 
 
-def _parse_message(raw: Any, path: str) -> Message:
+def _parse_message(raw: Any, path: str, warnings: list[str]) -> Message:
     if not isinstance(raw, Mapping):
         raise InvalidRequest(f"{path} must be an object, got {describe_value(raw)}", path)
     role = raw.get("role")
@@ -100,13 +120,31 @@ def _parse_message(raw: Any, path: str) -> Message:
         if role == "assistant"
         else ()
     )
+    reasoning = _read_reasoning(raw, path) if role == "assistant" else ""
     text, path = raw.get("content"), f"{path}.content"
     if isinstance(text, str):
         check_text(text, path)
-        return Message(ROLES[role], text, name, calls, call_id)
+        return Message(ROLES[role], text, name, calls, call_id, reasoning=reasoning)
     content = MessageContent()
     add_content(content, text, role, path)
-    return Message(ROLES[role], content.text, name, calls, call_id, content.images)
+    warnings += content.warnings
+    return Message(ROLES[role], content.text, name, calls, call_id, content.images, reasoning)
+
+
+def _read_reasoning(raw: Mapping[str, Any], path: str) -> str:
+    """Return the reasoning that a client sends back with an assistant's turn."""
+    for name in _REASONING_KEYS:
+        if (reasoning := raw.get(name)) is not None:
+            return read_reasoning(reasoning, f"{path}.{name}")
+    return ""
+
+
+def read_reasoning(reasoning: Any, path: str) -> str:
+    """Return the text of a turn's reasoning. Raises InvalidRequest."""
+    if not isinstance(reasoning, str):
+        raise InvalidRequest(f"{path} must be a string, got {describe_value(reasoning)}", path)
+    check_text(reasoning, path)
+    return reasoning
 
 
 def _parse_tool_calls(raw: Any, path: str) -> tuple[Mapping[str, Any], ...]:
@@ -150,21 +188,31 @@ def add_content(content: MessageContent, raw: Any, role: str, path: str) -> None
         )
     check_count(raw, MAX_PARTS, path, "parts")
     for index, part in enumerate(raw):
-        part_path = f"{path}[{index}]"
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind == "image_url" and role == "user":
-            url, url_path = part.get("image_url"), f"{part_path}.image_url"
-            if isinstance(url, Mapping):
-                url, url_path = url.get("url"), f"{url_path}.url"
+        _add_part(content, part, role, f"{path}[{index}]")
+
+
+def _add_part(content: MessageContent, part: Any, role: str, path: str) -> None:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(kind, str):
+        kind = ""
+    if kind == "image_url":
+        url, url_path = part.get("image_url"), f"{path}.image_url"
+        if isinstance(url, Mapping):
+            url, url_path = url.get("url"), f"{url_path}.url"
+        if role == "user":
             content.add_image(url, url_path)
-            continue
-        text = part.get("text") if isinstance(part, Mapping) else None
-        if kind != "text" or not isinstance(text, str):
-            raise InvalidRequest(
-                f'{part_path} must be {{"type": "text", "text": …}}, got {describe_value(part)}',
-                part_path,
-            )
-        content.add_text(text, part_path)
+        else:
+            content.add_image_if_readable(partial(content.add_image, url, url_path), path)
+        return
+    if kind in _UNREADABLE_PARTS:
+        content.leave_out(_UNREADABLE_PARTS[kind], "the model reads only text and images", path)
+        return
+    text = part.get(_TEXT_PARTS[kind]) if kind in _TEXT_PARTS else None
+    if not isinstance(text, str):
+        raise InvalidRequest(
+            f'{path} must be {{"type": "text", "text": …}}, got {describe_value(part)}', path
+        )
+    content.add_text(text, path)
 
 
 def check_count(items: Sequence[Any], maximum: int, path: str, noun: str) -> None:

@@ -155,9 +155,10 @@ def parse_job(
         sampling = replace(sampling, lora=adapter)
     options_, option_warnings = options.read(job_input.get("validation"), f"{_INPUT}validation")
     job_id = str(job.get("id") or "local")
+    prompt, prompt_warnings = _parse_prompt(job_input)
     return TextRequest(
         generation=GenerationRequest(
-            prompt=_parse_prompt(job_input),
+            prompt=prompt,
             sampling=sampling,
             request_id=job_id,
             priority=Priority.JOB,
@@ -169,6 +170,7 @@ def parse_job(
         warnings=(
             *warnings_about_job,
             *INPUT_KEYS.warnings(job_input),
+            *prompt_warnings,
             *SAMPLING_KEYS.warnings(params),
             *find_constraint_warnings(params, f"{_INPUT}sampling_params."),
             *warnings,
@@ -188,11 +190,13 @@ def _parse_model(job_input: Mapping[str, Any]) -> str | None:
     return model
 
 
-def _parse_prompt(job_input: Mapping[str, Any]) -> Prompt:
+def _parse_prompt(job_input: Mapping[str, Any]) -> tuple[Prompt, tuple[str, ...]]:
+    """Return the prompt, and warnings about parts of it that were left out."""
     if job_input.get("messages") is not None:
         if job_input.get("prompt") is not None:
             raise InvalidRequest("input must have prompt or messages, not both", "input")
-        return Chat(read_messages(job_input["messages"], _INPUT))
+        messages, warnings = read_messages(job_input["messages"], _INPUT)
+        return Chat(messages), warnings
     if "prompt" not in job_input:
         names = ", ".join(sorted(map(str, job_input))[:_MAX_NAMED_KEYS])
         raise InvalidRequest(
@@ -205,7 +209,7 @@ def _parse_prompt(job_input: Mapping[str, Any]) -> Prompt:
             f"input.prompt must be a non-empty string, got {describe_value(prompt)}", "input.prompt"
         )
     check_text(prompt, "input.prompt")
-    return prompt
+    return prompt, ()
 
 
 def _parse_template_mode(job_input: Mapping[str, Any], default: TemplateMode) -> TemplateMode:

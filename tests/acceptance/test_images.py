@@ -6,10 +6,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pytest
 from PIL import Image
 
-from engine.errors import UnsupportedParameter
 from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from handler.settings.shared_settings import Settings
@@ -60,9 +58,12 @@ async def test_chat_with_images_of_each_format(
     assert constrained.choices[0].text.startswith("{")
 
 
-async def test_image_is_refused_without_a_projector(
+async def test_image_is_left_out_without_a_projector(
     engine_factory: EngineFactory, model_path: Path
 ) -> None:
     service = service_of(engine_factory, model_path)
-    with pytest.raises(UnsupportedParameter, match=r"^messages: tiny reads only text.*MMPROJ_PATH"):
-        await complete(service, CHAT, body(picture("PNG")))
+    answer = await complete(service, CHAT, body(picture("PNG")))
+    assert answer.warnings is not None
+    [warning] = answer.warnings
+    assert "images were left out" in warning
+    assert "MMPROJ_PATH" in warning

@@ -59,7 +59,7 @@ class TokenizeRoutes:
     async def _read_text(self, body: dict[str, Any], engine: Engine) -> str:
         """Return the prompt, or the messages rendered by the model's chat template."""
         if body.get("messages") is not None:
-            messages = await check_body(body, partial(read_messages, body["messages"]))
+            messages, _ = await check_body(body, partial(read_messages, body["messages"]))
             return await engine.render(Chat(messages))
         prompt = body.get("prompt")
         if not isinstance(prompt, str):

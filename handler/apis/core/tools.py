@@ -15,10 +15,13 @@ from handler.errors import InvalidRequest
 from handler.input.constraints import Constraint, check_cost, check_schema
 from handler.reply.reply_format import REASONING_ONLY, ReplyFormat, ToolForm
 
-MAX_TOOLS = 128
+# Agents send the tools of all their servers, so these are more than OpenAI's 128 and 64.
+MAX_TOOLS = 1_000
+MAX_NAME_CHARS = 128
+NAME_PATTERN = f"[A-Za-z0-9_-]{{1,{MAX_NAME_CHARS}}}"
 # Limit for all functions together, including names and descriptions.
 MAX_TOOLS_CHARS = 1_000_000
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAME = re.compile(NAME_PATTERN)
 
 
 class Function(TypedDict):
@@ -132,7 +135,8 @@ def read_function(
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{path}.name must be 1 to 64 letters, digits, _ and -, got {describe_value(name)}",
+            f"{path}.name must be 1 to {MAX_NAME_CHARS} letters, digits, _ and -, "
+            f"got {describe_value(name)}",
             "tools",
         )
     if description is not None and not isinstance(description, str):

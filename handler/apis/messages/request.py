@@ -60,13 +60,13 @@ _KEYS = KnownKeys(
     "",
     {
         *MessagesInput.model_fields,
-        *("messages", "metadata", "model", "output_config", "service_tier"),
+        *("messages", "metadata", "model", "output_config", "output_format", "service_tier"),
         *("system", "thinking", "tool_choice", "tools"),
         # The engine reuses the beginning of a prompt without being asked to.
         "cache_control",
     },
     notes=dict.fromkeys(
-        ("container", "context_management", "inference_geo", "mcp_servers", "output_format"),
+        ("container", "context_management", "inference_geo", "mcp_servers"),
         _UNSUPPORTED,
     ),
 )
@@ -88,6 +88,8 @@ def read_request(body: JsonObject, model: ResolvedModel, defaults: CallDefaults)
     last = messages[-1]
     is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
     chat = Chat(messages, variables, tools.definitions, is_text and len(messages) > 1)
+    # The older name of the form of the answer.
+    constraint = constraint or _read_format(body.get("output_format"), "output_format")
     constraint = constraint if tools.constraint is None else tools.constraint
     limit = defaults.max_tokens if fields.max_tokens is None else fields.max_tokens
     sampling = SamplingParams(
@@ -144,20 +146,25 @@ def _read_output_config(config: Any) -> tuple[str | None, Constraint | None]:
         raise InvalidRequest(
             f"output_config must be an object, got {describe_value(config)}", "output_config"
         )
-    effort, constraint = config.get("effort"), None
+    effort = config.get("effort")
     if effort is not None and effort not in _EFFORTS:
         raise InvalidRequest(
             f"output_config.effort must be one of {', '.join(_EFFORTS)}, "
             f"got {describe_value(effort)}",
             "output_config.effort",
         )
-    if (form := config.get("format")) is not None:
-        if not isinstance(form, Mapping) or form.get("type") != "json_schema":
-            raise InvalidRequest(
-                "output_config.format must be an object with the type json_schema and a schema, "
-                f"got {describe_value(form)}",
-                "output_config.format",
-            )
-        path = "output_config.format"
-        constraint = read_schema(form.get("schema"), f"{path}.schema", path)
+    constraint = _read_format(config.get("format"), "output_config.format")
     return "xhigh" if effort == "max" else effort, constraint
+
+
+def _read_format(form: Any, path: str) -> Constraint | None:
+    """Return the schema that the answer is held to; None for any text. Raises InvalidRequest."""
+    if form is None:
+        return None
+    if not isinstance(form, Mapping) or form.get("type") != "json_schema":
+        raise InvalidRequest(
+            f"{path} must be an object with the type json_schema and a schema, "
+            f"got {describe_value(form)}",
+            path,
+        )
+    return read_schema(form.get("schema"), f"{path}.schema", path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from common.json_object import JsonObject
@@ -15,10 +16,12 @@ from handler.input.messages import (
     MAX_CALLS,
     MAX_MESSAGES,
     ROLES,
+    ReadMessages,
     add_content,
     build_tool_call,
     check_count,
     check_messages,
+    read_reasoning,
 )
 from handler.input.text import check_text
 
@@ -26,7 +29,7 @@ from handler.input.text import check_text
 _IMAGE_TYPES = {"/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
 
 
-def read_messages(messages: Any) -> tuple[Message, ...]:
+def read_messages(messages: Any) -> ReadMessages:
     """Return the messages of a chat.
 
     Calls of functions have no ids in Ollama's API: each gets one, and the results of the calls are
@@ -41,10 +44,8 @@ def read_messages(messages: Any) -> tuple[Message, ...]:
         )
     check_count(messages, MAX_MESSAGES, "messages", "messages")
     reader = _MessageReader()
-    return check_messages(
-        [reader.read(message, f"messages[{index}]") for index, message in enumerate(messages)],
-        "messages",
-    )
+    read = [reader.read(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return ReadMessages(check_messages(read, "messages"), tuple(reader.warnings))
 
 
 def add_images(content: MessageContent, images: Any, path: str) -> None:
@@ -67,6 +68,7 @@ class _MessageReader:
         # The ids and names of calls.
         self._open_calls: list[tuple[str, str]] = []
         self._count = 0
+        self.warnings: list[str] = []
 
     def read(self, message: Any, path: str) -> Message:
         if not isinstance(message, Mapping):
@@ -84,16 +86,21 @@ class _MessageReader:
         elif role == "tool":
             call_id = self._take_call(message, path)
         content = MessageContent()
-        add_images(content, message.get("images"), f"{path}.images")
-        if content.images and role != "user":
-            raise InvalidRequest(
-                f"{path}.images must be left out: only messages of the user may have images",
-                f"{path}.images",
+        images, images_path = message.get("images"), f"{path}.images"
+        if role == "user":
+            add_images(content, images, images_path)
+        else:
+            content.add_image_if_readable(
+                partial(add_images, content, images, images_path), images_path
             )
         # A turn of calls or of images only has no text. Some clients send OpenAI's parts.
         if message.get("content") is not None:
             add_content(content, message["content"], role, f"{path}.content")
-        return Message(ROLES[role], content.text, None, calls, call_id, content.images)
+        self.warnings += content.warnings
+        reasoning = ""
+        if role == "assistant" and message.get("thinking") is not None:
+            reasoning = read_reasoning(message["thinking"], f"{path}.thinking")
+        return Message(ROLES[role], content.text, None, calls, call_id, content.images, reasoning)
 
     def _read_calls(self, calls: Any, path: str) -> tuple[JsonObject, ...]:
         """Return the calls; those without an id are numbered."""

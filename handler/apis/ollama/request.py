@@ -65,14 +65,14 @@ def read_chat(body: JsonObject, model: ResolvedModel, defaults: CallDefaults) ->
     truncates = read_flag(body, "truncate", default=True)
     if body.get("messages") in (None, []):
         return OllamaRequest(None, keep_alive_s, truncates)
-    messages = read_messages(body["messages"])
+    messages, left_out = read_messages(body["messages"])
     raw_tools = body.get("tools")
     tools = NO_TOOLS if raw_tools is None else build_tools(read_functions(raw_tools))
     last = messages[-1]
     is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
     continues_last = is_text and len(messages) > 1
     chat = Chat(messages, _read_think(body.get("think")), tools.definitions, continues_last)
-    warnings = _CHAT_KEYS.warnings(body)
+    warnings = (*_CHAT_KEYS.warnings(body), *left_out)
     call = _build_call(body, chat, tools, model, defaults, warnings, _CHAT_FIELDS)
     return OllamaRequest(call, keep_alive_s, truncates)
 

@@ -81,6 +81,7 @@ class OpenAICall:
             options=options,
             warnings=(
                 *BODY_KEYS[spec.input_model].warnings(body),
+                *content.warnings,
                 *warnings,
                 *find_constraint_warnings(body),
                 *option_warnings,

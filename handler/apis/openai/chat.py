@@ -18,7 +18,7 @@ from handler.reply.reply_format import ToolForm
 
 def _read_content(body: JsonObject, tool_form: ToolForm | None) -> EndpointContent:
     variables = read_template_variables(body, body.get("reasoning_effort"))
-    messages = read_messages(body.get("messages"))
+    messages, warnings = read_messages(body.get("messages"))
     continues_last = read_flag(body, "continue_final_message", default=False)
     if continues_last:
         check_continued(messages)
@@ -28,6 +28,7 @@ def _read_content(body: JsonObject, tool_form: ToolForm | None) -> EndpointConte
         reply_format=tools.build_reply_format(tool_form),
         constraint=constraint if tools.constraint is None else tools.constraint,
         field_names={"prompt": "messages"},
+        warnings=warnings,
     )
 
 

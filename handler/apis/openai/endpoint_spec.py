@@ -25,6 +25,7 @@ class EndpointContent:
     reply_format: ReplyFormat | None
     constraint: Constraint | None
     field_names: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

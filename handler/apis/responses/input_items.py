@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Message
 from handler.errors import InvalidRequest
-from handler.input.message_content import MessageContent
+from handler.input.message_content import MessageContent, describe_type
 from handler.input.messages import (
     MAX_CALLS,
     MAX_PARTS,
@@ -26,7 +27,6 @@ MAX_ITEMS = 10_000
 ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _IMAGE_PART = "input_image"
-_MEDIA_PARTS = (_IMAGE_PART, "input_file", "input_audio", "input_video")
 
 
 def read_items(raw: Any, name: str = "input") -> list[JsonObject]:
@@ -65,8 +65,8 @@ def read_conversation(
         reader.add(item, f"previous_items[{index}]")
     for index, item in enumerate(items):
         reader.add(item, f"input[{index}]")
-    warnings = tuple(f"input items of type {each} were skipped" for each in reader.skipped)
-    return check_messages(reader.messages, "input"), warnings
+    skipped = (f"input items of type {each} were skipped" for each in reader.skipped)
+    return check_messages(reader.messages, "input"), (*skipped, *reader.warnings)
 
 
 class _ItemReader:
@@ -79,6 +79,10 @@ class _ItemReader:
         self.messages: list[Message] = []
         # The types that were skipped, in their order.
         self.skipped: dict[str, None] = {}
+        # About parts that were left out.
+        self.warnings: list[str] = []
+        # The reasoning before the assistant's next message or call.
+        self._reasoning = ""
 
     def add(self, item: JsonObject, path: str) -> None:
         match _item_type(item, path):
@@ -91,11 +95,11 @@ class _ItemReader:
                 self._add_call(item, json.dumps({"input": text}), path)
             case "function_call_output" | "custom_tool_call_output":
                 call_id = _read_string(item, "call_id", path)
-                text = _read_text(item.get("output"), f"{path}.output")
-                self.messages.append(Message("tool", text, tool_call_id=call_id))
+                content = MessageContent()
+                _add_content(content, item.get("output"), f"{path}.output")
+                self._add(Message("tool", "", tool_call_id=call_id), content)
             case "reasoning":
-                # Templates leave out the reasoning of earlier turns.
-                pass
+                self._add_reasoning(item, path)
             case other:
                 self.skipped[other] = None
 
@@ -106,14 +110,35 @@ class _ItemReader:
                 f"{path}.role must be one of {', '.join(ROLES)}, got {describe_value(role)}",
                 f"{path}.role",
             )
-        _add_content(content, item.get("content"), f"{path}.content", has_images=role == "user")
-        self.messages.append(Message(TEMPLATE_ROLES[role], content.text, images=content.images))
+        _add_content(content, item.get("content"), f"{path}.content", is_user=role == "user")
+        reasoning = ""
+        if role == "assistant":
+            reasoning, self._reasoning = self._reasoning, ""
+        self._add(Message(TEMPLATE_ROLES[role], "", reasoning=reasoning), content)
+
+    def _add(self, message: Message, content: MessageContent) -> None:
+        self.messages.append(replace(message, content=content.text, images=content.images))
+        self.warnings += content.warnings
+
+    def _add_reasoning(self, item: JsonObject, path: str) -> None:
+        """Keep the text of a reasoning item, or its summary if that is all there is.
+
+        Encrypted content is another provider's, and cannot be read.
+        """
+        for name in ("content", "summary"):
+            raw = item.get(name)
+            if raw and (text := _read_text(raw, f"{path}.{name}")):
+                self._reasoning = f"{self._reasoning}\n{text}".lstrip("\n")
+                return
 
     def _add_call(self, item: JsonObject, arguments: str, path: str) -> None:
         name, call_id = _read_string(item, "name", path), _read_string(item, "call_id", path)
         if not self.messages or self.messages[-1].role != "assistant":
             self.messages.append(Message("assistant", ""))
         last = self.messages[-1]
+        if self._reasoning:
+            last = replace(last, reasoning=f"{last.reasoning}\n{self._reasoning}".lstrip("\n"))
+            self._reasoning = ""
         calls = (*last.tool_calls, build_tool_call(call_id, name, arguments, path))
         check_count(calls, MAX_CALLS, path, "calls before it and with it")
         self.messages[-1] = replace(last, tool_calls=calls)
@@ -131,11 +156,11 @@ def _item_type(item: JsonObject, path: str) -> str:
 def _read_text(raw: Any, path: str) -> str:
     """Return the text of a content: a string or an array of text parts. Raises InvalidRequest."""
     content = MessageContent()
-    _add_content(content, raw, path, has_images=False)
+    _add_content(content, raw, path)
     return content.text
 
 
-def _add_content(content: MessageContent, raw: Any, path: str, *, has_images: bool) -> None:
+def _add_content(content: MessageContent, raw: Any, path: str, *, is_user: bool = False) -> None:
     """Add a content, which is a string or an array of parts. Raises InvalidRequest."""
     if isinstance(raw, str):
         content.add_text(raw, path)
@@ -146,34 +171,32 @@ def _add_content(content: MessageContent, raw: Any, path: str, *, has_images: bo
         )
     check_count(raw, MAX_PARTS, path, "parts")
     for index, part in enumerate(raw):
-        part_path = f"{path}[{index}]"
-        if has_images and isinstance(part, Mapping) and part.get("type") == _IMAGE_PART:
-            if part.get("file_id") is not None:
-                raise InvalidRequest(
-                    f"{part_path}.file_id is not supported, image_url is", f"{part_path}.file_id"
-                )
-            content.add_image(part.get("image_url"), f"{part_path}.image_url")
-        else:
-            content.add_text(_read_part(part, part_path), part_path)
+        _add_part(content, part, f"{path}[{index}]", is_user=is_user)
 
 
-def _read_part(part: Any, path: str) -> str:
+def _add_part(content: MessageContent, part: Any, path: str, *, is_user: bool) -> None:
+    """Add a part; what the model cannot be given is left out, with a warning."""
     kind = part.get("type") if isinstance(part, Mapping) else None
-    text: Any = None
-    if kind in _TEXT_PARTS:
-        text = part.get("text")
-    elif kind == "refusal":
-        text = part.get("refusal")
-    elif kind in _MEDIA_PARTS:
-        supported = "only text is supported"
-        if kind == _IMAGE_PART:
-            supported = "only messages of the user may have images"
-        raise InvalidRequest(f"{path} is of type {kind}, and {supported}", path)
-    if not isinstance(text, str):
+    if not isinstance(kind, str):
         raise InvalidRequest(
             f'{path} must be {{"type": "input_text", "text": …}}, got {describe_value(part)}', path
         )
-    return text
+    if kind == _IMAGE_PART and is_user:
+        _add_image(content, part, path)
+    elif kind == _IMAGE_PART:
+        content.add_image_if_readable(partial(_add_image, content, part, path), path)
+    elif kind in _TEXT_PARTS or kind == "refusal":
+        name = "refusal" if kind == "refusal" else "text"
+        content.add_text(_read_string(part, name, path), path)
+    else:
+        what = describe_type(kind.removeprefix("input_"))
+        content.leave_out(what, "the model reads only text and images", path)
+
+
+def _add_image(content: MessageContent, part: JsonObject, path: str) -> None:
+    if part.get("file_id") is not None:
+        raise InvalidRequest(f"{path}.file_id is not supported, image_url is", f"{path}.file_id")
+    content.add_image(part.get("image_url"), f"{path}.image_url")
 
 
 def _read_string(item: JsonObject, name: str, path: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY
+
 import pytest
 
+from engine.capabilities import Capabilities
 from engine.errors import RequestRejected
-from engine.prompts.image_prompt import ImagePrompt, render_images
-from engine.request import Chat, ChatImage, Message
+from engine.prompts.image_prompt import ImagePrompt, leave_out_images, render_images
+from engine.request import Chat, ChatImage, GenerationRequest, Message
 
 CHAT = Chat(
     (
@@ -45,3 +48,24 @@ def test_text_with_the_marker_is_refused() -> None:
 def test_template_must_render_each_image_once(copies: int) -> None:
     with pytest.raises(RequestRejected, match=rf"takes {3 * copies} of the 3 images"):
         render_images(CHAT, lambda marker: render(marker) * copies)
+
+
+@pytest.mark.parametrize(
+    ("backend", "setting"), [("llamacpp", "MMPROJ_PATH"), ("rkllm", "RKLLM_VISION")]
+)
+def test_images_are_left_out_of_a_model_that_reads_only_text(backend: str, setting: str) -> None:
+    blind = Capabilities(backend=backend, model="m", context_length=1, chat_template=True)
+    request, [warning] = leave_out_images(GenerationRequest(prompt=CHAT), blind)
+    assert isinstance(request.prompt, Chat)
+    assert request.prompt.images == ()
+    sentence = "[image left out: this model reads only text]"
+    assert [message.content for message in request.prompt.messages] == [
+        f"{sentence}one{sentence} two",
+        f"three{sentence}",
+    ]
+    assert setting in warning
+    seeing = Capabilities(backend=backend, model="m", context_length=1, images=True)
+    assert leave_out_images(GenerationRequest(prompt=CHAT), seeing) == (
+        GenerationRequest(prompt=CHAT, request_id=ANY),
+        (),
+    )

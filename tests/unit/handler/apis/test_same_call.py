@@ -46,6 +46,7 @@ class Turn:
     has_image: bool
     calls: Sequence[tuple[str, Mapping[str, int], str]]
     answer: str
+    reasoning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ _TURNS = st.builds(
     st.booleans(),
     st.lists(st.tuples(_NAMES, _ARGUMENTS, st.text(max_size=8)), max_size=2),
     _TEXTS,
+    st.just("") | _TEXTS,
 )
 _CONVERSATIONS = st.builds(
     Conversation,
@@ -113,7 +115,8 @@ def openai_body(conversation: Conversation) -> dict[str, Any]:
                 }
                 for call_id, (name, arguments, _) in zip(ids, turn.calls, strict=True)
             ]
-            messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+            called = {"role": "assistant", "content": None, "tool_calls": calls}
+            messages.append(called | {"reasoning_content": turn.reasoning})
             messages += [
                 {"role": "tool", "tool_call_id": call_id, "content": result}
                 for call_id, (_, _, result) in zip(ids, turn.calls, strict=True)
@@ -158,7 +161,9 @@ def messages_body(conversation: Conversation) -> dict[str, Any]:
         messages.append({"role": "user", "content": content})
         if turn.calls:
             pairs = list(zip(ids, turn.calls, strict=True))
-            uses = [
+            thinking = {"type": "thinking", "thinking": turn.reasoning, "signature": "s"}
+            uses: list[dict[str, Any]] = [thinking] if turn.reasoning else []
+            uses += [
                 {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
                 for call_id, (name, arguments, _) in pairs
             ]
@@ -188,6 +193,9 @@ def responses_body(conversation: Conversation) -> dict[str, Any]:
             url = f"data:image/png;base64,{IMAGE}"
             parts.insert(0, {"type": "input_image", "image_url": url})
         items.append({"type": "message", "role": "user", "content": parts})
+        if turn.calls and turn.reasoning:
+            thought = [{"type": "reasoning_text", "text": turn.reasoning}]
+            items.append({"type": "reasoning", "id": "rs_1", "summary": [], "content": thought})
         for call_id, (name, arguments, _) in zip(ids, turn.calls, strict=True):
             text = json.dumps(arguments, ensure_ascii=False)
             call = {"call_id": call_id, "name": name, "arguments": text}
@@ -225,7 +233,8 @@ def ollama_body(conversation: Conversation) -> dict[str, Any]:
                 {"function": {"name": name, "arguments": arguments}}
                 for name, arguments, _ in turn.calls
             ]
-            messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+            called = {"role": "assistant", "content": "", "tool_calls": calls}
+            messages.append(called | {"thinking": turn.reasoning})
             messages += [{"role": "tool", "content": result} for _, _, result in turn.calls]
         messages.append({"role": "assistant", "content": turn.answer})
     messages.append({"role": "user", "content": conversation.question})
@@ -271,7 +280,9 @@ def test_one_conversation_is_the_same_call_in_all_apis(conversation: Conversatio
 
 _EXAMPLE = Conversation(
     system="Be brief.",
-    turns=[Turn("What is it?", True, [("add", {"a": 1}, "2"), ("add", {}, "3")], "It is 5.")],
+    turns=[
+        Turn("What is it?", True, [("add", {"a": 1}, "2"), ("add", {}, "3")], "It is 5.", "Sum")
+    ],
     question="And now?",
     tools={"add": {"type": "object", "properties": {"a": {"type": "integer"}}}},
     must_call=True,

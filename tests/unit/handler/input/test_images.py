@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from engine import ChatImage
-from engine.capabilities import Capabilities
-from engine.errors import UnsupportedParameter
-from engine.request import Chat, Message, SamplingParams
+from engine.request import Chat, Message
 from handler.errors import InvalidRequest
 from handler.input import images
 from handler.input.messages import read_messages
@@ -36,7 +34,7 @@ def text_part(text: str) -> dict[str, str]:
 def test_images_have_their_place_in_the_text() -> None:
     parts = (image_part(), text_part("one"), {"type": "image_url", "image_url": RED})
     data = base64.b64encode(png()).decode()
-    [message] = read_messages([user(*parts, text_part(" two"))])
+    [message] = read_messages([user(*parts, text_part(" two"))]).messages
     assert message == Message(
         "user", "one two", images=(ChatImage(data, 0), ChatImage(data, len("one")))
     )
@@ -99,16 +97,9 @@ def test_other_images_are_refused_in_one_sentence(url: Any, message: str) -> Non
 
 def test_number_and_bytes_of_images_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = [user(*[image_part()] * 8), user(*[image_part()] * 8)]
-    assert len(Chat(read_messages(messages)).images) == images.MAX_IMAGES
+    assert len(Chat(read_messages(messages).messages).images) == images.MAX_IMAGES
     with pytest.raises(InvalidRequest, match=r"^messages must have at most 16 images, got 17$"):
         read_messages([*messages, user(image_part())])
     monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 100)
     with pytest.raises(InvalidRequest, match=r"^messages must have at most 100 bytes of images"):
         read_messages([user(image_part(), image_part())])
-
-
-def test_model_without_projector_refuses_images_but_no_text() -> None:
-    model = Capabilities(backend="llamacpp", model="m", context_length=1, chat_template=True)
-    model.check(Chat(read_messages([user(text_part("Hi"))])), SamplingParams())
-    with pytest.raises(UnsupportedParameter, match=r"^messages: m reads only text.*MMPROJ_PATH"):
-        model.check(Chat(read_messages([user(image_part())])), SamplingParams())

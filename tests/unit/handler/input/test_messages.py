@@ -60,11 +60,6 @@ REFUSED: list[tuple[Any, str, str]] = [
         'got "x"',
     ),
     (
-        [{"role": "assistant", "content": [{"type": "image_url", "image_url": "x"}]}],
-        "messages[0].content[0]",
-        f'messages[0].content[0] must be {PART}, got {{"type":"image_url","image_url":"x"}}',
-    ),
-    (
         user([{"type": "text"}]),
         "messages[0].content[0]",
         f'messages[0].content[0] must be {PART}, got {{"type":"text"}}',
@@ -111,24 +106,27 @@ def test_refused_in_one_sentence(raw: Any, param: str, message: str, path: str) 
 )
 def test_every_role_of_openai_is_taken(role: str, becomes: str) -> None:
     # R34
-    assert read_messages([{"role": role, "content": "x"}]) == (Message(becomes, "x"),)
+    assert read_messages([{"role": role, "content": "x"}]).messages == (Message(becomes, "x"),)
 
 
 def test_text_parts_are_joined_in_order() -> None:
     # R34
     parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
-    assert read_messages(user(parts)) == (Message("user", "one two"),)
-    assert read_messages(user([])) == (Message("user", ""),)
+    assert read_messages(user(parts)).messages == (Message("user", "one two"),)
+    assert read_messages(user([])).messages == (Message("user", ""),)
 
 
 def test_only_the_assistant_may_have_no_content() -> None:
     turns = [{"role": "assistant", "content": None, "tool_calls": []}, *user("hi")]
-    assert read_messages(turns)[0] == Message("assistant", "")
+    assert read_messages(turns).messages[0] == Message("assistant", "")
 
 
 def test_order_name_and_content_are_kept() -> None:
     turns = [{"role": "system", "content": "be brief"}, {**user("hé 😀")[0], "name": "ann"}]
-    assert read_messages(turns) == (Message("system", "be brief"), Message("user", "hé 😀", "ann"))
+    assert read_messages(turns).messages == (
+        Message("system", "be brief"),
+        Message("user", "hé 😀", "ann"),
+    )
 
 
 def test_whole_surrogate_pairs_are_text() -> None:

@@ -34,6 +34,29 @@ def rendered(tmp_path: Path) -> Callable[..., str]:
     return render
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking"])
+def test_template_gets_the_reasoning_of_earlier_turns(
+    rendered: Callable[..., str], name: str
+) -> None:
+    # As the templates of Qwen3 and of gpt-oss write the reasoning of a tool loop.
+    template = (
+        "{% for m in messages %}{{ m.role }}<{{ m." + name + " }}>{{ m.content }};{% endfor %}"
+    )
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = (
+        Message("user", "hi"),
+        Message("assistant", "", tool_calls=(call,), reasoning="look it up"),
+        Message("tool", "3", tool_call_id="c"),
+    )
+    assert rendered(template, Chat(turns)) == "user<>hi;assistant<look it up>;tool<>3;"
+
+
+def test_gpt_oss_gets_no_reasoning_beside_text_and_calls(rendered: Callable[..., str]) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turn = Message("assistant", "so:", tool_calls=(call,), reasoning="look it up")
+    assert rendered("{{ messages[1].thinking }}|", Chat((Message("user", "hi"), turn))) == "|"
+
+
 # ---- the folder ----
 
 

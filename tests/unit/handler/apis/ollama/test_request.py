@@ -181,10 +181,6 @@ def test_images_come_before_the_text() -> None:
         ({"messages": USER, "keep_alive": "soon"}, "keep_alive"),
         ({"messages": USER, "stream": "no"}, "stream"),
         ({"messages": [{"role": "user", "images": "x"}]}, "messages[0].images"),
-        (
-            {"messages": [{"role": "system", "images": [base64.b64encode(png()).decode()]}]},
-            "messages[0].images",
-        ),
         ({"messages": [{"role": "user", "content": ["hi"]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages[0].tool_calls"),
         ({"messages": [*USER, 1]}, "messages[1]"),

@@ -361,8 +361,8 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
                     "messages[0].content[0]",
                 ),
                 content(
-                    [{"type": "text", "text": "x"}, {"type": "input_audio", "input_audio": {}}],
-                    '{"type": "text", "text": …}, got {"type":"input_audio","input_audio":{}}',
+                    [{"type": "text", "text": "x"}, {"type": "text_part", "text": "y"}],
+                    '{"type": "text", "text": …}, got {"type":"text_part","text":"y"}',
                     "messages[0].content[1]",
                 ),
                 (

@@ -29,12 +29,12 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool
 @pytest.mark.parametrize(
     ("body", "message", "param"),
     [
-        ({"tools": {}}, "tools must be an array of up to 128 functions, got {}", "tools"),
-        ({"tools": [WEATHER] * 129}, "tools must be an array of up to 128 functions", "tools"),
+        ({"tools": {}}, "tools must be an array of up to 1000 functions, got {}", "tools"),
+        ({"tools": [WEATHER] * 1001}, "tools must be an array of up to 1000 functions", "tools"),
         ({"tools": [1]}, 'tools[0] must be an object with type "function"', "tools"),
         (
             {"tools": [{"type": "function", "function": {"name": "a b"}}]},
-            "tools[0].function.name must be 1 to 64 letters, digits, _ and -",
+            "tools[0].function.name must be 1 to 128 letters, digits, _ and -",
             "tools",
         ),
         (
