@@ -94,6 +94,16 @@ def build_description(routes: Iterable[ApiRoute], settings: EmulatorSettings) ->
             if (operation := find_operation(path, method)) is not None:
                 described = _describe_operation(operation, method, route, settings)
                 paths.setdefault(path, {})[method.lower()] = described
+    schemas = (
+        job_schemas(policy_bounds_ms)
+        | openai_schemas(settings.served_models, settings.served_adapters)
+        | response_schemas(settings.served_models)
+        | messages_schemas()
+        | ollama_schemas()
+        | batch_schemas()
+        | console_schemas()
+        | (fault_schemas() if settings.faults_per_request else {})
+    )
     description: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -104,14 +114,8 @@ def build_description(routes: Iterable[ApiRoute], settings: EmulatorSettings) ->
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": _sort_paths(paths),
         "components": {
-            "schemas": job_schemas(policy_bounds_ms)
-            | openai_schemas(settings.served_models, settings.served_adapters)
-            | response_schemas(settings.served_models)
-            | messages_schemas()
-            | ollama_schemas()
-            | batch_schemas()
-            | console_schemas()
-            | (fault_schemas() if settings.faults_per_request else {})
+            # In the order of their names, whichever API they belong to.
+            "schemas": dict(sorted(schemas.items())),
         },
     }
     if settings.keys():
