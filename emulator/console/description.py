@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from emulator.openapi.schemas.common import Schema, fields_of
+from emulator.openapi.schemas import Schema, fields_of
 from emulator.settings.emulator_settings import EmulatorSettings
 from engine import Capabilities, SamplingParams
 from handler.apis.messages.api import MESSAGES

@@ -8,6 +8,14 @@ from typing import Any
 
 from emulator.http.error_format import ErrorFormat
 from emulator.http.route_facts import Access, ApiRoute
+from emulator.openapi.descriptions.batches import batch_schemas
+from emulator.openapi.descriptions.console import console_schemas
+from emulator.openapi.descriptions.jobs import job_schemas
+from emulator.openapi.descriptions.messages import messages_schemas
+from emulator.openapi.descriptions.ollama import ollama_schemas
+from emulator.openapi.descriptions.openai import openai_schemas
+from emulator.openapi.descriptions.responses import response_schemas
+from emulator.openapi.descriptions.server import fault_schemas
 from emulator.openapi.examples import examples
 from emulator.openapi.operations import (
     ENDPOINT,
@@ -18,15 +26,7 @@ from emulator.openapi.operations import (
     find_operation,
     tag_at_path,
 )
-from emulator.openapi.schemas.batches import batch_schemas
-from emulator.openapi.schemas.common import ref
-from emulator.openapi.schemas.console import console_schemas
-from emulator.openapi.schemas.faults import fault_schemas
-from emulator.openapi.schemas.jobs import job_schemas
-from emulator.openapi.schemas.messages import messages_schemas
-from emulator.openapi.schemas.ollama import ollama_schemas
-from emulator.openapi.schemas.openai import openai_schemas
-from emulator.openapi.schemas.responses import response_schemas
+from emulator.openapi.schemas import ref
 from emulator.settings.emulator_settings import EmulatorSettings
 
 _PARAMETER = re.compile(r"\{(\w+)\}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.openapi.schemas.responses import response_schemas
+from emulator.openapi.descriptions.responses import response_schemas
 from handler.errors import InvalidRequest
 from handler.input.sampling import SamplingInput
 from tools.docs.api_support import (

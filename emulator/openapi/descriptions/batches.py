@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emulator.batches.models import COMPLETION_WINDOW, INPUT_PURPOSE, OUTPUT_PURPOSE, BatchStatus
 from emulator.batches.parameters import EXPIRY_ANCHOR, MAX_EXPIRY_S, MIN_EXPIRY_S, NewBatchInput
-from emulator.openapi.schemas.common import (
+from emulator.openapi.schemas import (
     COUNT,
     TEXT,
     Schema,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.openapi.schemas.common import (
+from emulator.openapi.schemas import (
     COUNT,
     FLAG,
     TEXT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.openapi.schemas.common import COUNT, TEXT, Schema, list_of, object_of, or_null, ref
+from emulator.openapi.schemas import COUNT, TEXT, Schema, list_of, object_of, or_null, ref
 
 _FAULT: Schema = TEXT | {
     "minLength": 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emulator.openapi.schemas.common import (
+from emulator.openapi.schemas import (
     COUNT,
     FLAG,
     TEXT,
