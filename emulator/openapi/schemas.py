@@ -30,6 +30,11 @@ def list_of(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
+def counts_of(*names: str) -> Schema:
+    """Return the schema of an object with these counts."""
+    return object_of(dict.fromkeys(names, COUNT))
+
+
 def or_null(schema: Schema) -> Schema:
     """Return the schema of the same, or null."""
     return {"anyOf": [schema, {"type": "null"}]}

@@ -1,4 +1,4 @@
-"""Build the OpenAPI 3.1 description of the server's routes from the table of operations."""
+"""Build the OpenAPI 3.1 description of the server's routes from the descriptions of the APIs."""
 
 from __future__ import annotations
 
@@ -8,36 +8,25 @@ from typing import Any
 
 from emulator.http.error_format import ErrorFormat
 from emulator.http.route_facts import Access, ApiRoute
-from emulator.openapi.descriptions.batches import batch_schemas
-from emulator.openapi.descriptions.console import console_schemas
-from emulator.openapi.descriptions.jobs import job_schemas
-from emulator.openapi.descriptions.messages import messages_schemas
-from emulator.openapi.descriptions.ollama import ollama_schemas
-from emulator.openapi.descriptions.openai import openai_schemas
-from emulator.openapi.descriptions.responses import response_schemas
-from emulator.openapi.descriptions.server import fault_schemas
-from emulator.openapi.examples import examples
-from emulator.openapi.operations import (
-    ENDPOINT,
-    EVENTS,
-    JSON,
-    TAGS,
-    Operation,
-    find_operation,
-    tag_at_path,
-)
+from emulator.openapi.descriptions import DESCRIPTIONS
+from emulator.openapi.operation import ENDPOINT, EVENTS, JSON, Operation
 from emulator.openapi.schemas import ref
 from emulator.settings.emulator_settings import EmulatorSettings
 
-_PARAMETER = re.compile(r"\{(\w+)\}")
+TAGS = {name: text for each in DESCRIPTIONS for name, text in each.tags.items()}
+OPERATIONS = {path: known for each in DESCRIPTIONS for path, known in each.operations.items()}
+_EXAMPLES = {body: known for each in DESCRIPTIONS for body, known in each.examples.items()}
+_PATH_PARAMETERS = {
+    "endpoint": "The endpoint's id.",
+    **{name: text for each in DESCRIPTIONS for name, text in each.path_parameters.items()},
+}
 _ERROR_SCHEMAS = {
-    ErrorFormat.OPENAI: "Error",
-    ErrorFormat.NAMED: "NamedError",
-    ErrorFormat.RUNPOD: "JobApiError",
-    ErrorFormat.PROBLEM: "Problem",
-    ErrorFormat.MESSAGES: "MessagesError",
+    error_format: schema
+    for each in DESCRIPTIONS
+    for error_format, schema in each.error_schemas.items()
 }
 
+_PARAMETER = re.compile(r"\{(\w+)\}")
 _FAILURES = {
     400: "Invalid request; `param` names the field.",
     401: "The API key is missing or unknown.",
@@ -60,18 +49,6 @@ Open an operation and press **Execute** to send its example to this server. The 
 small: it shows that everything works, and its answers are often wrong. A JSON body from a client \
 that is not a browser is accepted with any Content-Type.
 """
-# By the names of path parameters.
-_PATH_PARAMETERS = {
-    "endpoint": "The endpoint's id.",
-    "job_id": "The job's id, as `/run` returned it.",
-    "model": "The model's name, as `/v1/models` lists it.",
-    "worker": "The worker's id.",
-    "route": "The rest of the path.",
-    "file_id": "The file's id.",
-    "response_id": "The response's id, as it was returned when it was created.",
-    "batch_id": "The batch's id.",
-    "rule_id": "The rule's id.",
-}
 
 
 def openapi_path(path: str) -> str:
@@ -81,29 +58,18 @@ def openapi_path(path: str) -> str:
 
 def build_description(routes: Iterable[ApiRoute], settings: EmulatorSettings) -> dict[str, Any]:
     """Return the OpenAPI 3.1 description of those routes that have an operation."""
-    limits = settings.policy_limits()
-    week_ms = 7 * 24 * 3600 * 1000
-    policy_bounds_ms = {
-        "executionTimeout": (limits.min_execution_timeout_ms, week_ms),
-        "ttl": (limits.min_ttl_ms, week_ms),
-    }
     paths: dict[str, Any] = {}
     for route in routes:
         path = openapi_path(route.path)
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            if (operation := find_operation(path, method)) is not None:
+            if (operation := _find_operation(path, method)) is not None:
                 described = _describe_operation(operation, method, route, settings)
                 paths.setdefault(path, {})[method.lower()] = described
-    schemas = (
-        job_schemas(policy_bounds_ms)
-        | openai_schemas(settings.served_models, settings.served_adapters)
-        | response_schemas(settings.served_models)
-        | messages_schemas()
-        | ollama_schemas()
-        | batch_schemas()
-        | console_schemas()
-        | (fault_schemas() if settings.faults_per_request else {})
-    )
+    schemas = {
+        name: schema
+        for each in DESCRIPTIONS
+        for name, schema in each.build_schemas(settings).items()
+    }
     description: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -130,6 +96,15 @@ def build_description(routes: Iterable[ApiRoute], settings: EmulatorSettings) ->
     return description
 
 
+def _find_operation(path: str, method: str) -> Operation | None:
+    """Return the operation of a route; None if the route is not documented."""
+    short = path.removeprefix(ENDPOINT)
+    for name in (f"{method} {path}", path, f"{method} {short}", short):
+        if (operation := OPERATIONS.get(name)) is not None:
+            return operation
+    return None
+
+
 def _describe_operation(
     operation: Operation, method: str, route: ApiRoute, settings: EmulatorSettings
 ) -> dict[str, Any]:
@@ -151,7 +126,7 @@ def _describe_operation(
     described: dict[str, Any] = {
         "operationId": _operation_id(method, path),
         "summary": operation.summary,
-        "tags": [tag_at_path(operation, path)],
+        "tags": [operation.tag_at(path)],
         "parameters": [*parameters, *operation.query],
         "responses": responses,
     }
@@ -161,15 +136,14 @@ def _describe_operation(
         described["security"] = []
     if operation.body is not None:
         body = ref(operation.body)
-        if path.startswith("/v3/"):
-            # The only prefix under which the model is required.
+        if operation.requires_model:
             body = {
                 "allOf": [
                     body,
                     {"required": ["model"], "properties": {"model": {"enum": [*models]}}},
                 ]
             }
-        request_body = {"schema": body, **examples(operation.body, models[0])}
+        request_body = {"schema": body, **_EXAMPLES[operation.body].describe(models[0])}
         content = dict.fromkeys(operation.content_types, request_body)
         described["requestBody"] = {"required": True, "content": content}
     return described

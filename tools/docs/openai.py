@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from emulator.openapi.operations import OPENAI_TAGS, OPERATIONS
+from emulator.openapi.api_description import ApiDescription
+from emulator.openapi.descriptions import aliases, batches, openai, responses
 from engine.backends.llamacpp.backend import build_capabilities as llamacpp
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.model_capabilities import build_capabilities as rkllm
@@ -28,6 +29,14 @@ from tools.docs.support_probes import CHAT, COMPLETIONS
 # The model's name in the sentences of the page.
 _MODEL = "the model"
 TEXT = Path(__file__).with_suffix(".md")
+
+# The APIs with a row for each of their routes in the page.
+DESCRIBED_APIS: Sequence[ApiDescription] = (
+    openai.DESCRIPTION,
+    responses.DESCRIPTION,
+    batches.DESCRIPTION,
+    aliases.DESCRIPTION,
+)
 
 # By the name of the field in `Dialect`.
 DIALECT_LABELS: Mapping[str, str] = {
@@ -186,8 +195,8 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
 def _routes() -> str:
     rows = [
         [f"`{path}`", known.summary, "yes" if known.can_stream else ""]
-        for path, known in OPERATIONS.items()
-        if known.tag in OPENAI_TAGS
+        for api in DESCRIBED_APIS
+        for path, known in api.operations.items()
     ]
     return in_markdown(["route", "purpose", "can stream"], rows)
 

@@ -1,7 +1,9 @@
-"""JSON Schemas of the console's own routes, by their names in /openapi.json."""
+"""The console's own routes in /openapi.json."""
 
 from __future__ import annotations
 
+from emulator.openapi.api_description import ApiDescription, Example
+from emulator.openapi.operation import NOT_FOUND, Operation, query
 from emulator.openapi.schemas import (
     COUNT,
     FLAG,
@@ -12,7 +14,44 @@ from emulator.openapi.schemas import (
     or_null,
     ref,
 )
+from emulator.settings.emulator_settings import EmulatorSettings
 from jobs import JobStatus
+
+_TAG = "Console"
+_OPERATIONS = {
+    "/console/description": Operation(
+        summary="Get the forms, their parameters and the engine",
+        tag=_TAG,
+        response="ConsoleDescription",
+    ),
+    "/console/jobs": Operation(
+        summary="List an endpoint's newest jobs with their times",
+        tag=_TAG,
+        response="ConsoleJobs",
+        query=(
+            query("endpoint", "The endpoint; the server's own if unset.", type="string"),
+            query("status", "Only jobs in this state.", enum=[each.value for each in JobStatus]),
+        ),
+        errors=(400,),
+    ),
+    "/console/jobs/{job_id}/test": Operation(
+        summary="Add a job to the handler's tests.json",
+        tag=_TAG,
+        response="SavedTest",
+        body="NewTest",
+        errors=(400, 404, 413, 415, 429),
+        description="On a server without `--handler` the answer is 404. The file may have 1,000 "
+        "tests and 16 MB; beyond that the answer is 413.",
+    ),
+    "/console/jobs/{job_id}": Operation(
+        summary="Get a job of any endpoint, or follow it as server-sent events",
+        tag=_TAG,
+        response="ConsoleJob",
+        errors=NOT_FOUND,
+        can_stream=True,
+    ),
+}
+_EXAMPLES = {"NewTest": Example({"name": "greets"})}
 
 _MOMENT: Schema = or_null({"type": "integer", "description": "Unix time in milliseconds."})
 _SUMMARY: dict[str, Schema] = {
@@ -43,7 +82,7 @@ _FORM = object_of(
 )
 
 
-def console_schemas() -> dict[str, Schema]:
+def _build_schemas(_: EmulatorSettings) -> dict[str, Schema]:
     """Return the schemas of the console's routes."""
     return {
         "JobSummary": object_of(_SUMMARY),
@@ -90,3 +129,11 @@ def console_schemas() -> dict[str, Schema]:
             }
         ),
     }
+
+
+DESCRIPTION = ApiDescription(
+    tags={_TAG: "Used by the web console."},
+    operations=_OPERATIONS,
+    build_schemas=_build_schemas,
+    examples=_EXAMPLES,
+)

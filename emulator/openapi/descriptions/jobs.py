@@ -1,33 +1,124 @@
-"""JSON Schemas of the bodies of jobs, workers and the server, by their names in /openapi.json."""
+"""RunPod's job API in /openapi.json."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from emulator.http.error_format import ErrorFormat
+from emulator.openapi.api_description import ApiDescription, Example
+from emulator.openapi.operation import (
+    CREATION_ERRORS,
+    ENDPOINT,
+    NOT_FOUND,
+    Operation,
+    wait_query,
+)
 from emulator.openapi.schemas import (
     ANY,
     COUNT,
     FLAG,
     TEXT,
     Schema,
+    counts_of,
     list_of,
     object_of,
     or_null,
     ref,
 )
-from handler.errors import OPENAI_CODES
+from emulator.settings.emulator_settings import EmulatorSettings
 from jobs import JobStatus
 
+_TAG = "Jobs"
+# The tag of the same operations under paths that name the endpoint.
+ENDPOINT_TAG = "Endpoints"
+_WAIT = wait_query("How long to wait for the end of the job, in milliseconds.")
+
+
+def _operation(summary: str, response: str, **rest: Any) -> Operation:
+    return Operation(
+        summary=summary, tag=_TAG, endpoint_tag=ENDPOINT_TAG, response=response, **rest
+    )
+
+
+_OPERATIONS = {
+    "/run": _operation(
+        "Queue a job",
+        "Accepted",
+        body="NewJob",
+        errors=CREATION_ERRORS,
+        description="Returns the job's id as soon as the job is stored. Read the result with "
+        "`/status/{job_id}`, or stream the output with `/stream/{job_id}`.",
+    ),
+    "/runsync": _operation(
+        "Queue a job and wait for its result",
+        "Job",
+        body="NewJob",
+        query=(_WAIT,),
+        errors=(*CREATION_ERRORS, 404),
+    ),
+    "/status/{job_id}": _operation("Get a job's status and result", "Job", errors=NOT_FOUND),
+    "/status-sync/{job_id}": _operation(
+        "Wait for a job's result", "Job", query=(_WAIT,), errors=(400, 404)
+    ),
+    "/stream/{job_id}": _operation(
+        "Stream a job's output",
+        "Stream",
+        description="As JSON: the output since the last call. With `Accept: text/event-stream`: "
+        "the whole output as server-sent events, to the end of the job.",
+        errors=(400, 404),
+        can_stream=True,
+    ),
+    "/cancel/{job_id}": _operation("Cancel a job", "Accepted", errors=(404, 503)),
+    "/retry/{job_id}": _operation("Retry a failed job", "Accepted", errors=(400, 404, 503)),
+    "/purge-queue": _operation("Cancel all queued jobs", "Purged", errors=(503,)),
+    "/reset": _operation(
+        "Cancel and remove all jobs",
+        "Purged",
+        description="Empties the queue, cancels the running jobs and removes all results of the "
+        "endpoint. Only this server has it, not RunPod.",
+        errors=(503,),
+    ),
+    "/requests": _operation("List the newest jobs", "Jobs"),
+    "/requests/{job_id}": _operation("Get a job with its input", "JobAndInput", errors=NOT_FOUND),
+    f"{ENDPOINT}/health": _operation("Count the jobs and workers of an endpoint", "EndpointHealth"),
+}
+_EXAMPLES = {
+    "NewJob": Example(
+        {
+            "input": {
+                "prompt": "The capital of France is",
+                "sampling_params": {"max_tokens": 16, "temperature": 0},
+            }
+        }
+    ),
+}
+
+INPUT_FIELDS: dict[str, Schema] = {"input": ANY, "webhook": TEXT}
 # No key is required here: which ones are needed depends on the worker.
-_S3_CONFIG = {
+_S3_KEYS = {
     "accessId": "The access key.",
     "accessSecret": "The secret of the access key.",
     "bucketName": "The bucket's name.",
     "endpointUrl": "The S3 server, such as https://s3.eu-central-1.amazonaws.com.",
     "objectPath": "The folder in the bucket.",
 }
+S3_CONFIG: Schema = {
+    **object_of({}, {name: {"description": text} for name, text in _S3_KEYS.items()}),
+    "description": "The bucket for the result. It is passed to the worker and never returned.",
+}
 
 
-def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schema]:
-    """Return the schemas of jobs; `policy_bounds_ms` has the bounds of a job's policy."""
+def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
+    """Return the schemas."""
+    limits = settings.policy_limits()
+    week_ms = 7 * 24 * 3600 * 1000
+    milliseconds: dict[str, Schema] = {
+        name: {"type": "integer", "minimum": minimum, "maximum": week_ms}
+        for name, minimum in (
+            ("executionTimeout", limits.min_execution_timeout_ms),
+            ("ttl", limits.min_ttl_ms),
+        )
+    }
     status: Schema = {"type": "string", "enum": [each.value for each in JobStatus]}
     job_fields = {
         "delayTime": {**COUNT, "description": "Time in the queue, in milliseconds."},
@@ -36,53 +127,7 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
         "error": TEXT,
         "output": {"description": "The worker's result, or its last progress report."},
     }
-    input_fields = {"input": ANY, "webhook": TEXT}
-    engine: dict[str, Schema] = {
-        "state": {"enum": ["loading", "ready", "restarting", "dead", "unloaded"]},
-        "slots": COUNT,
-        "running": COUNT,
-        "waiting": COUNT,
-        "restarts": COUNT,
-        "failure": or_null(TEXT),
-        "trouble": or_null(TEXT),
-    }
-    reasons = ("failure", "trouble")
-    handler_failure = object_of({"worker": TEXT, "reason": TEXT, "output": TEXT})
-    s3_config = {
-        **object_of({}, {name: {"description": text} for name, text in _S3_CONFIG.items()}),
-        "description": "The bucket for the result. It is passed to the worker and never returned.",
-    }
-    milliseconds = {
-        name: {"type": "integer", "minimum": minimum, "maximum": maximum}
-        for name, (minimum, maximum) in policy_bounds_ms.items()
-    }
     return {
-        "Error": object_of(
-            {
-                "error": object_of(
-                    {
-                        "message": TEXT,
-                        "type": TEXT,
-                        "param": {"type": ["string", "null"]},
-                        "code": {
-                            "anyOf": [
-                                {"type": "integer", "minimum": 400, "maximum": 599},
-                                {"enum": list(OPENAI_CODES)},
-                            ]
-                        },
-                    },
-                    {"request_id": TEXT, "details": {"type": "object"}},
-                )
-            }
-        ),
-        "NamedError": object_of(
-            {
-                "error": object_of(
-                    {"code": TEXT, "message": TEXT},
-                    {"param": TEXT, "request_id": TEXT, "details": {"type": "object"}},
-                )
-            }
-        ),
         "JobApiError": object_of(
             {"error": TEXT | {"description": "What is wrong, as a sentence."}},
             {"param": TEXT, "request_id": TEXT},
@@ -99,7 +144,7 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
                 "policy": or_null(
                     object_of({}, {"lowPriority": FLAG, **_each_nullable(milliseconds)})
                 ),
-                "s3Config": or_null(s3_config),
+                "s3Config": or_null(S3_CONFIG),
             },
         ),
         "JobStatus": status,
@@ -110,7 +155,7 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
             {"id": TEXT, "status": ref("JobStatus")}, job_fields | {"warnings": list_of(TEXT)}
         ),
         "JobAndInput": object_of(
-            {"id": TEXT, "status": ref("JobStatus")}, job_fields | input_fields
+            {"id": TEXT, "status": ref("JobStatus")}, job_fields | INPUT_FIELDS
         ),
         "Jobs": object_of({"requests": list_of(ref("Job"))}),
         "Stream": object_of(
@@ -120,8 +165,8 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
         "Purged": object_of({"removed": COUNT, "status": {"const": "completed"}}),
         "EndpointHealth": object_of(
             {
-                "jobs": _counts("completed", "failed", "inProgress", "inQueue", "retried"),
-                "workers": _counts(
+                "jobs": counts_of("completed", "failed", "inProgress", "inQueue", "retried"),
+                "workers": counts_of(
                     "idle", "initializing", "ready", "running", "throttled", "unhealthy"
                 ),
             },
@@ -133,100 +178,6 @@ def job_schemas(policy_bounds_ms: dict[str, tuple[int, int]]) -> dict[str, Schem
                 }
             },
         ),
-        "WorkerList": object_of(
-            {
-                "endpointVersion": COUNT,
-                "summary": _counts(
-                    "running", "idle", "initializing", "throttled", "unhealthy", "total"
-                ),
-                "workers": list_of(
-                    object_of(
-                        {
-                            "id": TEXT,
-                            "status": {
-                                "enum": [
-                                    *("RUNNING", "IDLE", "INITIALIZING", "THROTTLED"),
-                                    "UNHEALTHY",
-                                ]
-                            },
-                            "isStale": FLAG | {"description": "It runs code before a change."},
-                            "version": COUNT,
-                            "gpuCount": COUNT,
-                            "image": TEXT | {"description": "The command that starts the worker."},
-                            "uptimeSeconds": COUNT,
-                            "gpuTypeId": or_null(TEXT),
-                            "dataCenterId": TEXT,
-                            "startedAt": or_null(TEXT),
-                        }
-                    )
-                ),
-            }
-        ),
-        "LogEvents": {
-            "type": "string",
-            "description": "Events whose `data` is JSON with `ts`, `source` and `line`.",
-        },
-        "Problem": object_of(
-            {"title": TEXT, "status": COUNT, "detail": TEXT, "errors": list_of(ANY)},
-            {"request_id": TEXT},
-        ),
-        "Health": object_of(
-            {
-                "status": {
-                    "enum": ["ok", "loading", "restarting", "degraded", "draining", "unavailable"]
-                },
-                "jobs": object_of(
-                    {"database": {"enum": ["ok", "memory", "unavailable"]}},
-                    {"trouble": or_null(TEXT), "set_aside": list_of(TEXT)},
-                ),
-            },
-            # Reasons, names and paths are sent with a key only, if the server requires one.
-            {
-                "engine": object_of(
-                    {name: engine[name] for name in engine if name not in reasons},
-                    {name: engine[name] for name in reasons},
-                ),
-                "handler": object_of(
-                    {"state": {"enum": ["starting", "ready", "failed", "outdated"]}},
-                    {"file": TEXT, "python": TEXT, "failure": or_null(handler_failure)},
-                ),
-                "model": TEXT,
-                "models": list_of(
-                    object_of(
-                        {
-                            "id": TEXT,
-                            **engine,
-                            "instances": list_of(
-                                object_of(
-                                    {
-                                        name: engine[name]
-                                        for name in ("state", "running", "restarts", *reasons)
-                                    }
-                                )
-                            ),
-                        }
-                    )
-                ),
-                "batches": object_of({"set_aside": list_of(TEXT)}),
-            },
-        ),
-        "Metrics": {"type": "string", "description": "Prometheus's text format."},
-        "TakenJob": object_of({"id": TEXT, "input": ANY}, input_fields | {"s3Config": s3_config}),
-        "TakenJobs": list_of(ref("TakenJob")),
-        "JobsToStop": object_of({"jobsToStop": list_of(TEXT)}),
-        "Chunk": object_of({}, {"output": ANY}),
-        "Result": object_of(
-            {},
-            {
-                "output": ANY,
-                "error": {"description": "If present and not empty, the job has failed."},
-                "status": {
-                    "description": "`IN_PROGRESS` for a progress report instead of the result."
-                },
-                "stopPod": {"description": "`true` if the worker asks to be replaced."},
-            },
-        ),
-        "Taken": object_of({"ok": {"const": True}}, {"ignored": FLAG}),
     }
 
 
@@ -234,5 +185,11 @@ def _each_nullable(schemas: dict[str, Schema]) -> dict[str, Schema]:
     return {name: or_null(schema) for name, schema in schemas.items()}
 
 
-def _counts(*names: str) -> Schema:
-    return object_of(dict.fromkeys(names, COUNT))
+DESCRIPTION = ApiDescription(
+    tags={_TAG: "RunPod's job API: queue a job, wait for it, stream its output, cancel it."},
+    operations=_OPERATIONS,
+    build_schemas=_build_schemas,
+    examples=_EXAMPLES,
+    path_parameters={"job_id": "The job's id, as `/run` returned it."},
+    error_schemas={ErrorFormat.RUNPOD: "JobApiError"},
+)

@@ -1,7 +1,10 @@
-"""JSON Schemas of the bodies of Anthropic's Messages API, by their names in /openapi.json."""
+"""Anthropic's Messages API in /openapi.json."""
 
 from __future__ import annotations
 
+from emulator.http.error_format import ErrorFormat
+from emulator.openapi.api_description import ApiDescription, Example
+from emulator.openapi.operation import STREAMING, call_operation
 from emulator.openapi.schemas import (
     COUNT,
     FLAG,
@@ -15,8 +18,40 @@ from emulator.openapi.schemas import (
     object_of,
     or_null,
 )
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.core.tools import MAX_TOOLS
 from handler.apis.messages.request import MessagesInput
+
+_TAG = "Messages"
+_OPERATIONS = {
+    "/v1/messages": call_operation(
+        "Create a message",
+        "Message",
+        "NewMessage",
+        tag=_TAG,
+        can_stream=True,
+        description=STREAMING,
+    ),
+    "/v1/messages/count_tokens": call_operation(
+        "Count the tokens of a message's prompt", "MessageTokens", "MessagePrompt", tag=_TAG
+    ),
+}
+_EXAMPLES = {
+    "NewMessage": Example(
+        {
+            "max_tokens": 32,
+            "temperature": 0,
+            "system": "You answer in one sentence.",
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        },
+        names_model=True,
+        can_stream=True,
+    ),
+    "MessagePrompt": Example(
+        {"messages": [{"role": "user", "content": "What is the capital of France?"}]},
+        names_model=True,
+    ),
+}
 
 _IMAGE_BLOCK = object_of(
     {
@@ -93,7 +128,7 @@ _PARAMETERS: dict[str, Schema] = {
 }
 
 
-def messages_schemas() -> dict[str, Schema]:
+def _build_schemas(_: EmulatorSettings) -> dict[str, Schema]:
     """Return the schemas."""
     messages = {"messages": list_of(_MESSAGE) | {"minItems": 1}}
     usage = object_of(
@@ -128,3 +163,15 @@ def messages_schemas() -> dict[str, Schema]:
             {"request_id": TEXT},
         ),
     }
+
+
+DESCRIPTION = ApiDescription(
+    tags={
+        _TAG: "Anthropic's Messages API. Its clients, such as Claude Code, work with the server's "
+        "address as base URL."
+    },
+    operations=_OPERATIONS,
+    build_schemas=_build_schemas,
+    examples=_EXAMPLES,
+    error_schemas={ErrorFormat.MESSAGES: "MessagesError"},
+)

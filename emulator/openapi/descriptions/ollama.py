@@ -1,7 +1,9 @@
-"""JSON Schemas of the bodies of Ollama's API, by their names in /openapi.json."""
+"""Ollama's API in /openapi.json."""
 
 from __future__ import annotations
 
+from emulator.openapi.api_description import ApiDescription, Example
+from emulator.openapi.operation import BODY_ERRORS, NOT_FOUND, Operation, call_operation
 from emulator.openapi.schemas import (
     COUNT,
     FLAG,
@@ -14,7 +16,69 @@ from emulator.openapi.schemas import (
     object_of,
     or_null,
 )
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.ollama.options import OptionsInput
+
+_TAG = "Ollama"
+_LINES = "Unless `stream` is false, the answer is a stream of such objects, one a line."
+_OPERATIONS = {
+    "/api/chat": call_operation(
+        "Answer a chat",
+        "OllamaChatAnswer",
+        "OllamaChat",
+        tag=_TAG,
+        description=_LINES,
+    ),
+    "/api/generate": call_operation(
+        "Answer a prompt", "OllamaAnswer", "OllamaPrompt", tag=_TAG, description=_LINES
+    ),
+    "/api/embed": call_operation("Embed texts", "OllamaVectors", "OllamaTexts", tag=_TAG),
+    "/api/embeddings": call_operation(
+        "Embed one text, in the older form", "OllamaVector", "OllamaText", tag=_TAG
+    ),
+    "/api/show": Operation(
+        summary="Get the details of a model",
+        tag=_TAG,
+        response="OllamaModel",
+        body="OllamaModelName",
+        errors=(*BODY_ERRORS, *NOT_FOUND),
+    ),
+    "/api/pull": Operation(
+        summary="Download a model from the Hugging Face Hub, and serve it",
+        tag=_TAG,
+        response="OllamaStatus",
+        body="OllamaPull",
+        errors=(*BODY_ERRORS, *NOT_FOUND, 429),
+        description=_LINES,
+    ),
+    "/api/tags": Operation(summary="List the models", tag=_TAG, response="OllamaModels"),
+    "/api/ps": Operation(summary="List the loaded models", tag=_TAG, response="OllamaModels"),
+    "/api/version": Operation(
+        summary="Get the version of the API", tag=_TAG, response="OllamaVersion"
+    ),
+}
+_EXAMPLES = {
+    "OllamaChat": Example(
+        {
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "stream": False,
+            "options": {"temperature": 0, "num_predict": 32},
+        },
+        names_model=True,
+    ),
+    "OllamaPrompt": Example(
+        {
+            "prompt": "What is the capital of France?",
+            "stream": False,
+            "options": {"temperature": 0, "num_predict": 32},
+        },
+        names_model=True,
+    ),
+    "OllamaTexts": Example({"input": ["The capital of France is", "Paris"]}, names_model=True),
+    "OllamaText": Example({"prompt": "The capital of France is"}, names_model=True),
+    "OllamaModelName": Example({}, names_model=True),
+    "OllamaPull": Example({"stream": False}, names_model=True),
+}
 
 _CALL = object_of(
     {"function": object_of({"name": TEXT}, {"arguments": or_null({"type": "object"})})},
@@ -90,7 +154,7 @@ _LISTED = object_of(
 _VECTOR = list_of({"type": "number"})
 
 
-def ollama_schemas() -> dict[str, Schema]:
+def _build_schemas(_: EmulatorSettings) -> dict[str, Schema]:
     """Return the schemas."""
     chat = _GENERATING | {"messages": or_null(list_of(_MESSAGE))}
     generate = _GENERATING | {
@@ -129,3 +193,11 @@ def ollama_schemas() -> dict[str, Schema]:
         "OllamaModels": object_of({"models": list_of(_LISTED)}),
         "OllamaVersion": object_of({"version": TEXT}),
     }
+
+
+DESCRIPTION = ApiDescription(
+    tags={_TAG: "Ollama's API. Its clients work with the server's address as their host."},
+    operations=_OPERATIONS,
+    build_schemas=_build_schemas,
+    examples=_EXAMPLES,
+)

@@ -1,9 +1,13 @@
-"""JSON Schemas of the bodies of OpenAI's API, by their names in /openapi.json."""
+"""OpenAI's API in /openapi.json."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from emulator.http.error_format import ErrorFormat
+from emulator.openapi.api_description import ApiDescription, Example
+from emulator.openapi.operation import STREAMING, Operation, call_operation
 from emulator.openapi.schemas import (
     COUNT,
     FLAG,
@@ -17,6 +21,7 @@ from emulator.openapi.schemas import (
     or_null,
     ref,
 )
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.core.template_variables import REASONING_EFFORTS
 from handler.apis.core.tools import MAX_TOOLS
 from handler.apis.openai.embeddings import EmbeddingsInput
@@ -24,8 +29,105 @@ from handler.apis.openai.parameters import ChatInput, CompletionInput, OpenAIInp
 from handler.apis.openai.relevance import MAX_TEXTS
 from handler.apis.openai.rerank import RerankInput
 from handler.apis.openai.score import FIRST_NAMES, SECOND_NAMES, ScoreInput
+from handler.errors import OPENAI_CODES
 from handler.input.options import OptionsInput
 from handler.input.sampling import MAX_TOKEN_ID
+
+_TAG = "OpenAI"
+
+
+def openai_operations(
+    prefix: str,
+    *,
+    tag: str,
+    errors: tuple[int, ...] = (),
+    models: tuple[int, ...] = (),
+    **rest: Any,
+) -> dict[str, Operation]:
+    """Return the routes under one prefix; `errors` and `models` are its additional failures."""
+    return {
+        f"{prefix}/completions": call_operation(
+            "Complete a prompt",
+            "CompletionAnswer",
+            "Completion",
+            tag=tag,
+            errors=errors,
+            can_stream=True,
+            description=STREAMING,
+            **rest,
+        ),
+        f"{prefix}/chat/completions": call_operation(
+            "Answer a chat",
+            "ChatAnswer",
+            "Chat",
+            tag=tag,
+            errors=errors,
+            can_stream=True,
+            description=STREAMING,
+            **rest,
+        ),
+        f"{prefix}/embeddings": call_operation(
+            "Create embeddings", "EmbeddingsAnswer", "Embeddings", tag=tag, errors=errors, **rest
+        ),
+        f"{prefix}/rerank": call_operation(
+            "Sort documents by relevance", "RerankAnswer", "Rerank", tag=tag, errors=errors, **rest
+        ),
+        f"{prefix}/score": call_operation(
+            "Score pairs of texts", "ScoreAnswer", "Score", tag=tag, errors=errors, **rest
+        ),
+        f"{prefix}/models": Operation(
+            summary="List models", tag=tag, response="Models", errors=models, **rest
+        ),
+        f"{prefix}/models/{{model}}": Operation(
+            summary="Get a model", tag=tag, response="Model", errors=(404, *models), **rest
+        ),
+    }
+
+
+_OPERATIONS = {
+    **openai_operations("/v1", tag=_TAG),
+    "/tokenize": call_operation("Tokenize a text", "Tokens", "Tokenize", tag=_TAG),
+    "/detokenize": call_operation(
+        "Turn token ids into text", "Detokenized", "Detokenize", tag=_TAG
+    ),
+}
+_EXAMPLES = {
+    "Completion": Example(
+        {"prompt": "The capital of France is", "max_tokens": 16, "temperature": 0},
+        names_model=True,
+        can_stream=True,
+    ),
+    "Chat": Example(
+        {
+            "messages": [
+                {"role": "system", "content": "You answer in one sentence."},
+                {"role": "user", "content": "What is the capital of France?"},
+            ],
+            "max_tokens": 32,
+            "temperature": 0,
+        },
+        names_model=True,
+        can_stream=True,
+    ),
+    "Embeddings": Example({"input": ["The capital of France is", "Paris"]}, names_model=True),
+    "Rerank": Example(
+        {
+            "query": "What is the capital of France?",
+            "documents": ["Bananas are yellow.", "Paris is the capital of France."],
+            "top_n": 1,
+        },
+        names_model=True,
+    ),
+    "Score": Example(
+        {
+            "text_1": "What is the capital of France?",
+            "text_2": ["Bananas are yellow.", "Paris is the capital of France."],
+        },
+        names_model=True,
+    ),
+    "Tokenize": Example({"prompt": "The capital of France is"}),
+    "Detokenize": Example({"tokens": [504, 3575, 282, 4649, 314]}),
+}
 
 _TOKEN: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}
 _NOT_EMPTY: Schema = {"type": "string", "minLength": 1}
@@ -141,9 +243,11 @@ def _generation(
     )
 
 
-def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[str, Schema]:
-    """Return the schemas; `models` are all served names, `adapters` those without embeddings."""
-    embedding_models = [name for name in models if name not in adapters]
+def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
+    """Return the schemas."""
+    models = settings.served_models
+    # An adapter of a model has no embeddings.
+    embedding_models = [name for name in models if name not in settings.served_adapters]
     scoring_model = {"model": {"enum": [*embedding_models, None]}}
     prompt_usage = object_of({"prompt_tokens": COUNT, "total_tokens": COUNT})
     token_ids = list_of(_TOKEN) | {"minItems": 1}
@@ -165,6 +269,24 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
     answer = {"id": TEXT, "created": {"type": "integer"}, "model": TEXT, "usage": usage}
     message = object_of({"role": {"const": "assistant"}, "content": or_null(TEXT)})
     return {
+        "Error": object_of(
+            {
+                "error": object_of(
+                    {
+                        "message": TEXT,
+                        "type": TEXT,
+                        "param": {"type": ["string", "null"]},
+                        "code": {
+                            "anyOf": [
+                                {"type": "integer", "minimum": 400, "maximum": 599},
+                                {"enum": list(OPENAI_CODES)},
+                            ]
+                        },
+                    },
+                    {"request_id": TEXT, "details": {"type": "object"}},
+                )
+            }
+        ),
         "Completion": _generation({"prompt": {"anyOf": prompts}}, CompletionInput, models),
         "Chat": _generation(
             {"messages": _MESSAGES},
@@ -251,28 +373,18 @@ def openai_schemas(models: Sequence[str], adapters: Sequence[str] = ()) -> dict[
             }
         ),
         "Models": object_of({"object": {"const": "list"}, "data": list_of(ref("Model"))}),
-        "SystemStatus": object_of(
-            {
-                "status": {"enum": ["operational", "loading", "unavailable"]},
-                "models": list_of(object_of({"id": TEXT, "status": TEXT})),
-                "uptime": {"type": "number"},
-                "performance": object_of(
-                    {
-                        name: {"type": "number", "minimum": 0}
-                        for name in (
-                            "avg_latency_ms",
-                            "requests_per_minute",
-                            "throughput_tokens_per_second",
-                        )
-                    }
-                ),
-                "metrics": {"type": "object", "description": "The metrics of /metrics by name."},
-            }
-        ),
         "Tokenize": {"anyOf": [object_of({"prompt": TEXT}), object_of({"messages": _MESSAGES})]},
         "Tokens": object_of({"count": COUNT, "max_model_len": COUNT, "tokens": list_of(COUNT)}),
         "Detokenize": object_of({"tokens": list_of(_TOKEN)}),
         "Detokenized": object_of({"prompt": TEXT}),
-        "WorkerCall": {"type": "object", "description": "The body of the worker's route."},
-        "WorkerAnswer": {"type": "object", "description": "The answer of the worker's route."},
     }
+
+
+DESCRIPTION = ApiDescription(
+    tags={_TAG: "OpenAI's API. Any OpenAI client works with the base URL `/v1`."},
+    operations=_OPERATIONS,
+    build_schemas=_build_schemas,
+    examples=_EXAMPLES,
+    path_parameters={"model": "The model's name, as `/v1/models` lists it."},
+    error_schemas={ErrorFormat.OPENAI: "Error"},
+)

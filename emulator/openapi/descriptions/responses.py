@@ -1,9 +1,17 @@
-"""JSON Schemas of the Responses API, by their names in /openapi.json."""
+"""OpenAI's Responses API in /openapi.json."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
+from emulator.openapi.api_description import ApiDescription, Example
+from emulator.openapi.operation import (
+    STREAMING,
+    Operation,
+    call_operation,
+    limit_query,
+    query,
+)
 from emulator.openapi.schemas import (
     COUNT,
     FLAG,
@@ -15,11 +23,69 @@ from emulator.openapi.schemas import (
     object_of,
     or_null,
 )
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.core.template_variables import REASONING_EFFORTS
 from handler.apis.core.tools import MAX_TOOLS
 from handler.apis.responses.input_items import MAX_ITEMS, ROLES
 from handler.apis.responses.request import MAX_METADATA, ResponsesInput
 from handler.apis.responses.response import STATUSES
+
+_TAG = "Responses"
+
+
+def _operation(summary: str, response: str, **rest: Any) -> Operation:
+    return Operation(summary=summary, tag=_TAG, response=response, errors=(400, 404), **rest)
+
+
+_OPERATIONS = {
+    "POST /v1/responses": call_operation(
+        "Create a response",
+        "Response",
+        "NewResponse",
+        tag=_TAG,
+        can_stream=True,
+        description=STREAMING,
+    ),
+    "GET /v1/responses/{response_id}": _operation(
+        "Get a response",
+        "Response",
+        can_stream=True,
+        description="With `stream=true` the events of a background response, as they come.",
+        query=(
+            query("stream", "Whether to stream the events.", enum=["true", "false"]),
+            query(
+                "starting_after",
+                "The `sequence_number` of the last event that the client has.",
+                type="integer",
+                minimum=0,
+                maximum=999_999_999,
+            ),
+        ),
+    ),
+    "DELETE /v1/responses/{response_id}": _operation("Delete a response", "DeletedResponse"),
+    "/v1/responses/{response_id}/input_items": _operation(
+        "List the input items of a response",
+        "InputItems",
+        query=(
+            limit_query(100, 20),
+            query("after", "The id after which the page begins.", type="string"),
+            query("order", "The order of the items.", enum=["asc", "desc"], default="desc"),
+        ),
+    ),
+    "/v1/responses/{response_id}/cancel": _operation("Cancel a background response", "Response"),
+}
+_EXAMPLES = {
+    "NewResponse": Example(
+        {
+            "input": "What is the capital of France?",
+            "instructions": "You answer in one sentence.",
+            "max_output_tokens": 32,
+            "temperature": 0,
+        },
+        names_model=True,
+        can_stream=True,
+    ),
+}
 
 _TEXT_TYPES = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _TEXT_PARTS: list[Schema] = [
@@ -75,8 +141,8 @@ _FORMAT: Schema = {
 }
 
 
-def response_schemas(models: Sequence[str]) -> dict[str, Schema]:
-    """Return the schemas; `models` are all served names."""
+def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
+    """Return the schemas."""
     metadata: Schema = {
         "type": "object",
         "additionalProperties": TEXT,
@@ -98,7 +164,7 @@ def response_schemas(models: Sequence[str]) -> dict[str, Schema]:
                 }
             },
             {
-                "model": {"enum": [*models, None]},
+                "model": {"enum": [*settings.served_models, None]},
                 "instructions": or_null(TEXT),
                 "previous_response_id": or_null(TEXT),
                 **fields_of(ResponsesInput),
@@ -150,3 +216,14 @@ def response_schemas(models: Sequence[str]) -> dict[str, Schema]:
             {"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}}
         ),
     }
+
+
+DESCRIPTION = ApiDescription(
+    tags={_TAG: "OpenAI's Responses API, which agents use."},
+    operations=_OPERATIONS,
+    build_schemas=_build_schemas,
+    examples=_EXAMPLES,
+    path_parameters={
+        "response_id": "The response's id, as it was returned when it was created.",
+    },
+)

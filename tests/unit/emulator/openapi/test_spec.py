@@ -14,8 +14,7 @@ from starlette.routing import Route
 from emulator.app import create_app
 from emulator.console.pages import ASSETS
 from emulator.http.public_files import DOCS_PATHS
-from emulator.openapi.operations import OPERATIONS, TAGS
-from emulator.openapi.spec import build_description, openapi_path
+from emulator.openapi.spec import OPERATIONS, TAGS, build_description, openapi_path
 from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.startup.components import build_components
 from engine import Engine

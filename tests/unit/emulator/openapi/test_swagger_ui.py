@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from emulator.http.public_files import DOCS_FILES, DOCS_FOLDER, DOCS_PATHS, SWAGGER_UI_FILES
-from emulator.openapi.operations import TAGS
+from emulator.openapi.spec import TAGS
 from emulator.openapi.swagger_ui import find_swagger_ui
 
 OUTSIDE = re.compile(r"\bhttps?:|\bwss?:|[\"'(]//\w|@import|\burl\(")

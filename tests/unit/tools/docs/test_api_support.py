@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.openapi.descriptions.responses import response_schemas
+from emulator.openapi.descriptions import responses
+from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import InvalidRequest
 from handler.input.sampling import SamplingInput
 from tools.docs.api_support import (
@@ -18,7 +19,8 @@ from tools.docs.api_support import (
 
 
 def test_every_member_of_the_description_has_a_probe() -> None:
-    described = response_schemas(["m"])["NewResponse"]["properties"].keys()
+    schemas = responses.DESCRIPTION.build_schemas(EmulatorSettings(engine="scripted"))
+    described = schemas["NewResponse"]["properties"].keys()
     probed = {name for _, body in RESPONSE_PROBES for name in body}
     # Tested by the conversations of tests/integration/emulator/test_responses.py.
     tested_elsewhere = {"model", "previous_response_id"}
