@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,19 +18,6 @@ from emulator.http.route_facts import (
     RouteGroup,
 )
 
-# The names that are looked for in a path of a model's API whose route does not say its operation.
-_MODEL_OPERATIONS: Mapping[str, OperationName] = {
-    name.value: name
-    for name in (
-        *(OperationName.CHAT, OperationName.COMPLETIONS, OperationName.EMBEDDINGS),
-        *(OperationName.RERANK, OperationName.SCORE, OperationName.MODELS),
-        *(OperationName.FILES, OperationName.BATCHES),
-        *(OperationName.MESSAGES, OperationName.RESPONSES, OperationName.SYSTEM),
-        *(OperationName.TOKENIZE, OperationName.DETOKENIZE),
-        *(OperationName.GENERATE, OperationName.EMBED, OperationName.PULL, OperationName.TAGS),
-        *(OperationName.PS, OperationName.SHOW, OperationName.VERSION),
-    )
-}
 _UNKNOWN = RouteFacts(group=RouteGroup.CLIENT, operation=OperationName.OTHER)
 _UNKNOWN_OF_ENDPOINT = replace(_UNKNOWN, error_format=ErrorFormat.RUNPOD)
 
@@ -45,6 +32,13 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[ApiRoute]) -> None:
         routes = tuple(routes)
+        # The operations of all models' APIs: one of them is looked for in a path whose route does
+        # not say its operation.
+        self._operations: dict[str, OperationName] = {
+            route.facts.operation.value: route.facts.operation
+            for route in routes
+            if route.facts.group is RouteGroup.OPENAI and route.facts.operation is not None
+        }
         # Routes with path parameters by whether they name an endpoint, and their next segment.
         self._with_parameters: defaultdict[tuple[bool, str], list[ApiRoute]] = defaultdict(list)
         # The facts of unknown paths by whether they name an endpoint, and their next segments.
@@ -86,8 +80,12 @@ class RouteTable:
                 # If no route has the method, this one answers 405.
                 route = route or each
         facts = self._find_unknown(has_endpoint, segments) if route is None else route.facts
-        operation = facts.operation or _find_operation(segments)
+        operation = facts.operation or self._find_operation(segments)
         return RequestRoute(path, facts, operation, endpoint, route)
+
+    def _find_operation(self, segments: list[str]) -> OperationName:
+        names = (self._operations[each] for each in segments if each in self._operations)
+        return next(names, OperationName.OTHER)
 
     def _find_unknown(self, has_endpoint: bool, segments: list[str]) -> RouteFacts:
         """Return the facts of a path by the routes that have the most first segments of it."""
@@ -136,8 +134,3 @@ def split_path(path: str) -> tuple[str | None, list[str]]:
             return segments[2], segments[3:]
         return segments[1], segments[2:]
     return None, segments
-
-
-def _find_operation(segments: list[str]) -> OperationName:
-    names = (_MODEL_OPERATIONS[each] for each in segments if each in _MODEL_OPERATIONS)
-    return next(names, OperationName.OTHER)

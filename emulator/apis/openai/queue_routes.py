@@ -20,6 +20,7 @@ from common.json_object import JsonObject
 from common.value_description import describe_value
 from emulator.apis.messages.routes import MESSAGES_FACTS
 from emulator.apis.openai.queued_call import QueuedCall
+from emulator.apis.openai.routes import find_operation
 from emulator.apis.openai.worker_output import CallFailed, read_body
 from emulator.apis.responses.routes import RESPONSES_FACTS
 from emulator.http.disconnect import while_connected
@@ -40,13 +41,8 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.calls import find_format
 from handler.apis.core.wire_format import SentBlocks, WireFormat
 from handler.apis.messages.api import MessagesApi
-from handler.apis.openai.service import (
-    EMBEDDINGS,
-    ENDPOINT_SPECS,
-    MODELS,
-    SCORING_ROUTES,
-    OpenAIService,
-)
+from handler.apis.openai.api import ROUTES
+from handler.apis.openai.service import MODELS, OpenAIService
 from handler.apis.responses.api import RESPONSES
 from handler.errors import ModelNotFound, error_info
 from jobs import Job, JobStore, StoreUnavailable
@@ -86,15 +82,18 @@ class QueuedOpenAIRoutes:
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         models = openai_facts(OperationName.MODELS)
-        # Only the path says which operation of the worker is called.
+        # Only the path says which operation of the worker is called, if this server has it.
         forwarded = openai_facts(None)
-        post_paths = [*ENDPOINT_SPECS, EMBEDDINGS, *SCORING_ROUTES, "/v1/{route:path}"]
         table: list[tuple[str, list[str], RouteHandler, RouteFacts]] = [
             (MODELS, ["GET"], self._list_models, models),
             (f"{MODELS}/{{model:path}}", ["GET"], self._get_model, models),
             *[(path, ["POST"], self._call_worker, MESSAGES_FACTS) for path in MessagesApi.routes],
             (RESPONSES, ["POST"], self._call_worker, RESPONSES_FACTS),
-            *[(path, ["POST"], self._call_worker, forwarded) for path in post_paths],
+            *[
+                (path, ["POST"], self._call_worker, openai_facts(find_operation(path)))
+                for path in ROUTES
+            ],
+            ("/v1/{route:path}", ["POST"], self._call_worker, forwarded),
             ("/v1/{route:path}", ["GET", "DELETE"], self._forward, forwarded),
         ]
         return [

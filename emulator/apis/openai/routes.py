@@ -36,6 +36,11 @@ def named_facts(operation: OperationName) -> RouteFacts:
     return openai_facts(operation, error_format=ErrorFormat.NAMED, wire_format=FORMATS[ORACLE])
 
 
+def find_operation(path: str) -> OperationName:
+    """Return the operation of a route under /v1: `/v1/chat/completions` is `chat`."""
+    return OperationName(path.split("/")[2])
+
+
 class OpenAIRoutes:
     """Answers HTTP requests with the OpenAI service; has no state between requests.
 
@@ -83,8 +88,7 @@ class OpenAIRoutes:
                 prefix + path.removeprefix("/v1"),
                 handler,
                 methods=[method],
-                # Named after the first segment: `/v1/chat/completions` is `chat`.
-                facts=find_facts(OperationName(path.split("/")[2])),
+                facts=find_facts(find_operation(path)),
                 middleware=limited.get(path),
             )
             for method, handlers in (("POST", post), ("GET", get))

@@ -16,7 +16,9 @@ from emulator.http.route_facts import (
     OperationName,
     RouteGroup,
     openai_facts,
+    public_facts,
 )
+from emulator.http.route_table import RouteTable
 from emulator.http.shutdown_state import ShutdownState
 from emulator.middleware.auth import ApiKeyMiddleware
 from emulator.middleware.draining import DrainGate
@@ -139,6 +141,28 @@ def test_routes_of_one_path_have_the_same_facts() -> None:
             found = find_route(route.path, method).route
             if found is not None and found.path == route.path:
                 assert found.facts == route.facts
+
+
+def test_operation_in_a_forwarded_path_is_one_of_the_models_apis() -> None:
+    async def answer(request: Request) -> Response:
+        return Response()
+
+    facts = {
+        "/v1/{route:path}": openai_facts(None),
+        "/api/embed": openai_facts(OperationName.EMBED),
+        "/metrics": public_facts(OperationName.METRICS),
+    }
+    table = RouteTable(
+        ApiRoute(path, answer, methods=["POST"], facts=each) for path, each in facts.items()
+    )
+    for path, operation in {
+        "/v1/embed": OperationName.EMBED,
+        "/v1/a/embed/b": OperationName.EMBED,
+        "/v1/metrics": OperationName.OTHER,
+        # No route of this server has it.
+        "/v1/generate": OperationName.OTHER,
+    }.items():
+        assert table.find(path, "POST").operation is operation, path
 
 
 async def test_request_is_served_by_the_route_that_was_found() -> None:
