@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
+from handler.input.messages import UNREADABLE_PARTS
+
 Schema: TypeAlias = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
@@ -48,25 +50,22 @@ IMAGE_URL: Schema = {
 }
 TEXT_PART = object_of({"type": {"const": "text"}, "text": TEXT})
 # OpenAI's form of the contents of chat messages.
-TEXTS: Schema = {"anyOf": [TEXT, list_of(TEXT_PART)]}
-TEXTS_AND_IMAGES: Schema = {
-    "anyOf": [
-        TEXT,
-        list_of(
-            {
-                "anyOf": [
-                    TEXT_PART,
-                    object_of(
-                        {
-                            "type": {"const": "image_url"},
-                            "image_url": {"anyOf": [IMAGE_URL, object_of({"url": IMAGE_URL})]},
-                        }
-                    ),
-                ]
-            }
-        ),
-    ]
-}
+_PARTS: list[Schema] = [
+    TEXT_PART,
+    object_of({"type": {"const": "refusal"}, "refusal": TEXT}),
+    object_of({"type": {"enum": sorted(UNREADABLE_PARTS)}})
+    | {"description": "A sentence takes its place."},
+]
+_IMAGE_PART = object_of(
+    {
+        "type": {"const": "image_url"},
+        "image_url": {"anyOf": [IMAGE_URL, object_of({"url": IMAGE_URL})]},
+    }
+)
+# Outside of the user's messages, an image that cannot be read is left out.
+_ANY_IMAGE_PART = object_of({"type": {"const": "image_url"}})
+TEXTS: Schema = {"anyOf": [TEXT, list_of({"anyOf": [*_PARTS, _ANY_IMAGE_PART]})]}
+TEXTS_AND_IMAGES: Schema = {"anyOf": [TEXT, list_of({"anyOf": [*_PARTS, _IMAGE_PART]})]}
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, Schema]:

@@ -29,7 +29,7 @@ _REASONING_KEYS = ("reasoning_content", "reasoning")
 MAX_PARTS = 1_000
 # Where the parts with text have it.
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
-_UNREADABLE_PARTS = {
+UNREADABLE_PARTS = {
     "audio_url": "audio",
     "file": "file",
     "input_audio": "audio",
@@ -204,8 +204,8 @@ def _add_part(content: MessageContent, part: Any, role: str, path: str) -> None:
         else:
             content.add_image_if_readable(partial(content.add_image, url, url_path), path)
         return
-    if kind in _UNREADABLE_PARTS:
-        content.leave_out(_UNREADABLE_PARTS[kind], "the model reads only text and images", path)
+    if kind in UNREADABLE_PARTS:
+        content.leave_out(UNREADABLE_PARTS[kind], "the model reads only text and images", path)
         return
     text = part.get(_TEXT_PARTS[kind]) if kind in _TEXT_PARTS else None
     if not isinstance(text, str):

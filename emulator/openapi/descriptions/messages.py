@@ -11,7 +11,6 @@ from emulator.openapi.schemas import (
     IMAGE_URL,
     TEXT,
     TEXT_PART,
-    TEXTS,
     Schema,
     fields_of,
     list_of,
@@ -19,7 +18,7 @@ from emulator.openapi.schemas import (
     or_null,
 )
 from emulator.settings.emulator_settings import EmulatorSettings
-from handler.apis.core.tools import MAX_TOOLS
+from handler.apis.core.tools import MAX_TOOLS, NAME_PATTERN
 from handler.apis.messages.request import MessagesInput
 
 _TAG = "Messages"
@@ -67,28 +66,48 @@ _IMAGE_BLOCK = object_of(
 _CALL = object_of(
     {"type": {"const": "tool_use"}, "id": TEXT, "name": TEXT, "input": {"type": "object"}}
 )
+_TEXTS: Schema = {"anyOf": [TEXT, list_of(TEXT_PART)]}
+_DOCUMENT_SOURCE: Schema = {
+    "anyOf": [
+        object_of({"type": {"const": "text"}, "data": TEXT}),
+        object_of({"type": {"const": "content"}, "content": _TEXTS}),
+        {"not": {"properties": {"type": {"enum": ["text", "content"]}}, "required": ["type"]}},
+    ]
+}
+_READ_TYPES = (
+    *("document", "image", "search_result", "text", "thinking", "tool_reference"),
+    *("tool_result", "tool_use"),
+)
+_CONTEXT_BLOCKS: list[Schema] = [
+    TEXT_PART,
+    object_of({"type": {"const": "document"}}, {"source": _DOCUMENT_SOURCE}),
+    object_of({"type": {"const": "search_result"}, "content": _TEXTS}),
+    object_of({"type": {"const": "tool_reference"}, "tool_name": TEXT}),
+    # A sentence takes the place of what the model cannot read.
+    object_of({"type": {"type": "string", "not": {"enum": list(_READ_TYPES)}}}),
+]
+# An image of a tool that cannot be read is left out.
+_RESULT_BLOCKS = list_of({"anyOf": [*_CONTEXT_BLOCKS, object_of({"type": {"const": "image"}})]})
 _RESULT = object_of(
     {"type": {"const": "tool_result"}, "tool_use_id": TEXT},
-    {"content": or_null(TEXTS), "is_error": or_null(FLAG)},
+    {"content": {"anyOf": [TEXT, _RESULT_BLOCKS, {"type": "null"}]}, "is_error": or_null(FLAG)},
 )
-_THINKING_BLOCK = object_of({"type": {"enum": ["thinking", "redacted_thinking"]}})
-# Calls that Anthropic's servers make and answer themselves: they are skipped with a warning.
-_SERVER_BLOCK = object_of(
-    {"type": {"type": "string", "pattern": "^server_tool_use$|_tool_result$"}}
+_THINKING_BLOCK = object_of(
+    {"type": {"enum": ["thinking", "redacted_thinking"]}}, {"thinking": TEXT}
 )
-_USER_BLOCKS = list_of({"anyOf": [TEXT_PART, _IMAGE_BLOCK, _RESULT]})
+_USER_BLOCKS = list_of({"anyOf": [*_CONTEXT_BLOCKS, _IMAGE_BLOCK, _RESULT]})
 _ANSWER_BLOCKS = [TEXT_PART, _CALL, _THINKING_BLOCK]
-_ASSISTANT_BLOCKS = list_of({"anyOf": [*_ANSWER_BLOCKS, _SERVER_BLOCK]})
+_ASSISTANT_BLOCKS = list_of({"anyOf": [*_ANSWER_BLOCKS, *_CONTEXT_BLOCKS, _IMAGE_BLOCK]})
 _MESSAGE: Schema = {
     "anyOf": [
         object_of({"role": {"const": "user"}, "content": {"anyOf": [TEXT, _USER_BLOCKS]}}),
         object_of(
             {"role": {"const": "assistant"}, "content": {"anyOf": [TEXT, _ASSISTANT_BLOCKS]}}
         ),
-        object_of({"role": {"const": "system"}, "content": TEXTS}),
+        object_of({"role": {"const": "system"}, "content": _TEXTS}),
     ]
 }
-_NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+_NAME: Schema = {"type": "string", "pattern": f"^{NAME_PATTERN}$"}
 _TOOL = object_of(
     {"name": _NAME},
     {
@@ -100,7 +119,7 @@ _TOOL = object_of(
 _SKIPPED_TOOL = object_of({"type": {"not": {"enum": ["custom", None]}}})
 _PROMPT: dict[str, Schema] = {
     "model": or_null(TEXT),
-    "system": or_null(TEXTS),
+    "system": or_null(_TEXTS),
     "tools": or_null(
         list_of({"anyOf": [_TOOL, _SKIPPED_TOOL]})
         | {

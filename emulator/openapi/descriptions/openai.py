@@ -23,7 +23,7 @@ from emulator.openapi.schemas import (
 )
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.core.template_variables import REASONING_EFFORTS
-from handler.apis.core.tools import MAX_TOOLS
+from handler.apis.core.tools import MAX_TOOLS, NAME_PATTERN
 from handler.apis.openai.embeddings import EmbeddingsInput
 from handler.apis.openai.parameters import ChatInput, CompletionInput, OpenAIInput
 from handler.apis.openai.relevance import MAX_TEXTS
@@ -147,6 +147,8 @@ _MESSAGE: Schema = {
             {
                 **_NAMES,
                 "content": or_null(TEXTS),
+                "reasoning_content": or_null(TEXT),
+                "reasoning": or_null(TEXT),
                 "tool_calls": or_null(
                     list_of(
                         object_of(
@@ -175,7 +177,7 @@ _BOTH_SIDES: Schema = {
 }
 _SCHEMA: Schema = {"type": "object", "description": "A JSON Schema."}
 _FUNCTION = object_of(
-    {"name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}},
+    {"name": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}},
     {"description": or_null(TEXT), "parameters": or_null(_SCHEMA)},
 )
 _TOOLS: Schema = {

@@ -95,12 +95,19 @@ _TEXT_PARTS: list[Schema] = [
 _IMAGE_PART = object_of(
     {"type": {"const": "input_image"}, "image_url": IMAGE_URL}, {"file_id": {"type": "null"}}
 )
-_TEXTS: Schema = {"anyOf": [TEXT, list_of({"anyOf": _TEXT_PARTS})]}
-_TEXTS_AND_IMAGES: Schema = {"anyOf": [TEXT, list_of({"anyOf": [*_TEXT_PARTS, _IMAGE_PART]})]}
+# A sentence takes the place of what the model cannot read.
+_OTHER_TYPES: Schema = {"not": {"enum": [*_TEXT_TYPES, "refusal", "input_image"]}}
+_OTHER_PART = object_of({"type": {"type": "string"} | _OTHER_TYPES})
+_PARTS = [*_TEXT_PARTS, _OTHER_PART]
+# Outside of the user's messages, an image that cannot be read is left out.
+_ANY_IMAGE_PART = object_of({"type": {"const": "input_image"}})
+_TEXTS: Schema = {"anyOf": [TEXT, list_of({"anyOf": [*_PARTS, _ANY_IMAGE_PART]})]}
+_TEXTS_AND_IMAGES: Schema = {"anyOf": [TEXT, list_of({"anyOf": [*_PARTS, _IMAGE_PART]})]}
 _READ_TYPES = (
     *("message", "function_call", "function_call_output"),
-    *("custom_tool_call", "custom_tool_call_output"),
+    *("custom_tool_call", "custom_tool_call_output", "reasoning"),
 )
+_NOTHING: Schema = {"enum": [None, False, 0, {}]}
 _ITEM: Schema = {
     "anyOf": [
         object_of(
@@ -129,7 +136,11 @@ _ITEM: Schema = {
         object_of(
             {"type": {"const": "custom_tool_call"}, "call_id": TEXT, "name": TEXT, "input": TEXT}
         ),
-        # Reasoning, and items of types that this server does not have: they are skipped.
+        object_of(
+            {"type": {"const": "reasoning"}},
+            {"content": {"anyOf": [_TEXTS, _NOTHING]}, "summary": {"anyOf": [_TEXTS, _NOTHING]}},
+        ),
+        # Items of types that this server does not have: they are skipped.
         object_of({"type": {"type": "string", "not": {"enum": list(_READ_TYPES)}}}),
     ]
 }

@@ -242,6 +242,51 @@ OLLAMA: Bodies = {
     "old embed": ("/api/embeddings", {"prompt": "a", "keep_alive": 0}),
     "old embed of nothing": ("/api/embeddings", {"prompt": ""}),
 }
+HISTORIES: Bodies = {
+    "image of the assistant": parts_of_chat(
+        {"type": "image_url", "image_url": IMAGE_URL}, role="assistant"
+    ),
+    "parts that a chat cannot read": parts_of_chat(
+        {"type": "file", "file": {}}, {"type": "input_audio", "input_audio": {}}
+    ),
+    "reasoning of a chat": chat(
+        HI, {"role": "assistant", "content": "a", "reasoning_content": "b"}, HI
+    ),
+    "image in a result": message(
+        {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "image"}]}
+    ),
+    "result of an agent": message(
+        {
+            "type": "tool_result",
+            "tool_use_id": "t1",
+            "content": [
+                {"type": "document", "title": "a", "source": {"type": "text", "data": "b"}},
+                {"type": "document", "source": {"type": "base64", "data": "b"}},
+                {"type": "search_result", "content": [{"type": "text", "text": "a"}]},
+                {"type": "tool_reference", "tool_name": "add"},
+                {"type": "hologram"},
+            ],
+        }
+    ),
+    "document": message({"type": "document", "source": {}}),
+    "image of the assistant in a response": parts_of_response(
+        {"type": "input_image", "image_url": IMAGE_URL}, role="assistant"
+    ),
+    "parts that a response cannot read": parts_of_response(
+        {"type": "input_file", "file_id": "a"}, {"type": "hologram"}
+    ),
+    "reasoning of a response": response(
+        HI,
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}]},
+        {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "x"},
+        {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+        {
+            "type": "function_call_output",
+            "call_id": "c",
+            "output": [{"type": "input_image", "image_url": "file:///a.webp"}],
+        },
+    ),
+}
 OTHERS: Bodies = {
     "mixed embeddings": ("/v1/embeddings", {"input": ["a", [1, 2]]}),
     "tokenized messages": ("/tokenize", {"messages": [HI]}),
@@ -252,6 +297,7 @@ ACCEPTED = {
     "messages": MESSAGES,
     "responses": RESPONSES,
     "Ollama": OLLAMA,
+    "histories": HISTORIES,
     "others": OTHERS,
 }
 # Both the server and the schemas refuse these.
@@ -259,19 +305,16 @@ REFUSED: Bodies = {
     "image of the web": parts_of_chat(
         {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     ),
-    "image of the assistant": parts_of_chat(
-        {"type": "image_url", "image_url": IMAGE_URL}, role="assistant"
+    "part of an unknown type": parts_of_chat({"type": "text_part", "text": "a"}),
+    "image in the instructions": (
+        "/v1/messages",
+        {"max_tokens": 9, "messages": [HI], "system": [{"type": "image"}]},
     ),
-    "image in a result": message(
-        {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "image"}]}
-    ),
-    "document": message({"type": "document", "source": {}}),
+    "document without its text": message({"type": "document", "source": {"type": "text"}}),
     "image of a file": parts_of_response(
         {"type": "input_image", "image_url": IMAGE_URL, "file_id": "file-1"}
     ),
-    "image of the assistant in a response": parts_of_response(
-        {"type": "input_image", "image_url": IMAGE_URL}, role="assistant"
-    ),
+    "part without a type": parts_of_response({"text": "a"}),
     "item without a call": response(HI, {"type": "function_call", "name": "add"}),
     "format": ollama(format="xml"),
     "think": ollama(think="xhigh"),
