@@ -43,6 +43,8 @@ SCRIPT: dict[str, Any] = {
     "answers": [
         {"when": "(tool: |<tool_response>\n).?sunny", "pieces": ["It", " is", " sunny."]},
         {"when": "the weather in", "pieces": pieces_of(WEATHER_CALL)},
+        # Only a model that sees its own turn can answer.
+        {"when": "(?s)Good day.*what did you say", "pieces": ["I said", " hello."]},
         {"when": "a city as JSON", "pieces": ['{"name": ', '"Oslo"}']},
         {"when": "patch it", "pieces": pieces_of(PATCH_CALL)},
         {"when": "think", "pieces": ["<think>", "hm", "</think>", "42"]},
@@ -100,6 +102,14 @@ async def test_client_calls_a_function_and_gets_the_answer(
     observations: Observations, client: str
 ) -> None:
     assert observations[client, "tool"] == {"text": "It is sunny.", "called": {"city": "Oslo"}}
+
+
+@pytest.mark.parametrize("client", CLIENTS[1:3])
+async def test_client_sends_the_turns_of_the_assistant(
+    observations: Observations, client: str
+) -> None:
+    # With stored responses, the AI SDK refers to them by their ids.
+    assert observations[client, "turns"] == {"text": "I said hello."}
 
 
 @pytest.mark.parametrize("client", CLIENTS[1:3])

@@ -47,6 +47,9 @@ const textOf = ({ output }) => output.flatMap(({ content }) => content ?? []).ma
 async function aiSdk(name, languageModel) {
   const whole = await generateText({ model: languageModel, prompt: "hello", maxRetries: 0 });
   print(name, "whole", { text: whole.text, output: whole.usage.outputTokens });
+  const messages = [{ role: "user", content: "hello" }, ...whole.response.messages, { role: "user", content: "what did you say?" }];
+  const turns = await generateText({ model: languageModel, messages, maxRetries: 0 });
+  print(name, "turns", { text: turns.text });
   const stream = streamText({ model: languageModel, prompt: "hello", maxRetries: 0 });
   const parts = [];
   for await (const part of stream.textStream) parts.push(part);

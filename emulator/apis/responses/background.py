@@ -69,7 +69,8 @@ class BackgroundResponses:
         """
         created = int(time.time())
         call = await self._api.parse_response(body)
-        work = {**body, "created_at": created, "stream": True}
+        # References to items are resolved: a worker in another process has no stored responses.
+        work = {**call.request.body, "created_at": created, "stream": True}
         if call.request.previous_id is not None:
             # A worker in another process does not have the earlier responses.
             work["previous_items"] = await self._api.read_conversation(body)

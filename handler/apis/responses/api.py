@@ -14,6 +14,11 @@ from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.core.call_runner import CallRunner
 from handler.apis.responses.call import ResponseCall
 from handler.apis.responses.input_items import read_items
+from handler.apis.responses.item_references import (
+    build_input_item_id,
+    is_reference,
+    resolve_references,
+)
 from handler.apis.responses.request import (
     ResponseRequest,
     read_created_at,
@@ -28,6 +33,7 @@ from handler.generation.offload import check_body
 
 RESPONSES = "/v1/responses"
 _NO_CONTEXT = CallContext()
+_UNREAD_ITEM = {"role": "user", "content": ""}
 
 
 class ResponsesApi(Api):
@@ -49,6 +55,10 @@ class ResponsesApi(Api):
         earlier_items: Sequence[JsonObject] = ()
         if (raw := body.get("previous_items")) is not None:
             earlier_items = read_items(raw, "previous_items")
+        if isinstance(items := body.get("input"), list):
+            # Only an answer may read what is stored.
+            items = [_UNREAD_ITEM if is_reference(item) else item for item in items]
+            body = {**body, "input": items}
         self._read(body, earlier_items, "")
 
     async def parse(self, route: str, body: JsonObject, context: CallContext) -> ApiCall:
@@ -68,9 +78,12 @@ class ResponsesApi(Api):
 
         Raises:
             InvalidRequest: naming the parameter that is wrong.
-            ModelNotFound: no model has that name.
+            NotFound: no model has that name, or there is no item that the body refers to.
         """
         earlier_items = await self.read_conversation(body)
+        items = await resolve_references(body.get("input"), self._store.find_items)
+        if items is not body.get("input"):
+            body = {**body, "input": items}
         response_id = new_response_id() if context.job_id is None else ID_PREFIX + context.job_id
         request = await check_body(body, partial(self._read, body, earlier_items, response_id))
         request = replace(request, call=request.call.in_context(context))
@@ -110,7 +123,7 @@ class ResponsesApi(Api):
         """Return a page of the input items of a response. Raises NotFound."""
         stored = await self._store.get(response_id)
         items = [
-            {"id": f"item_{response_id.removeprefix('resp_')}_{number}", **item}
+            {"id": build_input_item_id(response_id, number), **item}
             for number, item in enumerate(orjson.loads(stored.items))
         ]
         if order == "desc":

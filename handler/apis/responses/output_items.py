@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
+from handler.apis.responses.item_references import build_item_id
 from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 # An event without its sequence number: its type and its members.
@@ -129,9 +129,9 @@ class OutputBuilder:
             return
         yield from self.close()
         index = len(self.items)
-        digest = blake2b(f"{self._response_id}/{index}".encode(), digest_size=16).hexdigest()
-        call_id = f"call_{digest}" if name else ""
-        item = OutputItem(kind, index, f"{prefix}_{digest}", name, call_id)
+        item_id = build_item_id(prefix, self._response_id, index)
+        call_id = f"call_{item_id.partition('_')[2]}" if name else ""
+        item = OutputItem(kind, index, item_id, name, call_id)
         self.items.append(item)
         self._open = item
         added = {"output_index": item.index, "item": item.encode("in_progress")}

@@ -84,6 +84,14 @@ class ResponseStore:
             stored = stored or await other.find(response_id)
         return stored
 
+    async def find_items(self, response_id: str, is_input: bool) -> Sequence[JsonObject]:
+        """Return the items of a response's input, or of its output. Raises NotFound."""
+        stored = await self.get(response_id)
+        items = orjson.loads(stored.items if is_input else stored.response)
+        if not is_input:
+            items = items.get("output")
+        return items if isinstance(items, list) else ()
+
     async def remove(self, response_id: str) -> None:
         """Remove a response. Raises NotFound."""
         stored = self._responses.pop(response_id, None)
