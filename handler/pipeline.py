@@ -12,6 +12,7 @@ from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration, BlockedStream
 from handler.generation.completed_answer import CompletedAnswer
 from handler.generation.content_log import log_prompt
+from handler.generation.held_constraint import hold_constraint
 from handler.generation.offload import run_in_thread
 from handler.generation.reasoning_budget import BudgetedStream
 from handler.input.request import TextRequest
@@ -60,6 +61,7 @@ class Pipeline:
             EngineError: the request failed before its first text.
             InvalidRequest: intents or terms are blocked, and the prompt is token ids, not text.
         """
+        request = await hold_constraint(request, self.engine)
         log_prompt(request)
         model = request.generation.sampling.lora or self.model_name
         if request.options.blockers and (verdict := await self._check_blocked(request)) is not None:
@@ -120,6 +122,7 @@ class Pipeline:
             InvalidRequest: intents or terms are blocked, and the prompt is token ids, not text.
         """
         started_at = time.monotonic()
+        request = await hold_constraint(request, self.engine)
         answer = await self._generate(request, slot)
         verdict = answer.verdict
         if verdict is None or not (verdict.retry and request.options.regenerate):

@@ -10,7 +10,7 @@ from common.value_description import describe_value
 from engine import Chat, GenerationRequest, Priority
 from engine.request import Prompt, TemplateMode
 from handler.errors import InvalidRequest
-from handler.input.constraints import find_constraint_warnings, read_constraint
+from handler.input.constraints import Constraint, find_constraint_warnings, read_constraint
 from handler.input.job_keys import CALL_KEYS, INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.input.messages import read_messages
 from handler.input.options import NO_DEFAULTS, OptionsReader
@@ -38,7 +38,7 @@ class TextRequest:
     there are several; None for the default. `reply_format` states what the output may have besides
     its text; None if all of it is text. `original_prompt` is the prompt that the answer is for if
     the engine gets a longer one. `reasoning_budget` is how many tokens the model may think; None
-    for any number.
+    for any number. `constraint` is what the answer must match; `sampling` has its grammar.
     """
 
     generation: GenerationRequest
@@ -51,6 +51,7 @@ class TextRequest:
     reply_format: ReplyFormat | None = REASONING_ONLY
     original_prompt: Prompt | None = None
     reasoning_budget: int | None = None
+    constraint: Constraint | None = None
 
     @property
     def prompt_text(self) -> str:
@@ -178,6 +179,7 @@ def parse_job(
         ),
         model=_parse_model(job_input) if chooses_model else None,
         reasoning_budget=read_reasoning_budget(params, f"{_INPUT}sampling_params."),
+        constraint=constraint,
     )
 
 

@@ -74,6 +74,28 @@ async def complete(service: OpenAIService, content: str, **options: Any) -> Chat
     return ChatCompletion.model_validate(answer)
 
 
+async def test_members_of_formats_that_cannot_be_held_are_named(service: OpenAIService) -> None:
+    # As pydantic and zod write addresses, secrets and decimals.
+    members = {
+        "site": {"type": "string", "format": "uri", "maxLength": 20},
+        "secret": {"type": "string", "format": "password", "maxLength": 20},
+        "price": {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", "maxLength": 9},
+        "id": {"type": "string", "format": "uuid"},
+    }
+    schema = {"type": "object", "properties": members, "required": list(members)}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "A site."}], "response_format": form}
+    async with asyncio.timeout(50):
+        call = service.parse_call(ROUTE, body | {"temperature": 0, "max_tokens": MAX_TOKENS})
+        answer = await service.complete(call)
+    value = json.loads(answer["choices"][0]["message"]["content"])
+    assert value.keys() == members.keys()
+    assert len(value["id"]) == 36
+    [warning] = answer["warnings"]
+    for name in ("format uri", "format password", "pattern ^(?!"):
+        assert name in warning
+
+
 def is_finished(reason: str | None, expected: str, manner: dict[str, Any]) -> bool:
     """Return whether an answer finished before `max_tokens`; a greedy one must."""
     if manner["temperature"] == 0:

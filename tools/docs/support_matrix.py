@@ -7,12 +7,14 @@ from typing import Any
 
 from engine import Capabilities
 from engine.errors import UnsupportedParameter
+from handler.apis.core.best_of import build_requests
 from handler.apis.core.prepared_call import adapt_call
 from handler.apis.openai import chat, completions
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.errors import InvalidRequest, ModelNotFound
+from handler.generation.held_constraint import hold_with
 from tools.docs.support_probes import CHAT, COMPLETIONS, PROBES, Probe
 
 # The capabilities by engine and by configuration; the first one is the default and has no name.
@@ -136,8 +138,10 @@ class Matrix:
 
 def _collect_warnings(call: OpenAICall, capabilities: Capabilities) -> list[str]:
     """Return the warnings that a request gets on an engine. Raises UnsupportedParameter."""
-    adapted = adapt_call(call.parsed, capabilities)
-    engine_warnings = capabilities.check(adapted.prompts[0], adapted.parameters.sampling)
+    (adapted, *_) = build_requests(adapt_call(call.parsed, capabilities))
+    adapted = hold_with(capabilities, adapted)
+    generation = adapted.generation
+    engine_warnings = capabilities.check(generation.prompt, generation.sampling)
     # Replace the engine's name, so that the same sentence of two engines is one note.
     return [
         warning.replace(f"the {capabilities.backend} engine", "the engine")

@@ -52,6 +52,7 @@ def build_requests(call: ParsedCall) -> tuple[TextRequest, ...]:
                 returns_logprobs=parameters.logprobs is not None,
                 reply_format=call.reply_format,
                 reasoning_budget=call.reasoning_budget,
+                constraint=call.constraint,
             )
             requests.append(request)
     return tuple(requests)

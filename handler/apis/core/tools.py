@@ -176,6 +176,8 @@ def _any_call_schema(functions: Sequence[Function]) -> JsonObject:
 def _call_schema(function: Function, path: str) -> JsonObject:
     """Return the schema of a call of a function, which is at `path` of the whole schema."""
     arguments = move_refs(function["parameters"], f"{path}/properties/arguments")
+    # A schema without a type allows an array or a text too.
+    arguments.setdefault("type", "object")
     return {
         "type": "object",
         "properties": {"name": {"const": function["name"]}, "arguments": arguments},

@@ -1,0 +1,97 @@
+"""The part of a JSON Schema that the grammar libraries of the engines can hold an answer to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Formats that llguidance and the copy of it inside llama.cpp know. With another one, the copy drops
+# the whole grammar without a sign.
+HELD_FORMATS = frozenset(
+    {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"}
+)
+_UNHELD_KEYWORDS = frozenset(
+    {
+        *("contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if"),
+        *("maxContains", "minContains", "not", "propertyNames", "then", "unevaluatedItems"),
+        *("unevaluatedProperties", "uniqueItems"),
+    }
+)
+# Regular expressions that need more than the text before them to be decided.
+_UNHELD_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9bB]|\(\?P=")
+# Keywords whose value is data, not a schema.
+_DATA = frozenset({"const", "default", "enum", "example", "examples"})
+# Keywords whose value has schemas by names that the author of the schema chose.
+_BY_NAME = frozenset({"$defs", "definitions", "patternProperties", "properties"})
+# With these an object may have properties that are described elsewhere.
+_COMBINING = ("$dynamicRef", "$ref", "allOf", "anyOf", "oneOf")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSchema:
+    """A schema that engines can hold, and what of the original one is not in it."""
+
+    schema: Mapping[str, Any]
+    left_out: tuple[str, ...]
+
+
+def find_held_schema(schema: Mapping[str, Any]) -> HeldSchema:
+    """Return the part of a schema that engines can hold.
+
+    An object with `properties` and without `additionalProperties` is closed, as llama.cpp and
+    xgrammar do: a small model would add properties without end. Not where schemas are combined,
+    whose properties may belong to one object.
+    """
+    left_out: dict[str, None] = {}
+    is_closed = not _has_keyword(schema, "allOf")
+    return HeldSchema(_keep_held(schema, left_out, is_closed=is_closed), tuple(left_out))
+
+
+def _keep_held(
+    schema: Mapping[str, Any], left_out: dict[str, None], *, is_closed: bool
+) -> dict[str, Any]:
+    held: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _UNHELD_KEYWORDS:
+            left_out[key] = None
+        elif key == "format" and isinstance(value, str) and value not in HELD_FORMATS:
+            left_out[f"format {value[:40]}"] = None
+        elif key == "pattern" and isinstance(value, str) and _UNHELD_PATTERN.search(value):
+            left_out[f"pattern {value[:40]}"] = None
+        elif key in _DATA:
+            held[key] = value
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            held[key] = {
+                name: _keep_part(part, left_out, is_closed=is_closed)
+                for name, part in value.items()
+            }
+        else:
+            held[key] = _keep_part(value, left_out, is_closed=is_closed)
+    is_combined = any(name in held for name in _COMBINING)
+    if is_closed and not is_combined and isinstance(held.get("properties"), Mapping):
+        if "patternProperties" not in held:
+            held.setdefault("additionalProperties", False)
+    return held
+
+
+def _keep_part(part: Any, left_out: dict[str, None], *, is_closed: bool) -> Any:
+    if isinstance(part, Mapping):
+        return _keep_held(part, left_out, is_closed=is_closed)
+    if isinstance(part, list):
+        return [_keep_part(each, left_out, is_closed=is_closed) for each in part]
+    return part
+
+
+def _has_keyword(part: Any, keyword: str) -> bool:
+    pending = [part]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Mapping):
+            if keyword in each:
+                return True
+            pending += each.values()
+        elif isinstance(each, list):
+            pending += each
+    return False

@@ -1,0 +1,110 @@
+"""Hold the answers of a request to its constraint as far as the engine can, and check the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from engine import Capabilities, Engine
+from engine.schema.grammar import find_schema_violation
+from engine.schema.held_schema import HeldSchema, find_held_schema
+from handler.errors import InvalidRequest
+from handler.input.constraints import Constraint, build_check
+from handler.input.options import add_schema_check
+from handler.input.request import TextRequest
+
+
+async def hold_constraint(request: TextRequest, engine: Engine) -> TextRequest:
+    """Return the request with the part of its constraint that the engine can hold.
+
+    The rest is named in a warning, and the whole is checked afterwards: an answer that does not
+    match is generated once more, unless it is streamed.
+
+    Raises:
+        InvalidRequest: the engine cannot hold any of it, and answers cannot be checked either.
+        EngineError: the engine failed or is not available.
+    """
+    if request.constraint is None:
+        return request
+    capabilities = await engine.ready()
+    # In a thread, because a large schema takes long to try.
+    return await asyncio.to_thread(hold_with, capabilities, request)
+
+
+def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
+    """Do what `hold_constraint` does for an engine with these capabilities; may take a second."""
+    constraint = request.constraint
+    if constraint is None:
+        return request
+    request = replace(request, constraint=None)
+    if constraint.json_schema is None:
+        what = _find_unheld(constraint, capabilities)
+        return request if what is None else _check_afterwards(request, constraint, what)
+    if not capabilities.json_schema:
+        return _check_afterwards(request, constraint, "a schema")
+    held = find_held_schema(constraint.json_schema)
+    if (violation := find_schema_violation(held.schema)) is not None:
+        return _check_afterwards(request, constraint, f"this schema ({violation})")
+    return _hold_schema(request, constraint, held)
+
+
+def _find_unheld(constraint: Constraint, capabilities: Capabilities) -> str | None:
+    """Return what an engine without grammars cannot constrain its answers to."""
+    if capabilities.grammar:
+        return None
+    if constraint.regex is not None:
+        return "a regular expression"
+    if constraint.choices:
+        return "a choice"
+    return "anything without bad_words" if constraint.bad_words else None
+
+
+def _hold_schema(request: TextRequest, constraint: Constraint, held: HeldSchema) -> TextRequest:
+    """Hold answers to a part of a schema, and check the whole if that is less."""
+    request = _set_schema(request, held)
+    if not held.left_out or constraint.json_schema is None:
+        return request
+    names = ", ".join(held.left_out)
+    try:
+        options, warnings = add_schema_check(
+            request.options, constraint.json_schema, constraint.param
+        )
+    except InvalidRequest as error:
+        sentence = f"the engine cannot hold answers to {names}, and they are not checked"
+        return _warn(request, f"{constraint.param}: {sentence}: {error.message}")
+    return _warn(
+        replace(request, validation=True, options=options),
+        f"{constraint.param}: the engine cannot hold answers to {names}: they are checked "
+        "afterwards",
+        *warnings,
+    )
+
+
+def _check_afterwards(request: TextRequest, constraint: Constraint, what: str) -> TextRequest:
+    """Check answers against a constraint that the engine cannot hold them to.
+
+    Raises:
+        InvalidRequest: answers cannot be checked against it either.
+    """
+    options, warnings = replace(request.options, regenerate=True), tuple[str, ...]()
+    if constraint.json_schema is not None:
+        options, warnings = add_schema_check(options, constraint.json_schema, constraint.param)
+    if (check := build_check(constraint)) is not None:
+        options = replace(options, checks={**options.checks, "form": check})
+    request = _set_schema(replace(request, validation=True, options=options), None)
+    return _warn(
+        request,
+        *warnings,
+        f"the engine cannot constrain its answers to {what}: they are checked against it",
+    )
+
+
+def _set_schema(request: TextRequest, held: HeldSchema | None) -> TextRequest:
+    """Return the request with another schema, without a grammar; None for neither."""
+    schema = None if held is None else held.schema
+    sampling = replace(request.generation.sampling, json_schema=schema, grammar=None)
+    return replace(request, generation=replace(request.generation, sampling=sampling))
+
+
+def _warn(request: TextRequest, *warnings: str) -> TextRequest:
+    return replace(request, warnings=tuple(dict.fromkeys((*request.warnings, *warnings))))

@@ -1,0 +1,113 @@
+"""Constraints: what an engine holds, what is checked afterwards, and what a client reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine import Capabilities
+from handler.apis.core.best_of import build_requests
+from handler.apis.core.call_runner import CallDefaults
+from handler.apis.messages.request import read_request as read_messages_request
+from handler.apis.ollama.request import read_chat as read_ollama_chat
+from handler.apis.openai.call import OpenAICall
+from handler.apis.openai.chat import CHAT
+from handler.apis.responses.request import read_request as read_responses_request
+from handler.errors import InvalidRequest
+from handler.generation.held_constraint import hold_with
+from handler.input.request import TextRequest, parse_job
+from tests.unit.handler.apis.served_model import TINY
+
+USER = [{"role": "user", "content": "hi"}]
+DEFAULTS = CallDefaults()
+ABLE = Capabilities(
+    backend="llamacpp", model="m", context_length=99, json_schema=True, grammar=True
+)
+UNABLE = Capabilities(backend="scripted", model="m", context_length=99)
+URL = {"type": "object", "properties": {"url": {"type": "string", "format": "uri"}}}
+APIS = ("openai", "messages", "responses", "ollama", "job")
+
+
+def read(api: str, schema: dict[str, Any]) -> TextRequest:
+    """Return the request of an answer that is held to a schema."""
+    named = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    form = {"type": "json_schema", "name": "a", "schema": schema}
+    if api == "job":
+        params = {"response_format": named}
+        request = parse_job({"input": {"prompt": "hi", "sampling_params": params}})
+        assert isinstance(request, TextRequest)
+        return request
+    if api == "openai":
+        call = OpenAICall(CHAT, {"messages": USER, "response_format": named}, "tiny").parsed
+    elif api == "messages":
+        body = {"messages": USER, "output_config": {"format": form}}
+        call = read_messages_request(body, TINY, DEFAULTS)
+    elif api == "responses":
+        body = {"input": "hi", "text": {"format": form}}
+        call = read_responses_request(body, (), "", TINY, DEFAULTS).call
+    else:
+        ollama = read_ollama_chat({"messages": USER, "format": schema}, TINY, DEFAULTS).call
+        assert ollama is not None
+        call = ollama
+    (request,) = build_requests(call)
+    return request
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_rest_of_a_schema_is_held_and_the_whole_is_checked(api: str) -> None:
+    request = hold_with(ABLE, read(api, URL))
+    held = request.generation.sampling.json_schema
+    assert held is not None
+    assert held["properties"] == {"url": {"type": "string"}}
+    assert held["additionalProperties"] is False
+    [warning] = request.warnings
+    assert "format uri" in warning
+    assert warning.endswith("they are checked afterwards")
+    assert request.validation
+    assert request.options.regenerate
+    assert request.options.checks["json_schema"].find_issues('{"url": "no url"}')
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_schema_that_is_held_whole_causes_no_check(api: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    before = read(api, schema)
+    request = hold_with(ABLE, before)
+    assert (request.warnings, request.options) == (before.warnings, before.options)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_engine_without_schemas_checks_afterwards(api: str) -> None:
+    request = hold_with(UNABLE, read(api, URL))
+    assert request.generation.sampling.json_schema is None
+    assert "json_schema" in request.options.checks
+    assert "cannot constrain its answers to a schema" in request.warnings[-1]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_pattern_that_cannot_be_checked_is_said(api: str) -> None:
+    # As pydantic writes Decimal.
+    schema = {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}
+    request = hold_with(ABLE, read(api, {"type": "object", "properties": {"price": schema}}))
+    held = request.generation.sampling.json_schema
+    assert held is not None
+    assert held["properties"] == {"price": {"type": "string"}}
+    [warning] = request.warnings
+    assert "and they are not checked" in warning
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_schema_that_no_engine_takes_is_checked_as_a_whole(api: str) -> None:
+    request = hold_with(ABLE, read(api, {"type": "array", "items": {"minContains": 2}}))
+    assert request.generation.sampling.json_schema == {"type": "array", "items": {}}
+    with pytest.raises(InvalidRequest):
+        hold_with(ABLE, read(api, {"type": "null_"}))
+
+
+def test_arguments_of_a_call_are_an_object() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {}}}}
+    body = {"messages": USER, "tools": [tool], "tool_choice": "required"}
+    schema = OpenAICall(CHAT, body, "tiny").parsed.parameters.sampling.json_schema
+    assert schema is not None
+    assert schema["properties"]["arguments"]["type"] == "object"
