@@ -37,6 +37,7 @@ SCRIPT: dict[str, Any] = {
             "pieces": [WEATHER_CALL[at : at + 9] for at in range(0, len(WEATHER_CALL), 9)],
         },
         {"when": "a city as JSON", "pieces": ['{"name": ', '"Oslo", "people": 7}']},
+        {"when": "user: die", "pieces": ["so", {"error": "out of memory", "delay_ms": 30}]},
         {"when": "user: think", "pieces": ["<think>", "one", " two", "</think>", "three"]},
         {"pieces": ["Good", " day,", " Z", {"hex": "c3"}, {"hex": "bc"}, "rich\n\n", "\u2028"]},
     ],
@@ -213,3 +214,12 @@ async def test_second_port_has_the_same_routes(
             async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{each}") as client:
                 assert (await client.get("/api/version")).status_code == 200
                 assert (await client.get("/v1/models")).status_code == 200
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_late_failure_is_raised_by_the_client(
+    observations: Observations, is_streamed: bool
+) -> None:
+    answer = observations["ollama", f"die {is_streamed}"]
+    assert "out of memory" in answer["text"]
+    assert "whole" not in answer["texts"]

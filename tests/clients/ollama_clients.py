@@ -50,6 +50,13 @@ def ask_ollama(given: Asked) -> None:
     result = {"role": "tool", "content": "sunny", "tool_name": call.function.name}
     answered = client.chat(model, [*conversation, called.message, result], tools=[get_weather])
     tell("ollama", step="result", text=answered.message.content)
+    for is_streamed in (False, True):
+        texts: list[str] = []
+        try:
+            answer = client.chat(model, turns("die"), stream=is_streamed)
+            texts += [line.message.content or "" for line in answer] if is_streamed else ["whole"]
+        except ollama.ResponseError as error:
+            tell("ollama", step=f"die {is_streamed}", texts=texts, text=error.error)
     city = client.chat(model, turns("a city as JSON"), format=CITY)
     tell("ollama", step="format", text=city.message.content)
     vectors = client.embed(model, ["a", "b"]).embeddings
