@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -32,6 +32,9 @@ _MAX_ARRAY_LENGTH = 1_000
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 StopStrings = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)]
+# llama.cpp's clients send it for an answer without a limit.
+NO_LIMIT = -1
+_TokenLimit = Annotated[int, Field(ge=1, le=MAX_INT32)] | Literal[-1]
 _TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 
@@ -96,12 +99,12 @@ class ParameterInput(BaseModel):
 class SamplingInput(ParameterInput):
     """The parameters that OpenAI's API and jobs share."""
 
-    max_tokens: int | None = Field(
-        None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
+    max_tokens: _TokenLimit | None = Field(
+        None, description=f"a whole number from 1 to {MAX_INT32}"
     )
     # Chat's newer name for max_tokens. If a request has both, this one applies.
-    max_completion_tokens: int | None = Field(
-        None, ge=1, le=MAX_INT32, description=f"a whole number from 1 to {MAX_INT32}"
+    max_completion_tokens: _TokenLimit | None = Field(
+        None, description=f"a whole number from 1 to {MAX_INT32}"
     )
     min_tokens: int | None = Field(
         None, ge=0, le=MAX_INT32, description=f"a whole number from 0 to {MAX_INT32}"
@@ -157,7 +160,8 @@ class SamplingInput(ParameterInput):
     def token_limit(self) -> int | None:
         """The maximum number of tokens of an answer; None for a body without one."""
         limit = self.max_completion_tokens
-        return self.max_tokens if limit is None else limit
+        limit = self.max_tokens if limit is None else limit
+        return None if limit == NO_LIMIT else limit
 
 
 @dataclass(frozen=True, slots=True)

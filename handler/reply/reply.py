@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -20,6 +21,18 @@ class ToolCall:
         """Return the call as JSON, with the arguments as an object."""
         name = orjson.dumps(self.name).decode()
         return f'{{"name": {name}, "arguments": {self.arguments}}}'
+
+    def read_arguments(self) -> dict[str, Any] | None:
+        """Return the arguments; None if they are no JSON object, because a limit has cut them.
+
+        Such a call is no call for an API that has the arguments as an object: without them it
+        would look like a call without any.
+        """
+        try:
+            arguments = orjson.loads(self.arguments)
+        except orjson.JSONDecodeError:
+            return None
+        return arguments if isinstance(arguments, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
 _KEEP_ALIVE: Schema = {
     "anyOf": [
         {"type": ["number", "null"]},
+        {"const": ""},
         {
             "type": "string",
             "pattern": rf"^[+-]?({_NUMBER}|({_NUMBER}(ns|us|µs|ms|s|m|h))+)$",

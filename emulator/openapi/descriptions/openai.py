@@ -187,8 +187,19 @@ _TOOLS: Schema = {
     ),
     "tool_choice": {
         "anyOf": [
-            {"enum": ["none", "auto", "required", None]},
+            {"enum": ["none", "auto", "required", "any", None]},
             object_of({"function": object_of({"name": TEXT})}),
+            object_of(
+                {
+                    "type": {"const": "allowed_tools"},
+                    "allowed_tools": object_of(
+                        {
+                            "mode": {"enum": ["auto", "required"]},
+                            "tools": list_of(object_of({"function": object_of({"name": TEXT})})),
+                        }
+                    ),
+                }
+            ),
         ],
         "description": "`required` and a named function need `tools`.",
     },

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypedDict
 
-import orjson
-
 from common.json_object import JsonObject
 from engine import FinishReason, Usage
 from handler.generation.completed_answer import CompletedAnswer
@@ -64,15 +62,12 @@ def encode_message(message_id: str, model: str, answer: CompletedAnswer) -> Mess
         content.append({"type": "thinking", **block})
     if answer.text:
         content.append({"type": "text", "text": answer.text})
-    content += [
-        {
-            "type": "tool_use",
-            "id": convert_call_id(call.id),
-            "name": call.name,
-            "input": _parse_input(call.arguments),
-        }
-        for call in reply.calls
-    ]
+    for call in reply.calls:
+        if (arguments := call.read_arguments()) is None:
+            content.append({"type": "text", "text": call.to_json()})
+            continue
+        call_id = convert_call_id(call.id)
+        content.append({"type": "tool_use", "id": call_id, "name": call.name, "input": arguments})
     return {
         **encode_envelope(message_id, model),
         "content": content or [{"type": "text", "text": ""}],
@@ -115,12 +110,3 @@ def create_signature(message_id: str) -> str:
 def convert_call_id(call_id: str) -> str:
     """Return the id of a call with Anthropic's prefix."""
     return f"toolu_{call_id.removeprefix('call_')}"
-
-
-def _parse_input(arguments: str) -> JsonObject:
-    """Return the arguments of a call as an object, an empty one if a limit has cut them."""
-    try:
-        parsed = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}

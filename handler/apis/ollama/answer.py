@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
-
 from common.json_object import JsonObject
 from engine import FinishReason
 from handler.apis.core.reply_stream import stream_reply
@@ -85,11 +83,20 @@ class AnswerEncoder:
         thinking = {"thinking": reasoning} if reasoning else {}
         if not self._is_chat:
             return {**line, "response": text, **thinking, "done": False}
+        encoded: list[JsonObject] = []
+        for call in calls:
+            if (arguments := call.read_arguments()) is None:
+                text += call.to_json()
+                continue
+            function = {
+                "index": first_index + len(encoded),
+                "name": call.name,
+                "arguments": arguments,
+            }
+            encoded.append({"id": call.id, "function": function})
         message: dict[str, Any] = {"role": "assistant", "content": text, **thinking}
-        if calls:
-            message["tool_calls"] = [
-                _encode_call(call, index) for index, call in enumerate(calls, first_index)
-            ]
+        if encoded:
+            message["tool_calls"] = encoded
         return {**line, "message": message, "done": False}
 
     def _encode_end(
@@ -138,20 +145,6 @@ async def stream_lines(
     except Exception as error:
         # Any error: a stream that just stops looks like a complete answer to some clients.
         yield error_line(error_info(error))
-
-
-def _encode_call(call: ToolCall, index: int) -> JsonObject:
-    try:
-        arguments = orjson.loads(call.arguments)
-    except orjson.JSONDecodeError:
-        # A limit has cut the arguments.
-        arguments = {}
-    function = {
-        "index": index,
-        "name": call.name,
-        "arguments": arguments if isinstance(arguments, dict) else {},
-    }
-    return {"id": call.id, "function": function}
 
 
 def _to_ns(milliseconds: float) -> int:

@@ -16,7 +16,7 @@ def read_keep_alive(value: Any) -> float | None:
     A number is in seconds; a string is a Go duration such as "5m" or "1h30m", or a number.
     Raises InvalidRequest.
     """
-    if value is None:
+    if value is None or value == "":
         return None
     if (seconds := parse_keep_alive_s(value)) is None:
         raise InvalidRequest(

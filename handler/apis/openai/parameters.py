@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -41,8 +42,8 @@ _DRAFT_PARAMETERS = ("num_assistant_tokens", "assistant_confidence_threshold")
 class CompletionInput(SamplingInput):
     """Parameters of `/completions`."""
 
-    max_tokens: int | None = Field(
-        None, ge=0, le=MAX_INT32, description=f"a whole number from 0 to {MAX_INT32}"
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | Literal[-1] | None = Field(
+        None, description=f"a whole number from 0 to {MAX_INT32}"
     )
     n: int | None = Field(None, ge=1, le=MAX_N, description=f"a whole number from 1 to {MAX_N}")
     best_of: int | None = Field(

@@ -28,18 +28,37 @@ def read_tools(body: JsonObject) -> Tools:
     definitions = read_functions(body.get("tools"))
     parallel = read_parallel(body.get("parallel_tool_calls"))
     choice = body.get("tool_choice")
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        choice, definitions = _read_allowed(choice.get("allowed_tools"), definitions)
     required_names = _read_required_names(choice, definitions)
     if choice == "none":
         return NO_TOOLS
     return build_tools(definitions, required_names, parallel=parallel)
 
 
+def _read_allowed(
+    allowed: Any, definitions: Sequence[FunctionTool]
+) -> tuple[str, Sequence[FunctionTool]]:
+    """Return the mode of OpenAI's `allowed_tools`, and the functions. Raises InvalidRequest."""
+    mode = allowed.get("mode") if isinstance(allowed, Mapping) else None
+    tools = allowed.get("tools") if isinstance(allowed, Mapping) else None
+    if mode not in ("auto", "required") or not isinstance(tools, list):
+        raise InvalidRequest(
+            "tool_choice.allowed_tools must be an object with a mode, auto or required, and "
+            f"tools, got {describe_value(allowed)}",
+            "tool_choice.allowed_tools",
+        )
+    names = [name for tool in tools for name in _read_required_names(tool, definitions)]
+    return mode, [tool for tool in definitions if tool["function"]["name"] in names]
+
+
 def _read_required_names(choice: Any, definitions: Sequence[FunctionTool]) -> Sequence[str]:
     """Return the functions of which the model must call one. Raises InvalidRequest."""
-    if choice in (None, "none", "auto"):
+    if isinstance(choice, str | None) and choice in (None, "none", "auto"):
         return ()
     names = [tool["function"]["name"] for tool in definitions]
-    if choice == "required":
+    # The second is Mistral's and Anthropic's word for it.
+    if choice in ("required", "any"):
         if not names:
             raise InvalidRequest("tool_choice must come with tools", "tool_choice")
         return names

@@ -375,3 +375,9 @@ def test_read_token_ids_accepts_whole_numbers_alone(
     value: object, ids: tuple[int, ...] | None
 ) -> None:  # R66
     assert read_token_ids(value) == ids
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_minus_1_is_no_limit(name: str) -> None:
+    sampling, _, _ = read_sampling({name: -1}, SamplingDefaults(max_tokens=7))
+    assert sampling.max_tokens == 7

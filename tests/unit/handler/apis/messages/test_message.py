@@ -33,10 +33,11 @@ def test_empty_answer_has_an_empty_text() -> None:
     assert encode("")["content"] == [{"type": "text", "text": ""}]
 
 
-def test_cut_arguments_are_an_empty_input() -> None:
+def test_call_that_a_limit_has_cut_is_text() -> None:
     message = encode(CALL[:-20], reason=FinishReason.LENGTH)
     assert message["stop_reason"] == "max_tokens"
-    assert [each["input"] for each in message["content"] if each["type"] == "tool_use"] == [{}]
+    assert [each["type"] for each in message["content"]] == ["text"]
+    assert message["content"][0]["text"].startswith('{"name": "add"')
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,12 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
         ),
     ],
     "R8": [
-        (EVERYWHERE, numbers("max_completion_tokens", WHOLE, -1, 0, 1.5, 2**32)),
-        (IN_CHAT, numbers("max_tokens", WHOLE, -1, 0, 1.5, 2**32)),
+        (EVERYWHERE, numbers("max_completion_tokens", WHOLE, -2, 0, 1.5, 2**32)),
+        (IN_CHAT, numbers("max_tokens", WHOLE, -2, 0, 1.5, 2**32)),
         (
             IN_COMPLETIONS,
             [
-                *numbers("max_tokens", f"a whole number from 0 to {MAX_INT32}", -1, 1.5, 2**32),
+                *numbers("max_tokens", f"a whole number from 0 to {MAX_INT32}", -2, 1.5, 2**32),
                 ({"max_tokens": 0}, "max_tokens may be 0 only with echo: true"),
                 ({"max_tokens": 0, "echo": False}, "max_tokens may be 0 only with echo: true"),
             ],

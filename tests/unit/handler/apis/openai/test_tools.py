@@ -26,6 +26,11 @@ BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "tools"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 
 
+def allowed_tools(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 @pytest.mark.parametrize(
     ("body", "message", "param"),
     [
@@ -78,6 +83,34 @@ def test_required_tool_is_a_schema() -> None:
     assert len(both.constraint.json_schema["anyOf"]) == 2
     assert read_tools(BODY).constraint is None
     assert read_tools(BODY | {"tool_choice": "none"}).definitions == ()
+
+
+@pytest.mark.parametrize(
+    ("choice", "offered", "must_call"),
+    [
+        ("any", ["weather", "time"], True),
+        (allowed_tools("auto", "time"), ["time"], False),
+        (allowed_tools("required", "time", "weather"), ["weather", "time"], True),
+    ],
+)
+def test_choice_of_allowed_tools(choice: Any, offered: list[str], must_call: bool) -> None:
+    tools = read_tools(BODY | {"tool_choice": choice})
+    assert [tool["function"]["name"] for tool in tools.definitions] == offered
+    assert (tools.constraint is not None) is must_call
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        (allowed_tools("none", "time"), "tool_choice.allowed_tools"),
+        (allowed_tools("auto", "other"), "tool_choice"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
+    ],
+)
+def test_wrong_choice_of_allowed_tools_is_refused(choice: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        read_tools(BODY | {"tool_choice": choice})
+    assert raised.value.param == param
 
 
 async def chunks_of(service: OpenAIService, body: dict[str, Any]) -> list[dict[str, Any]]:
