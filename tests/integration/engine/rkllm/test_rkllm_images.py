@@ -19,7 +19,6 @@ from engine.errors import (
     ModelLoadFailed,
     PromptTooLong,
     RequestRejected,
-    UnsupportedParameter,
 )
 from engine.request import Chat, ChatImage, Message
 from tests import fake_rknnlite
@@ -177,9 +176,13 @@ async def test_damaged_image_is_refused_and_others_are_served(vision_of: RkllmMa
     assert (await read_run_input(engine, chat(5)))["images"] == [embedding_sum(5)]
 
 
-async def test_image_without_a_vision_encoder_is_refused(rkllm_of: RkllmMaker) -> None:
-    with pytest.raises(UnsupportedParameter, match=r"without a vision encoder \(RKLLM_VISION\)"):
-        await ask(rkllm_of(REPORT_INPUT), chat(1))
+async def test_image_without_a_vision_encoder_is_left_out(rkllm_of: RkllmMaker) -> None:
+    engine = rkllm_of(REPORT_INPUT)
+    run_input = await read_run_input(engine, chat(1))
+    assert "[image left out: this model reads only text]" in str(run_input)
+    async with await engine.generate(request(chat(1))) as stream:
+        [warning] = stream.warnings
+    assert warning.endswith("is loaded without a vision encoder (RKLLM_VISION)")
 
 
 # ---- caches ----

@@ -319,8 +319,8 @@ async def test_runtime_that_ignores_an_abort_is_detected(rkllm_of: RkllmMaker) -
         *(ask(engine, (66, number)) for number in (1, 2)), return_exceptions=True
     )
     # A request that came too late for the first run fails with the process.
-    kinds = {type(each) for each in lost}
-    assert EngineStalled in kinds <= {EngineStalled, EngineCrashed}
+    assert any(isinstance(each, EngineStalled) for each in lost)
+    assert all(isinstance(each, EngineStalled | EngineCrashed) for each in lost)
     await wait_until(lambda: engine.restarts == 1)
     assert (await ask(engine, (5, 9)))[0] == expected_text((5, 9), 9)
 
