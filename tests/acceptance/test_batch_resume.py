@@ -156,6 +156,7 @@ def test_journal_of_another_input_is_refused(
     assert [line["custom_id"] for line in read(out)] == ["another"]
 
 
+@pytest.mark.long
 def test_second_command_for_the_same_output_is_refused(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter
 ) -> None:
@@ -224,6 +225,7 @@ def test_memory_does_not_grow_with_the_input(
     assert large_mb < small_mb * 1.05 + 2, (small_mb, large_mb)
 
 
+@pytest.mark.long
 def test_batch_completes_despite_clock_jumps(script: ScriptFactory, tmp_path: Path) -> None:
     input_file = write(tmp_path / "in.jsonl", (call(f"id {n}", f"p {n}") for n in range(200)))
     out = tmp_path / "out.jsonl"

@@ -116,6 +116,7 @@ def test_lines_have_one_answer_each_when_workers_are_killed(
     assert len(versions) == len(set(versions)) == count
 
 
+@pytest.mark.long
 def test_signal_lets_running_messages_finish_and_releases_the_rest(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_signal_lets_running_messages_finish_and_releases_the_rest(
     assert slow.count_messages(url) == (60 - answered, 0)
 
 
+@pytest.mark.long
 def test_signal_while_the_model_loads_stops_the_worker(script: ScriptFactory, cloud: Cloud) -> None:
     loading = replace(cloud, model=script({"text": "no"}, load_ms=60_000))
     with loading.worker(loading.queue()) as process:

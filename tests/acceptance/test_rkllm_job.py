@@ -218,6 +218,7 @@ def test_prompt_is_a_user_turn_unless_it_is_rendered_or_raw(
     assert "warnings" not in output
 
 
+@pytest.mark.long
 def test_raw_prompt_without_tokenizer_files_is_a_turn_with_a_warning(run: Runner) -> None:
     # R38, R58: the runtime's own template cannot be kept away.
     output = run("raw-without-tokenizer").result
@@ -226,6 +227,7 @@ def test_raw_prompt_without_tokenizer_files_is_a_turn_with_a_warning(run: Runner
     assert warning.startswith("prompt was rendered with the model's chat template")
 
 
+@pytest.mark.long
 def test_chat_without_tokenizer_files_is_one_turn_with_a_warning(run: Runner) -> None:
     # R38
     output = run("one-turn").result

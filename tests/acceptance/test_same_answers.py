@@ -20,6 +20,8 @@ import pytest
 
 from tests.acceptance.workers.processes import Job, Platform, SDKWorker, wait_until_true
 
+pytestmark = pytest.mark.long
+
 MODES = ("aggregate", "generator")
 # The local worker's endpoint, and the SDK worker's.
 LOCAL, SDK = "default", "sdk"

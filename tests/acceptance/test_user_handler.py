@@ -285,6 +285,7 @@ def test_endpoint_is_named_after_the_folder(server: HandlerServer) -> None:
     assert f"/v2/{ENDPOINT}/openai/v1" in response.text
 
 
+@pytest.mark.long
 def test_broken_edit_keeps_the_last_worker_until_the_next_save(server: HandlerServer) -> None:
     server.edit(plain(2))
     assert server.run()["output"] == {"version": 2}

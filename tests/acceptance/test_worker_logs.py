@@ -145,6 +145,7 @@ def flood(platform: Platform, lines: int) -> list[float]:
     return durations_s
 
 
+@pytest.mark.long
 def test_server_answers_while_a_worker_floods_its_output(platform: Platform) -> None:
     assert flood(platform, 30_000)
 
@@ -185,6 +186,7 @@ def test_runpods_mcp_server_finds_out_why_a_worker_does_not_start(
         (folder / "broken").unlink()
 
 
+@pytest.mark.long
 def test_reader_of_a_log_does_not_delay_the_end_of_the_server(folder: Path) -> None:
     own = folder / "own"
     own.mkdir()

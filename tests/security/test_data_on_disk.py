@@ -281,6 +281,7 @@ async def test_second_server_is_refused_in_a_second(settings: dict[str, str]) ->
         assert time.monotonic() - began - imports_s < REFUSED_S
 
 
+@pytest.mark.long
 async def test_hard_link_of_a_killed_servers_database_is_refused_because_its_log_is_elsewhere(
     settings: dict[str, str], tmp_path: Path
 ) -> None:
@@ -309,6 +310,7 @@ def _namespace() -> list[str]:
 CONTAINER = _namespace()
 
 
+@pytest.mark.long
 async def test_second_server_in_another_container_is_refused(settings: dict[str, str]) -> None:
     async with running(settings):
         assert "in use by another server" in refusal(settings, [*CONTAINER, *server_command()])
@@ -333,6 +335,7 @@ def test_temporary_folder_of_another_container_is_kept(
         assert (folder.path / "engine.sock").exists()
 
 
+@pytest.mark.long
 async def test_temporary_folders_of_killed_commands_are_removed_at_the_next_start(
     settings: dict[str, str], script: ScriptFactory, tmp_path: Path
 ) -> None:
@@ -525,6 +528,7 @@ async def test_database_that_goes_away_in_mid_run_is_noticed_before_a_job_is_ack
             assert [await status(server, job_id) for job_id in (running_job, other)] == [200] * 2
 
 
+@pytest.mark.long
 async def test_store_process_that_is_replaced_does_not_begin_with_an_empty_database(
     settings: dict[str, str],
 ) -> None:

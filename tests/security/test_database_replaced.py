@@ -49,6 +49,7 @@ def replace(path: Path, copy: Path, inode: int) -> None:
         other.unlink(missing_ok=True)
 
 
+@pytest.mark.long
 async def test_older_copy_in_the_place_of_the_database_takes_no_jobs(
     settings: dict[str, str], tmp_path: Path
 ) -> None:

@@ -394,6 +394,7 @@ async def test_start_without_descriptors_is_repeated_and_jobs_wait(
 # -- the end of a server without an engine --------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_server_without_an_engine_exits_1_and_its_jobs_complete_after_the_restart(
     tmp_path: Path, script: ScriptFactory, hosts_of: Callable[[int], list[int]]
 ) -> None:
@@ -467,6 +468,7 @@ async def test_server_for_sdk_workers_stays_without_an_engine(script: ScriptFact
             assert taken.json()["id"] == job_id
 
 
+@pytest.mark.long
 async def test_worker_whose_model_cannot_be_loaded_is_unhealthy_and_fails_no_job(
     script: ScriptFactory,
 ) -> None:  # R69

@@ -13,6 +13,8 @@ from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Abi, MissingSymbols, b
 from tests.fake_rkllm import build, quoted
 from tests.integration.engine.rkllm.conftest import ProcessFactory
 
+pytestmark = pytest.mark.long
+
 SINCE_1_2_1 = {
     "rkllm_get_kv_cache_size",
     "rkllm_set_function_tools",

@@ -24,6 +24,8 @@ from tests.integration.engine.rkllm.driver import (
 from tests.integration.engine.rkllm.processes import ProcessForker
 from tests.waiting import wait_until_blocking
 
+pytestmark = pytest.mark.long
+
 # Far above the real duration, for busy machines.
 BOUND_MS = 8000
 

@@ -34,6 +34,8 @@ from tests.integration.engine.rkllm.driver import (
 )
 from tests.waiting import wait_until_blocking
 
+pytestmark = pytest.mark.long
+
 EMOJI = "Grüße 👩‍🚀!"
 
 

@@ -273,6 +273,7 @@ async def test_cache_sizes_replay(
 # ---- crashes, hangs and failed loads ----
 
 
+@pytest.mark.long
 @only_processes
 @RECORDED_ABIS
 async def test_crash_replays_and_the_next_process_answers(
