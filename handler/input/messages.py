@@ -52,14 +52,20 @@ def read_messages(raw: Any, path: str = "") -> ReadMessages:
         InvalidRequest: naming the message and field that is wrong.
     """
     name = f"{path}messages"
+    warnings: list[str] = []
+    messages = [
+        _parse_message(each, f"{name}[{index}]", warnings)
+        for index, each in enumerate(check_array(raw, name))
+    ]
+    return ReadMessages(check_messages(messages, name), tuple(warnings))
+
+
+def check_array(raw: Any, name: str) -> list[Any]:
+    """Return a field that is an array with messages in it. Raises InvalidRequest."""
     if not isinstance(raw, list) or not raw:
         raise InvalidRequest(f"{name} must be a non-empty array, got {describe_value(raw)}", name)
     check_count(raw, MAX_MESSAGES, name, "messages")
-    warnings: list[str] = []
-    messages = [
-        _parse_message(each, f"{name}[{index}]", warnings) for index, each in enumerate(raw)
-    ]
-    return ReadMessages(check_messages(messages, name), tuple(warnings))
+    return raw
 
 
 def check_messages(messages: Sequence[Message], name: str) -> tuple[Message, ...]:

@@ -121,7 +121,7 @@ PROBES: Sequence[Probe] = (
     _values("guided_grammar", 'root ::= "a"', values_text="a grammar in GBNF or Lark"),
     _values("grammar", 'root ::= "a"', values_text="a grammar in GBNF or Lark"),
     _values("ebnf", 'root ::= "a"', values_text="a grammar in GBNF or Lark"),
-    Probe("tools", [_TOOLS], "an array of up to 128 functions", [CHAT]),
+    Probe("tools", [_TOOLS], "an array of up to 1000 functions", [CHAT]),
     Probe(
         "tool_choice",
         [_TOOLS | {"tool_choice": "required"}],

@@ -16,9 +16,9 @@ from handler.errors import InvalidRequest
 from handler.input.message_content import MessageContent, describe_type
 from handler.input.messages import (
     MAX_CALLS,
-    MAX_MESSAGES,
     MAX_PARTS,
     build_tool_call,
+    check_array,
     check_count,
     check_messages,
     read_reasoning,
@@ -40,15 +40,10 @@ def read_conversation(system: Any, messages: Any) -> tuple[tuple[Message, ...], 
     Raises:
         InvalidRequest: naming the message and field that is wrong.
     """
-    if not isinstance(messages, list) or not messages:
-        raise InvalidRequest(
-            f"messages must be a non-empty array, got {describe_value(messages)}", "messages"
-        )
-    check_count(messages, MAX_MESSAGES, "messages", "messages")
     reader = _ConversationReader()
     if system is not None and (text := _read_system(system)):
         reader.messages.append(Message("system", text))
-    for index, message in enumerate(messages):
+    for index, message in enumerate(check_array(messages, "messages")):
         reader.add_message(message, f"messages[{index}]")
     return check_messages(reader.messages, "messages"), tuple(reader.warnings)
 

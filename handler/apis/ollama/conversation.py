@@ -14,11 +14,11 @@ from handler.errors import InvalidRequest
 from handler.input.message_content import MessageContent
 from handler.input.messages import (
     MAX_CALLS,
-    MAX_MESSAGES,
     ROLES,
     ReadMessages,
     add_content,
     build_tool_call,
+    check_array,
     check_count,
     check_messages,
     read_reasoning,
@@ -38,13 +38,11 @@ def read_messages(messages: Any) -> ReadMessages:
     Raises:
         InvalidRequest: naming the message and field that is wrong.
     """
-    if not isinstance(messages, list) or not messages:
-        raise InvalidRequest(
-            f"messages must be a non-empty array, got {describe_value(messages)}", "messages"
-        )
-    check_count(messages, MAX_MESSAGES, "messages", "messages")
     reader = _MessageReader()
-    read = [reader.read(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    read = [
+        reader.read(message, f"messages[{index}]")
+        for index, message in enumerate(check_array(messages, "messages"))
+    ]
     return ReadMessages(check_messages(read, "messages"), tuple(reader.warnings))
 
 
