@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from engine.errors import UnsupportedParameter
@@ -141,6 +141,16 @@ class Capabilities:
             *self._warn_about_min_tokens(sampling),
         )
 
+    def leave_out_ignored(self, sampling: SamplingParams) -> SamplingParams:
+        """Return the parameters without a `min_tokens` that `check` has warned about.
+
+        Stop strings would take it into account, although the engine does not.
+        """
+        has_effect = self.min_tokens and not _is_constrained(sampling)
+        if not sampling.min_tokens or has_effect:
+            return sampling
+        return replace(sampling, min_tokens=0)
+
     def _warn_about_prompt(self, prompt: Prompt) -> Iterator[str]:
         if isinstance(prompt, str) and not self.plain_prompts:
             yield (
@@ -183,8 +193,7 @@ class Capabilities:
             )
 
     def _warn_about_min_tokens(self, sampling: SamplingParams) -> Iterator[str]:
-        is_constrained = sampling.grammar is not None or sampling.json_schema is not None
-        if sampling.min_tokens and self.min_tokens and is_constrained:
+        if sampling.min_tokens and self.min_tokens and _is_constrained(sampling):
             yield "min_tokens was ignored, because the grammar says where the answer may end"
 
 
@@ -204,3 +213,7 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
 )
 # Most requests set none of them.
 _OPTIONAL_FIELDS = frozenset(name for _, name, _ in _OPTIONAL)
+
+
+def _is_constrained(sampling: SamplingParams) -> bool:
+    return sampling.grammar is not None or sampling.json_schema is not None

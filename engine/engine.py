@@ -287,6 +287,12 @@ class Engine:
                 *capabilities.check(request.prompt, request.sampling),
             )
             opens_reasoning = await self._starts_in_reasoning(request.prompt, capabilities)
+            sampling = capabilities.leave_out_ignored(request.sampling)
+            if opens_reasoning and sampling.stop_scope is not None:
+                scope = replace(sampling.stop_scope, starts_in_reasoning=True)
+                sampling = replace(sampling, stop_scope=scope)
+            if sampling is not request.sampling:
+                request = replace(request, sampling=sampling)
         except BaseException:
             self._admission.release()
             raise

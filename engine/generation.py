@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from common.utf8 import Utf8Decoder
+from engine.answer_stops import AnswerStopMatcher
 from engine.backends.base import RunResult
 from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage, new_delta
 from engine.request import SamplingParams
@@ -40,11 +41,7 @@ class Generation:
 
     def __init__(self, sampling: SamplingParams, emit: Callable[[Delta], None]) -> None:
         self._decode = Utf8Decoder().decode
-        self._stops = (
-            StopMatcher(sampling.stop, include_stop_str=sampling.include_stop_str_in_output)
-            if sampling.stop
-            else None
-        )
+        self._stops = _build_stops(sampling)
         self._stop_ids = frozenset(sampling.stop_token_ids)
         self._max_tokens = sampling.max_tokens
         self._min_tokens = sampling.min_tokens
@@ -66,24 +63,23 @@ class Generation:
             self._first_token_s = time.monotonic()
         may_end = self._tokens > self._min_tokens
         if may_end and token_id in self._stop_ids:
-            self._emit_held_text()
-            self._end(FinishReason.STOP, token_id)
+            self._end_text(FinishReason.STOP, token_id)
             return True
         text = self._decode(piece)
         if logprob is not None:
             logprob = replace(logprob, raw=piece, offset=self._chars)
         self._chars += len(text)
         stops = self._stops
-        if stops is not None and may_end:
-            text = stops.push(text)
+        if stops is not None:
+            # A stop string may begin in the first `min_tokens` tokens and end after them.
+            text = stops.push(text, 0 if may_end else len(text))
             if stops.matched is not None:
                 self._emit(Delta(text, logprob))
                 self._end(FinishReason.STOP, stops.matched)
                 return True
         self._emit(new_delta((text, logprob)))
         if self._tokens == self._max_tokens:
-            self._emit_held_text()
-            self._end(FinishReason.LENGTH, None)
+            self._end_text(FinishReason.LENGTH, None)
         return self._done
 
     def cancel(self) -> None:
@@ -104,8 +100,7 @@ class Generation:
         """
         if self.reason is None:
             if not self._done:
-                self._emit_held_text()
-            self._end(end.reason, None)
+                self._end_text(end.reason, None)
             completion = self._tokens if end.completion_tokens is None else end.completion_tokens
         else:
             completion = self._tokens
@@ -120,11 +115,25 @@ class Generation:
             ),
         )
 
-    def _emit_held_text(self) -> None:
-        if self._stops is not None and (held := self._stops.flush()):
-            self._emit(Delta(held))
+    def _end_text(self, reason: FinishReason, stop_reason: str | int | None) -> None:
+        """Emit the held-back text and end; a stop string in that text is the reason then."""
+        stops = self._stops
+        if stops is not None:
+            if held := stops.flush():
+                self._emit(Delta(held))
+            if stops.matched is not None:
+                reason, stop_reason = FinishReason.STOP, stops.matched
+        self._end(reason, stop_reason)
 
     def _end(self, reason: FinishReason, stop_reason: str | int | None) -> None:
         self._done = True
         self.reason = reason
         self.stop_reason = stop_reason
+
+
+def _build_stops(sampling: SamplingParams) -> StopMatcher | AnswerStopMatcher | None:
+    if not sampling.stop:
+        return None
+    matcher = StopMatcher(sampling.stop, include_stop_str=sampling.include_stop_str_in_output)
+    scope = sampling.stop_scope
+    return matcher if scope is None else AnswerStopMatcher(matcher, scope)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from operator import attrgetter
 from secrets import token_hex
 from typing import Any, Literal
+
+from engine.reply.reply_format import ToolForm
 
 
 class Priority(IntEnum):
@@ -98,17 +100,34 @@ TemplateMode = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopScope:
+    """What an output may have besides its text, where stop strings do not count.
+
+    `functions` are the names of the functions that the model may call, `tool_form` and `must_call`
+    are those of `ReplyFormat`. `starts_in_reasoning` means that the prompt has opened the
+    reasoning.
+    """
+
+    functions: tuple[str, ...] = ()
+    tool_form: ToolForm | None = None
+    must_call: bool = False
+    starts_in_reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How to choose tokens and when to stop; the fields have OpenAI's and vLLM's meanings.
 
     The values must be valid: `handler.input` and `handler.apis.openai` refuse invalid ones with a
     message that names the field. `temperature` 0 is greedy; `top_k` -1 allows all tokens; `seed`
     None is random; `max_tokens` None runs to the end of the context. Before `min_tokens` neither
-    an end token nor anything in `stop` or `stop_token_ids` ends the answer. `allowed_token_ids`
-    are the only tokens of the answer, unless there are none. `draft_tokens` is how many
-    tokens a draft model proposes at a time, and `draft_threshold` the probability that each must
-    have; None leaves them to the engine. `lora` is the adapter to use, None for the base model.
-    `prompt_cache` is the name of a saved prompt, or of one to save.
+    an end token nor anything in `stop` or `stop_token_ids` ends the answer. `stop` counts where
+    `stop_scope` says; without one, in the whole output. `stop_in_reasoning` is whether it counts in
+    the reasoning and in calls too; None for the setting STOP_IN_REASONING. `allowed_token_ids` are
+    the only tokens of the answer, unless there are none. `draft_tokens` is how many tokens a draft
+    model proposes at a time, and `draft_threshold` the probability that each must have; None leaves
+    them to the engine. `lora` is the adapter to use, None for the base model. `prompt_cache` is the
+    name of a saved prompt, or of one to save.
     """
 
     max_tokens: int | None = None
@@ -122,6 +141,8 @@ class SamplingParams:
     presence_penalty: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_scope: StopScope | None = None
+    stop_in_reasoning: bool | None = None
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -147,6 +168,8 @@ class SamplingParams:
         wire = dict(self.non_defaults)
         if self.logit_bias:
             wire["logit_bias"] = [[token, bias] for token, bias in self.logit_bias.items()]
+        if self.stop_scope is not None:
+            wire["stop_scope"] = asdict(self.stop_scope)
         return wire
 
     @property
@@ -172,6 +195,9 @@ class SamplingParams:
         }
         if "logit_bias" in wire:
             converted["logit_bias"] = dict(wire["logit_bias"])
+        if "stop_scope" in wire:
+            scope = wire["stop_scope"]
+            converted["stop_scope"] = StopScope(**scope | {"functions": tuple(scope["functions"])})
         return cls(**wire | converted)
 
 

@@ -70,8 +70,11 @@ class StopMatcher:
             stop_at_state[state] = stop_at_state[state] or stop_at_state[fail]
         self._transitions, self._depth, self._stop_at_state = transitions, depth, stop_at_state
 
-    def push(self, text: str) -> str:
-        """Add the next piece; return the text that cannot be part of a stop string any more."""
+    def push(self, text: str, ignored_chars: int = 0) -> str:
+        """Add the next piece; return the text that cannot be part of a stop string any more.
+
+        A stop string that ends within the first `ignored_chars` characters does not count.
+        """
         state = self._state
         if not state and self._first_chars.isdisjoint(text):
             return text
@@ -79,7 +82,7 @@ class StopMatcher:
         for position, char in enumerate(text):
             state = transitions[state].get(char, 0)
             stop = stop_at_state[state]
-            if stop is not None:
+            if stop is not None and position >= ignored_chars:
                 self.matched = stop
                 end = self._held + text[: position + 1]
                 self._held = ""
@@ -90,7 +93,12 @@ class StopMatcher:
         self._held = pending[safe:]
         return pending[:safe]
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
     def flush(self) -> str:
-        """Return the held-back text, because the stream has ended without a stop string."""
+        """Return the held-back text, because no text follows it."""
         held, self._held, self._state = self._held, "", 0
         return held

@@ -163,7 +163,13 @@ def build_services(
 
     def build_pipeline(engine: Engine, names: Sequence[str]) -> Pipeline:
         return Pipeline(
-            engine, names[0], validator, adapters.get(names[0], ()), on_open, tuple(names[1:])
+            engine,
+            names[0],
+            validator,
+            adapters.get(names[0], ()),
+            on_open,
+            tuple(names[1:]),
+            stop_in_reasoning=settings.stop_in_reasoning,
         )
 
     models = ModelRegistry(

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from engine import Chat, Delta, Engine, Message, Slot, TokenStream
 from engine.errors import EngineError
+from engine.request import GenerationRequest, StopScope
 from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration, BlockedStream
 from handler.generation.completed_answer import CompletedAnswer
@@ -30,7 +31,7 @@ class Pipeline:
     Jobs, the local server, batches and the OpenAI routes all use it, so tests through one of them
     cover the others. `adapters` are the names of the model's LoRA adapters in requests. `aliases`
     are further names of the model in requests; answers have `model_name`. `on_open` is called with
-    each generation that has started.
+    each generation that has started. `stop_in_reasoning` is the setting of that name.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class Pipeline:
         adapters: Sequence[str] = (),
         on_open: Callable[[ActiveGeneration], object] = lambda generation: None,
         aliases: Sequence[str] = (),
+        *,
+        stop_in_reasoning: bool = False,
     ) -> None:
         self.engine = engine
         self.model_name = model_name
@@ -48,6 +51,7 @@ class Pipeline:
         self.aliases = aliases
         self._validator = validator
         self._on_open = on_open
+        self._stop_in_reasoning = stop_in_reasoning
 
     async def open(
         self, request: TextRequest, slot: Slot | None = None, *, buffered: bool = False
@@ -82,7 +86,8 @@ class Pipeline:
         budget = request.reasoning_budget
         # The tokens of the reasoning are counted as they arrive.
         buffered = buffered and budget is None
-        stream = await self.engine.generate(request.generation, slot, buffered=buffered)
+        generation = self._scope_stops(request)
+        stream = await self.engine.generate(generation, slot, buffered=buffered)
         if budget is None:
             return stream
         capabilities = self.engine.capabilities
@@ -96,6 +101,22 @@ class Pipeline:
             )
             return stream
         return BudgetedStream(self.engine, stream, budget)
+
+    def _scope_stops(self, request: TextRequest) -> GenerationRequest:
+        """Return the request to the engine, with stop strings that count in the text alone."""
+        generation, reply_format = request.generation, request.reply_format
+        sampling = generation.sampling
+        counts_everywhere = sampling.stop_in_reasoning
+        if counts_everywhere is None:
+            counts_everywhere = self._stop_in_reasoning
+        if not sampling.stop or reply_format is None or counts_everywhere:
+            return generation
+        scope = StopScope(
+            functions=tuple(reply_format.functions),
+            tool_form=reply_format.tool_form,
+            must_call=reply_format.must_call,
+        )
+        return replace(generation, sampling=replace(sampling, stop_scope=scope))
 
     async def _check_blocked(self, request: TextRequest) -> Verdict | None:
         """Return the verdict of a blocked request, or None. Runs before the generation."""

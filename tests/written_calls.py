@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from handler.reply.reply_format import ToolForm
+from engine.reply.reply_format import ToolForm
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
 

@@ -12,15 +12,15 @@ from typing import Self
 
 from engine import Delta, Finish, FinishReason, TokenLogprob, TokenStream, Usage
 from engine.abortable import Abortable
+from engine.reply.parser import read_reply
+from engine.reply.reply import Reply
+from engine.reply.reply_format import REASONING_ONLY
 from handler.generation.completed_answer import CompletedAnswer
 from handler.generation.content_log import log_answer
 from handler.generation.offload import run_in_thread
 from handler.generation.reasoning_budget import BudgetedStream
 from handler.generation.redaction import redact_deltas
 from handler.input.request import TextRequest
-from handler.reply.parser import read_reply
-from handler.reply.reply import Reply
-from handler.reply.reply_format import REASONING_ONLY
 from validation import Removal, Subject, Validator, Verdict
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine import Finish, FinishReason, TokenLogprob
-from handler.reply.reply import Reply
+from engine.reply.reply import Reply
 from validation import Verdict
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from common.value_description import describe_value
 from engine import Chat, GenerationRequest, Priority
+from engine.reply.reply_format import REASONING_ONLY, ReplyFormat
 from engine.request import Prompt, TemplateMode
 from handler.errors import InvalidRequest
 from handler.input.constraints import Constraint, find_constraint_warnings, read_constraint
@@ -17,7 +18,6 @@ from handler.input.options import NO_DEFAULTS, OptionsReader
 from handler.input.reasoning_budget import read_reasoning_budget
 from handler.input.sampling import JOB_DEFAULTS, read_sampling
 from handler.input.text import check_text
-from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
 from validation import NO_OPTIONS, Options
 
 _INPUT = "input."

@@ -132,6 +132,7 @@ class SamplingInput(ParameterInput):
         None, description=f"an array of up to {MAX_STOPS} token ids"
     )
     include_stop_str_in_output: bool | None = Field(None, description="true or false")
+    stop_in_reasoning: bool | None = Field(None, description="true or false")
     ignore_eos: bool | None = Field(None, description="true or false")
     logit_bias: dict[str, _Bias] | None = Field(
         None,
@@ -228,6 +229,7 @@ def build_sampling(
         stop=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(fields.stop_token_ids or ()),
         include_stop_str_in_output=bool(fields.include_stop_str_in_output),
+        stop_in_reasoning=fields.stop_in_reasoning,
         ignore_eos=bool(fields.ignore_eos),
         logit_bias=_parse_bias(fields.logit_bias, path) if fields.logit_bias else {},
         allowed_token_ids=tuple(fields.allowed_token_ids or ()),

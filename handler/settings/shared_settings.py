@@ -16,6 +16,7 @@ from engine import BackendConfig, EngineConfig, Timeouts
 from engine.backends.lora_adapters import parse_adapters
 from engine.config import BackendName
 from engine.hosts.memory_limit import default_limit_mb
+from engine.reply.reply_format import ToolForm
 from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.models.model_list import (
     ModelEntry,
@@ -25,7 +26,6 @@ from handler.models.model_list import (
     read_models,
     split_names,
 )
-from handler.reply.reply_format import ToolForm
 from handler.settings.rkllm_settings import RkllmSettings
 
 DEFAULT_SLOTS = 4
@@ -142,6 +142,11 @@ class Settings(RkllmSettings):
         "auto",
         description="The form in which the model writes tool calls. auto: all of these forms are "
         "recognised.",
+    )
+    stop_in_reasoning: bool = Field(
+        False,
+        description="Whether stop strings also end an answer in its reasoning and in tool calls. "
+        "Requests may choose with `stop_in_reasoning`.",
     )
     default_max_tokens: int | None = Field(
         None,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handler.reply.parser import ReplyParser
-from handler.reply.reply import Reply
-from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
+from engine.reply.parser import ReplyParser
+from engine.reply.reply import Reply
+from engine.reply.reply_format import REASONING_ONLY, ReplyFormat
 from tests.written_calls import FUNCTIONS, WRITERS
 
 FORMAT = ReplyFormat(functions=FUNCTIONS)

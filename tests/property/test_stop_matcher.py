@@ -1,11 +1,20 @@
 """The automaton against an oracle that looks at every character afresh."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.answer_stops import AnswerStopMatcher
+from engine.backends.base import RunResult
+from engine.generation import Generation
+from engine.output import Delta
+from engine.reply.parser import read_reply
+from engine.reply.reply_format import ReplyFormat
+from engine.request import SamplingParams, StopScope
 from engine.stops import StopMatcher
+from tests.written_calls import FUNCTIONS
 
 # Few letters, so that stops overlap, nest and repeat; one of them outside the BMP.
 LETTERS = "ab😀"
@@ -72,3 +81,72 @@ def test_outcome_does_not_depend_on_how_the_text_was_cut(
 
     text = "".join(pieces)
     assert outcome(pieces) == outcome([text]) == outcome(list(text))
+
+
+def generate(pieces: Sequence[str], stops: Sequence[str], min_tokens: int) -> tuple[str, object]:
+    deltas: list[Delta] = []
+    sampling = SamplingParams(stop=tuple(stops), min_tokens=min_tokens)
+    generation = Generation(sampling, deltas.append)
+    for piece in pieces:
+        if generation.on_piece(piece.encode(), 1, None):
+            break
+    finish = generation.finish(RunResult())
+    return "".join(delta.text for delta in deltas), finish.stop_reason
+
+
+@given(pieces=PIECES, stops=STOPS, min_tokens=st.integers(0, 20))
+def test_min_tokens_only_takes_away_the_stops_that_end_within_them(
+    pieces: list[str], stops: list[str], min_tokens: int
+) -> None:
+    text = "".join(pieces)
+    first = len("".join(pieces[:min_tokens]))
+    ends = [
+        end
+        for end in range(first + 1, len(text) + 1)
+        if any(text[:end].endswith(stop) for stop in stops)
+    ]
+    expected, reason = text, None
+    if ends:
+        reason = max((stop for stop in stops if text[: ends[0]].endswith(stop)), key=len)
+        expected = text[: ends[0] - len(reason)]
+    assert generate(pieces, stops, min_tokens) == (expected, reason)
+
+
+FRAGMENTS = (
+    *("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "```json"),
+    *("<function=", "time>", "</function>", "call:", "<|python_tag|>", "functools", "time"),
+    *("{", "}", "[", "]", "(", ")", '"', ",", ":", "<", "\n", " ", "x", "1", "ab", "END", "EN"),
+    *('{"name": "time", "arguments": {}}', '"name": ', '"arguments": ', "D", "é😀"),
+)
+OUTPUTS = st.lists(st.sampled_from(FRAGMENTS), max_size=16)
+ANSWER_STOPS = st.lists(st.sampled_from(("END", "x", " ", "\n", "ab1", "{", '"', "😀")), min_size=1)
+
+
+@given(fragments=OUTPUTS, stops=ANSWER_STOPS, has_calls=st.booleans(), opened=st.booleans())
+def test_stop_in_an_answer_does_not_depend_on_the_split_and_is_in_its_text(
+    fragments: list[str], stops: list[str], has_calls: bool, opened: bool
+) -> None:
+    functions = FUNCTIONS if has_calls else {}
+    scope = StopScope(functions=tuple(functions), starts_in_reasoning=opened)
+
+    def outcome(pieces: Sequence[str]) -> tuple[str, str | None]:
+        matcher, text = AnswerStopMatcher(StopMatcher(stops), scope), ""
+        for piece in pieces:
+            text += matcher.push(piece)
+            if matcher.matched is not None:
+                return text, matcher.matched
+        return text + matcher.flush(), matcher.matched
+
+    output = "".join(fragments)
+    cut, stop = outcome([output])
+    assert outcome(fragments) == outcome(list(output)) == (cut, stop)
+    reply_format = ReplyFormat(functions=functions)
+    whole = read_reply(output, reply_format, starts_in_reasoning=opened)
+    if stop is None:
+        assert cut == output
+        assert whole.is_all_text <= all(each not in output for each in stops)
+    else:
+        assert output.startswith(cut + stop)
+        kept = read_reply(cut + stop, reply_format, starts_in_reasoning=opened)
+        assert whole.text
+        assert kept.reasoning == whole.reasoning

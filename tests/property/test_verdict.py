@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Finish, FinishReason, Usage
+from engine.reply.reply import Reply
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.reply import Reply
 from handler.response import encode_answer
 from validation import NO_OPTIONS, Options, Subject, Verdict
 from validation.options.blocked import Blocklist

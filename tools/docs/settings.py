@@ -63,7 +63,7 @@ _SECTIONS = (
         "## Every command\n\n### Model and engine",
         Settings,
         "engine models draft_model_path mmproj_path apply_chat_template tool_parser "
-        "default_max_tokens threads max_queue deterministic engine_isolation",
+        "default_max_tokens stop_in_reasoning threads max_queue deterministic engine_isolation",
         parent=RkllmSettings,
         has_rest=True,
     ),

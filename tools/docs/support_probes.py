@@ -77,6 +77,7 @@ PROBES: Sequence[Probe] = (
             {"include_stop_str_in_output": False, "stream": True},
         ],
     ),
+    _values("stop_in_reasoning", True),
     Probe("ignore_eos", [{"ignore_eos": True}, {"ignore_eos": True, "max_tokens": 5000}]),
     _values("min_tokens", 5),
     _values("logit_bias", {"1": 5}),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from engine import Engine, Slot
 from engine.errors import RequestRejected
+from engine.reply.reply_format import ToolForm
 from handler.apis.core.parallel import ParallelGenerations, run_all
 from handler.apis.core.parsed_call import ParsedCall
 from handler.apis.core.prepared_call import PreparedCall, prepare_call
@@ -15,7 +16,6 @@ from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
 from handler.input.options import NO_DEFAULTS, OptionsReader
 from handler.models.registry import ModelRegistry
-from handler.reply.reply_format import ToolForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from typing import Self
 
 from engine import Priority
 from engine.errors import PromptTooLong, RequestRejected
+from engine.reply.reply_format import REASONING_ONLY, ReplyFormat
 from engine.request import Prompt
 from handler.apis.core.api import CallContext
 from handler.apis.core.parameters import Parameters
 from handler.input.constraints import Constraint
-from handler.reply.reply_format import REASONING_ONLY, ReplyFormat
 from validation import NO_OPTIONS, Options
 
 

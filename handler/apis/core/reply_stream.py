@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+from engine.reply.parser import ReplyParser
+from engine.reply.parts import Part, TextPart
 from handler.delivery.limits import PARTIAL_CHARS, split_into_steps
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.parser import ReplyParser
-from handler.reply.parts import Part, TextPart
 
 # With an event for each token, the event loop runs after so many of them: a few milliseconds.
 _TOKENS_PER_STEP = 200

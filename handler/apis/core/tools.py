@@ -10,10 +10,10 @@ from typing import Any, Literal, TypedDict
 from common.json_object import JsonObject
 from common.json_size import exceeds
 from common.value_description import describe_value
+from engine.reply.reply_format import REASONING_ONLY, ReplyFormat, ToolForm
 from handler.apis.core.schema_refs import move_refs
 from handler.errors import InvalidRequest
 from handler.input.constraints import Constraint, check_cost, check_schema
-from handler.reply.reply_format import REASONING_ONLY, ReplyFormat, ToolForm
 
 # Agents send the tools of all their servers, so these are more than OpenAI's 128 and 64.
 MAX_TOOLS = 1_000

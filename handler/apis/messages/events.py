@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from common.json_object import JsonObject
+from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 from handler.apis.core.reply_stream import stream_reply
 from handler.apis.core.wire_format import escape_line_separators
 from handler.apis.messages.message import (
@@ -19,7 +20,6 @@ from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 
 class MessageEncoder:

@@ -53,6 +53,7 @@ class MessagesInput(ParameterInput):
         description=f"an array of up to {MAX_STOPS} strings, each of 1 to {MAX_STOP_CHARS} "
         "characters",
     )
+    stop_in_reasoning: bool | None = Field(None, description="true or false")
     stream: bool | None = Field(None, description="true or false")
 
 
@@ -98,6 +99,7 @@ def read_request(body: JsonObject, model: ResolvedModel, defaults: CallDefaults)
         top_p=1.0 if fields.top_p is None else fields.top_p,
         top_k=fields.top_k or -1,
         stop=tuple(fields.stop_sequences or ()),
+        stop_in_reasoning=fields.stop_in_reasoning,
         lora=model.adapter,
     )
     if constraint is not None:

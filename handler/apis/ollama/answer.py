@@ -8,14 +8,14 @@ from typing import Any
 
 from common.json_object import JsonObject
 from engine import FinishReason
+from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
+from engine.reply.reply import ToolCall
 from handler.apis.core.reply_stream import stream_reply
 from handler.apis.ollama.wire_format import encode_line, error_line
 from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
-from handler.reply.reply import ToolCall
 
 _MS_TO_NS = 1_000_000
 

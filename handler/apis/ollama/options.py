@@ -46,6 +46,7 @@ class OptionsInput(ParameterInput):
         description=f"a string or an array of up to {MAX_STOPS} of them, "
         f"each of up to {MAX_STOP_CHARS} characters",
     )
+    stop_in_reasoning: bool | None = Field(None, description="true or false")
     repeat_penalty: float = Field(1.0, gt=0, le=100, description="a number above 0, at most 100")
     frequency_penalty: float = Field(0.0, ge=-2, le=2, description="a number from -2 to 2")
     presence_penalty: float = Field(0.0, ge=-2, le=2, description="a number from -2 to 2")
@@ -98,6 +99,7 @@ def read_options(
         min_p=fields.min_p,
         seed=seed if seed is not None and seed >= 0 else None,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_in_reasoning=fields.stop_in_reasoning,
         repetition_penalty=fields.repeat_penalty,
         frequency_penalty=fields.frequency_penalty,
         presence_penalty=fields.presence_penalty,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from common.json_object import JsonObject
 from engine import Chat
+from engine.reply.reply_format import ToolForm
 from handler.apis.core.template_variables import read_template_variables
 from handler.apis.openai import logprobs
 from handler.apis.openai.endpoint_spec import EndpointContent, EndpointSpec
@@ -13,7 +14,6 @@ from handler.apis.openai.tools import read_tools
 from handler.input.constraints import read_constraint
 from handler.input.messages import check_continued, read_messages
 from handler.input.request import read_flag
-from handler.reply.reply_format import ToolForm
 
 
 def _read_content(body: JsonObject, tool_form: ToolForm | None) -> EndpointContent:

@@ -10,6 +10,9 @@ import orjson
 
 from common.json_object import JsonObject
 from engine import Delta, TokenLogprob
+from engine.reply.parser import ReplyParser
+from engine.reply.parts import Part
+from engine.reply.reply_format import ReplyFormat
 from handler.apis.core.parameters import Parameters
 from handler.apis.openai.choice_encoder import encode_finish
 from handler.apis.openai.dialect import Dialect
@@ -20,9 +23,6 @@ from handler.apis.openai.message import encode_message_delta
 from handler.apis.openai.usage import total_usage
 from handler.delivery.limits import max_logprob_bytes, split_token_entries
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.parser import ReplyParser
-from handler.reply.parts import Part
-from handler.reply.reply_format import ReplyFormat
 from handler.response import encode_verdict
 
 

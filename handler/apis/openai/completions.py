@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.json_object import JsonObject
+from engine.reply.reply_format import ToolForm
 from engine.request import RenderedPrompt
 from handler.apis.openai import logprobs
 from handler.apis.openai.endpoint_spec import EndpointContent, EndpointSpec
@@ -13,7 +14,6 @@ from handler.errors import InvalidRequest
 from handler.input.constraints import read_constraint
 from handler.input.sampling import check_token_count, read_token_ids
 from handler.input.text import check_text
-from handler.reply.reply_format import ToolForm
 
 # OpenAI's limit. Each prompt is at least one generation.
 MAX_PROMPTS = 2048

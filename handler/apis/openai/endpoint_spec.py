@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from common.json_object import JsonObject
 from engine import PromptToken, TokenLogprob
+from engine.reply.reply_format import ReplyFormat, ToolForm
 from engine.request import Prompt
 from handler.apis.openai.parameters import OpenAIInput
 from handler.generation.completed_answer import CompletedAnswer
 from handler.input.constraints import Constraint
-from handler.reply.reply_format import ReplyFormat, ToolForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from common.json_object import JsonObject
+from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 
 def encode_message(answer: CompletedAnswer, echo: str) -> JsonObject:

@@ -10,6 +10,7 @@ from functools import partial
 from common.json_object import JsonObject
 from common.value_description import describe_value
 from engine import Finish, FinishReason, Priority, Slot, Usage
+from engine.reply.reply import Reply
 from handler.apis.core.call_runner import CallDefaults, CallRunner, naming_client_fields
 from handler.apis.core.parallel import CompletedGenerations, ParallelGenerations
 from handler.apis.core.prepared_call import PreparedCall, prepare_call
@@ -30,7 +31,6 @@ from handler.generation.completed_answer import CompletedAnswer
 from handler.generation.offload import check_body
 from handler.models.registry import ModelRegistry
 from handler.pipeline import Pipeline
-from handler.reply.reply import Reply
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 from common.json_object import JsonObject
 from engine import Slot
 from engine.abortable import Abortable
+from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 from handler.apis.core.api import ApiCall, CallContext
 from handler.apis.core.call_runner import CallRunner
 from handler.apis.core.parsed_call import ParsedCall
@@ -26,7 +27,6 @@ from handler.delivery.limits import split_events
 from handler.errors import ErrorInfo, error_info
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 from handler.apis.responses.item_references import build_item_id
-from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 # An event without its sequence number: its type and its members.
 Event = tuple[str, dict[str, Any]]

@@ -7,7 +7,7 @@ import pytest
 from engine.backends.base import RunResult
 from engine.generation import Generation
 from engine.output import Delta, FinishReason, TokenLogprob, Usage
-from engine.request import SamplingParams
+from engine.request import SamplingParams, StopScope
 
 ENDED = RunResult(prompt_tokens=7, completion_tokens=99, cached_tokens=3, prefill_ms=12.5)
 
@@ -210,3 +210,37 @@ def test_stop_token_ends_the_answer_after_min_tokens() -> None:
     run = Run(min_tokens=1, stop_token_ids=(1, 3))
     assert run.feed("a", "b", "c") == [False, False, True]
     assert run.generation.finish(ENDED).stop_reason == 3
+
+
+def test_stop_string_that_begins_before_min_tokens_and_ends_after_is_found() -> None:
+    run = Run(stop=("-digit n",), min_tokens=1)
+    run.feed("three", "-", "digit", " n", "umber")
+    assert "".join(run.texts) == "three"
+    assert run.generation.stop_reason == "-digit n"
+    run = Run(stop=("two three",), min_tokens=2)
+    run.feed("one", " two", " three", " four")
+    assert "".join(run.texts) == "one "
+
+
+def test_stop_string_that_ends_within_min_tokens_does_not_count() -> None:
+    run = Run(stop=("two", "a a"), min_tokens=3)
+    run.feed("one", " two", " a", " a", " b")
+    assert "".join(run.texts) == "one two "
+    assert run.generation.stop_reason == "a a"
+
+
+def test_stop_string_of_the_answer_does_not_end_its_reasoning() -> None:
+    # R78
+    run = Run(stop=("9.8",), stop_scope=StopScope())
+    assert run.feed("<think>", "is it 9.8?", "</think>", "9", ".", "8", " indeed")[-2:] == [1, 1]
+    assert "".join(run.texts) == "<think>is it 9.8?</think>"
+    assert run.generation.finish(ENDED).usage.completion_tokens == 6
+
+
+def test_stop_string_in_held_back_text_is_the_reason_of_the_end() -> None:
+    # White space at the end may come before a call, so it is decided at the end.
+    run = Run(stop=("\n",), stop_scope=StopScope(functions=("time",)))
+    run.feed("Hello", "\n")
+    finish = run.generation.finish(ENDED)
+    assert (finish.reason, finish.stop_reason) == (FinishReason.STOP, "\n")
+    assert "".join(run.texts) == "Hello"

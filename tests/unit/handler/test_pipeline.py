@@ -22,11 +22,11 @@ from engine import (
     Usage,
 )
 from engine.errors import BackendFailed, PromptTooLong
+from engine.reply.reply import Reply
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.completed_answer import CompletedAnswer
 from handler.input.request import TextRequest
 from handler.pipeline import Pipeline
-from handler.reply.reply import Reply
 from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RunRecorder
 from validation import Issue, Subject
 

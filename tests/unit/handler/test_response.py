@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage
+from engine.reply.reply import Reply
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.reply import Reply
 from handler.response import encode_answer, encode_partial, encode_verdict
 from validation import Issue, Removal, Verdict
 

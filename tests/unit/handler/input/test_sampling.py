@@ -98,6 +98,8 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ("stop_token_ids", list(range(100, 117)), "an array of up to 16 token ids", "an array of 17"),
     ("include_stop_str_in_output", "yes", FLAG, '"yes"'),
     ("include_stop_str_in_output", 1, FLAG, "1"),
+    ("stop_in_reasoning", "no", FLAG, '"no"'),
+    ("stop_in_reasoning", "no", FLAG, '"no"'),
     ("ignore_eos", "no", FLAG, '"no"'),
     ("logit_bias", [1], BIASES, "[1]"),
     ("logit_bias", {"7": "x"}, BIASES, '{"7":"x"}'),

@@ -76,6 +76,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "THREADS": ("3", 3),
     "APPLY_CHAT_TEMPLATE": ("off", "off"),
     "TOOL_PARSER": ("hermes", "hermes"),
+    "STOP_IN_REASONING": ("on", True),
     "DEFAULT_MAX_TOKENS": ("99", 99),
     "REQUEST_TIMEOUT_S": ("1.5", 1.5),
     "PREFILL_TIMEOUT_S": ("2.5", 2.5),

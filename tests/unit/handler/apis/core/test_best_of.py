@@ -10,12 +10,12 @@ import pytest
 from common.json_object import JsonObject
 from engine import FinishReason, TokenLogprob, Usage
 from engine.output import Finish
+from engine.reply.reply import Reply
 from handler.apis.core.best_of import build_requests
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.completions import COMPLETIONS as SHAPE
 from handler.apis.openai.service import OpenAIService
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.reply import Reply
 from tests.unit.handler.apis.openai.calls import COMPLETIONS, complete
 from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RecordingGenerate
 from tests.usage import usage

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Delta
+from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 from handler.apis.core.best_of import build_requests
 from handler.apis.core.reply_stream import stream_reply
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.generation.active_generation import ActiveGeneration
-from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 BODY = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "tools": [TOOL]}

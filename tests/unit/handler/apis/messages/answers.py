@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from engine import Finish, FinishReason, Usage
+from engine.reply.parser import read_reply
+from engine.reply.reply_format import ReplyFormat
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.parser import read_reply
-from handler.reply.reply_format import ReplyFormat
 
 USAGE = Usage(3, 5)
 REPLY_FORMAT = ReplyFormat(functions={"add": {"type": "object"}})

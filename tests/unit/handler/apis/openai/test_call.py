@@ -13,6 +13,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from engine import Chat, Delta, Finish, FinishReason, Message, Priority, Usage
+from engine.reply.reply import Reply
 from handler.apis.core.best_of import build_requests
 from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.call import OpenAICall
@@ -21,7 +22,6 @@ from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.errors import InvalidRequest
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.reply import Reply
 from tests.unit.handler.apis.openai.reading import check_chunk, text_of
 from tests.usage import usage
 from validation import Verdict

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine import Delta, Finish, PromptToken, SamplingParams, TokenLogprob
 from engine.backends.base import RunResult
 from engine.generation import Generation
+from engine.reply.reply import Reply
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS
@@ -21,7 +22,6 @@ from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.wire_format import DONE
 from handler.delivery.limits import split_deltas
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.reply import Reply
 from tests.unit.handler.apis.openai import reading
 
 LETTERS = "ab é😀"

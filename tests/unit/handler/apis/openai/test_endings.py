@@ -9,11 +9,11 @@ import pytest
 from openai.types import CompletionUsage
 
 from engine import Finish, FinishReason, Usage
+from engine.reply.reply import Reply
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.wire_format import DONE
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.reply import Reply
 from tests.unit.handler.apis.openai import reading
 from tests.usage import usage
 

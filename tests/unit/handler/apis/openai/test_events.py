@@ -8,13 +8,13 @@ import pytest
 
 from engine import Delta, FinishReason, TokenLogprob, Usage
 from engine.output import Finish
+from engine.reply.reply import Reply
 from handler.apis.core.parallel import CompletedGenerations, Part
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.events import stream_events
 from handler.delivery import limits
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.reply import Reply
 from tests.unit.handler.apis.openai import reading
 
 TOPS = tuple((f"other {number}", -2.0) for number in range(5))

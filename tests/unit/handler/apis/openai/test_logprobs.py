@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine import Delta, Finish, FinishReason, PromptToken, TokenLogprob, Usage
+from engine.reply.reply import Reply
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS
@@ -21,7 +22,6 @@ from handler.apis.openai.service import OpenAIService
 from handler.apis.openai.wire_format import DONE
 from handler.delivery.limits import BLOCK_BYTES
 from handler.generation.completed_answer import CompletedAnswer
-from handler.reply.reply import Reply
 from tests.unit.handler.apis.openai import calls, reading
 from tests.unit.handler.conftest import PipelineFactory
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
+from engine.reply.reply_format import ToolForm
 from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.apis.openai.tools import read_tools
 from handler.errors import InvalidRequest
-from handler.reply.reply_format import ToolForm
 from tests.unit.handler.conftest import PipelineFactory
 from validation.rules import DEFAULT_RULES
 from validation.rules_validator import RulesValidator

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 from handler.apis.responses.output_items import Event, OutputBuilder
-from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
 
 _TEXTS = st.text(min_size=1, max_size=5)
 _CALLS = st.tuples(st.sampled_from(["add", "patch"]), st.lists(_TEXTS, max_size=3))

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from handler.reply.calls.gemma_calls import read_gemma_calls
-from handler.reply.calls.json_calls import read_json_calls
-from handler.reply.calls.named_calls import (
+from engine.reply.calls.gemma_calls import read_gemma_calls
+from engine.reply.calls.json_calls import read_json_calls
+from engine.reply.calls.named_calls import (
     read_deepseek_calls,
     read_harmony_call,
     read_mistral_calls,
     read_named_arguments,
 )
-from handler.reply.calls.pythonic_calls import read_pythonic_calls
-from handler.reply.calls.xml_calls import read_xml_calls
-from handler.reply.marks import Marks
-from handler.reply.parts import Reading
-from handler.reply.reply_format import ReplyFormat, ToolForm
-from handler.reply.source import TextSource
+from engine.reply.calls.pythonic_calls import read_pythonic_calls
+from engine.reply.calls.xml_calls import read_xml_calls
+from engine.reply.marks import Marks
+from engine.reply.parts import Reading
+from engine.reply.reply_format import ReplyFormat, ToolForm
+from engine.reply.source import TextSource
 
 # Reads the calls at the position of the source and stops after the last one. Anything that is not a
 # call of a known function is left to be read as text.

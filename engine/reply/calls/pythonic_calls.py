@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from handler.reply.calls.json_text import encode, is_json, read_literal
-from handler.reply.parts import CallArguments, CallStart, Reading
-from handler.reply.reply_format import ReplyFormat
-from handler.reply.source import TextSource
+from engine.reply.calls.json_text import encode, is_json, read_literal
+from engine.reply.parts import CallArguments, CallStart, Reading
+from engine.reply.reply_format import ReplyFormat
+from engine.reply.source import TextSource
 
 _KEY = re.compile(r"[A-Za-z_]\w{0,255}\s*=(?!=)")
 _KEY_START = re.compile(r"[A-Za-z_]\w{0,255}\s*")

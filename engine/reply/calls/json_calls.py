@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import orjson
 
-from handler.reply.calls.json_text import pass_on, read_value
-from handler.reply.parts import CallArguments, CallStart, Reading
-from handler.reply.reply_format import ReplyFormat
-from handler.reply.source import TextSource
+from engine.reply.calls.json_text import pass_on, read_value
+from engine.reply.parts import CallArguments, CallStart, Reading
+from engine.reply.reply_format import ReplyFormat
+from engine.reply.source import TextSource
 
 _KEYS = ("name", "arguments", "parameters", "function", "type", "id", "index")
 

@@ -6,13 +6,13 @@ import uuid
 from dataclasses import replace
 
 from engine.prompts.reasoning import REASONING_MARKS
-from handler.reply.calls.formats import CallForms
-from handler.reply.marks import Marks
-from handler.reply.parts import CallArguments, CallStart, Part, Reading, ReasoningPart, TextPart
-from handler.reply.reasoning import ANSWER_HEADERS, read_reasoning
-from handler.reply.reply import Reply, ToolCall
-from handler.reply.reply_format import ReplyFormat
-from handler.reply.source import TextSource
+from engine.reply.calls.formats import CallForms
+from engine.reply.marks import Marks
+from engine.reply.parts import CallArguments, CallStart, Part, Reading, ReasoningPart, TextPart
+from engine.reply.reasoning import ANSWER_HEADERS, read_reasoning
+from engine.reply.reply import Reply, ToolCall
+from engine.reply.reply_format import ReplyFormat
+from engine.reply.source import TextSource
 
 # Without functions, only these make an output something else than text.
 _LEADING_MARKS = (*REASONING_MARKS, *ANSWER_HEADERS)
@@ -53,6 +53,11 @@ class ReplyParser:
         """Read the output that was held back; return the last parts."""
         self._source.is_complete = True
         return self._collect()
+
+    @property
+    def decided_position(self) -> int:
+        """The position in the output up to which the parts do not depend on what follows."""
+        return self._source.decided_position
 
     def reply(self) -> Reply:
         """Return everything that was found. Call it after `close`."""
@@ -140,14 +145,13 @@ class ReplyParser:
                 self._follows_call = False
                 yield self._take_text(source.position, end)
             if has_opening:
-                text_start, source.position = source.position, searched
-                if (yield from source.attempt(forms.read(source))):
+                if (yield from source.attempt(forms.read(source), searched)):
                     self._follows_call = True
                     if not self._text:
                         yield from source.skip_space()
                     searched = source.position
                 else:
-                    source.position, searched = text_start, max(searched + 1, forms.reached)
+                    searched = max(searched + 1, forms.reached)
             elif source.is_complete:
                 return
             else:

@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
-from handler.reply.calls.formats import CALL_FORMS
-from handler.reply.parser import ReplyParser
-from handler.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
-from handler.reply.reply import Reply
-from handler.reply.reply_format import REASONING_ONLY, ReplyFormat, ToolForm
+from engine.reply.calls.formats import CALL_FORMS
+from engine.reply.parser import ReplyParser
+from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
+from engine.reply.reply import Reply
+from engine.reply.reply_format import REASONING_ONLY, ReplyFormat, ToolForm
 from tests.written_calls import FUNCTIONS, WRITERS
 
 FORMAT = ReplyFormat(functions=FUNCTIONS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from handler.reply.calls.json_text import encode, is_json, read_string, read_until
-from handler.reply.parts import CallArguments, CallStart, Reading
-from handler.reply.reply_format import ReplyFormat
-from handler.reply.source import TextSource
+from engine.reply.calls.json_text import encode, is_json, read_string, read_until
+from engine.reply.parts import CallArguments, CallStart, Reading
+from engine.reply.reply_format import ReplyFormat
+from engine.reply.source import TextSource
 
 _QUOTE = '<|"|>'
 _QUOTE_PATTERN = re.compile(re.escape(_QUOTE))

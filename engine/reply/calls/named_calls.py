@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from handler.reply.calls.json_calls import read_json_calls
-from handler.reply.calls.json_text import pass_on
-from handler.reply.parts import CallStart, Reading
-from handler.reply.reply_format import ReplyFormat
-from handler.reply.source import TextSource
+from engine.reply.calls.json_calls import read_json_calls
+from engine.reply.calls.json_text import pass_on
+from engine.reply.parts import CallStart, Reading
+from engine.reply.reply_format import ReplyFormat
+from engine.reply.source import TextSource
 
 _DEEPSEEK_BEGIN = "<\uff5ctool\u2581call\u2581begin\uff5c>"
 _DEEPSEEK_SEPARATOR = "<\uff5ctool\u2581sep\uff5c>"

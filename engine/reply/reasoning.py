@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handler.reply.parts import Reading, ReasoningPart
-from handler.reply.source import TextSource
+from engine.reply.parts import Reading, ReasoningPart
+from engine.reply.source import TextSource
 
 # Harmony (gpt-oss) writes each message into a channel; these are the channels for the user.
 ANSWER_HEADERS = tuple(

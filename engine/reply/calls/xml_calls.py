@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from handler.reply.calls.json_text import encode, is_json, read_literal
-from handler.reply.parts import CallArguments, CallStart, Reading
-from handler.reply.reply_format import ReplyFormat
-from handler.reply.source import TextSource
+from engine.reply.calls.json_text import encode, is_json, read_literal
+from engine.reply.parts import CallArguments, CallStart, Reading
+from engine.reply.reply_format import ReplyFormat
+from engine.reply.source import TextSource
 
 _FUNCTION, _PARAMETER = "<function=", "<parameter="
 # A value ends with the first, and with the others if the model left that out.

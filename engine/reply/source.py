@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from handler.reply.marks import prepare
-from handler.reply.parts import Reading
+from engine.reply.marks import prepare
+from engine.reply.parts import Reading
 
 
 class TextSource:
     """A part of the model's output, and the reader's position in it.
 
     `add` appends new output to `text` and removes the part before `position`, which has been read.
-    While `keeps_text` is set, `add` removes nothing, so a reader can return to an earlier position.
-    Not thread-safe; owned by one parser.
+    While a reader may return to `kept_start`, `add` removes nothing. Not thread-safe; owned by one
+    parser.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self.position = 0
         self.is_complete = False
-        self.keeps_text = False
+        self.kept_start: int | None = None
         # The number of characters that were dropped.
         self._dropped = 0
 
     def add(self, text: str) -> None:
-        """Append output. Positions from before may change, unless `keeps_text` is set."""
-        if self.position and not self.keeps_text:
+        """Append output. Positions from before may change, unless `kept_start` is set."""
+        if self.position and self.kept_start is None:
             self._dropped += self.position
             self.text = self.text[self.position :]
             self.position = 0
@@ -33,6 +33,12 @@ class TextSource:
     def output_position(self, position: int) -> int:
         """Return the position in the whole output for one in the window."""
         return self._dropped + position
+
+    @property
+    def decided_position(self) -> int:
+        """The position in the whole output up to which its parts are final."""
+        start = self.position if self.kept_start is None else self.kept_start
+        return self.output_position(start)
 
     def peek(self) -> Reading[str]:
         """Return the next character; "" at the end of the output."""
@@ -57,11 +63,12 @@ class TextSource:
 
     def skip_after_space(self, *marks: str) -> Reading[str]:
         """Skip white space and one of `marks`; if none comes next, skip nothing and return ""."""
-        start, keeps_text, self.keeps_text = self.position, self.keeps_text, True
+        start, kept_start = self.position, self.kept_start
+        self.kept_start = start if kept_start is None else kept_start
         yield from self.skip_space()
         if not (mark := (yield from self.skip(*marks))):
             self.position = start
-        self.keeps_text = keeps_text
+        self.kept_start = kept_start
         return mark
 
     def take_until(self, marks: tuple[str, ...]) -> tuple[str, str]:
@@ -80,17 +87,21 @@ class TextSource:
         self.position = end
         return self.text[start:end], ""
 
-    def attempt(self, reading: Reading[object]) -> Reading[bool]:
+    def attempt(self, reading: Reading[object], at: int | None = None) -> Reading[bool]:
         """Read something that may not be there: without any part of it the position stays.
 
-        Returns whether there was a part. Then the output read so far is dropped.
+        It begins at the position `at`, or at the reader's position. Returns whether there was a
+        part. Then the output read so far is dropped.
         """
-        start, keeps_text, self.keeps_text = self.position, self.keeps_text, True
+        start, kept_start = self.position, self.kept_start
+        self.kept_start = start if kept_start is None else kept_start
+        if at is not None:
+            self.position = at
         has_part = False
         for part in reading:
             if part is not None:
-                has_part, self.keeps_text = True, False
+                has_part, self.kept_start = True, None
             yield part
         if not has_part:
-            self.position, self.keeps_text = start, keeps_text
+            self.position, self.kept_start = start, kept_start
         return has_part

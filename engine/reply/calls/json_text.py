@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from handler.reply.parts import CallArguments, Reading
-from handler.reply.source import TextSource
+from engine.reply.parts import CallArguments, Reading
+from engine.reply.source import TextSource
 
 # Python reads a literal without releasing the lock of the interpreter, about 1 µs a character.
 _MAX_LITERAL_CHARS = 50_000
