@@ -58,7 +58,7 @@ class StampingBackend:
         """Return any value: nothing depends on the prompt."""
         return "chat"
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, prompt: str | Chat) -> list[int]:
         """Return any value: nothing depends on the prompt."""
         return [0]
 

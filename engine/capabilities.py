@@ -38,6 +38,9 @@ class Capabilities:
     `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
     `prompt_caches`: prompts can be saved by name, and reused by prompts with the same beginning.
     `abort_in_prefill`: an abort works before the first token; the timeouts depend on it.
+    `control_tokens`: the special tokens that a message must not contain as such.
+    `answer_marks`: those of them that mark the reasoning and the calls of an answer.
+    `plain_marks`: control tokens in the texts of messages are read as plain text.
     `adapters`: the names of the LoRAs that requests may use.
     `runtime`: a description of the loaded library, for reports.
     """
@@ -75,6 +78,9 @@ class Capabilities:
     prefix_reuse: bool = False
     prompt_caches: bool = False
     abort_in_prefill: bool = False
+    control_tokens: Sequence[str] = ()
+    answer_marks: Sequence[str] = ()
+    plain_marks: bool = False
     adapters: Sequence[str] = ()
     runtime: str = ""
 
@@ -82,6 +88,8 @@ class Capabilities:
         # After a transfer as JSON these are lists.
         object.__setattr__(self, "adapters", tuple(self.adapters))
         object.__setattr__(self, "template_markers", tuple(self.template_markers))
+        object.__setattr__(self, "control_tokens", tuple(self.control_tokens))
+        object.__setattr__(self, "answer_marks", tuple(self.answer_marks))
 
     def to_wire(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values; `Capabilities(**wire)` is the inverse."""

@@ -33,6 +33,7 @@ from engine.instance import EngineState, Instance, host_state
 from engine.models.memory import ModelMemory, Residency
 from engine.output import Embedding, PromptToken, Relevance
 from engine.prompts.chat_template import apply_chat_template, merge_system_messages
+from engine.prompts.control_marks import break_control_marks
 from engine.prompts.image_prompt import leave_out_images
 from engine.prompts.prompt_size import check_size
 from engine.prompts.reasoning import leaves_reasoning_open, starts_in_reasoning
@@ -280,10 +281,12 @@ class Engine:
             request, template_warnings = apply_chat_template(request, capabilities)
             request, system_warnings = merge_system_messages(request, capabilities)
             request, image_warnings = leave_out_images(request, capabilities)
+            request, mark_warnings = break_control_marks(request, capabilities)
             warnings = (
                 *template_warnings,
                 *system_warnings,
                 *image_warnings,
+                *mark_warnings,
                 *capabilities.check(request.prompt, request.sampling),
             )
             opens_reasoning = await self._starts_in_reasoning(request.prompt, capabilities)
@@ -439,9 +442,9 @@ class Engine:
         """Render a chat with the model's chat template. Raises EngineError."""
         return str(await self._call("render", chat, chat))
 
-    async def tokenize(self, text: str) -> list[int]:
-        """Return the model's token ids for a text. Raises EngineError."""
-        return list(await self._call("tokenize", text, text))
+    async def tokenize(self, prompt: str | Chat) -> list[int]:
+        """Return the model's token ids for a prompt. Raises EngineError."""
+        return list(await self._call("tokenize", prompt, prompt))
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises EngineError."""

@@ -62,10 +62,11 @@ class Backend(Protocol):
     def render(self, chat: Chat) -> str:
         """Render a chat with the model's own template. Raises RequestRejected."""
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the token ids of `text`, with special tokens parsed.
+    def tokenize(self, prompt: str | Chat) -> list[int]:
+        """Return the token ids of a prompt, with special tokens parsed.
 
-        Raises UnsupportedParameter.
+        Those in the texts of a chat's messages are read as plain text. Raises RequestRejected or
+        UnsupportedParameter.
         """
 
     def detokenize(self, tokens: Sequence[int]) -> str:

@@ -90,8 +90,9 @@ class ScriptedBackend:
         turns = [f"{message.role}: {message.content}" for message in chat.messages]
         return "\n".join([*turns, "assistant:"])
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, prompt: str | Chat) -> list[int]:
         """Return one token id per word; a word always has the same id."""
+        text = self.render(prompt) if isinstance(prompt, Chat) else prompt
         return [zlib.crc32(token.encode()) % 50_000 for token in _TOKEN.findall(text)]
 
     def detokenize(self, tokens: Sequence[int]) -> str:

@@ -18,6 +18,8 @@ KNOWN_MARKERS = (
     *("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<|User|>", "<|Assistant|>"),
     *("[INST]", "[/INST]", "<|start|>", "<|message|>", "### Instruction:", "### Response:"),
 )
+# The markers that are special tokens in some vocabulary.
+KNOWN_TOKENS = tuple(marker for marker in KNOWN_MARKERS if marker[0] in "<[")
 # Some templates begin or end turns with these, but in a user's text they may be HTML.
 _HTML_TAGS = {"<s>", "</s>"}
 _MAX_REASON_CHARS = 300

@@ -98,7 +98,8 @@ class BudgetedStream:
         end = "" if self._output.endswith("\n") or not self._output else "\n"
         end = f"{end}{close}\n\n"
         self._output += end
-        self._prompt_tokens = len(await self._engine.tokenize(rendered))
+        text = prompt if isinstance(prompt, Chat) else rendered
+        self._prompt_tokens = len(await self._engine.tokenize(text))
         max_tokens = request.sampling.max_tokens
         if max_tokens is not None:
             max_tokens -= self._tokens + 1
@@ -114,7 +115,7 @@ class BudgetedStream:
         self._stream = await self._engine.generate(
             replace(
                 request,
-                prompt=_continue_prompt(prompt, rendered, self._output),
+                prompt=_continue_prompt(prompt, self._output),
                 chat_template="off",
                 sampling=replace(request.sampling, max_tokens=max_tokens),
                 timeout_s=max(timeout_s - elapsed_s, 0.001),
@@ -167,10 +168,10 @@ def _find_close(prompt: str, output: str) -> str:
     return THINK_CLOSE
 
 
-def _continue_prompt(prompt: Prompt, rendered: str, output: str) -> Prompt:
-    """Return the prompt that continues an output: as text, or as a chat if there are images."""
-    if not isinstance(prompt, Chat) or not prompt.images:
-        return rendered + output
+def _continue_prompt(prompt: Prompt, output: str) -> Prompt:
+    """Return the prompt that continues an output."""
+    if not isinstance(prompt, Chat):
+        return str(prompt) + output
     *earlier, last = prompt.messages
     if prompt.continues_last:
         messages = (*earlier, replace(last, content=last.content + output))

@@ -13,7 +13,7 @@ from common.value_description import describe_value
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, openai_facts
-from engine import Chat, Engine
+from engine import Chat
 from handler.apis.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
 from handler.errors import InvalidRequest
 from handler.generation.offload import check_body
@@ -45,7 +45,7 @@ class TokenizeRoutes:
     async def _tokenize(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
         engine = self._models.find_for_body(body).engine
-        tokens = await engine.tokenize(await self._read_text(body, engine))
+        tokens = await engine.tokenize(await self._read_prompt(body))
         capabilities = await engine.ready()
         return _create_response(
             {
@@ -56,11 +56,11 @@ class TokenizeRoutes:
             TOKENIZE_KEYS.warnings(body),
         )
 
-    async def _read_text(self, body: dict[str, Any], engine: Engine) -> str:
-        """Return the prompt, or the messages rendered by the model's chat template."""
+    async def _read_prompt(self, body: dict[str, Any]) -> str | Chat:
+        """Return the prompt, or the messages as a chat."""
         if body.get("messages") is not None:
             messages, _ = await check_body(body, partial(read_messages, body["messages"]))
-            return await engine.render(Chat(messages))
+            return Chat(messages)
         prompt = body.get("prompt")
         if not isinstance(prompt, str):
             raise InvalidRequest(f"prompt must be a string, got {describe_value(prompt)}", "prompt")

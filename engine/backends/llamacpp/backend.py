@@ -15,12 +15,12 @@ from typing import Any
 from common.utf8 import Utf8Decoder
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.gguf import has_chat_template, read_header
+from engine.backends.gguf_vocabulary import read_control_tokens
 from engine.backends.llamacpp.adapter_turns import AdapterTurns
 from engine.backends.llamacpp.cache_slots import find_history_length
 from engine.backends.llamacpp.completion_request import build_completion_request
 from engine.backends.llamacpp.completion_run import CompletionRun
 from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
-from engine.backends.llamacpp.preserved_tokens import find_preserved_tokens
 from engine.backends.llamacpp.prompt_scorer import PromptScorer
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
@@ -36,7 +36,9 @@ from engine.errors import (
 )
 from engine.output import PromptToken
 from engine.prompts import reasoning
+from engine.prompts.answer_marks import find_answer_marks
 from engine.prompts.chat_template import takes_late_system, template_markers
+from engine.prompts.control_marks import ControlMarks, RenderedChat
 from engine.prompts.image_prompt import ImagePrompt, render_images
 from engine.prompts.prompt_size import check_tokens, prompt_too_long_error
 from engine.prompts.tool_prompt import render_with_tools
@@ -109,7 +111,8 @@ class LlamaCppBackend:
         self._prompt_scorer: PromptScorer | None = None
         self._infill_template: tuple[str, ...] = ()
         self._vocabulary_size = 0
-        self._preserved_tokens: tuple[str, ...] = ()
+        self._answer_marks: tuple[str, ...] = ()
+        self._control_marks = ControlMarks(())
 
     def load(self) -> Capabilities:
         """Load the library and the model. Raises ModelLoadFailed."""
@@ -139,7 +142,9 @@ class LlamaCppBackend:
             self._infill_template = read_infill_template(server)
             [model_info] = server.request("/v1/models")["data"]
         self._vocabulary_size = model_info["meta"]["n_vocab"]
-        self._preserved_tokens = find_preserved_tokens(self._tokenize_without_bos)
+        self._answer_marks = find_answer_marks(self._tokenize_without_bos)
+        control_tokens = read_control_tokens(self._path)
+        self._control_marks = ControlMarks(control_tokens, self._answer_marks)
         rendered = self._render_probe_chat()
         own_template = rendered is not None and has_chat_template(self._path)
         return build_capabilities(
@@ -160,6 +165,8 @@ class LlamaCppBackend:
             starts_in_reasoning=rendered is not None and reasoning.starts_in_reasoning(rendered),
             prefix_reuse=not self._deterministic,
             adapters=tuple(adapter.name for adapter in self._adapters),
+            control_tokens=control_tokens,
+            answer_marks=self._answer_marks,
         )
 
     def _load_adapters(self) -> None:
@@ -205,7 +212,10 @@ class LlamaCppBackend:
 
         Raises RequestRejected.
         """
-        return self._render(chat, image_marker="")
+        return self._render_parts(chat).text
+
+    def _render_parts(self, chat: Chat) -> RenderedChat:
+        return self._control_marks.render(chat, partial(self._render, image_marker=""))
 
     def _render(self, chat: Chat, image_marker: str) -> str:
         # If a template does not support tools, llama.cpp adds instructions of its own, and only
@@ -227,10 +237,20 @@ class LlamaCppBackend:
             body["tools"] = [dict(tool) for tool in chat.tools]
         return str(self._request("/apply-template", body)["prompt"])
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(self, prompt: str | Chat) -> list[int]:
         """Return token ids as for a prompt, with special tokens parsed and added."""
-        self._check_prompt_size(text)
-        return self._tokenize(text)
+        rendered = (
+            self._render_parts(prompt) if isinstance(prompt, Chat) else RenderedChat((prompt,))
+        )
+        self._check_prompt_size(rendered.text)
+        return self._tokenize_parts(rendered)
+
+    def _tokenize_parts(self, rendered: RenderedChat) -> list[int]:
+        first, *others = rendered.pieces
+        tokens = self._tokenize(first)
+        for piece in others:
+            tokens += self._tokenize_without_bos(piece)
+        return tokens
 
     def _tokenize(self, text: str) -> list[int]:
         body = {"content": text, "add_special": True, "parse_special": True}
@@ -384,26 +404,35 @@ class LlamaCppBackend:
         run = CompletionRun(on_piece, aborted, sampling)
         try:
             image_prompt: ImagePrompt | None = None
-            if isinstance(prompt, Chat) and prompt.images:
+            rendered: RenderedChat | None = None
+            text: RenderedPrompt
+            if not isinstance(prompt, Chat):
+                text = prompt
+            elif prompt.images:
                 image_prompt = render_images(prompt, partial(self._render, prompt))
-                text: RenderedPrompt = image_prompt.plain_text
+                text = image_prompt.plain_text
             else:
-                text = self.render(prompt) if isinstance(prompt, Chat) else prompt
+                rendered = self._render_parts(prompt)
+                text = rendered.text
             if isinstance(text, tuple):
                 self._check_token_ids(text, "prompt")
             else:
                 self._check_prompt_size(text)
+            sent = text
+            if rendered is not None and rendered.has_marks:
+                # As text, llama.cpp would read the marks in messages as control tokens.
+                sent = tuple(self._tokenize_parts(rendered))
             # An unknown id costs a search through all tokens for each token that is generated.
             self._check_token_ids(sampling.logit_bias, "logit_bias")
             self._check_token_ids(sampling.allowed_token_ids, "allowed_token_ids")
             has_answer_penalty = sampling.frequency_penalty or sampling.presence_penalty
             body = build_completion_request(
-                text,
+                sent,
                 sampling,
-                prompt_tokens=tuple(self._tokenize(text))
-                if has_answer_penalty and isinstance(text, str)
-                else text,
-                preserved_tokens=self._preserved_tokens,
+                prompt_tokens=tuple(self._tokenize(sent))
+                if has_answer_penalty and isinstance(sent, str)
+                else sent,
+                preserved_tokens=self._answer_marks,
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
                 adapters=self._adapters,
@@ -477,6 +506,8 @@ def build_capabilities(
     starts_in_reasoning: bool = False,
     prefix_reuse: bool = True,
     adapters: Sequence[str] = (),
+    control_tokens: Sequence[str] = (),
+    answer_marks: Sequence[str] = (),
 ) -> Capabilities:
     """Return the capabilities of llama.cpp with a model.
 
@@ -511,4 +542,7 @@ def build_capabilities(
         prefix_reuse=prefix_reuse,
         abort_in_prefill=True,
         adapters=adapters,
+        control_tokens=control_tokens,
+        answer_marks=answer_marks,
+        plain_marks=True,
     )

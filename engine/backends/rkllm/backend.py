@@ -38,7 +38,13 @@ from engine.backends.rkllm.runs.inputs import (
     require_tokens,
 )
 from engine.backends.rkllm.runs.open_reasoning import find_closing
-from engine.backends.rkllm.runs.run import InitConfig, MultimodalPrompt, Run, RuntimeInput
+from engine.backends.rkllm.runs.run import (
+    IMAGE_TAG,
+    InitConfig,
+    MultimodalPrompt,
+    Run,
+    RuntimeInput,
+)
 from engine.backends.rkllm.runs.run_result import (
     build_run_result,
     check_run,
@@ -55,6 +61,7 @@ from engine.backends.rkllm.vision.prompt import build_multimodal_prompt
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.output import FinishReason, PromptToken, TokenLogprob
+from engine.prompts.chat_template import KNOWN_TOKENS
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -259,7 +266,17 @@ class RkllmBackend:
             prompt_caches=self._prompt_caches.enabled,
             slots=config.n_batch,
             images=self._vision_encoder is not None,
+            control_tokens=self._find_control_tokens(),
+            answer_marks=() if tokenizer is None else tokenizer.answer_marks,
         )
+
+    def _find_control_tokens(self) -> tuple[str, ...]:
+        tokens = KNOWN_TOKENS if self._tokenizer is None else self._tokenizer.control_tokens
+        if self._vision_path is not None:
+            # The runtime takes these for the place or for the tokens of an image.
+            marks = (IMAGE_TAG, *self._image_marks)
+            tokens += tuple(mark for mark in marks if mark not in ("", *tokens))
+        return tokens
 
     @property
     def loaded_model(self) -> ReloadableModel:
@@ -272,15 +289,17 @@ class RkllmBackend:
         """Render a chat with the model's template. Raises UnsupportedParameter if it has none."""
         tokenizer = self._tokenizer
         if tokenizer is None or not tokenizer.has_template:
-            raise UnsupportedParameter(
-                "messages: there is no chat template beside the model (RKLLM_TOKENIZER)",
-                param="messages",
-            )
+            raise _no_template_error()
         return tokenizer.render(chat)
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return token ids as for a plain prompt. Raises UnsupportedParameter."""
-        return require_tokenizer(self._tokenizer).encode(text, special=True)
+    def tokenize(self, prompt: str | Chat) -> list[int]:
+        """Return token ids as for a prompt. Raises UnsupportedParameter or RequestRejected."""
+        tokenizer = require_tokenizer(self._tokenizer)
+        if not isinstance(prompt, Chat):
+            return tokenizer.encode(prompt, special=True)
+        if not tokenizer.has_template:
+            raise _no_template_error()
+        return tokenizer.encode_chat(prompt)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""
@@ -501,3 +520,9 @@ class RkllmBackend:
             self._runtime.close()
         if self._recorder is not None:
             self._recorder.close()
+
+
+def _no_template_error() -> UnsupportedParameter:
+    return UnsupportedParameter(
+        "messages: there is no chat template beside the model (RKLLM_TOKENIZER)", param="messages"
+    )

@@ -40,6 +40,8 @@ def build_capabilities(
     prompt_caches: bool = False,
     slots: int = 1,
     images: bool = False,
+    control_tokens: Sequence[str] = (),
+    answer_marks: Sequence[str] = (),
 ) -> Capabilities:
     """Return the capabilities of the rkllm backend.
 
@@ -56,6 +58,8 @@ def build_capabilities(
         prompt_caches: there is a folder for prompt caches.
         slots: the number of requests that share a run.
         images: there is a vision encoder.
+        control_tokens: the special tokens that a message must not contain as such.
+        answer_marks: those of them that mark the reasoning and the calls of an answer.
     """
     per_run = abi.sampling_per_run or can_reload or logits
     # The runtime applies its own template only to text; logits and batches use tokens.
@@ -99,4 +103,7 @@ def build_capabilities(
         prompt_caches=prompt_caches and not logits,
         runtime=runtime,
         images=images,
+        control_tokens=control_tokens,
+        answer_marks=answer_marks,
+        plain_marks=has_template,
     )

@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 from engine.backends.rkllm.time_limit import TimeLimitExceededError, run_with_time_limit
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.prompts import reasoning
+from engine.prompts.answer_marks import find_answer_marks
 from engine.prompts.chat_template import takes_late_system, template_error, template_markers
+from engine.prompts.control_marks import ControlMarks
 from engine.prompts.tool_prompt import render_with_tools
 from engine.request import Chat, Message
 
@@ -63,6 +65,8 @@ class ChatTokenizer:
         self._special_tokens = {
             name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token")
         }
+        # The text of the chat template; empty without one.
+        self._template_source = ""
         self._template = self._compile_template(folder, config)
         configured = self._tokenizer.token_to_id(self._special_tokens["eos_token"])
         # The ids that end an answer; the two files may name different ones.
@@ -84,6 +88,7 @@ class ChatTokenizer:
             source = templates.get("default")
         if not source:
             return None
+        self._template_source = str(source)
         try:
             return _build_environment().from_string(source)
         except Exception as error:
@@ -130,6 +135,33 @@ class ChatTokenizer:
         """The texts that mark turns in a prompt that the template rendered."""
         special = (text for text, is_special in self.added_tokens().values() if is_special)
         return template_markers(self.rendered_question or "", special)
+
+    @cached_property
+    def control_tokens(self) -> tuple[str, ...]:
+        """The special tokens, and the other added tokens that the chat template writes."""
+        return tuple(
+            text
+            for text, is_special in self.added_tokens().values()
+            if text and (is_special or text in self._template_source)
+        )
+
+    @cached_property
+    def answer_marks(self) -> tuple[str, ...]:
+        """The marks of reasoning and calls that are one token."""
+        return find_answer_marks(lambda text: self.encode(text, special=False))
+
+    @cached_property
+    def _control_marks(self) -> ControlMarks:
+        return ControlMarks(self.control_tokens, self.answer_marks)
+
+    def encode_chat(self, chat: Chat) -> list[int]:
+        """Return the token ids of a rendered chat, with plain text where messages have marks.
+
+        Raises:
+            RequestRejected: the template refused the messages; the error contains its reason.
+        """
+        rendered = self._control_marks.render(chat, self.render)
+        return [token for piece in rendered.pieces for token in self.encode(piece, special=False)]
 
     def render(self, chat: Chat, image_marker: str = "") -> str:
         """Render a chat with the model's template, and a text in the place of each image.

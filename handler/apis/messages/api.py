@@ -114,4 +114,4 @@ class _MessagesCall(ApiCall):
 
 async def _count_prompt(runner: CallRunner, call: ParsedCall) -> int:
     engine, [prompt] = runner.find_engine(call), call.prompts
-    return len(await engine.tokenize(await engine.render(cast("Chat", prompt))))
+    return len(await engine.tokenize(cast("Chat", prompt)))

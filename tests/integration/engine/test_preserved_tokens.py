@@ -16,7 +16,7 @@ def test_preserved_token_is_written_as_text(model_path: Path) -> None:
     texts = []
     for run_id, preserved in enumerate(((), ("<|im_start|>",))):
         # The embedded model has no mark among its special tokens, so another one stands for it.
-        backend._preserved_tokens = preserved
+        backend._answer_marks = preserved
         pieces: list[bytes] = []
         backend.run(
             run_id, "Hi", sampling, lambda piece, *_, pieces=pieces: bool(pieces.append(piece))

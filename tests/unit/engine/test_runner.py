@@ -37,8 +37,8 @@ class TinyBackend:
             raise RequestRejected("messages: there are none")
         return "|".join(message.content for message in chat.messages)
 
-    def tokenize(self, text: str) -> list[int]:
-        return [ord(char) // (char != "!") for char in text]
+    def tokenize(self, prompt: str | Chat) -> list[int]:
+        return [ord(char) // (char != "!") for char in str(prompt)]
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return anything: nothing depends on it."""

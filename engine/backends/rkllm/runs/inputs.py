@@ -99,7 +99,7 @@ def _convert_prompt(prompt: Prompt, tokenizer: ChatTokenizer | None) -> RuntimeI
         if isinstance(prompt, str):
             return tokenizer.encode(prompt, special=True)
         if tokenizer.has_template:
-            return tokenizer.encode(tokenizer.render(prompt), special=False)
+            return tokenizer.encode_chat(prompt)
     if isinstance(prompt, str):
         return _build_turn(prompt)
     return _build_turn(join_turns(prompt), thinking=prompt.template_kwargs.get("enable_thinking"))

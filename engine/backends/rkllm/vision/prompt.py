@@ -40,7 +40,7 @@ def build_multimodal_prompt(
     text = prompt.join(IMAGE_TAG)
     for mark in (*marks, "\0"):
         # The runtime would take it for a token of an image, or for the end of the prompt.
-        if mark and mark in prompt.plain_text:
+        if mark and any(mark in text for text in prompt.texts):
             raise RequestRejected(f"messages must not contain {mark!r}", param="messages")
     count = len(prompt.images)
     tokens = count * encoder.image_tokens

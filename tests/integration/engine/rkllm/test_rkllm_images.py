@@ -157,15 +157,23 @@ async def test_image_tokens_count_and_limit_the_answer(vision_of: RkllmMaker) ->
 
 
 @only_threads
-@pytest.mark.parametrize(
-    "text", ["Describe an <image>", "Describe <|image_pad|>", "<|vision_start|>", "a\0b and more"]
-)
-async def test_text_that_looks_like_an_image_is_refused(vision_of: RkllmMaker, text: str) -> None:
+@pytest.mark.parametrize("mark", ["<image>", "<|image_pad|>", "<|vision_start|>", "<|im_end|>"])
+async def test_text_that_looks_like_an_image_gets_a_space(vision_of: RkllmMaker, mark: str) -> None:
+    # An agent would repeat a refused request for ever.
+    engine = vision_of(REPORT_INPUT)
+    run_input = await read_run_input(engine, chat(1, text=f"Describe {mark}"))
+    assert f"{mark[0]} {mark[1:]}" in str(run_input)
+    async with await engine.generate(request(chat(1, text=f"Describe {mark}"))) as stream:
+        assert "special tokens of the model" in str(stream.warnings)
+    # Without an image it is nothing but text.
+    assert (await read_run_input(engine, chat(text=mark)))["input_type"] == "token"
+
+
+@only_threads
+async def test_zero_character_beside_an_image_is_refused(vision_of: RkllmMaker) -> None:
     engine = vision_of(REPORT_INPUT)
     with pytest.raises(RequestRejected, match=r"^messages must not contain"):
-        await ask(engine, chat(1, text=text))
-    # Without an image it is nothing but text.
-    assert (await read_run_input(engine, chat(text=text)))["input_type"] == "token"
+        await ask(engine, chat(1, text="a\0b and more"))
 
 
 async def test_damaged_image_is_refused_and_others_are_served(vision_of: RkllmMaker) -> None:

@@ -155,15 +155,14 @@ async def test_slots_are_free_after_the_second_run(thinker: Pipeline) -> None:
     assert thinker.engine.running == 0
 
 
-def test_output_is_continued_as_a_chat_if_there_are_images() -> None:
+def test_output_of_a_chat_is_continued_as_a_chat() -> None:
     question = Message("user", "a", images=(ChatImage("A"),))
     chat = Chat((question,))
-    assert _continue_prompt(Chat((Message("user", "a"),)), "rendered", " out") == "rendered out"
-    assert _continue_prompt("text", "text", " out") == "text out"
-    assert _continue_prompt(chat, "rendered", "out") == Chat(
+    assert _continue_prompt("text", " out") == "text out"
+    assert _continue_prompt(chat, "out") == Chat(
         (question, Message("assistant", "out")), continues_last=True
     )
     continued = Chat((question, Message("assistant", "in ")), continues_last=True)
-    assert _continue_prompt(continued, "rendered", "out") == Chat(
+    assert _continue_prompt(continued, "out") == Chat(
         (question, Message("assistant", "in out")), continues_last=True
     )

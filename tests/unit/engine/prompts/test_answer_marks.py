@@ -1,4 +1,4 @@
-"""The marks that llama.cpp is asked to write as text."""
+"""The marks in answers that are one token of a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from engine.backends.llamacpp.preserved_tokens import find_preserved_tokens
+from engine.prompts.answer_marks import find_answer_marks
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,8 @@ from engine.backends.llamacpp.preserved_tokens import find_preserved_tokens
         ),
     ],
 )
-def test_marks_that_are_one_token_are_preserved(
-    special: Collection[str], preserved: list[str]
-) -> None:
+def test_marks_that_are_one_token_are_found(special: Collection[str], preserved: list[str]) -> None:
     def tokenize(text: str) -> list[int]:
         return [1] if text in special else [ord(char) for char in text]
 
-    assert sorted(find_preserved_tokens(tokenize)) == sorted(preserved)
+    assert sorted(find_answer_marks(tokenize)) == sorted(preserved)

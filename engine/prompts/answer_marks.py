@@ -1,4 +1,4 @@
-"""The special tokens that llama.cpp is asked to write as text, because they are marks."""
+"""The marks in answers: special tokens that are read as text, because they have a meaning."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _HARMONY_MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", _H
 _HARMONY_RETURN = "<|return|>"
 
 
-def find_preserved_tokens(tokenize: Callable[[str], Sequence[int]]) -> tuple[str, ...]:
+def find_answer_marks(tokenize: Callable[[str], Sequence[int]]) -> tuple[str, ...]:
     """Return the marks that are one token of the model; `tokenize` parses special tokens.
 
-    llama.cpp leaves special tokens out of the text, and the readers of answers need the marks.
+    llama.cpp leaves special tokens out of the text, and the readers of answers need the marks. The
+    turns of the assistant in a prompt may have them too.
     """
     marks = {*REASONING_MARKS, *REASONING_MARKS.values(), *_CALL_MARKS} - {_HARMONY_END}
     if len(tokenize(_HARMONY_RETURN)) == 1:
