@@ -70,6 +70,10 @@ class StampingBackend:
         """Return any value: nothing depends on it."""
         return []
 
+    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
+        """Return anything: nothing depends on it."""
+        return None
+
     def infill(self, around: tuple[str, str]) -> str:
         """Return any value: nothing depends on the prompt."""
         return ""

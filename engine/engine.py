@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -37,7 +38,14 @@ from engine.prompts.control_marks import break_control_marks
 from engine.prompts.image_prompt import leave_out_images
 from engine.prompts.prompt_size import check_size
 from engine.prompts.reasoning import leaves_reasoning_open, starts_in_reasoning
-from engine.request import Chat, GenerationRequest, Priority, Prompt, RenderedPrompt
+from engine.request import (
+    Chat,
+    GenerationRequest,
+    Priority,
+    Prompt,
+    RenderedPrompt,
+    SamplingParams,
+)
 from engine.stream import TokenStream, timeout_error
 
 # How long interactive requests wait for a restart, at least; or as long as two loads take.
@@ -457,6 +465,25 @@ class Engine:
     async def infill(self, prefix: str, suffix: str) -> str:
         """Return the fill-in-the-middle prompt for two texts. Raises EngineError."""
         return str(await self._call("infill", [prefix, suffix], prefix + suffix))
+
+    async def find_grammar_violation(
+        self, sampling: SamplingParams, priority: Priority
+    ) -> str | None:
+        """Return why the backend cannot hold an answer to its schema or grammar; None if it can.
+
+        Raises EngineError.
+        """
+        payload: list[str]
+        if sampling.json_schema is not None:
+            payload = ["schema", json.dumps(sampling.json_schema)]
+        elif sampling.grammar is not None:
+            payload = ["grammar", sampling.grammar]
+        else:
+            return None
+        async with self._use_memory(priority):
+            await self._wait_loaded(priority)
+            violation: str | None = await self._host.call("find_grammar_violation", payload)
+        return violation
 
     async def embed(
         self,

@@ -17,7 +17,15 @@ OnPiece = Callable[[bytes, int, TokenLogprob | None], bool]
 
 # The backend methods other than generation that the server process may call by name.
 SideCall = Literal[
-    "render", "tokenize", "detokenize", "pieces", "infill", "embed", "rerank", "score"
+    "render",
+    "tokenize",
+    "detokenize",
+    "pieces",
+    "infill",
+    "find_grammar_violation",
+    "embed",
+    "rerank",
+    "score",
 ]
 # Calls that take as long as a prefill.
 PREFILL_CALLS = frozenset[SideCall]({"embed", "rerank", "score"})
@@ -77,6 +85,13 @@ class Backend(Protocol):
 
     def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
         """Return the fill-in-the-middle prompt for two texts. Raises UnsupportedParameter."""
+
+    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
+        """Return why the backend's library refuses a `schema` in JSON or a `grammar`, else None.
+
+        It was tried before, but perhaps with another version of the library. Raises
+        RequestRejected.
+        """
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         """Return the embedding of a text, normalised to length 1, and its number of tokens.

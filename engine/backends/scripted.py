@@ -113,6 +113,10 @@ class ScriptedBackend:
             scored.append(PromptToken(word, logprob, ((word, logprob),)[:alternatives]))
         return scored
 
+    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
+        """Return None: there are no grammars."""
+        return None
+
     def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
         """Return both texts with a marker between them."""
         return "<gap>".join(prefix_and_suffix)

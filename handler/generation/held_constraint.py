@@ -28,11 +28,27 @@ async def hold_constraint(request: TextRequest, engine: Engine) -> TextRequest:
         return request
     capabilities = await engine.ready()
     # In a thread, because a large schema takes long to try.
-    return await asyncio.to_thread(hold_with, capabilities, request)
+    held = await asyncio.to_thread(hold_with, capabilities, request)
+    generation = held.generation
+    violation = await engine.find_grammar_violation(generation.sampling, generation.priority)
+    if violation is None:
+        return held
+    return await asyncio.to_thread(check_instead, request, request.constraint, violation)
+
+
+def check_instead(request: TextRequest, constraint: Constraint, violation: str) -> TextRequest:
+    """Return the request with a check of its answer, because the engine refuses the grammar.
+
+    Raises:
+        InvalidRequest: answers cannot be checked against the constraint.
+    """
+    what = "this schema" if constraint.json_schema is not None else constraint.param
+    request = replace(request, constraint=None)
+    return _check_afterwards(request, constraint, f"{what} ({violation})")
 
 
 def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
-    """Do what `hold_constraint` does for an engine with these capabilities; may take a second."""
+    """Return the request for an engine with these capabilities; may take a second."""
     constraint = request.constraint
     if constraint is None:
         return request
@@ -89,8 +105,14 @@ def _check_afterwards(request: TextRequest, constraint: Constraint, what: str) -
     options, warnings = replace(request.options, regenerate=True), tuple[str, ...]()
     if constraint.json_schema is not None:
         options, warnings = add_schema_check(options, constraint.json_schema, constraint.param)
-    if (check := build_check(constraint)) is not None:
+    elif (check := build_check(constraint)) is not None:
         options = replace(options, checks={**options.checks, "form": check})
+    else:
+        raise InvalidRequest(
+            f"{constraint.param}: the engine cannot constrain its answers to {what}, and they "
+            "cannot be checked against it",
+            constraint.param,
+        )
     request = _set_schema(replace(request, validation=True, options=options), None)
     return _warn(
         request,

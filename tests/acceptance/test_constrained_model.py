@@ -20,6 +20,7 @@ import pytest_asyncio
 from openai.types.chat import ChatCompletion, ChatCompletionMessageFunctionToolCall
 
 from engine import BackendConfig, Engine, EngineConfig
+from engine.schema import held_schema
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
@@ -242,3 +243,21 @@ async def test_forced_call_has_recursive_parameters(service: OpenAIService) -> N
     levels = re.split(r'"next": *', answer.model_dump_json().replace('\\"', '"'))[1:-1]
     assert len(levels) >= 2
     assert all(re.fullmatch(r'\{ *"value": *[12], *', level) for level in levels), levels
+
+
+async def test_grammar_that_llama_cpp_refuses_is_a_check_and_a_warning(
+    service: OpenAIService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the library that tries schemas knew a format that llama.cpp's own does not know.
+    monkeypatch.setattr(held_schema, "HELD_FORMATS", held_schema.HELD_FORMATS | {"uri"})
+    schema = {
+        "type": "object",
+        "properties": {"url": {"type": "string", "format": "uri"}},
+        "required": ["url"],
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "hi"}], "response_format": form}
+    async with asyncio.timeout(50):
+        answer = await service.complete(service.parse_call(ROUTE, body | {"max_tokens": 9}))
+    assert "Unknown format: uri" in answer["warnings"][0]
+    assert answer["warnings"][0].endswith("they are checked against it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -20,6 +21,7 @@ from engine.backends.llamacpp.adapter_turns import AdapterTurns
 from engine.backends.llamacpp.cache_slots import find_history_length
 from engine.backends.llamacpp.completion_request import build_completion_request
 from engine.backends.llamacpp.completion_run import CompletionRun
+from engine.backends.llamacpp.grammar_check import GrammarCheck
 from engine.backends.llamacpp.infill import fill_infill_template, read_infill_template
 from engine.backends.llamacpp.prompt_scorer import PromptScorer
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
@@ -43,6 +45,8 @@ from engine.prompts.image_prompt import ImagePrompt, render_images
 from engine.prompts.prompt_size import check_tokens, prompt_too_long_error
 from engine.prompts.tool_prompt import render_with_tools
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
+from engine.schema.client_grammar import prepare_grammar
+from engine.schema.grammar import format_grammar
 
 _MAX_LOGPROBS = 20
 # llama.cpp's pooling number of a reranking model, which has no embeddings.
@@ -109,6 +113,7 @@ class LlamaCppBackend:
         self._embedding_server: LlamaServer | None = None
         self._reranking_server: LlamaServer | None = None
         self._prompt_scorer: PromptScorer | None = None
+        self._grammar_check: GrammarCheck | None = None
         self._infill_template: tuple[str, ...] = ()
         self._vocabulary_size = 0
         self._answer_marks: tuple[str, ...] = ()
@@ -288,6 +293,17 @@ class LlamaCppBackend:
     def _request(self, path: str, body: dict[str, Any]) -> Any:
         with self._server.use_unqueued() as server:
             return server.request(path, body)
+
+    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
+        """Return why llama.cpp's library refuses a grammar; it would go on without it."""
+        notation, text = notation_and_text
+        if notation == "schema":
+            grammar = format_grammar(json.loads(text))
+        else:
+            grammar = prepare_grammar(text, thinking=False)
+        if self._grammar_check is None:
+            self._grammar_check = GrammarCheck()
+        return self._grammar_check.find_violation(grammar)
 
     def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
         """Return the fill-in-the-middle prompt for two texts. Raises UnsupportedParameter."""

@@ -313,6 +313,10 @@ class RkllmBackend:
         """Return the text of each token. Raises UnsupportedParameter."""
         return require_tokenizer(self._tokenizer).pieces(text)
 
+    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
+        """Return None: it was tried with the library that follows it."""
+        return None
+
     def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
         """Raise UnsupportedParameter: a .rkllm file has no fill-in-the-middle template."""
         raise UnsupportedParameter("suffix: the rkllm engine cannot fill gaps", param="suffix")

@@ -1,0 +1,47 @@
+"""What the grammar library inside llama.cpp refuses, asked of that library."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from engine.backends.llamacpp import grammar_check
+from engine.backends.llamacpp.grammar_check import GrammarCheck
+from engine.schema.client_grammar import build_ban_grammar, build_choice_grammar
+from engine.schema.grammar import format_grammar
+from engine.schema.held_schema import HELD_FORMATS
+
+
+def test_grammars_that_the_library_takes_have_no_violation() -> None:
+    check = GrammarCheck()
+    assert check.find_violation(build_choice_grammar(["a", "b"])) is None
+    assert check.find_violation(build_ban_grammar(["a"])) is None
+    assert check.find_violation(format_grammar({"type": "object"}, thinking=True)) is None
+
+
+@pytest.mark.parametrize("form", sorted(HELD_FORMATS))
+def test_formats_that_count_as_held_are_known_to_the_library(form: str) -> None:
+    # The answer would be free text without any sign of it.
+    grammar = format_grammar({"type": "string", "format": form})
+    assert GrammarCheck().find_violation(grammar) is None
+
+
+def test_format_that_the_library_does_not_know_is_a_violation() -> None:
+    grammar = format_grammar({"type": "object", "properties": {"a": {"format": "uri"}}})
+    violation = GrammarCheck().find_violation(grammar)
+    assert violation is not None
+    assert "Unknown format: uri" in violation
+    assert "\n" not in violation
+    assert "unknown name" in str(GrammarCheck().find_violation("%llguidance {}\nstart: other\n"))
+
+
+@pytest.mark.parametrize("error", [OSError, AttributeError])
+def test_build_that_cannot_be_asked_has_no_violation(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(path: str) -> None:
+        raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", fail)
+    assert grammar_check.GrammarCheck().find_violation("anything") is None
