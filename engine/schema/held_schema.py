@@ -25,6 +25,15 @@ _UNHELD_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9bB]|\(\?P=")
 _DATA = frozenset({"const", "default", "enum", "example", "examples"})
 # Keywords whose value has schemas by names that the author of the schema chose.
 _BY_NAME = frozenset({"$defs", "definitions", "patternProperties", "properties"})
+_NUMBER_TYPES = frozenset({"integer", "number"})
+_LOWER_LIMITS = frozenset({"exclusiveMinimum", "minimum"})
+_UPPER_LIMITS = frozenset({"exclusiveMaximum", "maximum"})
+_NUMBER_LIMITS = _LOWER_LIMITS | _UPPER_LIMITS
+# A schema with these says itself which numbers there are.
+_DATA_LIMITS = frozenset({"const", "enum"})
+_MAX_NUMBER = 10**15 - 1
+# The smallest step that the grammar libraries can count in.
+_STEP = 1e-10
 # With these an object may have properties that are described elsewhere.
 _COMBINING = ("$dynamicRef", "$ref", "allOf", "anyOf", "oneOf")
 
@@ -42,7 +51,8 @@ def find_held_schema(schema: Mapping[str, Any]) -> HeldSchema:
 
     An object with `properties` and without `additionalProperties` is closed, as llama.cpp and
     xgrammar do: a small model would add properties without end. Not where schemas are combined,
-    whose properties may belong to one object.
+    whose properties may belong to one object. For the same reason a number has at most 15 digits
+    before its point and ten after it, unless the schema has limits beyond that.
     """
     left_out: dict[str, None] = {}
     is_closed = not _has_keyword(schema, "allOf")
@@ -69,11 +79,30 @@ def _keep_held(
             }
         else:
             held[key] = _keep_part(value, left_out, is_closed=is_closed)
+    _limit_digits(held)
     is_combined = any(name in held for name in _COMBINING)
     if is_closed and not is_combined and isinstance(held.get("properties"), Mapping):
         if "patternProperties" not in held:
             held.setdefault("additionalProperties", False)
     return held
+
+
+def _limit_digits(schema: dict[str, Any]) -> None:
+    """Add the limits of numbers that a schema does not have."""
+    types = schema.get("type")
+    types = types if isinstance(types, list) else [types]
+    if not _NUMBER_TYPES.intersection(map(str, types)) or not _DATA_LIMITS.isdisjoint(schema):
+        return
+    limits = [schema[name] for name in _NUMBER_LIMITS if isinstance(schema.get(name), int | float)]
+    if any(abs(limit) > _MAX_NUMBER for limit in limits):
+        return
+    if schema.keys().isdisjoint(_LOWER_LIMITS):
+        schema["minimum"] = -_MAX_NUMBER
+    if schema.keys().isdisjoint(_UPPER_LIMITS):
+        schema["maximum"] = _MAX_NUMBER
+    # Between small limits there may be no multiple of it.
+    if "number" in types and all(not limit or abs(limit) >= _STEP * 1_000 for limit in limits):
+        schema.setdefault("multipleOf", _STEP)
 
 
 def _keep_part(part: Any, left_out: dict[str, None], *, is_closed: bool) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from engine.schema.held_schema import HELD_FORMATS, HeldSchema, find_held_schema
+from engine.schema.trial_process import _Vocabulary
 
 LOOK_AHEAD = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
 
@@ -86,3 +89,38 @@ def test_open_object_stays_open() -> None:
 def test_held_formats_are_known_to_the_library(name: str) -> None:
     grammar = LLMatcher.grammar_from_json_schema({"type": "string", "format": name})
     assert LLMatcher.validate_grammar_with_warnings(grammar) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("schema", "held"),
+    [
+        ({"type": "integer"}, ["7", "-999999999999999"]),
+        ({"type": "integer", "minimum": 0}, ["0", "999999999999999"]),
+        ({"type": "number"}, ["-12.5", "0.1234567891", "999999999999999"]),
+        ({"type": ["number", "null"]}, ["null", "3.14"]),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, ["0.5"]),
+        ({"type": "integer", "maximum": 10**18}, ["1000000000000000000"]),
+        ({"type": "number", "maximum": 1e-12, "exclusiveMinimum": 0}, ["0.0000000000001"]),
+        ({"type": "integer", "enum": [10**17]}, ["100000000000000000"]),
+        ({"type": "number", "multipleOf": 0.5}, ["2.5"]),
+    ],
+)
+def test_numbers_end_unless_the_schema_has_larger_ones(
+    schema: dict[str, Any], held: list[str]
+) -> None:
+    part = find_held_schema({"anyOf": [schema]})
+    assert not part.left_out
+    for number in held:
+        assert accepts(part.schema, number), number
+    if "enum" not in schema and schema.get("maximum", 0) <= 1 and schema.get("maximum", 1) > 0.1:
+        assert not accepts(part.schema, "1234567890123456")
+        assert not accepts(part.schema, "0.12345678912345678")
+
+
+def accepts(schema: Mapping[str, Any], text: str) -> bool:
+    vocabulary = _Vocabulary()
+    tokenizer = LLTokenizer(
+        TokenizerWrapper(vocabulary), n_vocab=len(vocabulary.tokens), eos_token=[256]
+    )
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+    return matcher.try_consume_tokens(list(text.encode())) == len(text) and matcher.is_accepting()
