@@ -26,7 +26,7 @@ class AnswerStopMatcher:
         self._matcher = matcher
         reply_format = ReplyFormat(
             functions={name: {} for name in scope.functions},
-            must_call=scope.must_call,
+            constrains_calls=scope.constrains_calls,
             tool_form=scope.tool_form,
         )
         # None once the rest of the output is text.

@@ -103,14 +103,14 @@ TemplateMode = Literal["auto", "on", "off"]
 class StopScope:
     """What an output may have besides its text, where stop strings do not count.
 
-    `functions` are the names of the functions that the model may call, `tool_form` and `must_call`
-    are those of `ReplyFormat`. `starts_in_reasoning` means that the prompt has opened the
-    reasoning.
+    `functions` are the names of the functions that the model may call. `tool_form` and
+    `constrains_calls` are those of `ReplyFormat`. `starts_in_reasoning` means that the prompt has
+    opened the reasoning.
     """
 
     functions: tuple[str, ...] = ()
     tool_form: ToolForm | None = None
-    must_call: bool = False
+    constrains_calls: bool = False
     starts_in_reasoning: bool = False
 
 

@@ -114,7 +114,7 @@ class Pipeline:
         scope = StopScope(
             functions=tuple(reply_format.functions),
             tool_form=reply_format.tool_form,
-            must_call=reply_format.must_call,
+            constrains_calls=reply_format.constrains_calls,
         )
         return replace(generation, sampling=replace(sampling, stop_scope=scope))
 

@@ -35,8 +35,8 @@ class Subject:
     """An answer and its prompt; `system` is the system prompt, which must not leak.
 
     `text` is the answer without the model's reasoning and without its tool calls. `calls` are these
-    calls, each as JSON: an answer with calls needs no text. With `must_call` the checks of the
-    request, such as its schema, apply to the calls.
+    calls, each as JSON: an answer with calls needs no text. With `constrains_calls` the checks of
+    the request, such as its schema, apply to the calls.
     """
 
     prompt: str
@@ -44,4 +44,4 @@ class Subject:
     finish_reason: str = "stop"
     system: str = ""
     calls: tuple[str, ...] = ()
-    must_call: bool = False
+    constrains_calls: bool = False

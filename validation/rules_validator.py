@@ -93,7 +93,7 @@ class RulesValidator:
         issues = tuple(each for each in findings if rules[each.rule].severity == "error")
         notices = tuple(each for each in findings if rules[each.rule].severity == "notice")
         retry = any(rules[issue.rule].retry for issue in issues)
-        checked_texts = subject.calls if subject.must_call else ()
+        checked_texts = subject.calls if subject.constrains_calls else ()
         checked_texts = checked_texts or ((text,) if is_text else ())
         for name, check in options.checks.items():
             every_issue = (issue for each in checked_texts for issue in check.find_issues(each))

@@ -52,6 +52,20 @@ class Reply:
         """Whether the output is the text."""
         return not self.reasoning and not self.calls and self.text_starts == ((0, 0),)
 
+    def has_text_at(self, position: int) -> bool:
+        """Return whether the text has the character at a position in the output.
+
+        Also at the end of the output, if the text ends there: half a character may follow.
+        """
+        index = bisect_right(self.text_starts, position, key=lambda starts: starts[1]) - 1
+        if index < 0 or not self.text:
+            return False
+        if index == len(self.text_starts) - 1:
+            in_text, in_output = self.text_starts[index]
+            return position <= in_output + len(self.text) - in_text
+        in_text, in_output = self.text_starts[index]
+        return position - in_output < self.text_starts[index + 1][0] - in_text
+
     def output_position(self, position: int) -> int:
         """Return the position in the output of a position in the text."""
         index = bisect_right(self.text_starts, position, key=lambda starts: starts[0]) - 1

@@ -26,14 +26,14 @@ class ReplyFormat:
     """How to take an output apart.
 
     `functions` has the JSON Schemas of the functions' parameters by name. Without
-    `parallel_calls`, calls after the first one are dropped. `must_call` means that the answer is a
-    call, so checks of its form apply to the calls. `tool_form` is the one family of forms of
+    `parallel_calls`, calls after the first one are dropped. `constrains_calls` means that a grammar
+    or a check holds the calls too, which are JSON then. `tool_form` is the one family of forms of
     calls that is recognised; None for all of them.
     """
 
     functions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parallel_calls: bool = True
-    must_call: bool = False
+    constrains_calls: bool = False
     tool_form: ToolForm | None = None
 
 

@@ -185,7 +185,7 @@ class ActiveGeneration(Abortable):
                 finish_reason=reason,
                 system=subject_system,
                 calls=tuple(call.to_json() for call in reply.calls),
-                must_call=reply_format is not None and reply_format.must_call,
+                constrains_calls=reply_format is not None and reply_format.constrains_calls,
             )
             verdict = validator.validate(subject, options)
             return replace(verdict, removals=_move_spans(verdict.removals, reply))

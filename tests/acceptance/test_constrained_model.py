@@ -261,3 +261,30 @@ async def test_grammar_that_llama_cpp_refuses_is_a_check_and_a_warning(
         answer = await service.complete(service.parse_call(ROUTE, body | {"max_tokens": 9}))
     assert "Unknown format: uri" in answer["warnings"][0]
     assert answer["warnings"][0].endswith("they are checked against it")
+
+
+async def test_tools_and_a_schema_give_a_call_or_an_answer_of_the_schema(
+    service: OpenAIService,
+) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
+    kinds = set()
+    for seed, question in enumerate(["Which colour?", "How is the weather in Oslo?"] * 3):
+        answer = await complete(
+            service,
+            question,
+            tools=[WEATHER],
+            response_format=form,
+            seed=seed,
+            logit_bias={},
+            temperature=1.5,
+        )
+        [choice] = answer.choices
+        for call in choice.message.tool_calls or ():
+            assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+            kinds.add("call")
+            if choice.finish_reason == "tool_calls":
+                jsonschema_rs.validate(CITY, json.loads(call.function.arguments))
+        if choice.finish_reason == "stop":
+            kinds.add("answer")
+            jsonschema_rs.validate(COLOUR, json.loads(choice.message.content or ""))
+    assert kinds

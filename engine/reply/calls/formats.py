@@ -79,7 +79,7 @@ class CallForms:
     """The forms that are recognised in one answer, which is all or those of one family.
 
     A call counts only if it names a function of the request, so text is hardly ever taken for one.
-    An answer that must be a call may be JSON in any family: the grammar of the engine is of that.
+    A call that a grammar holds is JSON in any family.
     """
 
     def __init__(self, reply_format: ReplyFormat) -> None:
@@ -92,7 +92,7 @@ class CallForms:
             for form in forms
             if family is None
             or form.family == family
-            or (reply_format.must_call and form.family == "json")
+            or (reply_format.constrains_calls and form.family == "json")
         ]
         self._by_mark: dict[str, list[tuple[CallForm, bool]]] = {}
         for form in used:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
 from common.json_object import JsonObject
@@ -22,6 +22,15 @@ NAME_PATTERN = f"[A-Za-z0-9_-]{{1,{MAX_NAME_CHARS}}}"
 # Limit for all functions together, including names and descriptions.
 MAX_TOOLS_CHARS = 1_000_000
 _NAME = re.compile(NAME_PATTERN)
+# The most calls of one answer that must be a call: a small model would go on without end.
+_MAX_CALLS = 8
+_CALL_REF: JsonObject = {"$ref": "#/$defs/call"}
+_SEVERAL_CALLS: JsonObject = {
+    "type": "array",
+    "items": _CALL_REF,
+    "minItems": 1,
+    "maxItems": _MAX_CALLS,
+}
 
 
 class Function(TypedDict):
@@ -43,13 +52,31 @@ class FunctionTool(TypedDict):
 class Tools:
     """The functions of a call, in the form that the chat template receives.
 
-    `constraint` has the schema of an answer that must be a call of one of them; None if the model
-    may answer with text instead.
+    `constraint` has the schema of an answer that must be a call of one of them, or a call or an
+    answer of a schema; None if the model may answer with any text instead.
     """
 
     definitions: tuple[FunctionTool, ...] = ()
     parallel: bool = True
     constraint: Constraint | None = None
+
+    def combine(self, constraint: Constraint | None) -> tuple[Tools, tuple[str, ...]]:
+        """Return the tools with the constraint of an answer that is no call, and warnings.
+
+        Where the model must call a function, there is no other answer. Raises InvalidRequest.
+        """
+        if constraint is None or self.constraint is not None or not self.definitions:
+            return self, ()
+        answer = constraint.json_schema
+        if answer is None:
+            if constraint.bad_words:
+                return self, ()
+            return self, (f"tools cannot be called, because {constraint.param} holds the answer",)
+        functions = [tool["function"] for tool in self.definitions]
+        schema = _calls_schema(functions, parallel=self.parallel, answer=answer)
+        check_cost(schema, "the parameters of tools", "tools")
+        combined = Constraint(param=constraint.param, json_schema=schema)
+        return replace(self, constraint=combined), ()
 
     def build_reply_format(self, tool_form: ToolForm | None) -> ReplyFormat:
         """Return how to find calls of the functions in an output."""
@@ -58,7 +85,7 @@ class Tools:
         return ReplyFormat(
             functions={_name(tool): tool["function"]["parameters"] for tool in self.definitions},
             parallel_calls=self.parallel,
-            must_call=self.constraint is not None,
+            constrains_calls=self.constraint is not None,
             tool_form=tool_form,
         )
 
@@ -94,7 +121,9 @@ def build_tools(
     constraint = None
     if required_names:
         required = [tool["function"] for tool in definitions if _name(tool) in required_names]
-        schema = _any_call_schema(required)
+        # A named function is called once.
+        several = parallel and len(required) == len(definitions)
+        schema = _calls_schema(required, parallel=several)
         # Checked together, because the engine builds one grammar from all of them.
         check_cost(schema, "the parameters of tools", "tools")
         constraint = Constraint(param="tools", json_schema=schema)
@@ -162,15 +191,22 @@ def read_parallel(value: Any, param: str = "parallel_tool_calls") -> bool:
     return value is not False
 
 
-def _any_call_schema(functions: Sequence[Function]) -> JsonObject:
-    """Return the schema of a call of one of the functions."""
-    if len(functions) == 1:
+def _calls_schema(
+    functions: Sequence[Function], *, parallel: bool, answer: JsonObject | None = None
+) -> JsonObject:
+    """Return the schema of a call of one of the functions, of several calls, or of an answer."""
+    if len(functions) == 1 and not parallel and answer is None:
         return _call_schema(functions[0], "#")
-    return {
-        "anyOf": [
-            _call_schema(function, f"#/anyOf/{index}") for index, function in enumerate(functions)
-        ]
-    }
+    path = "#/$defs/call/anyOf"
+    calls = [_call_schema(each, f"{path}/{index}") for index, each in enumerate(functions)]
+    definitions: dict[str, JsonObject] = {"call": {"anyOf": calls}}
+    alternatives: list[JsonObject] = [_CALL_REF]
+    if parallel:
+        alternatives.append(_SEVERAL_CALLS)
+    if answer is not None:
+        definitions["answer"] = move_refs(answer, "#/$defs/answer")
+        alternatives.insert(0, {"$ref": "#/$defs/answer"})
+    return {"$defs": definitions, "anyOf": alternatives}
 
 
 def _call_schema(function: Function, path: str) -> JsonObject:

@@ -91,6 +91,7 @@ def read_request(body: JsonObject, model: ResolvedModel, defaults: CallDefaults)
     chat = Chat(messages, variables, tools.definitions, is_text and len(messages) > 1)
     # The older name of the form of the answer.
     constraint = constraint or _read_format(body.get("output_format"), "output_format")
+    tools, tool_warnings = tools.combine(constraint)
     constraint = constraint if tools.constraint is None else tools.constraint
     limit = defaults.max_tokens if fields.max_tokens is None else fields.max_tokens
     sampling = SamplingParams(
@@ -117,6 +118,7 @@ def read_request(body: JsonObject, model: ResolvedModel, defaults: CallDefaults)
             *_KEYS.warnings(body),
             *skipped_blocks,
             *skipped_tools,
+            *tool_warnings,
             *defaults.options.warnings,
         ),
         field_names=_FIELD_NAMES,

@@ -122,7 +122,10 @@ def _build_call(
 ) -> ParsedCall:
     """Return the call for a prompt, with the fields that both routes share."""
     sampling, ignored = read_options(body.get("options"), defaults.max_tokens, model.adapter)
-    if (constraint := _read_format(body.get("format"))) is not None:
+    constraint = _read_format(body.get("format"))
+    tools, tool_warnings = tools.combine(constraint)
+    constraint = constraint if tools.constraint is None else tools.constraint
+    if constraint is not None:
         sampling = constraint.apply(sampling)
     streaming = read_flag(body, "stream", default=False)
     return ParsedCall(
@@ -135,7 +138,7 @@ def _build_call(
         ),
         constraint=constraint,
         options=defaults.options.defaults,
-        warnings=(*warnings, *ignored, *defaults.options.warnings),
+        warnings=(*warnings, *ignored, *tool_warnings, *defaults.options.warnings),
         field_names=field_names,
     )
 

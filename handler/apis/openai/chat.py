@@ -22,13 +22,14 @@ def _read_content(body: JsonObject, tool_form: ToolForm | None) -> EndpointConte
     continues_last = read_flag(body, "continue_final_message", default=False)
     if continues_last:
         check_continued(messages)
-    tools, constraint = read_tools(body), read_constraint(body)
+    constraint = read_constraint(body)
+    tools, tool_warnings = read_tools(body).combine(constraint)
     return EndpointContent(
         prompts=(Chat(messages, variables, tools.definitions, continues_last),),
         reply_format=tools.build_reply_format(tool_form),
         constraint=constraint if tools.constraint is None else tools.constraint,
         field_names={"prompt": "messages"},
-        warnings=warnings,
+        warnings=(*warnings, *tool_warnings),
     )
 
 

@@ -11,7 +11,7 @@ import orjson
 from common.json_object import JsonObject
 from engine import Delta, TokenLogprob
 from engine.reply.parser import ReplyParser
-from engine.reply.parts import Part
+from engine.reply.parts import Part, TextPart
 from engine.reply.reply_format import ReplyFormat
 from handler.apis.core.parameters import Parameters
 from handler.apis.openai.choice_encoder import encode_finish
@@ -94,14 +94,16 @@ class ChunkEncoder:
         """Return the events with the new text of a batch: usually one, possibly none."""
         text = batch[0].text if len(batch) == 1 else "".join([delta.text for delta in batch])
         choice = self._choices[index]
-        if choice.parser is not None and not choice.parser.is_plain:
-            tokens = choice.take_tokens(batch, len(text))
-            return self._encode_message_deltas(index, choice.parser.push(text), tokens)
+        if (parser := choice.parser) is not None and not parser.is_plain:
+            choice.add(batch, len(text))
+            parts = parser.push(text)
+            return self._encode_parts(index, parts, parser.decided_position)
         if self._parameters.logprobs is None:
             return (
                 choice.head + self._encode_chunk(orjson.dumps(text)) + self._tail_without_logprobs
             )
-        tokens = choice.take_tokens(batch, len(text))
+        choice.add(batch, len(text))
+        tokens = choice.take_tokens()
         return self._encode_text(index, text, tokens) if text or tokens else b""
 
     def encode_closing(self, answer: CompletedAnswer, index: int) -> bytes:
@@ -112,11 +114,12 @@ class ChunkEncoder:
         """
         self._answers[index] = answer
         choice = self._choices[index]
-        events, tokens = b"", choice.take_last_tokens(answer)
+        events = b""
         if choice.parser is not None:
-            events = self._encode_message_deltas(index, choice.parser.close(), tokens)
-        elif tokens:
-            events = self._encode_text(index, "", tokens)
+            events = self._encode_parts(index, choice.parser.close(), len(answer.output))
+        is_text = choice.parser is None or answer.reply.has_text_at(len(answer.output))
+        if (tokens := choice.take_last_tokens(answer)) and is_text:
+            events += self._encode_text(index, "", tokens)
         finish = encode_finish(answer.finish, has_calls=bool(answer.reply.calls))
         last_choice = {"index": index, **self._spec.last_choice, "logprobs": None, **finish}
         chunk: dict[str, Any] = {"choices": [last_choice]}
@@ -147,22 +150,23 @@ class ChunkEncoder:
             text = ""
         return events
 
-    def _encode_message_deltas(
-        self, index: int, parts: Sequence[Part], tokens: list[TokenLogprob]
-    ) -> bytes:
-        """Return an event for each part of a message; the first events have the tokens."""
-        deltas = [encode_message_delta(part) for part in parts]
-        token_parts = [*split_token_entries(tokens, max_logprob_bytes)] if tokens else []
-        event_count = max(len(deltas), len(token_parts))
-        deltas = [*deltas, *[{"content": ""}] * (event_count - len(deltas))]
-        token_parts += [[]] * (event_count - len(token_parts))
-        events = b""
-        for delta, part in zip(deltas, token_parts, strict=True):
+    def _encode_parts(self, index: int, parts: Sequence[Part], decided: int) -> bytes:
+        """Return the events of parts of a message; texts have their tokens.
+
+        The other tokens before the position `decided` are those of reasoning, calls and marks.
+        """
+        choice, events = self._choices[index], b""
+        for part in parts:
+            if isinstance(part, TextPart) and self._parameters.logprobs is not None:
+                tokens = choice.take_tokens_within(part.start, part.start + len(part.text))
+                events += self._encode_text(index, part.text, tokens)
+                continue
+            delta = encode_message_delta(part)
             if self._role_in_every_delta:
                 delta = {"role": "assistant", **delta}
-            logprobs = self._encode_logprobs(part, index)
-            choice = orjson.dumps({"delta": delta, "logprobs": logprobs})
-            events += self._choices[index].head + choice[1:-1] + self._tail
+            body = orjson.dumps({"delta": delta, "logprobs": None})
+            events += choice.head + body[1:-1] + self._tail
+        choice.drop_tokens(decided)
         return events
 
     def _encode_event(self, fields: dict[str, Any]) -> bytes:
@@ -189,16 +193,30 @@ class _ChoiceState:
     _sent_chars: int = 0
     _pending_tokens: list[TokenLogprob] = field(default_factory=list)
 
-    def take_tokens(self, batch: Sequence[Delta], chars: int) -> list[TokenLogprob]:
-        """Record a batch of which `chars` characters are sent; return the tokens to send with it.
-
-        These are the tokens that start within the text sent so far.
-        """
+    def add(self, batch: Sequence[Delta], chars: int) -> None:
+        """Record a batch of `chars` characters."""
         self._sent_chars += chars
         self._pending_tokens += [delta.logprob for delta in batch if delta.logprob is not None]
+
+    def take_tokens(self) -> list[TokenLogprob]:
+        """Return the tokens to send with the last batch, which start within the text sent."""
         tokens = logprobs_within(self._pending_tokens, self._sent_chars)
         del self._pending_tokens[: len(tokens)]
         return tokens
+
+    def take_tokens_within(self, start: int, end: int) -> list[TokenLogprob]:
+        """Return the tokens that start between two positions in the output, and drop earlier ones.
+
+        A text is longer than the tokens of its batch if it was held back.
+        """
+        self.drop_tokens(start)
+        tokens = logprobs_within(self._pending_tokens, end)
+        del self._pending_tokens[: len(tokens)]
+        return tokens
+
+    def drop_tokens(self, position: int) -> None:
+        """Drop the tokens that start before a position in the output."""
+        del self._pending_tokens[: len(logprobs_within(self._pending_tokens, position))]
 
     def take_last_tokens(self, answer: CompletedAnswer) -> list[TokenLogprob]:
         """Return the tokens that were not sent, unless they are those of a stop string."""

@@ -83,13 +83,17 @@ def _bytes(token: str) -> list[int] | None:
 
 
 def answer_logprobs(answer: CompletedAnswer) -> Sequence[TokenLogprob]:
-    """Return the tokens of an answer, without those of a stop string, which is not in its text.
+    """Return the tokens of an answer's text, without those of its reasoning and its calls.
 
-    A token at the end that is part of a character has no text either, but belongs to the answer.
+    Those of a stop string are not in the text. A token at the end that is part of a character has
+    no text either, but belongs to the answer.
     """
+    logprobs: Sequence[TokenLogprob] = answer.logprobs
     if isinstance(answer.finish.stop_reason, str):
-        return logprobs_within(answer.logprobs, len(answer.output))
-    return answer.logprobs
+        logprobs = logprobs_within(logprobs, len(answer.output))
+    if answer.reply.is_all_text:
+        return logprobs
+    return [each for each in logprobs if answer.reply.has_text_at(each.offset)]
 
 
 def logprobs_within(logprobs: Sequence[TokenLogprob], chars: int) -> list[TokenLogprob]:

@@ -172,6 +172,7 @@ def read_request(
         continues_last,
     )
     constraint = _read_constraint(body)
+    tools, tool_warnings = tools.combine(constraint)
     constraint = constraint if tools.constraint is None else tools.constraint
     sampling_defaults = SamplingDefaults(max_tokens=defaults.max_tokens)
     sampling, ignored = build_sampling(fields, body, sampling_defaults)
@@ -192,6 +193,7 @@ def read_request(
         warnings=(
             *skipped_items,
             *read.warnings,
+            *tool_warnings,
             *_KEYS.warnings(body),
             *ignored,
             *find_constraint_warnings(body),

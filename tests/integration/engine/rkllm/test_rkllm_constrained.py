@@ -128,12 +128,13 @@ async def test_function_is_called_with_arguments_that_parse(service: OpenAIServi
         answer = await service.complete(service.parse_call(ROUTE, body))
         assert "warnings" not in answer
         [answer_choice] = answer["choices"]
-        [call] = answer_choice["message"]["tool_calls"]
-        assert (answer_choice["finish_reason"], call["function"]["name"]) == (
-            "tool_calls",
-            "weather",
-        )
-        assert json.loads(call["function"]["arguments"])["city"] in ("Oslo", "Lima")
+        assert answer_choice["finish_reason"] == "tool_calls"
+        calls = answer_choice["message"]["tool_calls"]
+        # A named function is called once.
+        assert 1 <= len(calls) <= (8 if choice == "required" else 1)
+        for call in calls:
+            assert call["function"]["name"] == "weather"
+            assert json.loads(call["function"]["arguments"])["city"] in ("Oslo", "Lima")
 
 
 @only_threads

@@ -137,8 +137,8 @@ def test_only_one_family_is_read_if_one_is_named() -> None:
             elif family not in ("json", "mistral"):
                 # An array of JSON follows some marks, and is a call without them too.
                 assert not found or form_family in ("hermes", "qwen_xml", "phi4")
-    must_call = ReplyFormat(functions=FUNCTIONS, tool_form="qwen_xml", must_call=True)
-    assert calls_of(read('{"name": "time", "arguments": {}}', must_call)) == [("time", {})]
+    constrains_calls = ReplyFormat(functions=FUNCTIONS, tool_form="qwen_xml", constrains_calls=True)
+    assert calls_of(read('{"name": "time", "arguments": {}}', constrains_calls)) == [("time", {})]
 
 
 @pytest.mark.parametrize(

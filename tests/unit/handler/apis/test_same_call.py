@@ -55,7 +55,7 @@ class Conversation:
     turns: Sequence[Turn]
     question: str
     tools: Mapping[str, Mapping[str, Any]]
-    must_call: bool
+    constrains_calls: bool
     schema: Mapping[str, Any] | None
     temperature: float
     max_tokens: int
@@ -124,7 +124,7 @@ def openai_body(conversation: Conversation) -> dict[str, Any]:
         messages.append({"role": "assistant", "content": turn.answer})
     messages.append({"role": "user", "content": conversation.question})
     body: dict[str, Any] = {"messages": messages, "tools": openai_tools(conversation)}
-    if conversation.must_call and conversation.tools:
+    if conversation.constrains_calls and conversation.tools:
         body["tool_choice"] = "required"
     if conversation.schema is not None:
         form = {"name": "answer", "schema": conversation.schema}
@@ -177,7 +177,7 @@ def messages_body(conversation: Conversation) -> dict[str, Any]:
     messages.append({"role": "user", "content": conversation.question})
     tools = [{"name": name, "input_schema": schema} for name, schema in conversation.tools.items()]
     body: dict[str, Any] = {"messages": messages, "system": conversation.system, "tools": tools}
-    if conversation.must_call and conversation.tools:
+    if conversation.constrains_calls and conversation.tools:
         body["tool_choice"] = {"type": "any"}
     if conversation.schema is not None:
         form = {"type": "json_schema", "schema": conversation.schema}
@@ -211,7 +211,7 @@ def responses_body(conversation: Conversation) -> dict[str, Any]:
         for name, schema in conversation.tools.items()
     ]
     body: dict[str, Any] = {"input": items, "instructions": conversation.system, "tools": tools}
-    if conversation.must_call and conversation.tools:
+    if conversation.constrains_calls and conversation.tools:
         body["tool_choice"] = "required"
     if conversation.schema is not None:
         form = {"type": "json_schema", "name": "answer", "schema": conversation.schema}
@@ -273,7 +273,7 @@ def test_one_conversation_is_the_same_call_in_all_apis(conversation: Conversatio
     openai = describe(read_openai(openai_body(conversation)))
     assert describe(read_messages(messages_body(conversation))) == openai
     assert describe(read_responses(responses_body(conversation))) == openai
-    if not (conversation.must_call and conversation.tools):
+    if not (conversation.constrains_calls and conversation.tools):
         # Ollama's API cannot require a call.
         assert describe(read_ollama(ollama_body(conversation))) == openai
 
@@ -285,7 +285,7 @@ _EXAMPLE = Conversation(
     ],
     question="And now?",
     tools={"add": {"type": "object", "properties": {"a": {"type": "integer"}}}},
-    must_call=True,
+    constrains_calls=True,
     schema={"type": "object"},
     temperature=0.5,
     max_tokens=9,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from engine import Capabilities
@@ -110,4 +111,72 @@ def test_arguments_of_a_call_are_an_object() -> None:
     body = {"messages": USER, "tools": [tool], "tool_choice": "required"}
     schema = OpenAICall(CHAT, body, "tiny").parsed.parameters.sampling.json_schema
     assert schema is not None
-    assert schema["properties"]["arguments"]["type"] == "object"
+    [call] = schema["$defs"]["call"]["anyOf"]
+    assert call["properties"]["arguments"]["type"] == "object"
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+ANSWER = {
+    "type": "object",
+    "properties": {"child": {"$ref": "#/$defs/Child"}},
+    "required": ["child"],
+    "$defs": {"Child": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+}
+
+
+def read_with_tools(api: str, **extra: Any) -> TextRequest:
+    """Return the request of a call with a function and a schema of the answer."""
+    named = {"type": "json_schema", "json_schema": {"name": "a", "schema": ANSWER}}
+    form = {"type": "json_schema", "name": "a", "schema": ANSWER}
+    body: dict[str, Any]
+    function: Any = TOOL["function"]
+    if api == "openai":
+        body = {"messages": USER, "response_format": named, "tools": [TOOL], **extra}
+        call = OpenAICall(CHAT, body, "tiny").parsed
+    elif api == "messages":
+        tool = {"name": "f", "input_schema": {"type": "object"}}
+        body = {"messages": USER, "output_config": {"format": form}, "tools": [tool], **extra}
+        call = read_messages_request(body, TINY, DEFAULTS)
+    elif api == "responses":
+        tools = [{"type": "function", **function}]
+        body = {"input": "hi", "text": {"format": form}, "tools": tools, **extra}
+        call = read_responses_request(body, (), "", TINY, DEFAULTS).call
+    else:
+        body = {"messages": USER, "format": ANSWER, "tools": [TOOL], **extra}
+        ollama = read_ollama_chat(body, TINY, DEFAULTS).call
+        assert ollama is not None
+        call = ollama
+    (request,) = build_requests(call)
+    return request
+
+
+@pytest.mark.parametrize("api", [api for api in APIS if api != "job"])
+def test_answer_with_a_schema_and_tools_is_a_call_or_the_schema(api: str) -> None:
+    request = hold_with(ABLE, read_with_tools(api))
+    schema = request.generation.sampling.json_schema
+    assert schema is not None
+    call = {"name": "f", "arguments": {}}
+    answers: list[Any] = [call, [call, call], {"child": {"a": 1}}]
+    for answer in answers:
+        jsonschema_rs.validate(dict(schema), answer)
+    others: list[Any] = [{"name": "g", "arguments": {}}, {"child": 1}, [], [call] * 9, {}]
+    for answer in others:
+        assert not jsonschema_rs.is_valid(dict(schema), answer)
+    assert request.reply_format is not None
+    assert request.reply_format.constrains_calls
+
+
+def test_answer_that_must_be_a_call_has_no_other_form() -> None:
+    request = hold_with(ABLE, read_with_tools("openai", tool_choice="required"))
+    schema = dict(request.generation.sampling.json_schema or {})
+    assert jsonschema_rs.is_valid(schema, {"name": "f", "arguments": {}})
+    assert not jsonschema_rs.is_valid(schema, {"child": {"a": 1}})
+    single = read_with_tools("openai", tool_choice="required", parallel_tool_calls=False)
+    schema = dict(hold_with(ABLE, single).generation.sampling.json_schema or {})
+    assert not jsonschema_rs.is_valid(schema, [{"name": "f", "arguments": {}}])
+
+
+def test_tools_beside_a_regular_expression_are_a_warning() -> None:
+    body = {"messages": USER, "tools": [TOOL], "guided_regex": "a+"}
+    parsed = OpenAICall(CHAT, body, "tiny").parsed
+    assert "tools cannot be called, because guided_regex holds the answer" in parsed.warnings

@@ -242,7 +242,7 @@ def test_reply_format_has_the_schemas_of_the_functions() -> None:
     )
     reply_format = tools.build_reply_format(None)
     assert reply_format.functions == {"weather": CITY}
-    assert (reply_format.parallel_calls, reply_format.must_call) == (False, True)
+    assert (reply_format.parallel_calls, reply_format.constrains_calls) == (False, True)
 
 
 # -- reasoning that the prompt opens ------------------------------------------------------------

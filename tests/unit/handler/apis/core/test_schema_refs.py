@@ -51,7 +51,9 @@ def test_references_of_forced_calls_lead_to_the_same_parts(names: tuple[str, ...
     assert constraint is not None
     schema = constraint.json_schema
     assert schema is not None
-    for call in schema.get("anyOf", [schema]):
+    calls = schema["$defs"]["call"]["anyOf"]
+    assert len(calls) == len(names)
+    for call in calls:
         arguments = call["properties"]["arguments"]
         address = resolve_ref(schema, arguments["properties"]["home"]["$ref"])
         assert address == arguments["$defs"]["Address"]

@@ -142,7 +142,7 @@ def test_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "tools", "must_call", "parallel"),
+    ("choice", "tools", "constrains_calls", "parallel"),
     [
         (None, [TOOL], False, True),
         ({"type": "auto"}, [TOOL], False, True),
@@ -156,11 +156,14 @@ def test_tools() -> None:
         ({"type": "auto", "disable_parallel_tool_use": False}, [TOOL], False, True),
     ],
 )
-def test_tool_choice(choice: Any, tools: list[Any], must_call: bool, parallel: bool) -> None:
+def test_tool_choice(choice: Any, tools: list[Any], constrains_calls: bool, parallel: bool) -> None:
     call = read(tools=tools, tool_choice=choice)
     assert call.reply_format is not None
-    assert (call.reply_format.must_call, call.reply_format.parallel_calls) == (must_call, parallel)
-    assert (call.constraint is not None) is must_call
+    assert (call.reply_format.constrains_calls, call.reply_format.parallel_calls) == (
+        constrains_calls,
+        parallel,
+    )
+    assert (call.constraint is not None) is constrains_calls
     offers = TOOL in tools and choice != {"type": "none"}
     assert list(call.reply_format.functions) == (["add"] if offers else [])
 

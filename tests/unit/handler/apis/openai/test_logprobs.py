@@ -299,3 +299,47 @@ async def test_token_of_a_cut_off_character_keeps_its_entry(
     else:
         assert logprobs["tokens"] == ["a", "\ufffd"]
         assert logprobs["text_offset"] == [0, 1]
+
+
+THINKING = ("<think>", "hm", "</think>", "\n\n", "Yes", ".")
+CALLING = (
+    "Let",
+    " me",
+    '<tool_call>{"name": "f", ',
+    '"arguments": {}}',
+    "</tool_call>",
+    "\n",
+    "ok",
+)
+FUNCTION = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "extra", "expected"),
+    [
+        (THINKING, {}, ["Yes", "."]),
+        (CALLING, {"tools": [FUNCTION]}, ["Let", " me", "\n", "ok"]),
+        (("<think>", "never", " ends"), {}, []),
+        (("<think>", "a</think>b", "c"), {}, ["c"]),
+        (("plain", " text"), {}, ["plain", " text"]),
+        ((*THINKING, "STOP"), {"stop": "STOP"}, ["Yes", "."]),
+    ],
+)
+@pytest.mark.parametrize("complete", [calls.complete, calls.complete_streamed])
+async def test_logprobs_of_a_chat_are_those_of_its_content(
+    pipeline_of: PipelineFactory,
+    complete: calls.Complete,
+    pieces: tuple[str, ...],
+    extra: dict[str, Any],
+    expected: list[str],
+) -> None:
+    service = OpenAIService(pipeline_of({"pieces": list(pieces)}))
+    body = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, **extra}
+    response = await complete(service, calls.CHAT, body)
+    entries = (response.choices[0].logprobs or {}).get("content") or []
+    assert [entry["token"] for entry in entries] == expected
+    for chunk in response.sent:
+        for choice in chunk["choices"]:
+            # A token comes with its text, never before it.
+            tokens = [entry["token"] for entry in (choice["logprobs"] or {}).get("content", ())]
+            assert "".join(tokens) in (choice["delta"].get("content") or "")

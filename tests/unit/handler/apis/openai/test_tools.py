@@ -86,17 +86,17 @@ def test_required_tool_is_a_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "offered", "must_call"),
+    ("choice", "offered", "constrains_calls"),
     [
         ("any", ["weather", "time"], True),
         (allowed_tools("auto", "time"), ["time"], False),
         (allowed_tools("required", "time", "weather"), ["weather", "time"], True),
     ],
 )
-def test_choice_of_allowed_tools(choice: Any, offered: list[str], must_call: bool) -> None:
+def test_choice_of_allowed_tools(choice: Any, offered: list[str], constrains_calls: bool) -> None:
     tools = read_tools(BODY | {"tool_choice": choice})
     assert [tool["function"]["name"] for tool in tools.definitions] == offered
-    assert (tools.constraint is not None) is must_call
+    assert (tools.constraint is not None) is constrains_calls
 
 
 @pytest.mark.parametrize(
