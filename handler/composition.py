@@ -26,6 +26,7 @@ from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration
 from handler.input.options import PII_KINDS, OptionsInput, OptionsReader
 from handler.job.job_handler import JobHandler
+from handler.models.model_file import ModelFiles
 from handler.models.model_name_map import CLAUDE_TO_DEFAULT, ModelNameMap
 from handler.models.registry import ModelRegistry
 from handler.pipeline import Pipeline
@@ -59,6 +60,7 @@ class Services:
     models: ModelRegistry
     # Returns the pipeline of an engine by the names of its model.
     build_pipeline: Callable[[Engine, Sequence[str]], Pipeline]
+    files: ModelFiles
 
     @property
     def openai(self) -> OpenAIService:
@@ -178,6 +180,7 @@ def build_services(
             for name, each in engines_by_model(engine, settings.served_model).items()
         )
     )
+    files = ModelFiles(settings.model_sources)
     openai = OpenAIService(
         models,
         CallDefaults(
@@ -186,8 +189,9 @@ def build_services(
             options=validation.options,
         ),
         stream_multi_prompt=stream_multi_prompt,
+        files=files,
     )
-    calls = build_calls(openai, models, names, settings.model_files)
+    calls = build_calls(openai, models, names, files)
     jobs = JobHandler(
         models,
         validation.options,
@@ -197,7 +201,7 @@ def build_services(
         calls=calls,
         results=results,
     )
-    return Services(jobs, calls, models, build_pipeline)
+    return Services(jobs, calls, models, build_pipeline, files)
 
 
 def _check_optional(check: Callable[[str, str], str], value: str | None, name: str) -> str | None:

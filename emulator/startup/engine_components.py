@@ -200,7 +200,7 @@ def _build_puller(
 
     def add(path: Path, requested_name: str) -> None:
         nonlocal current
-        if (served := descriptions.find_by_file(path)) is not None:
+        if (served := services.files.find_name(path)) is not None:
             services.models.add_alias(served, requested_name)
             return
         assert isinstance(engine, EnginePool)  # noqa: S101 - MODEL_PULL makes it one
@@ -209,7 +209,7 @@ def _build_puller(
         entry = ModelEntry(path=path, name=",".join(names or [requested_name]))
         current, added = add_model(current, engine, entry)
         services.models.add(services.build_pipeline(added, entry.served_names))
-        descriptions.add_file(entry.served_name, path)
+        services.files.add(entry.served_name, current.source_of(entry))
 
     return ModelPuller(
         descriptions.has,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,16 @@ _CACHE_SIZES = (
 _CACHE_VALUE_BYTES = 2
 # The largest vocabularies take some 20 MB.
 _MAX_HEADER_BYTES = 64 * 2**20
+# The longest chat templates of known models have some 30 KB.
+_MAX_TEMPLATE_BYTES = 2**20
+_MAX_PROPERTIES, _MAX_PROPERTY_BYTES = 256, 256
+# How a model says that it fills gaps: the keys of its tokens for that, or one of these tokens.
+_INFILL_KEYS = (b"tokenizer.ggml.fim_pre_token_id", b"tokenizer.ggml.prefix_token_id")
+_INFILL_TOKENS = (
+    *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<PRE>", "▁<PRE>", "<|code_prefix|>"),
+    "<\uff5cfim▁begin\uff5c>",
+)
+Property = int | float | bool | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,8 @@ class GgufHeader:
     is 0 for a model that was not trained for embeddings. `file_type` is llama.cpp's number for the
     quantization, -1 if it is unknown; texts that are unknown are empty. `cache_bytes_per_token` is
     what one token takes in the context's cache, with 16 bits for each number; 0 if it is unknown.
+    `properties` are the numbers and short texts of the header by their keys, without those of the
+    tokenizer.
     """
 
     context_length: int = _DEFAULT_CONTEXT_TOKENS
@@ -43,6 +56,7 @@ class GgufHeader:
     size_label: str = ""
     file_type: int = -1
     cache_bytes_per_token: int = 0
+    properties: Mapping[str, Property] = field(default_factory=dict)
 
 
 def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
@@ -57,11 +71,13 @@ def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
         with path.open("rb") as file:
             if file.read(4) != _MAGIC:
                 raise ModelLoadFailed(f"{setting}: {path} is not a GGUF file")
-            size = path.stat().st_size
+            left_bytes = min(path.stat().st_size, _MAX_HEADER_BYTES)
 
             def read(count: int) -> bytes:
+                nonlocal left_bytes
                 # A damaged file can hold any length, and `file.read` allocates before it reads.
-                data = file.read(count) if count <= size else b""
+                data = file.read(count) if count <= left_bytes else b""
+                left_bytes -= count
                 if len(data) < count:
                     raise ValueError("cut short")
                 return data
@@ -95,6 +111,7 @@ def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
     _version, _tensors, pairs = read_scalar("I"), read_scalar("Q"), read_scalar("Q")
     properties: dict[str, int] = {}
     general: dict[bytes, Any] = {}
+    all_properties: dict[str, Property] = {}
     sizes: dict[str, int] = {}
     for _ in range(pairs):
         key = read_value(_STRING)
@@ -104,6 +121,8 @@ def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
         value = read_value(read_scalar("I"))
         if key.startswith(b"general."):
             general[key] = value
+        if len(all_properties) < _MAX_PROPERTIES and (kept := _as_property(key, value)) is not None:
+            all_properties[_decode(key)] = kept
         for name in _CACHE_SIZES:
             if key.endswith(f".{name}".encode()) and isinstance(value, int):
                 sizes[name] = value
@@ -119,7 +138,19 @@ def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
         _decode(general.get(b"general.size_label")),
         file_type if isinstance(file_type := general.get(b"general.file_type"), int) else -1,
         _cache_bytes_per_token(sizes),
+        all_properties,
     )
+
+
+def _as_property(key: bytes, value: Any) -> Property | None:
+    """Return a value that is a finite number or a short text; None for others."""
+    if key.startswith(b"tokenizer.") or len(key) > _MAX_PROPERTY_BYTES:
+        return None
+    if isinstance(value, bytes):
+        return _decode(value) if len(value) <= _MAX_PROPERTY_BYTES else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float) else None
 
 
 def _cache_bytes_per_token(sizes: Mapping[str, int]) -> int:
@@ -137,13 +168,30 @@ def _decode(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
-def has_chat_template(path: Path) -> bool:
-    """Return whether a GGUF contains a chat template; `read_header` has checked the file before.
+def read_chat_template(path: Path) -> str | None:
+    """Return the chat template of a GGUF, cut to a million characters; None if it has none.
 
-    The template's key comes after the vocabulary. Searching for the exact bytes of the key takes
-    milliseconds; parsing a vocabulary of 150,000 strings takes tenths of a second.
+    `read_header` has checked the file before. The template's key comes after the vocabulary.
+    Searching for the exact bytes of the key takes milliseconds; parsing a vocabulary of 150,000
+    strings takes tenths of a second. Raises OSError.
     """
     key = b"tokenizer.chat_template"
-    entry = struct.pack("<Q", len(key)) + key + struct.pack("<I", _STRING)
+    entry = _encode_string(key) + struct.pack("<I", _STRING)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(entry, 0, _MAX_HEADER_BYTES) >= 0
+        start = data.find(entry, 0, _MAX_HEADER_BYTES)
+        if start < 0:
+            return None
+        start += len(entry) + 8
+        length = int.from_bytes(data[start - 8 : start], "little")
+        return _decode(data[start : start + min(length, _MAX_TEMPLATE_BYTES)])
+
+
+def has_infill_tokens(path: Path) -> bool:
+    """Return whether a GGUF has tokens for filling gaps; see `read_chat_template`."""
+    texts = (*_INFILL_KEYS, *(token.encode() for token in _INFILL_TOKENS))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return any(data.find(_encode_string(text), 0, _MAX_HEADER_BYTES) >= 0 for text in texts)
+
+
+def _encode_string(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text

@@ -60,6 +60,13 @@ def leaves_reasoning_open(text: str) -> bool:
     )
 
 
+def has_reasoning(template: str) -> bool:
+    """Return whether a chat template has a mark of the model's reasoning."""
+    return any(
+        mark in template for marks in REASONING_MARKS.items() for mark in marks if mark != "<|end|>"
+    )
+
+
 def find_open_mark(prompt: str, output: str) -> str | None:
     """Return the mark that would close the reasoning that an output is in; None if it is in none.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from pathlib import Path
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
@@ -22,6 +21,7 @@ from handler.apis.openai.wire_format import FORMATS
 from handler.apis.responses.api import ResponsesApi
 from handler.apis.responses.store import ResponseStore
 from handler.errors import NotFound
+from handler.models.model_file import ModelFiles
 from handler.models.model_name_map import CLAUDE_TO_DEFAULT, ModelNameMap
 from handler.models.registry import ModelRegistry
 
@@ -106,19 +106,18 @@ def build_calls(
     service: OpenAIService,
     models: ModelRegistry,
     names: ModelNameMap = CLAUDE_TO_DEFAULT,
-    model_files: Mapping[str, Path] | None = None,
+    files: ModelFiles | None = None,
 ) -> ApiCalls:
     """Return the APIs of all routes.
 
-    `names` chooses the model for names of Anthropic's, and `model_files` has the file of each model
-    that has one.
+    `names` chooses the model for names of Anthropic's, and `files` has the models' files.
     """
     return ApiCalls(
         service,
         OpenAIApi(service),
         ResponsesApi(service.runner, ResponseStore()),
         MessagesApi(service.runner, names),
-        OllamaApi(service.runner, ModelDescriptions(models, model_files or {})),
+        OllamaApi(service.runner, ModelDescriptions(models, files or ModelFiles({}))),
     )
 
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.fingerprint import sha256_of_ends
-from engine.backends.gguf import GgufHeader, read_header
+from engine.backends.gguf import (
+    GgufHeader,
+    Property,
+    has_infill_tokens,
+    read_chat_template,
+    read_header,
+)
 from engine.errors import ModelLoadFailed
+from engine.prompts.reasoning import has_reasoning
 
 # The file types of llama.cpp (`llama_ftype`) by their numbers.
 _GGUF_TYPES = {
@@ -22,6 +30,36 @@ _GGUF_TYPES = {
 # As Rockchip's converter names its quantizations: weights and activations, and groups.
 _RKLLM_TYPE = re.compile(r"w\d+a\d+(?:_g\d+)?", re.IGNORECASE)
 _PARAMETERS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
+# llama.cpp's pooling number of a reranking model, which has no embeddings.
+_RANKING_POOLING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a served model comes from.
+
+    `context_limit` is the setting CONTEXT_LENGTH of the model, 0 for the model's own context;
+    `has_projector` is whether a projector or a vision encoder is configured.
+    """
+
+    path: Path
+    context_limit: int = 0
+    has_projector: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileCapabilities:
+    """What a file says about its model's use, before the model is loaded.
+
+    `completion`: it generates text. `tools`: its chat template has functions. `thinking`: its chat
+    template has a mark of reasoning. `insert`: it has tokens for filling gaps.
+    """
+
+    completion: bool
+    tools: bool
+    thinking: bool
+    insert: bool
+    embedding: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +68,9 @@ class ModelFile:
 
     `modified_at` is in seconds since the epoch. `digest` are 64 hex digits that change with the
     file: the SHA-256 of its ends and its size, because all of it takes long to read.
+    `context_length` is what requests may have, in tokens; None if it is not known before the load.
+    `properties` are those of a GGUF's header. `capabilities` are None if the file says nothing
+    about them, as the formats besides GGUF do.
     """
 
     size_bytes: int
@@ -40,26 +81,61 @@ class ModelFile:
     parameter_size: str
     quantization: str
     context_length: int | None
+    has_projector: bool = False
+    properties: Mapping[str, Property] = field(default_factory=dict)
+    capabilities: FileCapabilities | None = None
 
 
-def describe_file(path: Path | None, name: str) -> ModelFile:
+class ModelFiles:
+    """The files of the served models by the models' names; each is read once, on first use.
+
+    Reading may take milliseconds, and may be done on any thread.
+    """
+
+    def __init__(self, sources: Mapping[str, ModelSource]) -> None:
+        self._sources = dict(sources)
+        self._described: dict[str, ModelFile] = {}
+
+    def describe(self, name: str) -> ModelFile:
+        """Return the description of a model's file; see `describe_file`."""
+        if name not in self._described:
+            self._described[name] = describe_file(self._sources.get(name), name)
+        return self._described[name]
+
+    def find_name(self, path: Path) -> str | None:
+        """Return the name of the model that has this file; None if there is none."""
+        target = path.resolve()
+        return next(
+            (name for name, each in self._sources.items() if each.path.resolve() == target), None
+        )
+
+    def add(self, name: str, source: ModelSource) -> None:
+        """Add the file of a model that was added to the served ones."""
+        self._sources[name] = source
+
+
+def describe_file(source: ModelSource | None, name: str) -> ModelFile:
     """Describe the file of the model called `name`.
 
     A missing or damaged file is described by its name alone. The load of the model reports the
     reason.
     """
+    path = None if source is None else source.path
     suffix = "" if path is None else path.suffix.lstrip(".")
     header: GgufHeader | None = None
+    capabilities: FileCapabilities | None = None
     size, modified_at, ends = 0, 0.0, name
     try:
-        if path is not None:
+        # A pipe would be read for as long as nothing writes to it.
+        if path is not None and path.is_file():
             stat = path.stat()
             size, modified_at, ends = stat.st_size, stat.st_mtime, sha256_of_ends(path)
-        if path is not None and suffix == "gguf":
-            header = read_header(path)
+            if suffix == "gguf":
+                header = read_header(path)
+                capabilities = _read_capabilities(path, header)
     except (OSError, ModelLoadFailed):
         # See the docstring.
-        header = None
+        header = capabilities = None
     stem = name if path is None else path.stem
     quantization = _find(_RKLLM_TYPE, stem).lower() if suffix == "rkllm" else ""
     if header is not None:
@@ -73,8 +149,27 @@ def describe_file(path: Path | None, name: str) -> ModelFile:
         family=header.architecture if header else "",
         parameter_size=parameter_size,
         quantization=quantization,
-        context_length=header.context_length if header else None,
+        context_length=_limit_context(header, source) if header and source else None,
+        has_projector=source is not None and source.has_projector,
+        properties=header.properties if header else {},
+        capabilities=capabilities,
     )
+
+
+def _read_capabilities(path: Path, header: GgufHeader) -> FileCapabilities:
+    template = read_chat_template(path) or ""
+    return FileCapabilities(
+        completion=header.pooling == 0,
+        tools="tools" in template,
+        thinking=has_reasoning(template),
+        insert=has_infill_tokens(path),
+        embedding=header.pooling != _RANKING_POOLING,
+    )
+
+
+def _limit_context(header: GgufHeader, source: ModelSource) -> int:
+    trained = header.context_length
+    return min(source.context_limit, trained) if source.context_limit else trained
 
 
 def _find(pattern: re.Pattern[str], text: str) -> str:

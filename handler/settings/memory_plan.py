@@ -59,10 +59,10 @@ def _find_budget(settings: Settings) -> int:
 
 def _find_needs(settings: Settings) -> Mapping[str, int]:
     if not settings.models:
-        paths = settings.model_files
+        sources = settings.model_sources
         slots = settings.max_concurrency or DEFAULT_SLOTS
         name = settings.served_model
-        path = paths.get(name)
+        path = sources[name].path if name in sources else None
         tokens = settings.context_length * slots
         return {name: 0 if path is None else estimate_bytes(path, tokens, settings.mmproj_path)}
     return {entry.served_name: estimate_entry(settings, entry) for entry in settings.models}

@@ -18,6 +18,7 @@ from engine.config import BackendName
 from engine.hosts.memory_limit import default_limit_mb
 from engine.reply.reply_format import ToolForm
 from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
+from handler.models.model_file import ModelSource
 from handler.models.model_list import (
     ModelEntry,
     assign_domains,
@@ -348,21 +349,34 @@ class Settings(RkllmSettings):
     def with_model(self, entry: ModelEntry) -> Self:
         """Return settings with one more model. Raises ValueError if there is no domain for it."""
         models = self.models or tuple(
-            ModelEntry(path=path, name=",".join((name, *self.aliases.get(name, ()))))
-            for name, path in self.model_files.items()
+            ModelEntry(path=source.path, name=",".join((name, *self.aliases.get(name, ()))))
+            for name, source in self.model_sources.items()
         )
         grown = self.model_copy(update={"models": (*models, entry)})
         grown.npu_domains()
         return grown
 
     @property
-    def model_files(self) -> Mapping[str, Path]:
-        """The file of each model, by the model's name; none for a scripted engine without one."""
+    def model_sources(self) -> Mapping[str, ModelSource]:
+        """The source of each model, by the model's name; none for a scripted engine without one."""
         if self.models:
-            return {each.served_name: each.path for each in self.models}
-        if self.model_path is not None:
-            return {self.served_model: self.model_path}
-        return {} if self.backend == "scripted" else {self.served_model: DEFAULT_MODEL_PATH}
+            return {each.served_name: self.source_of(each) for each in self.models}
+        path = self.model_path
+        if path is None and self.backend == "scripted":
+            return {}
+        return {self.served_model: self._build_source(path or DEFAULT_MODEL_PATH)}
+
+    def source_of(self, entry: ModelEntry) -> ModelSource:
+        """Return the source of one model of the list."""
+        return self._build_source(entry.path, entry.context_length, entry.mmproj)
+
+    def _build_source(
+        self, path: Path, context_length: int | None = None, projector: Path | None = None
+    ) -> ModelSource:
+        is_rkllm = self.backend_of(path) == "rkllm"
+        projector = projector or (self.rkllm_vision if is_rkllm else self.mmproj_path)
+        limit = self.context_length if context_length is None else context_length
+        return ModelSource(path, limit, projector is not None)
 
     @property
     def aliases(self) -> Mapping[str, Sequence[str]]:

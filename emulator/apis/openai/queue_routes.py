@@ -133,7 +133,7 @@ class QueuedOpenAIRoutes:
             return RedirectResponse(request.url.path.rstrip("/"))
         service = self._service_of(request)
         if service is not None:
-            return JSON(service.get_model(name))
+            return JSON(await service.get_model(name))
         model_list = await self._read_model_list(request)
         models = [each for each in model_list.get("data") or () if isinstance(each, dict)]
         for model in models:
@@ -149,7 +149,7 @@ class QueuedOpenAIRoutes:
     async def _read_model_list(self, request: Request) -> JsonObject:
         service = self._service_of(request)
         if service is not None:
-            return service.list_models()
+            return await service.list_models()
         # An empty input means GET: a job has no HTTP method.
         return await self._complete_call(request, {"openai_route": MODELS, "openai_input": {}})
 

@@ -96,14 +96,14 @@ class OpenAIRoutes:
         ]
 
     async def _list_models(self, request: Request) -> Response:
-        return JSON(self._service.list_models())
+        return JSON(await self._service.list_models())
 
     async def _get_model(self, request: Request) -> Response:
         name = request.path_params["model"]
         if not name:
             # Model names may contain slashes, so this route also matches `/models/`.
             return RedirectResponse(request.url.path.rstrip("/"))
-        return JSON(self._service.get_model(name))
+        return JSON(await self._service.get_model(name))
 
     def _handler(self, api: Api, path: str) -> RouteHandler:
         async def handle(request: Request) -> Response | SSEResponse:

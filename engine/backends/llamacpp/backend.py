@@ -15,7 +15,7 @@ from typing import Any
 
 from common.utf8 import Utf8Decoder
 from engine.backends.base import OnPiece, RunResult
-from engine.backends.gguf import has_chat_template, read_header
+from engine.backends.gguf import read_chat_template, read_header
 from engine.backends.gguf_vocabulary import read_control_tokens
 from engine.backends.llamacpp.adapter_turns import AdapterTurns
 from engine.backends.llamacpp.cache_slots import find_history_length
@@ -151,7 +151,7 @@ class LlamaCppBackend:
         control_tokens = read_control_tokens(self._path)
         self._control_marks = ControlMarks(control_tokens, self._answer_marks)
         rendered = self._render_probe_chat()
-        own_template = rendered is not None and has_chat_template(self._path)
+        own_template = rendered is not None and read_chat_template(self._path) is not None
         return build_capabilities(
             self._name,
             context,

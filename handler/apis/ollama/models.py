@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
-from engine import Capabilities, EngineState
+from engine import EngineState
 from handler.errors import InvalidRequest
-from handler.models.model_file import ModelFile, describe_file
+from handler.models.model_file import ModelFile, ModelFiles
 from handler.models.registry import ModelRegistry, model_not_found
 from handler.pipeline import Pipeline
 
@@ -21,15 +20,14 @@ _NEVER = "2318-01-01T00:00:00Z"
 
 
 class ModelDescriptions:
-    """Describes the served models; `paths` has the file of each model that has one.
+    """Describes the served models, from their files and from what their engines have loaded.
 
-    The files are read once, on first use, which may be on any thread. Has no other state.
+    Reads files, so it is for threads beside the event loop. Has no state.
     """
 
-    def __init__(self, models: ModelRegistry, paths: Mapping[str, Path]) -> None:
+    def __init__(self, models: ModelRegistry, files: ModelFiles) -> None:
         self._models = models
-        self._paths = dict(paths)
-        self._files: dict[str, ModelFile] = {}
+        self._files = files
 
     def find_name(self, name: Any) -> str | None:
         """Return the served name for one that a client sends, which may end in `:latest`.
@@ -51,15 +49,6 @@ class ModelDescriptions:
         served = self._models.names
         return name in served or name.removesuffix(_LATEST) in served
 
-    def find_by_file(self, path: Path) -> str | None:
-        """Return the name of the served model that has this file; None if there is none."""
-        target = path.resolve()
-        return next((name for name, each in self._paths.items() if each.resolve() == target), None)
-
-    def add_file(self, name: str, path: Path) -> None:
-        """Add the file of a model that was added to the served ones."""
-        self._paths[name] = path
-
     def list_models(self) -> JsonObject:
         """Return all names that a request may use."""
         return {"models": [self._describe(name) for name in self._models.names]}
@@ -72,7 +61,6 @@ class ModelDescriptions:
             engine = pipeline.engine
             if name != pipeline.model_name or engine.state is not EngineState.READY:
                 continue
-            capabilities = engine.capabilities
             # An NPU has no memory of its own, so its models are counted as the machine's.
             residency = engine.residency
             expires_at = None if residency is None else residency.expires_at
@@ -81,8 +69,6 @@ class ModelDescriptions:
                 "expires_at": _NEVER if expires_at is None else _format_time(expires_at),
                 "size_vram": 0,
             }
-            if capabilities is not None:
-                described["context_length"] = capabilities.context_length
             running.append(described)
         return {"models": running}
 
@@ -91,12 +77,13 @@ class ModelDescriptions:
         pipeline = self._models.find(name)
         file, capabilities = self._file(pipeline), pipeline.engine.capabilities
         architecture = file.family or "unknown"
-        context = file.context_length if capabilities is None else capabilities.context_length
         info: dict[str, Any] = {
-            "general.architecture": architecture,
             "general.basename": pipeline.model_name,
+            # Ollama leaves the name out.
+            **{name: each for name, each in file.properties.items() if name != "general.name"},
+            "general.architecture": architecture,
         }
-        if context is not None:
+        if (context := _find_context(pipeline, file)) is not None:
             info[f"{architecture}.context_length"] = context
         if capabilities is not None and capabilities.embedding_size:
             info[f"{architecture}.embedding_length"] = capabilities.embedding_size
@@ -106,42 +93,57 @@ class ModelDescriptions:
             "template": "",
             "details": _encode_details(file),
             "model_info": info,
-            "capabilities": _list_capabilities(capabilities),
+            "capabilities": _list_capabilities(pipeline, file),
             "modified_at": _format_time(file.modified_at),
         }
 
     def _describe(self, name: str) -> JsonObject:
-        file = self._file(self._models.find(name))
+        pipeline = self._models.find(name)
+        file = self._file(pipeline)
         # Clients look for a name with a tag.
         tagged = name if ":" in name else name + _LATEST
-        return {
+        described = {
             "name": tagged,
             "model": tagged,
             "modified_at": _format_time(file.modified_at),
             "size": file.size_bytes,
             "digest": file.digest,
             "details": _encode_details(file),
+            "capabilities": _list_capabilities(pipeline, file),
         }
+        if (context := _find_context(pipeline, file)) is not None:
+            described["context_length"] = context
+        return described
 
     def _file(self, pipeline: Pipeline) -> ModelFile:
-        name = pipeline.model_name
-        if name not in self._files:
-            self._files[name] = describe_file(self._paths.get(name), name)
-        return self._files[name]
+        return self._files.describe(pipeline.model_name)
 
 
-def _list_capabilities(capabilities: Capabilities | None) -> list[str]:
-    """Return what a model can do, in Ollama's words; "completion" alone before it is loaded."""
-    if capabilities is None:
-        return ["completion"]
-    named = {
-        "tools": capabilities.chat_template,
-        "insert": capabilities.infill,
-        "embedding": capabilities.embeddings,
-        "thinking": capabilities.starts_in_reasoning,
-        "vision": capabilities.images,
-    }
-    return ["completion", *(name for name, has in named.items() if has)]
+def _find_context(pipeline: Pipeline, file: ModelFile) -> int | None:
+    """Return the context in tokens; None if it is not known before the model is loaded."""
+    loaded = pipeline.engine.capabilities
+    return file.context_length if loaded is None else loaded.context_length
+
+
+def _list_capabilities(pipeline: Pipeline, file: ModelFile) -> list[str]:
+    """Return what a model can do, in Ollama's words.
+
+    A GGUF says it in its header, so that the list is the same before and after the load. Of other
+    files only text and images are known before the load.
+    """
+    loaded, named = pipeline.engine.capabilities, {"completion": True}
+    if file.capabilities is not None:
+        named = asdict(file.capabilities)
+    elif loaded is not None:
+        named = {
+            "completion": True,
+            "tools": loaded.chat_template,
+            "insert": loaded.infill,
+            "embedding": loaded.embeddings,
+            "thinking": loaded.starts_in_reasoning,
+        }
+    named["vision"] = file.has_projector if loaded is None else loaded.images
+    return [name for name, has in named.items() if has]
 
 
 def _encode_details(file: ModelFile) -> JsonObject:

@@ -41,13 +41,16 @@ def read_model(
     return model
 
 
-def describe_model(name: str, pipeline: Pipeline, created: int) -> JsonObject:
+def describe_model(
+    name: str, pipeline: Pipeline, created: int, file_context: int | None = None
+) -> JsonObject:
     """Return the `/models` object of a name.
 
     Each name has an object of its own, because clients look models up by `id`. The other fields are
-    vLLM's: `max_model_len` is the context length in tokens, null until the model is loaded; `root`
-    of an alias is the name that responses report; `parent` of an adapter is its model. `state` is
-    that of the model's engine, and `failure` is why it is dead.
+    vLLM's: `max_model_len` is the context length in tokens; before the load it is `file_context`,
+    which the model's file says, and null if it does not. `root` of an alias is the name that
+    responses report; `parent` of an adapter is its model. `state` is that of the model's engine,
+    and `failure` is why it is dead.
     """
     engine = pipeline.engine
     capabilities, served = engine.capabilities, pipeline.model_name
@@ -57,7 +60,7 @@ def describe_model(name: str, pipeline: Pipeline, created: int) -> JsonObject:
         "created": created,
         "owned_by": "worker-rkllm",
         "root": served if name in pipeline.aliases else name,
-        "max_model_len": None if capabilities is None else capabilities.context_length,
+        "max_model_len": file_context if capabilities is None else capabilities.context_length,
         "state": engine.state.value,
     }
     if engine.failure is not None:

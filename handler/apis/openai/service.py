@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from handler.errors import NotFound
 from handler.generation.active_generation import ActiveGeneration, log_warnings
 from handler.generation.completed_answer import CompletedAnswer
 from handler.generation.offload import check_body
+from handler.models.model_file import ModelFiles
 from handler.models.registry import ModelRegistry
 from handler.pipeline import Pipeline
 
@@ -49,7 +51,7 @@ _DEFAULTS = CallDefaults()
 class OpenAIService:
     """Answers OpenAI calls with the models that they name; has no state between calls.
 
-    `stream_multi_prompt` is the setting STREAM_MULTI_PROMPT.
+    `stream_multi_prompt` is the setting STREAM_MULTI_PROMPT. `files` has the models' files.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class OpenAIService:
         defaults: CallDefaults = _DEFAULTS,
         *,
         stream_multi_prompt: bool = False,
+        files: ModelFiles | None = None,
     ) -> None:
+        self._files = files or ModelFiles({})
         self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
         self._stream_several = stream_multi_prompt
         self._created = int(time.time())
@@ -115,7 +119,7 @@ class OpenAIService:
         if route in _SCORING_CALLS:
             return await self.create_scores(route, body, dialect, slot, priority)
         if route == MODELS:
-            return self.list_models()
+            return await self.list_models()
         raise NotFound(f"there is no route {describe_value(route)}", "openai_route")
 
     async def create_embeddings(
@@ -165,13 +169,20 @@ class OpenAIService:
             body, pipeline.model_name, dialect, pipeline.adapters, pipeline.aliases
         )
 
-    def list_models(self) -> JsonObject:
+    async def list_models(self) -> JsonObject:
         """Return the list of all model and adapter names, those of the default model first."""
-        return {"object": "list", "data": [self.get_model(name) for name in self._models.names]}
+        models = [await self.get_model(name) for name in self._models.names]
+        return {"object": "list", "data": models}
 
-    def get_model(self, name: str) -> JsonObject:
+    async def get_model(self, name: str) -> JsonObject:
         """Return one model. Raises ModelNotFound."""
-        return describe_model(name, self._models.find(name), self._created)
+        pipeline = self._models.find(name)
+        context_length = None
+        if pipeline.engine.capabilities is None:
+            # The file is read once, which may take some milliseconds.
+            file = await asyncio.to_thread(self._files.describe, pipeline.model_name)
+            context_length = file.context_length
+        return describe_model(name, pipeline, self._created, context_length)
 
     async def complete(self, call: OpenAICall, slot: Slot | None = None) -> JsonObject:
         """Run a call and return its response body, without streaming. Raises EngineError."""

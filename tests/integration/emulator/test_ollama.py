@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from handler.models.model_list import ModelEntry
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import RawConnection
+from tests.unit.engine.backends.test_gguf import STRING, UINT32, header, pair, text
 from tests.unit.handler.input.images import png
 
 USER = [{"role": "user", "content": "hi there"}]
@@ -185,6 +189,56 @@ async def test_models_are_described(serve: Serve, script: ScriptFactory) -> None
     assert shown["capabilities"][:2] == ["completion", "tools"]
     assert unknown.status_code == 404
     assert tuple(map(int, version["version"].split("."))) >= (0, 6, 4)
+
+
+async def test_model_that_is_not_loaded_is_described_by_its_header(
+    serve: Serve, script: ScriptFactory, tmp_path: Path
+) -> None:
+    path, projector = tmp_path / "qwen.gguf", tmp_path / "mmproj.gguf"
+    template = "{% if tools %}{{ '<tools>' }}{% endif %}{{ '<think>' }}"
+    path.write_bytes(
+        header(
+            pair("general.architecture", STRING, text("qwen3")),
+            pair("general.name", STRING, text("Qwen3")),
+            pair("qwen3.context_length", UINT32, struct.pack("<I", 40960)),
+            pair("qwen3.embedding_length", UINT32, struct.pack("<I", 1024)),
+            pair("tokenizer.ggml.fim_pre_token_id", UINT32, struct.pack("<I", 7)),
+            pair("tokenizer.chat_template", STRING, text(template)),
+        )
+    )
+    rkllm = tmp_path / "board.rkllm"
+    rkllm.write_bytes(b"x")
+    server = await serve(
+        engine="auto",
+        engine_isolation="process",
+        model_memory_mb=1,
+        context_length=4096,
+        models=(
+            ModelEntry(path=script({"pieces": ["x"]}), name="loaded"),
+            ModelEntry(path=path, name="qwen", context_length=2048, mmproj=projector),
+            ModelEntry(path=rkllm, name="board"),
+        ),
+    )
+    async with server.client() as client:
+        shown = (await client.post("/api/show", json={"model": "qwen"})).json()
+        board = (await client.post("/api/show", json={"model": "board"})).json()
+        _, listed, _ = (await client.get("/api/tags")).json()["models"]
+        lengths = [
+            (await client.get(f"/v1/models/{name}")).json()["max_model_len"]
+            for name in ("qwen", "board")
+        ]
+    capabilities = ["completion", "tools", "thinking", "insert", "embedding", "vision"]
+    assert shown["capabilities"] == listed["capabilities"] == capabilities
+    assert shown["model_info"] == {
+        "general.architecture": "qwen3",
+        "general.basename": "qwen",
+        "qwen3.context_length": 2048,
+        "qwen3.embedding_length": 1024,
+    }
+    assert listed["context_length"] == 2048
+    # Only the runtime knows what a model for boards can do.
+    assert board["capabilities"] == ["completion"]
+    assert lengths == [2048, None]
 
 
 async def test_texts_are_embedded(serve: Serve, script: ScriptFactory) -> None:

@@ -83,7 +83,8 @@ def create_executor(
 ) -> tuple[LineExecutor, FakeCalls, FakeEngine]:
     engine = FakeEngine()
     calls = FakeCalls(engine, *errors)
-    callss = Services(cast("Any", None), cast("Any", calls), cast("Any", None), cast("Any", None))
+    none = cast("Any", None)
+    callss = Services(none, cast("Any", calls), none, none, none)
     return LineExecutor(callss, cast("AnyEngine", engine), priority), calls, engine
 
 
@@ -127,9 +128,8 @@ async def test_outcome_of_a_job_reports_a_crash(
     interruption: Interruption | None, crashed: bool
 ) -> None:
     result = JobResult(error="no", retryable=True, interruption=interruption, reason="no")
-    callss = Services(
-        cast("Any", FakeJobs(result)), cast("Any", None), cast("Any", None), cast("Any", None)
-    )
+    none = cast("Any", None)
+    callss = Services(cast("Any", FakeJobs(result)), none, none, none, none)
     executor = LineExecutor(callss, cast("AnyEngine", FakeEngine()))
     line = parse_line(b'{"id": "a", "input": {"prompt": "x"}}', 1)
     outcome: LineOutcome = await executor.answer(line)

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.gguf import GgufHeader, has_chat_template, read_header
+from engine.backends.gguf import (
+    _MAX_HEADER_BYTES,
+    has_infill_tokens,
+    read_chat_template,
+    read_header,
+)
 from engine.errors import ModelLoadFailed
 
 UINT32, STRING, ARRAY = 4, 8, 9
@@ -42,7 +47,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_context_length_is_found_after_strings_and_arrays(gguf: Path) -> None:
     gguf.write_bytes(WHOLE)
-    assert read_header(gguf) == GgufHeader(8192)
+    assert read_header(gguf).context_length == 8192
 
 
 @pytest.mark.parametrize("vocabulary", ["before", "between", "after"])
@@ -51,12 +56,14 @@ def test_pooling_is_found_at_any_position(gguf: Path, vocabulary: str) -> None:
     parts.insert({"before": 0, "between": 1, "after": 2}[vocabulary], TOKENS)
     gguf.write_bytes(header(NAME, *parts))
     # It is among the model's properties, before the vocabulary, which is slow to parse.
-    assert read_header(gguf) == GgufHeader(8192, 0 if vocabulary == "between" else 3)
+    read = read_header(gguf)
+    assert (read.context_length, read.pooling) == (8192, 0 if vocabulary == "between" else 3)
 
 
 def test_vocabulary_is_not_read(gguf: Path) -> None:
     gguf.write_bytes(header(NAME, CONTEXT, POOLING, TOKENS)[: -len(TOKENS) + 40])
-    assert read_header(gguf) == GgufHeader(8192, 3)
+    read = read_header(gguf)
+    assert (read.context_length, read.pooling) == (8192, 3)
 
 
 def test_setting_is_named(tmp_path: Path) -> None:
@@ -66,7 +73,7 @@ def test_setting_is_named(tmp_path: Path) -> None:
 
 def test_missing_properties_have_defaults(gguf: Path) -> None:
     gguf.write_bytes(header(NAME))
-    assert read_header(gguf) == GgufHeader(4096)
+    assert read_header(gguf).context_length == 4096
 
 
 def test_truncated_file_error_names_the_file_and_the_setting(
@@ -125,7 +132,58 @@ def test_chat_template_is_found_by_its_key_and_type(tmp_path: Path, has_template
     # R58
     path = tmp_path / "model.gguf"
     key = b"tokenizer.chat_template"
-    entry = struct.pack("<Q", len(key)) + key + struct.pack("<I", 8)
+    entry = pair("tokenizer.chat_template", STRING, text("{{ messages }}"))
     # The bare name, for example in a description, is not an entry.
     path.write_bytes(b"GGUF" + key + (entry if has_template else b"") + b"\0" * 100)
-    assert has_chat_template(path) is has_template
+    assert read_chat_template(path) == ("{{ messages }}" if has_template else None)
+
+
+def test_template_of_a_damaged_length_ends_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    entry = text("tokenizer.chat_template") + struct.pack("<IQ", STRING, 2**63)
+    path.write_bytes(b"GGUF" + entry + b"tools")
+    assert read_chat_template(path) == "tools"
+
+
+def test_properties_are_numbers_and_short_texts(gguf: Path) -> None:
+    gguf.write_bytes(
+        header(
+            pair("general.architecture", STRING, text("llama")),
+            pair("general.license", STRING, text("x" * 300)),
+            pair("llama.rope.freq_base", 6, struct.pack("<f", 10000)),
+            pair("llama.rope.scaling.factor", 6, struct.pack("<f", float("nan"))),
+            pair("llama.heads", ARRAY, struct.pack("<IQI", UINT32, 1, 7)),
+            pair("tokenizer.ggml.model", STRING, text("gpt2")),
+            CONTEXT,
+            TOKENS,
+        )
+    )
+    assert read_header(gguf).properties == {
+        "general.architecture": "llama",
+        "llama.rope.freq_base": 10000.0,
+        "llama.context_length": 8192,
+    }
+
+
+def test_header_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with path.open("wb") as file:
+        file.write(header(text("long") + struct.pack("<IQ", STRING, _MAX_HEADER_BYTES)))
+        # A sparse file, which takes no room.
+        file.truncate(2 * _MAX_HEADER_BYTES)
+    with pytest.raises(ModelLoadFailed, match="is damaged or cut short"):
+        read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (pair("tokenizer.ggml.fim_pre_token_id", UINT32, struct.pack("<I", 1)), True),
+        (text("<|fim_prefix|>"), True),
+        (b"a text about <|fim_prefix|> and more", False),
+    ],
+)
+def test_infill_tokens_are_found(tmp_path: Path, content: bytes, expected: bool) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(WHOLE + content)
+    assert has_infill_tokens(path) is expected

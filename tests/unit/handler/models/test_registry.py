@@ -75,9 +75,9 @@ async def test_all_are_listed_the_default_first(models: ModelRegistry) -> None:
     listed = await service.answer_without_generation(MODELS, {})
     assert listed is not None
     assert [model["id"] for model in listed["data"]] == ["big", "small"]
-    assert service.get_model("small")["id"] == "small"
+    assert (await service.get_model("small"))["id"] == "small"
     with pytest.raises(ModelNotFound, match="there is: big, small"):
-        service.get_model("gpt")
+        await service.get_model("gpt")
 
 
 async def test_jobs_go_to_the_model_they_name(models: ModelRegistry) -> None:

@@ -263,7 +263,7 @@ async def test_adapters_are_listed_with_the_model_they_are_for(
     pipeline = pipeline_of()
     pipeline.adapters = ("french",)
     service = OpenAIService(pipeline)
-    base, adapter = service.list_models()["data"]
+    base, adapter = (await service.list_models())["data"]
     assert (adapter["id"], adapter["parent"]) == ("french", base["id"])
     assert "parent" not in base
-    assert service.get_model("french") == adapter
+    assert await service.get_model("french") == adapter
