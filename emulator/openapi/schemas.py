@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
 from handler.input.messages import UNREADABLE_PARTS
+from handler.models.model_name_map import LATEST
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -35,6 +37,11 @@ def list_of(items: Schema) -> Schema:
 def counts_of(*names: str) -> Schema:
     """Return the schema of an object with these counts."""
     return object_of(dict.fromkeys(names, COUNT))
+
+
+def model_names(names: Sequence[str]) -> list[str]:
+    """Return all names of models in requests: each also with `:latest` after it."""
+    return list(dict.fromkeys((*names, *(name + LATEST for name in names))))
 
 
 def or_null(schema: Schema) -> Schema:

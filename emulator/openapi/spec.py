@@ -10,7 +10,7 @@ from emulator.http.error_format import ErrorFormat
 from emulator.http.route_facts import Access, ApiRoute
 from emulator.openapi.descriptions import DESCRIPTIONS
 from emulator.openapi.operation import ENDPOINT, EVENTS, JSON, Operation
-from emulator.openapi.schemas import ref
+from emulator.openapi.schemas import model_names, ref
 from emulator.settings.emulator_settings import EmulatorSettings
 
 TAGS = {name: text for each in DESCRIPTIONS for name, text in each.tags.items()}
@@ -140,7 +140,7 @@ def _describe_operation(
             body = {
                 "allOf": [
                     body,
-                    {"required": ["model"], "properties": {"model": {"enum": [*models]}}},
+                    {"required": ["model"], "properties": {"model": {"enum": model_names(models)}}},
                 ]
             }
         request_body = {"schema": body, **_EXAMPLES[operation.body].describe(models[0])}
@@ -169,7 +169,8 @@ def _build_path_parameter(name: str, settings: EmulatorSettings) -> dict[str, An
     """Return a path parameter; `model` and `endpoint` have defaults, so examples can be sent."""
     schema: dict[str, Any] = {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
     if name == "model":
-        schema = {"enum": [*settings.served_models], "default": settings.served_models[0]}
+        names = settings.served_models
+        schema = {"enum": model_names(names), "default": names[0]}
     elif name == "endpoint":
         schema["default"] = settings.endpoint_id
     return {

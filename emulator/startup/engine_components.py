@@ -33,7 +33,6 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tracing.setup import Tracing
 from engine import AnyEngine, Engine, EnginePool, engines_by_model
 from engine.errors import EngineError
-from handler.apis.ollama.models import ModelDescriptions
 from handler.apis.ollama.pull import ModelPuller
 from handler.composition import (
     Services,
@@ -156,8 +155,7 @@ def build_engine_components(
     )
     services.calls.responses.add_source(background)
     engines = engines_by_model(engine, settings.served_model)
-    descriptions = services.calls.ollama.descriptions
-    puller = _build_puller(settings, engine, services, descriptions)
+    puller = _build_puller(settings, engine, services)
     max_body_bytes = int(settings.max_body_mb * 1e6)
     answers = CallAnswers(max_body_bytes, settings.stream_interval_ms / 1000)
     return EngineComponents(
@@ -193,7 +191,6 @@ def _build_puller(
     settings: EmulatorSettings,
     engine: AnyEngine,
     services: Services,
-    descriptions: ModelDescriptions,
 ) -> ModelPuller:
     """Return the puller, which adds models to the engine if MODEL_PULL is on."""
     current: Settings = settings
@@ -212,7 +209,7 @@ def _build_puller(
         services.files.add(entry.served_name, current.source_of(entry))
 
     return ModelPuller(
-        descriptions.has,
+        lambda name: services.models.find_name(name) is not None,
         add if settings.model_pull else None,
     )
 

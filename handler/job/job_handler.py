@@ -210,15 +210,17 @@ class JobHandler:
         sampling = request.generation.sampling
         if sampling.lora is not None or not isinstance(model, str):
             return request
-        if not self._models.is_adapter(model):
+        name = self._models.find_name(model)
+        if name is None or not self._models.is_adapter(name):
             return request
-        generation = replace(request.generation, sampling=replace(sampling, lora=model))
+        generation = replace(request.generation, sampling=replace(sampling, lora=name))
         return replace(request, generation=generation)
 
     def _add_model_warning(self, request: TextRequest, model: Any) -> TextRequest:
         """Return the request with a warning if it names a model that is not served."""
         names = self._models.names
-        if model is None or model in names:
+        is_served = isinstance(model, str) and self._models.find_name(model) is not None
+        if model is None or is_served:
             return request
         warning = (
             f"input.model was ignored: {describe_value(model)} is not served, {names[0]} answers"

@@ -7,6 +7,18 @@ from fnmatch import fnmatchcase
 
 from common.value_description import describe_value
 
+# Ollama's tag of a model without another one.
+LATEST = ":latest"
+
+
+def find_served_name(name: str, served: Collection[str]) -> str | None:
+    """Return the served name for one that a client sends; None if there is none.
+
+    Clients of Ollama add `:latest` to a name without a tag. A model that has the whole name is
+    found first.
+    """
+    return next((each for each in (name, name.removesuffix(LATEST)) if each in served), None)
+
 
 class ModelNameMap:
     """Pairs of a pattern and the name of the model that answers to it; the first match counts.
@@ -28,7 +40,7 @@ class ModelNameMap:
 
         A served name is never replaced, and a name that no pattern matches is returned as it is.
         """
-        if name in served:
+        if find_served_name(name, served) is not None:
             return name
         return next((model for pattern, model in self._pairs if fnmatchcase(name, pattern)), name)
 

@@ -9,6 +9,7 @@ from typing import Any
 from common.value_description import describe_value
 from engine import EngineState
 from handler.errors import InvalidRequest, ModelNotFound
+from handler.models.model_name_map import find_served_name
 from handler.pipeline import Pipeline
 
 
@@ -28,9 +29,9 @@ class ResolvedModel:
 class ModelRegistry:
     """The served models by name; the first one is the default.
 
-    A model is also found by its aliases and by the names of its adapters. `has_several` states
-    whether there is a choice of models. Shared by all entry points; models may be added, on the
-    event loop.
+    A model is also found by its aliases and by the names of its adapters, each with `:latest` after
+    it too. `has_several` states whether there is a choice of models. Shared by all entry points;
+    models may be added, on the event loop.
 
     Raises:
         ValueError: there is no model, or two models have the same name.
@@ -74,17 +75,21 @@ class ModelRegistry:
         return all(each.engine.state is EngineState.DEAD for each in self._by_name.values())
 
     def is_adapter(self, name: str) -> bool:
-        """Return whether a name is that of an adapter."""
+        """Return whether a served name is that of an adapter."""
         pipeline = self._by_name.get(name)
         return pipeline is not None and name in pipeline.adapters
+
+    def find_name(self, name: str) -> str | None:
+        """Return the served name for one that a client sends; None if there is none."""
+        return find_served_name(name, self._by_name)
 
     def find(self, name: str | None, param: str = "model") -> Pipeline:
         """Return the pipeline of a model, or of the default for None. Raises ModelNotFound."""
         if name is None:
             return self.default
-        if (pipeline := self._by_name.get(name)) is None:
+        if (served := self.find_name(name)) is None:
             raise model_not_found(name, self.names, param)
-        return pipeline
+        return self._by_name[served]
 
     def resolve(self, name: Any, param: str = "model") -> ResolvedModel:
         """Return the model that a request names; the default for null.
@@ -96,7 +101,8 @@ class ModelRegistry:
         if name is not None and not isinstance(name, str):
             raise InvalidRequest(f"{param} must be a string, got {describe_value(name)}", param)
         pipeline = self.find(name, param)
-        return ResolvedModel(pipeline, name if name in pipeline.adapters else None)
+        served = None if name is None else self.find_name(name)
+        return ResolvedModel(pipeline, served if served in pipeline.adapters else None)
 
     def find_for_body(self, body: Mapping[str, Any], path: str = "") -> Pipeline:
         """Return the pipeline of the model that a request body names.

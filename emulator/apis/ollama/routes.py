@@ -8,6 +8,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from common.value_description import describe_value
 from emulator.http.call_answers import CallAnswers
 from emulator.http.disconnect import while_connected
 from emulator.http.error_format import ErrorFormat
@@ -23,6 +24,7 @@ from emulator.http.sse import SSEResponse
 from handler.apis.ollama.api import API_VERSION, OllamaApi
 from handler.apis.ollama.pull import ModelPuller
 from handler.apis.ollama.wire_format import FORMAT
+from handler.errors import InvalidRequest
 from handler.input.request import read_flag
 
 
@@ -84,7 +86,9 @@ class OllamaRoutes:
         body = await self._answers.read_body(request)
         descriptions = self._api.descriptions
         # `name` is the older name of the field.
-        name = descriptions.find_name(body.get("model") or body.get("name"))
+        name = body.get("model") or body.get("name") or None
+        if name is not None and not isinstance(name, str):
+            raise InvalidRequest(f"model must be a string, got {describe_value(name)}", "model")
         return JSON(await asyncio.to_thread(descriptions.show, name))
 
     async def _list_models(self, request: Request) -> Response:

@@ -45,6 +45,7 @@ from handler.apis.openai.api import ROUTES
 from handler.apis.openai.service import MODELS, OpenAIService
 from handler.apis.responses.api import RESPONSES
 from handler.errors import ModelNotFound, error_info
+from handler.models.model_name_map import find_served_name
 from jobs import Job, JobStore, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -136,10 +137,9 @@ class QueuedOpenAIRoutes:
             return JSON(await service.get_model(name))
         model_list = await self._read_model_list(request)
         models = [each for each in model_list.get("data") or () if isinstance(each, dict)]
-        for model in models:
-            if model.get("id") == name:
-                return JSON(model)
         names = [str(each.get("id")) for each in models]
+        if (served := find_served_name(name, names)) is not None:
+            return JSON(models[names.index(served)])
         raise ModelNotFound(
             f"the model {describe_value(name)} does not exist, there is: {', '.join(names)}",
             "model",

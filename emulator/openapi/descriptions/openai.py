@@ -17,6 +17,7 @@ from emulator.openapi.schemas import (
     Schema,
     fields_of,
     list_of,
+    model_names,
     object_of,
     or_null,
     ref,
@@ -245,7 +246,7 @@ def _generation(
             {
                 **known,
                 **rest,
-                "model": {"enum": [*models, None]},
+                "model": {"enum": [*model_names(models), None]},
                 "response_format": _FORMAT,
                 "stream_options": _STREAMED | {"description": "Only with `stream: true`."},
                 "validation": or_null(checks) | description,
@@ -261,7 +262,7 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
     models = settings.served_models
     # An adapter of a model has no embeddings.
     embedding_models = [name for name in models if name not in settings.served_adapters]
-    scoring_model = {"model": {"enum": [*embedding_models, None]}}
+    embedding_model = {"model": {"enum": [*model_names(embedding_models), None]}}
     prompt_usage = object_of({"prompt_tokens": COUNT, "total_tokens": COUNT})
     token_ids = list_of(_TOKEN) | {"minItems": 1}
     prompts = [
@@ -324,7 +325,7 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
         ),
         "Embeddings": object_of(
             {"input": {"anyOf": [*prompts, list_of({"anyOf": [_NOT_EMPTY, token_ids]})]}},
-            {**fields_of(EmbeddingsInput), "model": {"enum": [*embedding_models, None]}},
+            {**fields_of(EmbeddingsInput), **embedding_model},
         ),
         "EmbeddingsAnswer": object_of(
             {
@@ -344,7 +345,7 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
         ),
         "Rerank": object_of(
             {"query": _SCORED_TEXT, "documents": _SCORED_TEXTS},
-            {**fields_of(RerankInput), **scoring_model},
+            {**fields_of(RerankInput), **embedding_model},
         ),
         "RerankAnswer": object_of(
             {
@@ -360,7 +361,7 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
                 "usage": prompt_usage,
             }
         ),
-        "Score": object_of({}, {**_SCORE_SIDES, **fields_of(ScoreInput), **scoring_model})
+        "Score": object_of({}, {**_SCORE_SIDES, **fields_of(ScoreInput), **embedding_model})
         | _BOTH_SIDES,
         "ScoreAnswer": object_of(
             {

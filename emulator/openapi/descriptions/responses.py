@@ -20,6 +20,7 @@ from emulator.openapi.schemas import (
     Schema,
     fields_of,
     list_of,
+    model_names,
     object_of,
     or_null,
 )
@@ -175,7 +176,7 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
                 }
             },
             {
-                "model": {"enum": [*settings.served_models, None]},
+                "model": {"enum": [*model_names(settings.served_models), None]},
                 "instructions": or_null(TEXT),
                 "previous_response_id": or_null(TEXT),
                 **fields_of(ResponsesInput),

@@ -68,7 +68,8 @@ class OllamaApi(Api):
         return _TextCall(self._runner, model, request, call, encoder, context)
 
     def _resolve(self, body: JsonObject) -> ResolvedModel:
-        return self._runner.models.resolve(self.descriptions.find_name(body.get("model")))
+        name = body.get("model")
+        return self._runner.models.resolve(None if name == "" else name)
 
     def _read(
         self, route: str, body: JsonObject, model: ResolvedModel

@@ -7,14 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from common.json_object import JsonObject
-from common.value_description import describe_value
 from engine import EngineState
-from handler.errors import InvalidRequest
 from handler.models.model_file import ModelFile, ModelFiles
-from handler.models.registry import ModelRegistry, model_not_found
+from handler.models.model_name_map import LATEST
+from handler.models.registry import ModelRegistry
 from handler.pipeline import Pipeline
 
-_LATEST = ":latest"
 # Ollama reports it for a model that stays loaded.
 _NEVER = "2318-01-01T00:00:00Z"
 
@@ -28,26 +26,6 @@ class ModelDescriptions:
     def __init__(self, models: ModelRegistry, files: ModelFiles) -> None:
         self._models = models
         self._files = files
-
-    def find_name(self, name: Any) -> str | None:
-        """Return the served name for one that a client sends, which may end in `:latest`.
-
-        None if the client sends none. Raises InvalidRequest or ModelNotFound.
-        """
-        if name is None or name == "":
-            return None
-        if not isinstance(name, str):
-            raise InvalidRequest(f"model must be a string, got {describe_value(name)}", "model")
-        served = self._models.names
-        for each in (name, name.removesuffix(_LATEST)):
-            if each in served:
-                return each
-        raise model_not_found(name, served)
-
-    def has(self, name: str) -> bool:
-        """Return whether a name is served."""
-        served = self._models.names
-        return name in served or name.removesuffix(_LATEST) in served
 
     def list_models(self) -> JsonObject:
         """Return all names that a request may use."""
@@ -101,7 +79,7 @@ class ModelDescriptions:
         pipeline = self._models.find(name)
         file = self._file(pipeline)
         # Clients look for a name with a tag.
-        tagged = name if ":" in name else name + _LATEST
+        tagged = name if ":" in name else name + LATEST
         described = {
             "name": tagged,
             "model": tagged,

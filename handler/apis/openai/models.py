@@ -8,6 +8,7 @@ from common.json_object import JsonObject
 from common.value_description import describe_value
 from handler.apis.openai.dialect import Dialect
 from handler.errors import InvalidRequest
+from handler.models.model_name_map import find_served_name
 from handler.models.registry import model_not_found
 from handler.pipeline import Pipeline
 
@@ -34,11 +35,10 @@ def read_model(
         return served
     if not isinstance(model, str):
         raise InvalidRequest(f"model must be a string, got {describe_value(model)}", "model")
-    if model in aliases:
-        return served
-    if model != served and model not in adapters:
-        raise model_not_found(model, [served, *aliases, *adapters])
-    return model
+    names = [served, *aliases, *adapters]
+    if (name := find_served_name(model, names)) is None:
+        raise model_not_found(model, names)
+    return served if name in aliases else name
 
 
 def describe_model(

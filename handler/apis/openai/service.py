@@ -177,6 +177,7 @@ class OpenAIService:
     async def get_model(self, name: str) -> JsonObject:
         """Return one model. Raises ModelNotFound."""
         pipeline = self._models.find(name)
+        name = self._models.find_name(name) or name
         context_length = None
         if pipeline.engine.capabilities is None:
             # The file is read once, which may take some milliseconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import openai
 import pytest
@@ -55,6 +56,71 @@ async def test_every_model_of_a_list_may_have_names(serve: Serve, script: Script
     async with server.client() as http:
         job = {"input": {"prompt": "x", "model": "d", "sampling_params": {"max_tokens": 5}}}
         assert (await http.post("/runsync", json=job)).json()["output"]["model"] == "c"
+
+
+async def test_latest_is_the_same_model_on_every_route(serve: Serve, script: ScriptFactory) -> None:
+    models = (
+        ModelEntry(path=script({"pieces": ["other"]}), name="other"),
+        ModelEntry(path=script({"pieces": ["small"]}, capabilities={"rerank": True}), name="small"),
+        ModelEntry(path=script({"pieces": ["tagged"]}), name="other:latest"),
+    )
+    server = await serve(models=models, engine_isolation="process")
+    user = [{"role": "user", "content": "x"}]
+    text = {"prompt": "x", "max_tokens": 5}
+    calls: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": user, "max_tokens": 5},
+        "/v1/completions": text,
+        "/v1/responses": {"input": "x", "max_output_tokens": 5},
+        "/v1/messages": {"messages": user, "max_tokens": 5},
+        "/v1/messages/count_tokens": {"messages": user},
+        "/v1/embeddings": {"input": "x"},
+        "/v1/rerank": {"query": "x", "documents": ["x"]},
+        "/v1/score": {"text_1": "x", "text_2": "x"},
+        "/tokenize": {"prompt": "x"},
+        "/detokenize": {"tokens": [1]},
+        "/api/chat": {"messages": user, "stream": False},
+        "/api/generate": {"prompt": "x", "stream": False},
+        "/api/embed": {"input": "x"},
+        "/api/embeddings": {"prompt": "x"},
+        "/api/show": {},
+        "/api/pull": {"stream": False},
+    }
+    async with server.client() as client:
+        for path, body in calls.items():
+            answer = await client.post(path, json={"model": "small:latest", **body})
+            assert answer.status_code == 200, (path, answer.text)
+            assert "other" not in answer.text, path
+            wrong = await client.post(path, json={"model": "wrong:latest", **body})
+            assert wrong.status_code in (400, 404), path
+        found = [
+            (await client.get(f"/v1/models/{name}")).json()["id"]
+            for name in ("small:latest", "other", "other:latest")
+        ]
+        tagged = await client.post("/v1/completions", json={"model": "other:latest", **text})
+        jobs: list[dict[str, Any]] = [
+            {"model": "small:latest", "prompt": "x"},
+            {
+                "openai_route": "/v1/completions",
+                "openai_input": {"model": "small:latest", **text},
+            },
+        ]
+        outputs = [
+            (await client.post("/runsync", json={"input": each})).json()["output"] for each in jobs
+        ]
+    assert found == ["small", "other", "other:latest"]
+    assert tagged.json()["choices"][0]["text"] == "tagged"
+    assert [each["model"] for each in outputs] == ["small", "small"]
+
+
+async def test_latest_of_one_model_has_no_warning(serve: Serve, script: ScriptFactory) -> None:
+    server = await serve(script({"pieces": ["x"]}), model_name="little")
+    async with server.client() as client:
+        job = {"input": {"prompt": "x", "model": "little:latest"}}
+        output = (await client.post("/runsync", json=job)).json()["output"]
+        body = {"prompt": "x", "model": "little:latest"}
+        answer = (await client.post("/v1/completions", json=body)).json()
+    assert "warnings" not in output
+    assert answer["model"] == "little"
 
 
 async def test_model_list_has_no_length_before_the_model_is_loaded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handler.models.model_name_map import CLAUDE_TO_DEFAULT, parse_name_map
+from handler.models.model_name_map import CLAUDE_TO_DEFAULT, find_served_name, parse_name_map
 
 SERVED = ("tiny", "large", "gpt-4")
 
@@ -35,3 +35,22 @@ def test_default_model_answers_to_names_of_claude() -> None:
 def test_incomplete_pairs_are_refused(setting: str) -> None:
     with pytest.raises(ValueError, match="must be pairs such as"):
         parse_name_map(setting)
+
+
+@pytest.mark.parametrize(
+    ("name", "served", "found"),
+    [
+        ("a", ["a"], "a"),
+        ("a:latest", ["a"], "a"),
+        ("a:latest", ["a", "a:latest"], "a:latest"),
+        ("a", ["a:latest"], None),
+        ("a:7b", ["a"], None),
+        (":latest", ["a"], None),
+    ],
+)
+def test_latest_is_a_name_without_a_tag(name: str, served: list[str], found: str | None) -> None:
+    assert find_served_name(name, served) == found
+
+
+def test_latest_of_a_served_name_is_not_replaced() -> None:
+    assert CLAUDE_TO_DEFAULT.find("claude:latest", ["claude"]) == "claude:latest"
