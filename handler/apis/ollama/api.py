@@ -17,6 +17,7 @@ from handler.apis.core.truncation import run_truncated
 from handler.apis.ollama.answer import AnswerEncoder, stream_lines
 from handler.apis.ollama.embeddings import (
     EmbedRequest,
+    embed_texts,
     encode_vectors,
     read_embed,
     read_old_embed,
@@ -25,7 +26,6 @@ from handler.apis.ollama.keep_alive import keep_loaded
 from handler.apis.ollama.models import ModelDescriptions
 from handler.apis.ollama.request import OllamaRequest, read_chat, read_generate
 from handler.apis.ollama.wire_format import FORMAT
-from handler.apis.openai.embeddings import compute_embeddings
 from handler.generation.active_generation import ActiveGeneration
 from handler.generation.offload import check_body
 from handler.models.registry import ResolvedModel
@@ -148,8 +148,10 @@ class _EmbedCall(ApiCall):
         if request.call is None:
             await engine.load()
         else:
-            answer = await compute_embeddings(request.call, engine, context.priority, context.slot)
-            warnings = (*request.call.warnings, *warnings)
+            answer = await embed_texts(
+                request.call, engine, context.priority, context.slot, truncates=request.truncates
+            )
+            warnings = (*answer.get("warnings", ()), *warnings)
         vectors = encode_vectors(answer)
         if self._route == OLD_EMBED:
             encoded: dict[str, Any] = {"embedding": vectors[0] if vectors else []}

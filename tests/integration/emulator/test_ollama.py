@@ -257,6 +257,30 @@ async def test_texts_are_embedded(serve: Serve, script: ScriptFactory) -> None:
     assert refused.status_code == 400
 
 
+@pytest.mark.parametrize("words", [9, 40_000])
+async def test_texts_that_are_too_long_to_embed_are_cut(
+    serve: Serve, script: ScriptFactory, words: int
+) -> None:
+    server = await serve(script({"pieces": ["x"]}, context_length=8))
+    long = " ".join(["word"] * words)
+    async with server.client() as client:
+        cut = (await client.post("/api/embed", json={"input": ["a", long]})).json()
+        same = (
+            await client.post("/api/embed", json={"input": ["a", "word word word word"]})
+        ).json()
+        old = (await client.post("/api/embeddings", json={"prompt": long})).json()
+        whole = {"input": long, "truncate": False}
+        refused = await client.post("/api/embed", json=whole)
+        wrong = await client.post("/api/embed", json={"input": "a", "truncate": "no"})
+    assert cut["embeddings"] == same["embeddings"]
+    assert cut["warnings"] == ["input[1] was cut to its first 4 tokens, because it is too long"]
+    assert (old["embedding"], len(old["warnings"])) == (cut["embeddings"][1], 1)
+    assert "warnings" not in same
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("input length exceeds maximum context length (")
+    assert wrong.status_code == 400
+
+
 async def test_failure_in_a_stream_is_its_last_line(serve: Serve, script: ScriptFactory) -> None:
     answer = {"pieces": ["so", " far", {"signal": "SIGKILL", "delay_ms": 100}]}
     server = await serve(script(answer), engine_isolation="process")
