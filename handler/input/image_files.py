@@ -7,6 +7,12 @@ import zlib
 from collections.abc import Iterator
 
 _PNG, _GIF, _JPEG = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a"), b"\xff\xd8\xff"
+# How files of other formats begin, and the brands of the container formats.
+_OTHER_STARTS = {
+    **{b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"<svg": "SVG", b"<?xml": "SVG"},
+    b"%PDF": "PDF",
+}
+_BRANDS = {b"avif": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF"}
 # The segments of a JPEG that begin a frame: they have the size of the image.
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 # A marker with a length: not a zero, which no marker has, nor TEM, RST0 to RST7 and SOI.
@@ -47,6 +53,15 @@ def read_image_size(content: bytes) -> tuple[int, int] | None:
     else:
         return None
     return size if min(size) > 0 else None
+
+
+def name_other_format(content: bytes) -> str | None:
+    """Return the name of a format that the engines do not decode; None if it is not known."""
+    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
+        return "WebP"
+    if content[4:8] == b"ftyp":
+        return _BRANDS.get(content[8:12])
+    return next((name for start, name in _OTHER_STARTS.items() if content.startswith(start)), None)
 
 
 def has_excess_data(content: bytes, width: int, height: int) -> bool:

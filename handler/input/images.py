@@ -10,7 +10,7 @@ from typing import Any
 from common.value_description import describe_value
 from engine import ChatImage, Message
 from handler.errors import InvalidRequest
-from handler.input.image_files import has_excess_data, read_image_size
+from handler.input.image_files import has_excess_data, name_other_format, read_image_size
 
 MAX_IMAGES = 16
 MAX_IMAGE_BYTES = 32 * 2**20
@@ -42,7 +42,7 @@ def read_image(url: Any, path: str, position: int) -> ChatImage:
             f"{path} must be a data URL such as data:image/png;base64,…, got {describe_value(url)}",
             path,
         )
-    data = url[match.end() :]
+    data = _join_lines(url[match.end() :])
     _check_data(data, path, "have valid base64 after the comma")
     return ChatImage(data, position)
 
@@ -59,6 +59,7 @@ def read_base64_image(media_type: str, data: str, path: str, position: int) -> C
             f"got {describe_value(media_type)}",
             path,
         )
+    data = _join_lines(data)
     _check_data(data, path, "be valid base64")
     return ChatImage(data, position)
 
@@ -81,6 +82,11 @@ def check_images(messages: Sequence[Message], path: str) -> None:
         )
 
 
+def _join_lines(data: str) -> str:
+    """Return base64 without line breaks, which some encoders add; the engines take none."""
+    return data.replace("\r", "").replace("\n", "")
+
+
 def _check_data(data: str, path: str, rule: str) -> None:
     """Check an image in base64; `rule` says what its text must be. Raises InvalidRequest."""
     try:
@@ -96,7 +102,8 @@ def _check_size(content: bytes, path: str) -> None:
     except (IndexError, ValueError):
         size = None
     if size is None:
-        raise InvalidRequest(f"{path} must be a PNG, JPEG or GIF image", path)
+        got = f", got {name}: convert it first" if (name := name_other_format(content)) else ""
+        raise InvalidRequest(f"{path} must be a PNG, JPEG or GIF image{got}", path)
     width, height = size
     if max(size) > _MAX_IMAGE_SIDE or width * height > MAX_IMAGE_PIXELS:
         raise InvalidRequest(

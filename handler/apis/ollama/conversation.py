@@ -25,8 +25,8 @@ from handler.input.messages import (
 )
 from handler.input.text import check_text
 
-# How the base64 of each format begins: Ollama's images do not say what they are.
-_IMAGE_TYPES = {"/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
+# Ollama's images do not say what they are; the reader looks at the data alone.
+_ANY_IMAGE = "image/png"
 
 
 def read_messages(messages: Any) -> ReadMessages:
@@ -47,7 +47,7 @@ def read_messages(messages: Any) -> ReadMessages:
 
 
 def add_images(content: MessageContent, images: Any, path: str) -> None:
-    """Add images in base64 to a message. Raises InvalidRequest."""
+    """Add images in base64, or in data URLs, to a message. Raises InvalidRequest."""
     if images in (None, []):
         return
     if not isinstance(images, list) or not all(isinstance(each, str) for each in images):
@@ -55,8 +55,11 @@ def add_images(content: MessageContent, images: Any, path: str) -> None:
             f"{path} must be an array of images in base64, got {describe_value(images)}", path
         )
     for index, image in enumerate(images):
-        media_type = f"image/{_IMAGE_TYPES.get(image[:4], 'png')}"
-        content.add_base64_image(media_type, image, f"{path}[{index}]")
+        image_path = f"{path}[{index}]"
+        if image.startswith("data:"):
+            content.add_image(image, image_path)
+        else:
+            content.add_base64_image(_ANY_IMAGE, image, image_path)
 
 
 class _MessageReader:

@@ -309,10 +309,23 @@ async def test_images_are_for_models_that_read_them(serve: Serve, script: Script
         assert (await client.post("/api/chat", json=body)).json()["message"]["content"] == "a"
         assert (await client.post("/api/generate", json=prompt)).json()["response"] == "a"
         shown = (await client.post("/api/show", json={})).json()
-        broken = {"messages": [{"role": "user", "images": ["no base64!"]}]}
-        refused = await client.post("/api/chat", json=broken)
+        url, lines = f"data:image/png;base64,{image}", "\r\n".join([image[:20], image[20:]])
+        for form in (url, lines, f"data:image/png;base64,{lines}"):
+            other = {"messages": [{"role": "user", "images": [form]}], "stream": False}
+            assert (await client.post("/api/chat", json=other)).status_code == 200
+        webp = base64.b64encode(b"RIFF\0\0\0\0WEBPVP8 ").decode()
+        for wrong, said in (
+            ("no base64!", "must be valid base64"),
+            ("data:text/plain,x", "must be a data URL such as data:image/png;base64,…"),
+            (webp, "must be a PNG, JPEG or GIF image, got WebP: convert it first"),
+        ):
+            broken = {"messages": [{"role": "user", "images": [image, wrong]}]}
+            refused = await client.post("/api/chat", json=broken)
+            assert refused.status_code == 400, refused.text
+            assert refused.json()["error"].startswith(f"messages[0].images[1] {said}")
+            refused = await client.post("/api/generate", json={"prompt": "x", "images": [wrong]})
+            assert refused.json()["error"].startswith(f"images[0] {said}")
     assert "vision" in shown["capabilities"]
-    assert refused.status_code == 400, refused.text
     async with blind.client() as client:
         answer = (await client.post("/api/chat", json=body)).json()
     assert answer["message"]["content"] == "a"

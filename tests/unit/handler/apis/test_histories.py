@@ -96,7 +96,10 @@ def test_image_of_a_tool_is_given_to_the_model() -> None:
 def test_image_of_a_tool_that_cannot_be_read_is_left_out() -> None:
     for call in images_in_results(NO_IMAGE):
         result = result_of(call)
-        assert result.content == "[image left out: must be a PNG, JPEG or GIF image]"
+        assert (
+            result.content
+            == "[image left out: must be a PNG, JPEG or GIF image, got WebP: convert it first]"
+        )
         assert result.images == ()
         [warning] = call.warnings
         assert "was left out: must be a PNG" in warning
