@@ -112,7 +112,11 @@ def _describe_other_form(similar: RouteFacts, *, has_endpoint: bool) -> RouteFac
 
 
 class RouteLookupMiddleware:
-    """Puts the route of each request into its scope, where `read_route` finds it."""
+    """Puts the route of each request into its scope, where `read_route` finds it.
+
+    A path of an API with a slash at its end is answered as without it: some clients do not follow
+    a redirect of a POST. Pages are redirected, because their links are relative.
+    """
 
     def __init__(self, app: ASGIApp, table: RouteTable) -> None:
         self._app = app
@@ -121,7 +125,13 @@ class RouteLookupMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its route."""
         if scope["type"] == "http":
-            scope[SCOPE_KEY] = self._table.find(scope["path"], scope["method"])
+            path, method = scope["path"], scope["method"]
+            route = self._table.find(path, method)
+            if path.endswith("/") and route.facts.group is not RouteGroup.PUBLIC:
+                without_slash = self._table.find(path[:-1], method)
+                if without_slash.route is not None:
+                    route, scope["path"] = without_slash, path[:-1]
+            scope[SCOPE_KEY] = route
         await self._app(scope, receive, send)
 
 

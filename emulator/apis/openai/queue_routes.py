@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
@@ -129,9 +129,6 @@ class QueuedOpenAIRoutes:
 
     async def _get_model(self, request: Request) -> Response:
         name = request.path_params["model"]
-        if not name:
-            # Model names may contain slashes, so this route also matches `/models/`.
-            return RedirectResponse(request.url.path.rstrip("/"))
         service = self._service_of(request)
         if service is not None:
             return JSON(await service.get_model(name))

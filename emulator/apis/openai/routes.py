@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from emulator.apis.openai.chat_rate_limit import ChatRateLimiter
 from emulator.apis.openai.system_status import SystemStatus
@@ -100,9 +100,6 @@ class OpenAIRoutes:
 
     async def _get_model(self, request: Request) -> Response:
         name = request.path_params["model"]
-        if not name:
-            # Model names may contain slashes, so this route also matches `/models/`.
-            return RedirectResponse(request.url.path.rstrip("/"))
         return JSON(await self._service.get_model(name))
 
     def _handler(self, api: Api, path: str) -> RouteHandler:

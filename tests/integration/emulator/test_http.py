@@ -144,11 +144,30 @@ async def test_half_closed_connection_aborts_the_request(
         assert ended.aborted
 
 
-async def test_trailing_slash_is_redirected(serve: Serve) -> None:
-    server = await serve()
-    async with server.client(follow_redirects=True) as client:
-        assert (await client.post(f"{ROUTE}/", json={"prompt": "x"})).status_code == 200
-        assert (await client.get("/v1/models/")).status_code == 200
+async def test_trailing_slash_of_a_route_is_ignored(serve: Serve) -> None:
+    server = await serve(model_name="little", api_keys="secret-key-of-a-test")
+    user = [{"role": "user", "content": "x"}]
+    key = {"Authorization": "Bearer secret-key-of-a-test"}
+    async with server.client(follow_redirects=False) as client:
+        for path, body in (
+            (ROUTE, {"prompt": "x"}),
+            ("/v1/chat/completions", {"messages": user}),
+            ("/v1/messages", {"messages": user, "max_tokens": 5}),
+            ("/v1/embeddings", {"input": "x"}),
+            ("/api/chat", {"messages": user}),
+            ("/tokenize", {"prompt": "x"}),
+            ("/runsync", {"input": {"prompt": "x"}}),
+            ("/v2/default/openai/v1/completions", {"prompt": "x"}),
+        ):
+            assert (await client.post(f"{path}/", json=body)).status_code == 401, path
+            answer = await client.post(f"{path}/", json=body, headers=key)
+            assert answer.status_code == 200, (path, answer.status_code)
+        models = await client.get("/v1/models/", headers=key)
+        assert [each["id"] for each in models.json()["data"]] == ["little"]
+        model = await client.get("/v1/models/little/", headers=key)
+        assert model.json()["id"] == "little"
+        assert (await client.get(f"{ROUTE}/", headers=key)).status_code == 405
+        assert (await client.get("/v1/nothing/", headers=key)).status_code == 404
 
 
 @pytest.mark.parametrize("reset", [False, True])
