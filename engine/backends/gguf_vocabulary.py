@@ -7,6 +7,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from engine.backends.gguf import read_chat_template
+
 _MAX_HEADER_BYTES = 64 * 2**20
 _STRING, _ARRAY, _INT32 = 8, 9, 5
 # The types of tokens, as llama.cpp numbers them.
@@ -19,9 +21,9 @@ def read_control_tokens(path: Path) -> tuple[str, ...]:
     Some models mark turns with tokens that are no control tokens by their type. Without a
     vocabulary there are none. `read_header` has checked the file before.
     """
+    template = read_chat_template(path) or ""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            template = _read_template(data)
             types = _read_types(data)
             tokens = _read_strings(data, b"tokenizer.ggml.tokens")
             added = [
@@ -39,14 +41,6 @@ def _find_value(data: mmap.mmap, key: bytes, *types: int) -> int:
     entry = struct.pack("<Q", len(key)) + key + struct.pack(f"<{len(types)}I", *types)
     start = data.find(entry, 0, _MAX_HEADER_BYTES)
     return start + len(entry) if start >= 0 else -1
-
-
-def _read_template(data: mmap.mmap) -> str:
-    start = _find_value(data, b"tokenizer.chat_template", _STRING)
-    if start < 0:
-        return ""
-    (length,) = struct.unpack_from("<Q", data, start)
-    return data[start + 8 : start + 8 + min(length, _MAX_HEADER_BYTES)].decode(errors="replace")
 
 
 def _read_types(data: mmap.mmap) -> tuple[int, ...]:

@@ -117,7 +117,8 @@ class ChunkEncoder:
         events = b""
         if choice.parser is not None:
             events = self._encode_parts(index, choice.parser.close(), len(answer.output))
-        is_text = choice.parser is None or answer.reply.has_text_at(len(answer.output))
+        reply = answer.reply
+        is_text = reply.is_all_text or reply.has_text_at(len(answer.output))
         if (tokens := choice.take_last_tokens(answer)) and is_text:
             events += self._encode_text(index, "", tokens)
         finish = encode_finish(answer.finish, has_calls=bool(answer.reply.calls))
