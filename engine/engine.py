@@ -31,7 +31,9 @@ from engine.hosts.crash_causes import CrashCauses
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
+from engine.models.load_retry import LoadRetry
 from engine.models.memory import ModelMemory, Residency
+from engine.models.model_check import check_model_file
 from engine.output import Embedding, PromptToken, Relevance
 from engine.prompts.chat_template import apply_chat_template, merge_system_messages
 from engine.prompts.control_marks import break_control_marks
@@ -92,6 +94,11 @@ class Engine:
         self._has_failed = asyncio.Event()
         self._max_queue = config.max_queue
         self._residency: Residency | None = None
+        self._load_retry = LoadRetry()
+        # Held while a failed host is made ready for the next load.
+        self._revival = asyncio.Lock()
+        options = config.backend.options
+        self._model_path, self._model_name = options.get("model_path"), options.get("model_name")
         # Set when the host has changed, for `_load`.
         self._has_changed = asyncio.Event()
 
@@ -194,7 +201,10 @@ class Engine:
         A model that was unloaded is not loaded again, because its capabilities are known.
         """
         capabilities = self._host.capabilities
-        if self._residency is None or self._host.failure is not None:
+        failure = self._host.failure
+        if self._residency is None or (
+            failure is not None and not self._load_retry.is_due(failure)
+        ):
             return await self._host.ready()
         return await self.load() if capabilities is None else capabilities
 
@@ -208,9 +218,9 @@ class Engine:
 
     async def wait_until_dead(self) -> EngineError:
         """Wait until the engine is dead or closed, and return the reason."""
-        await self._has_failed.wait()
-        assert self._host.failure is not None  # noqa: S101 - set with the event
-        return self._host.failure
+        while (failure := self._host.failure) is None:
+            await self._has_failed.wait()
+        return failure
 
     def detach(self) -> None:
         """Let another event loop own the engine; nothing may be running or waiting."""
@@ -405,9 +415,28 @@ class Engine:
         """
         if self._residency is not None:
             if self._host.failure is not None:
-                raise self._host.failure.with_traceback(None)
+                await self._revive()
+            if not self._residency.is_loaded:
+                # Before other models are unloaded for it.
+                await asyncio.to_thread(check_model_file, self._model_path, self._model_name)
             interactive = priority is Priority.INTERACTIVE
             await self._residency.enter(self._max_queue if interactive else None)
+
+    async def _revive(self) -> None:
+        """Let a model that could not be loaded be tried again; within its pause, raise the reason.
+
+        Raises EngineUnavailable.
+        """
+        async with self._revival:
+            failure = self._host.failure
+            if failure is None:
+                return
+            if not self._load_retry.is_due(failure):
+                raise failure.with_traceback(None)
+            # The process that has failed may still be there.
+            await self._host.unload()
+            self._has_failed.clear()
+            self._host.revive()
 
     def _leave_memory(self) -> None:
         if self._residency is not None:
@@ -662,8 +691,11 @@ class Engine:
             self._unloaded_since = time.monotonic()
         self._has_changed.set()
         self._update_restart_timer()
+        if self._host.loaded:
+            self._load_retry.record_load()
         if self._host.failure is not None:
             self._has_failed.set()
+            self._load_retry.record_failure(self._host.failure)
             if self._residency is not None:
                 self._residency.release()
             self._admission.fail_waiting(self._host.failure)

@@ -79,6 +79,9 @@ class Host(Protocol):
     async def unload(self) -> None:
         """Unload the model, in limited time; `ready` loads it again. Nothing may be running."""
 
+    def revive(self) -> None:
+        """Forget the failure of a host that was unloaded since: `ready` loads the model again."""
+
     def detach(self) -> None:
         """Let another event loop own the host; nothing may be running or waiting."""
 

@@ -152,6 +152,11 @@ class CopiesHost:
         self._starting = []
         await asyncio.gather(*(host.unload() for host in self._hosts))
 
+    def revive(self) -> None:
+        """Forget the failures of all copies."""
+        for host in self._hosts:
+            host.revive()
+
     def detach(self) -> None:
         """Let another event loop own the copies; nothing may be running."""
         for task in self._starting:

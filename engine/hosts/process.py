@@ -302,6 +302,13 @@ class ProcessHost:
         finally:
             self._is_unloading = False
 
+    def revive(self) -> None:
+        """Forget the failure, the crashes and the failed loads; the child was unloaded."""
+        self.failure = None
+        self._failed_loads = 0
+        self._restart_policy.reset()
+        self._start_error = None
+
     async def _end_process(self, error: EngineError) -> None:
         """End the child and fail the requests that are left on it."""
         process = self._process

@@ -232,6 +232,10 @@ class ThreadHost:
         """
         raise NotImplementedError("a model on threads stays loaded")
 
+    def revive(self) -> None:
+        """Raise NotImplementedError, as `unload` does."""
+        raise NotImplementedError("a model on threads stays loaded")
+
     def detach(self) -> None:
         """Let another event loop own the host; nothing may be running."""
         self._loop = self._changed = None

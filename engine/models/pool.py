@@ -189,9 +189,12 @@ class EnginePool:
 
     async def wait_until_dead(self) -> EngineError:
         """Wait until all engines are dead or closed, and return the first one's reason."""
-        return (await asyncio.gather(*(each.wait_until_dead() for each in self.engines.values())))[
-            0
-        ]
+        while True:
+            engines = tuple(self.engines.values())
+            failures = await asyncio.gather(*(each.wait_until_dead() for each in engines))
+            # A model that could not be loaded may have been tried again meanwhile.
+            if all(each.failure is not None for each in engines):
+                return failures[0]
 
     def detach(self) -> None:
         """Let another event loop own the engines; nothing may be running or waiting."""

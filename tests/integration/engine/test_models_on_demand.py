@@ -24,6 +24,7 @@ from engine import (
 )
 from engine.errors import GenerationTimeout, ModelLoadFailed, QueueFull
 from engine.hooks import EngineEvent, HostLoaded
+from engine.models import load_retry
 from engine.models.memory import MemoryPlan
 from engine.timeouts import Timeouts
 from tests.conftest import ScriptFactory
@@ -164,6 +165,51 @@ async def test_model_that_does_not_load_does_not_disturb_the_others(pool_of: Mak
     with pytest.raises(ModelLoadFailed, match="no such chip"):
         await generate_text(broken, "hi")
     assert pool.state is READY
+
+
+async def test_model_without_a_file_does_not_unload_the_others(
+    pool_of: MakePool, tmp_path: Path
+) -> None:
+    pool = pool_of(a={})
+    await pool.ready()
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF")
+    for name, path, reason in (
+        ("gone", tmp_path / "gone.json", "is missing"),
+        ("damaged", damaged, "cannot be read as a GGUF"),
+    ):
+        backend = BackendConfig("scripted", {"model_path": str(path), "model_name": name})
+        engine = pool.add(name, EngineConfig(backend=backend), 1)
+        with pytest.raises(ModelLoadFailed) as caught:
+            await generate_text(engine, "hi")
+        assert caught.value.message == f"the file of the model {name} {reason}"
+    assert states(pool) == [READY, OUT, OUT]
+    assert pool.restarts == 0
+
+
+async def test_model_that_did_not_load_is_tried_again_after_a_pause(
+    pool_of: MakePool, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pool_of(a={})
+    await pool.ready()
+    path = script({}, load_error="no such chip")
+    backend = BackendConfig("scripted", {"model_path": str(path), "model_name": "b"})
+    b = pool.add("b", EngineConfig(backend=backend), 1)
+    monkeypatch.setattr(load_retry, "FIRST_PAUSE_S", 1000.0)
+    monkeypatch.setattr(load_retry, "MAX_PAUSE_S", 1000.0)
+    with pytest.raises(ModelLoadFailed, match="no such chip"):
+        await generate_text(b, "hi")
+    assert await generate_text(pool.engines["a"], "to a") == "to a"
+    path.write_text("{}")
+    # Within the pause, nothing is loaded or unloaded.
+    with pytest.raises(ModelLoadFailed, match="no such chip"):
+        await generate_text(b, "hi")
+    assert states(pool) == [READY, DEAD]
+    b._load_retry._retry_at = 0.0
+    async with asyncio.timeout(DEADLINE_S):
+        answers = await asyncio.gather(*(generate_text(b, text) for text in ("one", "two")))
+    assert answers == ["one", "two"]
+    assert states(pool) == [OUT, READY]
 
 
 async def test_pool_of_a_broken_default_model_tries_the_others(pool_of: MakePool) -> None:

@@ -58,6 +58,9 @@ class FakeHost:
 
     async def unload(self) -> None:
         self.calls.append("unload")
+
+    def revive(self) -> None:
+        self.calls.append("revive")
         self.change()
 
     def abandon(self) -> None:
