@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from engine.errors import UnsupportedParameter
+from engine.prompts.reasoning import THINK_OPEN
 from engine.request import Chat, Prompt, SamplingParams
 
 # Variables of a chat template that switch reasoning on and off. The runtime's own template knows
@@ -221,6 +222,22 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
 )
 # Most requests set none of them.
 _OPTIONAL_FIELDS = frozenset(name for _, name, _ in _OPTIONAL)
+
+
+def thinks_before_grammar(
+    prompt: Prompt, sampling: SamplingParams, capabilities: Capabilities
+) -> bool:
+    """Return whether an answer that is held to a grammar may begin with reasoning.
+
+    The client has asked for reasoning, and the model has the one mark that grammars know.
+    """
+    return (
+        _is_constrained(sampling)
+        and isinstance(prompt, Chat)
+        and not prompt.continues_last
+        and prompt.template_kwargs.get("enable_thinking") is True
+        and THINK_OPEN in capabilities.answer_marks
+    )
 
 
 def _is_constrained(sampling: SamplingParams) -> bool:

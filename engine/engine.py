@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.admission import Admission, Slot
 from engine.backends.base import SideCall
-from engine.capabilities import Capabilities
+from engine.capabilities import Capabilities, thinks_before_grammar
 from engine.config import EngineConfig
 from engine.errors import (
     EngineClosed,
@@ -309,6 +309,8 @@ class Engine:
             )
             opens_reasoning = await self._starts_in_reasoning(request.prompt, capabilities)
             sampling = capabilities.leave_out_ignored(request.sampling)
+            if thinks_before_grammar(request.prompt, sampling, capabilities):
+                sampling = replace(sampling, may_think=True)
             if opens_reasoning and sampling.stop_scope is not None:
                 scope = replace(sampling.stop_scope, starts_in_reasoning=True)
                 sampling = replace(sampling, stop_scope=scope)

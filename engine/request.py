@@ -124,7 +124,8 @@ class SamplingParams:
     an end token nor anything in `stop` or `stop_token_ids` ends the answer. `stop` counts where
     `stop_scope` says; without one, in the whole output. `stop_in_reasoning` is whether it counts in
     the reasoning and in calls too; None for the setting STOP_IN_REASONING. `allowed_token_ids` are
-    the only tokens of the answer, unless there are none. `draft_tokens` is how many tokens a draft
+    the only tokens of the answer, unless there are none. With `may_think` a grammar or schema lets
+    the model think first. `draft_tokens` is how many tokens a draft
     model proposes at a time, and `draft_threshold` the probability that each must have; None leaves
     them to the engine. `lora` is the adapter to use, None for the base model. `prompt_cache` is the
     name of a saved prompt, or of one to save.
@@ -143,6 +144,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_scope: StopScope | None = None
     stop_in_reasoning: bool | None = None
+    may_think: bool = False
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False

@@ -83,11 +83,16 @@ class Pipeline:
     async def _start(
         self, request: TextRequest, slot: Slot | None, *, buffered: bool
     ) -> TokenStream | BudgetedStream:
-        budget = request.reasoning_budget
+        budget, capabilities = request.reasoning_budget, self.engine.capabilities
+        # Some templates open the reasoning whatever their variables are.
+        opens_reasoning = capabilities is None or capabilities.starts_in_reasoning
+        must_not_think = opens_reasoning and request.disables_reasoning
         # The tokens of the reasoning are counted as they arrive.
-        buffered = buffered and budget is None
+        buffered = buffered and budget is None and not must_not_think
         generation = self._scope_stops(request)
         stream = await self.engine.generate(generation, slot, buffered=buffered)
+        if must_not_think and stream.starts_in_reasoning:
+            budget = 0
         if budget is None:
             return stream
         capabilities = self.engine.capabilities

@@ -21,7 +21,7 @@ from engine.backends.script import Script, ScriptedAnswer, ScriptedPiece
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
 from engine.output import FinishReason, PromptToken, TokenLogprob
-from engine.prompts.reasoning import continue_last
+from engine.prompts.reasoning import THINK_OPEN, continue_last
 from engine.prompts.tool_prompt import tools_as_text
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
@@ -46,7 +46,7 @@ class ScriptedBackend:
         """Read the script. Raises ModelLoadFailed with the file's name and the error."""
         try:
             self._script = script = self._read()
-            capabilities = self._build_capabilities(script)
+            self._capabilities = capabilities = self._build_capabilities(script)
             load_signal = script.load_signal and signal.Signals[script.load_signal].name
         except FileNotFoundError as error:
             raise ModelLoadFailed(f"MODEL_PATH: there is no file {self._path}") from error
@@ -81,14 +81,18 @@ class ScriptedBackend:
         return Capabilities(**(defaults | script.capabilities))
 
     def render(self, chat: Chat) -> str:
-        """Render each turn as one line, and end with an open line for the assistant."""
+        """Render each turn as one line, and end with an open line for the assistant.
+
+        The reasoning is opened too if the script has the capability `starts_in_reasoning`.
+        """
         return continue_last(chat, self._render_turns)
 
     def _render_turns(self, chat: Chat) -> str:
         if chat.tools:
             chat = tools_as_text(chat)
         turns = [f"{message.role}: {message.content}" for message in chat.messages]
-        return "\n".join([*turns, "assistant:"])
+        opening = f"{THINK_OPEN}\n" if self._capabilities.starts_in_reasoning else ""
+        return "\n".join([*turns, f"assistant:{opening}"])
 
     def tokenize(self, prompt: str | Chat) -> list[int]:
         """Return one token id per word; a word always has the same id."""

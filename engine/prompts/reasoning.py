@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from engine.request import Chat, Message
 
@@ -26,12 +27,20 @@ REASONING_MARKS: Mapping[str, str] = {
 PROBE_CHAT = Chat((Message("user", "a"),))
 
 
-def starts_in_think(prompt: str) -> bool:
-    """Return whether a rendered prompt ends with `<think>`, the one mark that grammars know.
+# What an answer has before the part that a grammar holds: nothing, the rest of the reasoning that
+# the prompt has opened, or reasoning if the model begins with it.
+Thinking = Literal["none", "open", "optional"]
 
-    With another mark, a grammar applies from the first token on.
+
+def find_thinking(prompt: str | Sequence[int], *, may_think: bool) -> Thinking:
+    """Return what an answer to a rendered prompt has before the part that a grammar holds.
+
+    `<think>` is the one mark that grammars know. With another one, a grammar applies from the first
+    token on.
     """
-    return prompt.rstrip().endswith(THINK_OPEN)
+    if isinstance(prompt, str) and prompt.rstrip().endswith(THINK_OPEN):
+        return "open"
+    return "optional" if may_think else "none"
 
 
 def continue_last(chat: Chat, render: Callable[[Chat], str]) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.errors import RequestRejected
-from engine.prompts.reasoning import THINK_CLOSE
+from engine.prompts.reasoning import THINK_CLOSE, THINK_OPEN, Thinking
 from engine.schema.grammar_cost import MAX_REPETITIONS, count_repetitions
 from engine.schema.schema_limits import MAX_LEVELS
 from engine.schema.trial import try_grammar
@@ -19,19 +19,19 @@ from engine.schema.trial import try_grammar
 MAX_GRAMMAR_CHARS = 100_000
 LARK_HEADER = "%llguidance {}\n"
 _LARK_START = re.compile(r"^start\s*:", re.MULTILINE)
+# Any text up to the first closing mark.
+_THOUGHTS = rf'model_thoughts[suffix="{THINK_CLOSE}"]: /(.|\n)*/'
 # Rules of clients' own grammars hardly have these names.
-_ANSWER_ONLY = "start: model_answer"
-# Any text up to the first closing mark, and then the answer.
-_ANSWER_AFTER_REASONING = rf"""start: model_thoughts /\s{{0,4}}/ model_answer
-model_thoughts[suffix="{THINK_CLOSE}"]: /(.|\n)*/"""
+_STARTS: Mapping[Thinking, str] = {
+    "none": "start: model_answer",
+    "open": f"start: model_thoughts /\\s{{0,4}}/ model_answer\n{_THOUGHTS}",
+    "optional": f'start: ("{THINK_OPEN}" model_thoughts /\\s{{0,4}}/)? model_answer\n{_THOUGHTS}',
+}
 
 
-def format_start(*, thinking: bool) -> str:
-    """Return the start of a Lark grammar whose rule `model_answer` is the answer.
-
-    With `thinking` the prompt ends inside the model's reasoning, and the answer begins after it.
-    """
-    return f"{LARK_HEADER}{_ANSWER_AFTER_REASONING if thinking else _ANSWER_ONLY}\n"
+def format_start(thinking: Thinking) -> str:
+    """Return the start of a Lark grammar whose rule `model_answer` is the answer."""
+    return f"{LARK_HEADER}{_STARTS[thinking]}\n"
 
 
 def build_regex_grammar(regex: str) -> str:
@@ -69,12 +69,11 @@ def is_lark(grammar: str) -> bool:
     )
 
 
-def prepare_grammar(grammar: str, *, thinking: bool) -> str:
+def prepare_grammar(grammar: str, thinking: Thinking = "none") -> str:
     """Return a grammar as the engines need it: in Lark, with its header.
 
     llama.cpp reads GBNF too, but a chain of 4,000 rules ends its process, and some of 100 bytes
-    keep it busy for a minute. So both notations take the one way whose cost is bounded. With
-    `thinking` the answer begins after the model's reasoning.
+    keep it busy for a minute. So both notations take the one way whose cost is bounded.
 
     Raises:
         RequestRejected: it is too large or no grammar; the message has the reason.
@@ -85,8 +84,8 @@ def prepare_grammar(grammar: str, *, thinking: bool) -> str:
     if trial.violation is not None:
         raise RequestRejected(f"grammar: it cannot be followed: {trial.violation}", param="grammar")
     rules = trial.grammar.removeprefix(LARK_HEADER).lstrip()
-    if thinking:
-        return format_start(thinking=True) + _LARK_START.sub("model_answer:", rules, count=1)
+    if thinking != "none":
+        return format_start(thinking) + _LARK_START.sub("model_answer:", rules, count=1)
     return rules if rules.startswith("%llguidance") else LARK_HEADER + rules
 
 

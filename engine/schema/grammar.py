@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import RequestRejected
+from engine.prompts.reasoning import Thinking
 from engine.schema.client_grammar import format_start
 from engine.schema.trial import try_grammar
 
@@ -25,10 +26,8 @@ SCHEMA_OPTIONS: JsonCompileOptions = {
 }
 
 
-def build_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
+def build_grammar(schema: Mapping[str, Any], thinking: Thinking = "none") -> str:
     """Return the grammar of an answer that is JSON of a schema.
-
-    With `thinking` the prompt ends inside the model's reasoning, and the answer begins after it.
 
     Raises:
         RequestRejected: the engine cannot enforce the schema.
@@ -37,13 +36,13 @@ def build_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
         raise RequestRejected(
             f"json_schema: answers cannot be held to it: {reason}", param="json_schema"
         )
-    return format_grammar(schema, thinking=thinking)
+    return format_grammar(schema, thinking)
 
 
-def format_grammar(schema: Mapping[str, Any], *, thinking: bool = False) -> str:
+def format_grammar(schema: Mapping[str, Any], thinking: Thinking = "none") -> str:
     """Return the grammar of a schema as text, without checking the schema."""
     schema_json = json.dumps({**schema, "x-guidance": SCHEMA_OPTIONS})
-    return f"{format_start(thinking=thinking)}model_answer: %json {schema_json}\n"
+    return f"{format_start(thinking)}model_answer: %json {schema_json}\n"
 
 
 def find_schema_violation(schema: Mapping[str, Any]) -> str | None:

@@ -74,6 +74,13 @@ class TextRequest:
             return "\n".join(self._select_turns({"user", "tool", "function"}))
         return self.prompt_text
 
+    @property
+    def disables_reasoning(self) -> bool:
+        """Whether the client has turned the reasoning off, by a variable of the chat template."""
+        prompt = self.generation.prompt
+        variables = prompt.template_kwargs if isinstance(prompt, Chat) else {}
+        return any(variables.get(name) is False for name in ("enable_thinking", "thinking"))
+
     def with_timeout(self, timeout_s: float) -> TextRequest:
         """Return the same request with another time limit for its generation."""
         return replace(self, generation=replace(self.generation, timeout_s=timeout_s))

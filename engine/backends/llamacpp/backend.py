@@ -300,7 +300,7 @@ class LlamaCppBackend:
         if notation == "schema":
             grammar = format_grammar(json.loads(text))
         else:
-            grammar = prepare_grammar(text, thinking=False)
+            grammar = prepare_grammar(text)
         if self._grammar_check is None:
             self._grammar_check = GrammarCheck()
         return self._grammar_check.find_violation(grammar)
@@ -451,6 +451,7 @@ class LlamaCppBackend:
                 preserved_tokens=self._answer_marks,
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
+                thinking=reasoning.find_thinking(text, may_think=sampling.may_think),
                 adapters=self._adapters,
             )
             cache_key = text if image_prompt is None else image_prompt.cache_key

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.backends.lora_adapters import LoraAdapter
-from engine.prompts.reasoning import starts_in_think
+from engine.prompts.reasoning import Thinking
 from engine.request import RenderedPrompt, SamplingParams
 from engine.schema.client_grammar import prepare_grammar
 from engine.schema.grammar import build_grammar
@@ -28,13 +28,14 @@ def build_completion_request(
     preserved_tokens: Sequence[str],
     context_length: int,
     cache_prompt: bool,
+    thinking: Thinking = "none",
     adapters: Sequence[LoraAdapter] = (),
 ) -> dict[str, Any]:
     """Return the completion request for a prompt.
 
     `prompt_tokens` are its ids; they are needed only for penalties of the answer's tokens.
-    `preserved_tokens` are the special tokens that llama.cpp writes as text. `adapters` are all
-    loaded LoRA adapters.
+    `preserved_tokens` are the special tokens that llama.cpp writes as text. `thinking` is what a
+    grammar does not hold. `adapters` are all loaded LoRA adapters.
 
     Raises RequestRejected.
     """
@@ -77,14 +78,13 @@ def build_completion_request(
     if sampling.logprobs is not None:
         # 0 would turn log-probabilities off: request one alternative and drop it.
         body["logprobs"] = max(sampling.logprobs, 1)
-    thinking = isinstance(prompt, str) and starts_in_think(prompt)
     if sampling.min_tokens and not sampling.ignore_eos:
         body["grammar"] = _build_length_grammar(min(sampling.min_tokens, context_length))
     if sampling.grammar is not None:
-        body["grammar"] = prepare_grammar(sampling.grammar, thinking=thinking)
+        body["grammar"] = prepare_grammar(sampling.grammar, thinking)
     if sampling.json_schema is not None:
         # Not sent as a schema: llama.cpp silently ignores a schema that it cannot enforce.
-        body["grammar"] = build_grammar(sampling.json_schema, thinking=thinking)
+        body["grammar"] = build_grammar(sampling.json_schema, thinking)
     return body
 
 

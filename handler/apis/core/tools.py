@@ -98,11 +98,12 @@ def build_tools(
     required_names: Collection[str] = (),
     *,
     parallel: bool = True,
+    is_named: bool = False,
 ) -> Tools:
     """Return the functions of a call, checked together.
 
-    The model must call one of the functions in `required_names`, unless there are none. Raises
-    InvalidRequest.
+    The model must call one of the functions in `required_names`, unless there are none. With
+    `is_named` the client named the one function, which is called once. Raises InvalidRequest.
     """
     if not definitions:
         return NO_TOOLS
@@ -121,9 +122,7 @@ def build_tools(
     constraint = None
     if required_names:
         required = [tool["function"] for tool in definitions if _name(tool) in required_names]
-        # A named function is called once.
-        several = parallel and len(required) == len(definitions)
-        schema = _calls_schema(required, parallel=several)
+        schema = _calls_schema(required, parallel=parallel and not is_named)
         # Checked together, because the engine builds one grammar from all of them.
         check_cost(schema, "the parameters of tools", "tools")
         constraint = Constraint(param="tools", json_schema=schema)

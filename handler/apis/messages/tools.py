@@ -92,4 +92,4 @@ def _choose(
         required = {name}.intersection(names)
     elif kind == "none":
         return NO_TOOLS
-    return build_tools(definitions, required, parallel=parallel)
+    return build_tools(definitions, required, parallel=parallel, is_named=kind == "tool")

@@ -33,7 +33,8 @@ def read_tools(body: JsonObject) -> Tools:
     required_names = _read_required_names(choice, definitions)
     if choice == "none":
         return NO_TOOLS
-    return build_tools(definitions, required_names, parallel=parallel)
+    is_named = isinstance(choice, Mapping)
+    return build_tools(definitions, required_names, parallel=parallel, is_named=is_named)
 
 
 def _read_allowed(

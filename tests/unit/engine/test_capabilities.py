@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.capabilities import Capabilities
+from engine.capabilities import Capabilities, thinks_before_grammar
 from engine.errors import UnsupportedParameter
 from engine.request import Chat, Message, SamplingParams
 
@@ -107,3 +107,29 @@ def test_grammar_and_schema_together_are_refused() -> None:
     with pytest.raises(UnsupportedParameter, match=r"grammar: .* or to json_schema") as caught:
         ABLE.check("hi", both)
     assert caught.value.details == {"param": "grammar"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"variables": {}}, False),
+        ({"variables": {"enable_thinking": False}}, False),
+        ({"marks": ()}, False),
+        ({"continues": True}, False),
+        ({"schema": None}, False),
+    ],
+)
+def test_model_may_think_before_a_grammar_if_the_client_asks_for_it(
+    change: dict[str, Any], expected: bool
+) -> None:
+    able = Capabilities(
+        backend="b", model="m", context_length=9, answer_marks=change.get("marks", ("<think>",))
+    )
+    chat = Chat(
+        (Message("user", "a"),),
+        change.get("variables", {"enable_thinking": True}),
+        continues_last=change.get("continues", False),
+    )
+    sampling = SamplingParams(json_schema=change.get("schema", {"type": "object"}))
+    assert thinks_before_grammar(chat, sampling, able) is expected

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.errors import RequestRejected
+from engine.prompts.reasoning import Thinking
 from engine.request import SamplingParams
 from engine.schema.client_grammar import prepare_grammar
 from engine.schema.grammar import build_grammar
@@ -41,21 +42,19 @@ class GrammarCompiler:
         self._tokenizer = LLTokenizer(adapter, n_vocab=vocabulary.size, eos_token=self._end_tokens)
 
     def build_constraint(
-        self, sampling: SamplingParams, *, thinking: bool = False
+        self, sampling: SamplingParams, thinking: Thinking = "none"
     ) -> Constraint | None:
         """Return the constraint for a request's grammar or schema; None if it has neither.
-
-        With `thinking` the prompt ends inside the model's reasoning, to which they do not apply.
 
         Raises:
             RequestRejected: the grammar or the schema is invalid or not supported.
         """
         if sampling.grammar is not None:
             param = "grammar"
-            grammar = prepare_grammar(sampling.grammar, thinking=thinking)
+            grammar = prepare_grammar(sampling.grammar, thinking)
         elif sampling.json_schema is not None:
             param = "json_schema"
-            grammar = build_grammar(sampling.json_schema, thinking=thinking)
+            grammar = build_grammar(sampling.json_schema, thinking)
         else:
             return None
         excluded_tokens = self._end_tokens if sampling.ignore_eos else ()

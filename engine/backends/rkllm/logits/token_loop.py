@@ -16,7 +16,7 @@ from engine.backends.rkllm.logits.sampler import Floats
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import BackendFailed
-from engine.prompts.reasoning import starts_in_think
+from engine.prompts.reasoning import find_thinking
 from engine.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ class TokenLoop:
         self, prompt: list[int], sampling: SamplingParams, on_piece: OnPiece
     ) -> SampledGeneration:
         prompt_tail = "".join(map(self._vocabulary.text, prompt[-_TAIL_TOKENS:]))
-        thinking = starts_in_think(prompt_tail)
-        constraint = self._grammar_compiler.build_constraint(sampling, thinking=thinking)
+        thinking = find_thinking(prompt_tail, may_think=sampling.may_think)
+        constraint = self._grammar_compiler.build_constraint(sampling, thinking)
         free_tokens = self._context_length - len(prompt)
         return SampledGeneration(
             prompt, sampling, self._vocabulary, constraint, free_tokens, on_piece

@@ -61,14 +61,14 @@ def allows() -> Callable[[str, str], bool]:
 def test_regex_holds_the_whole_answer(
     regex: str, texts: list[str], others: list[str], allows: Callable[[str, str], bool]
 ) -> None:
-    grammar = prepare_grammar(build_regex_grammar(regex), thinking=False)
+    grammar = prepare_grammar(build_regex_grammar(regex))
     assert [text for text in texts if not allows(grammar, text)] == []
     assert [text for text in others if allows(grammar, text)] == []
 
 
 def test_choice_holds_the_answer_to_one_of_the_texts(allows: Callable[[str, str], bool]) -> None:
     choices = ["yes", 'say "no"', "a/b | c", "zwölf\n", "日本"]
-    grammar = prepare_grammar(build_choice_grammar(choices), thinking=False)
+    grammar = prepare_grammar(build_choice_grammar(choices))
     assert all(allows(grammar, choice) for choice in choices)
     assert not any(allows(grammar, text) for text in ("", "ye", "yes ", "no", "a/b", "maybe"))
 
@@ -81,7 +81,7 @@ LARK = 'start: number "-" number\nnumber: /[0-9]+/'
 def test_grammars_of_both_notations_hold_the_answer(
     grammar: str, allows: Callable[[str, str], bool]
 ) -> None:
-    prepared = prepare_grammar(grammar, thinking=False)
+    prepared = prepare_grammar(grammar)
     assert prepared.startswith(LARK_HEADER)
     assert allows(prepared, "12-3")
     assert not allows(prepared, "12-")
@@ -93,14 +93,14 @@ def test_grammars_of_both_notations_hold_the_answer(
 def test_answer_begins_after_the_reasoning(
     grammar: str, allows: Callable[[str, str], bool]
 ) -> None:
-    prepared = prepare_grammar(grammar, thinking=True)
+    prepared = prepare_grammar(grammar, "open")
     assert allows(prepared, "Hm, 5-6?\n</think>\n\n12-3")
     assert not allows(prepared, "12-3")
     assert not allows(prepared, "Hm.</think>It is 12-3")
 
 
 def test_gbnf_becomes_lark_with_one_header() -> None:
-    prepared = prepare_grammar(GBNF, thinking=False)
+    prepared = prepare_grammar(GBNF)
     assert prepared.count("%llguidance") == 1
     assert "::=" not in prepared
 
@@ -125,7 +125,7 @@ def test_notation_of_a_grammar_is_recognised(grammar: str, expected: bool) -> No
 )
 def test_grammar_that_cannot_be_followed_is_refused(grammar: str) -> None:
     with pytest.raises(RequestRejected, match=r"^grammar: it cannot be followed: ") as raised:
-        prepare_grammar(grammar, thinking=False)
+        prepare_grammar(grammar)
     assert raised.value.details["param"] == "grammar"
     assert len(raised.value.message) < 400
     assert "\n" not in raised.value.message

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from llguidance import LLMatcher
 
 from engine.errors import RequestRejected
+from engine.prompts.reasoning import Thinking
 from engine.schema.grammar import (
     build_grammar,
     find_schema_violation,
@@ -81,11 +82,11 @@ NOT_HELD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize("schema", HELD, ids=str)
 def test_schema_becomes_a_grammar(schema: dict[str, Any]) -> None:
     assert find_schema_violation(schema) is None
-    for thinking in (False, True):
-        grammar = build_grammar(schema, thinking=thinking)
+    for thinking in get_args(Thinking):
+        grammar = build_grammar(schema, thinking)
         assert LLMatcher.validate_grammar(grammar) == ""
         assert grammar.startswith("%llguidance {}\nstart: ")
-        assert ("thoughts" in grammar) is thinking
+        assert ("thoughts" in grammar) is (thinking != "none")
         # On one line, even if the request asks for another format.
         assert '"whitespace_flexible": false' in grammar
         assert '"whitespace_flexible": true' not in grammar

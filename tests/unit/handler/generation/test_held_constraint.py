@@ -171,9 +171,16 @@ def test_answer_that_must_be_a_call_has_no_other_form() -> None:
     schema = dict(request.generation.sampling.json_schema or {})
     assert jsonschema_rs.is_valid(schema, {"name": "f", "arguments": {}})
     assert not jsonschema_rs.is_valid(schema, {"child": {"a": 1}})
-    single = read_with_tools("openai", tool_choice="required", parallel_tool_calls=False)
-    schema = dict(hold_with(ABLE, single).generation.sampling.json_schema or {})
-    assert not jsonschema_rs.is_valid(schema, [{"name": "f", "arguments": {}}])
+    named = {"type": "function", "function": {"name": "f"}}
+    for single in (
+        read_with_tools("openai", tool_choice="required", parallel_tool_calls=False),
+        read_with_tools("openai", tool_choice=named),
+        read_with_tools("messages", tool_choice={"type": "tool", "name": "f"}),
+        read_with_tools("responses", tool_choice={"type": "function", "name": "f"}),
+    ):
+        schema = dict(hold_with(ABLE, single).generation.sampling.json_schema or {})
+        assert jsonschema_rs.is_valid(schema, {"name": "f", "arguments": {}})
+        assert not jsonschema_rs.is_valid(schema, [{"name": "f", "arguments": {}}])
 
 
 def test_tools_beside_a_regular_expression_are_a_warning() -> None:

@@ -15,6 +15,7 @@ from handler.generation.reasoning_budget import _continue_prompt
 from handler.input.reasoning_budget import BUDGET_KEYS, read_reasoning_budget
 from handler.job.job_handler import JobHandler
 from handler.pipeline import Pipeline
+from tests.unit.handler.apis.openai import calls
 from tests.unit.handler.conftest import PipelineFactory
 
 THOUGHT = [f" w{number}" for number in range(50)]
@@ -110,6 +111,27 @@ async def test_reasoning_that_the_prompt_opens_has_the_same_budget(
         output = await run_job(pipeline, thinking_token_budget=budget, max_tokens=500)
         assert output["choices"][0].get("reasoning", "") == reasoning
         assert output["choices"][0]["text"] == "It is Oslo."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "switch",
+    [
+        {"enable_thinking": False},
+        {"reasoning_effort": "none"},
+        {"chat_template_kwargs": {"thinking": False}},
+    ],
+)
+async def test_template_that_always_opens_the_reasoning_is_closed_where_it_is_off(
+    pipeline_of: PipelineFactory, switch: dict[str, Any], stream: bool
+) -> None:
+    pieces = {"pieces": [*THOUGHT, "</think>", "Rome."], "delay_ms": 1}
+    pipeline = pipeline_of(ANSWERS[0], pieces, capabilities={"starts_in_reasoning": True})
+    for extra, content in ((switch, "It is Oslo."), ({}, "Rome.")):
+        body = {"messages": MESSAGES, "stream": stream, **extra}
+        complete = calls.complete_streamed if stream else calls.complete
+        response = await complete(OpenAIService(pipeline), calls.CHAT, body)
+        assert response.choices[0].text == content
 
 
 async def test_limit_of_the_answer_includes_the_reasoning(thinker: Pipeline) -> None:

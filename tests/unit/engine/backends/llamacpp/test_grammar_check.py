@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from typing import get_args
 
 import pytest
 
 from engine.backends.llamacpp import grammar_check
 from engine.backends.llamacpp.grammar_check import GrammarCheck
+from engine.prompts.reasoning import Thinking
 from engine.schema.client_grammar import build_ban_grammar, build_choice_grammar
 from engine.schema.grammar import format_grammar
 from engine.schema.held_schema import HELD_FORMATS
@@ -17,7 +19,8 @@ def test_grammars_that_the_library_takes_have_no_violation() -> None:
     check = GrammarCheck()
     assert check.find_violation(build_choice_grammar(["a", "b"])) is None
     assert check.find_violation(build_ban_grammar(["a"])) is None
-    assert check.find_violation(format_grammar({"type": "object"}, thinking=True)) is None
+    for thinking in get_args(Thinking):
+        assert check.find_violation(format_grammar({"type": "object"}, thinking)) is None
 
 
 @pytest.mark.parametrize("form", sorted(HELD_FORMATS))

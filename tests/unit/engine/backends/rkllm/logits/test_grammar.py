@@ -308,13 +308,23 @@ def test_any_alternative_of_a_schema_is_allowed(tester: ConstraintTester) -> Non
 
 
 def test_schema_applies_only_after_the_reasoning(tester: ConstraintTester) -> None:
-    constraint = tester.grammars.build_constraint(SamplingParams(json_schema=PERSON), thinking=True)
+    constraint = tester.grammars.build_constraint(SamplingParams(json_schema=PERSON), "open")
     assert constraint is not None
     tester.feed(constraint, 'Is it {"a"}? </thin <th\n\n')
     assert END not in tester.allowed(constraint)
     tester.feed(constraint, "</think>")
     assert tester.allowed(constraint) == {"{", " ", "\n", "\t", "\r", "\x0b", "\x0c", "�"}
     tester.feed(constraint, '\n\n{"name": "A", "tags": []}')
+    assert constraint.is_complete
+
+
+@pytest.mark.parametrize("thought", ["", "<think>\nIs it {}?\n</think>\n\n", "<think></think>"])
+def test_answer_may_begin_with_reasoning(tester: ConstraintTester, thought: str) -> None:
+    sampling = SamplingParams(json_schema=PERSON)
+    constraint = tester.grammars.build_constraint(sampling, "optional")
+    assert constraint is not None
+    assert tester.allowed(constraint) == {"<", "{"}
+    tester.feed(constraint, f'{thought}{{"name": "A", "tags": []}}')
     assert constraint.is_complete
 
 

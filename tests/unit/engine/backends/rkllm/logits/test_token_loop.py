@@ -20,6 +20,7 @@ from engine.backends.rkllm.logits.vocabulary import Vocabulary
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import BackendFailed, RequestRejected
 from engine.output import FinishReason
+from engine.prompts.reasoning import Thinking
 from engine.request import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
@@ -40,9 +41,9 @@ class FakeGrammar:
     def __init__(self, *words: list[int]) -> None:
         self._forced_texts = list(words)
         self.calls: list[bool] = []
-        self.thinking = False
+        self.thinking: Thinking = "none"
 
-    def build_constraint(self, sampling: SamplingParams, *, thinking: bool) -> FakeGrammar | None:
+    def build_constraint(self, sampling: SamplingParams, thinking: Thinking) -> FakeGrammar | None:
         self.thinking = thinking
         return self if self._forced_texts else None
 
@@ -250,7 +251,7 @@ def test_prompt_ending_in_reasoning_is_detected(text: str) -> None:
         cast("GrammarCompiler", grammar),
     )
     steps.run(prompt, GREEDY, lambda *_: False, threading.Event())
-    assert not grammar.thinking
+    assert grammar.thinking == "none"
     # One token per letter, the smallest tokens possible.
     letters.text = lambda token: text[token - 3] if token >= 3 else "a"
     steps = TokenLoop(
@@ -260,7 +261,7 @@ def test_prompt_ending_in_reasoning_is_detected(text: str) -> None:
         cast("GrammarCompiler", grammar),
     )
     steps.run([*prompt, *range(3, 3 + len(text))], GREEDY, lambda *_: False, threading.Event())
-    assert grammar.thinking
+    assert str(grammar.thinking) == "open"
 
 
 def test_run_fails_if_no_allowed_token_has_a_logit() -> None:
