@@ -106,6 +106,9 @@ class Engine:
         self, memory: ModelMemory, name: str, need_bytes: int, keep_alive_s: float
     ) -> None:
         """Load the model only while it has a place in a memory; called once, before all else."""
+        for host in self._hosts:
+            if isinstance(host, ProcessHost):
+                host.is_on_demand = True
         self._residency = memory.add(name, need_bytes, self._load, self._host.unload, keep_alive_s)
 
     @property

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from common.temporary_folders import ScratchFolder
@@ -81,6 +82,9 @@ class ProcessHost:
         self.failure: EngineError | None = None
         self.capabilities: Capabilities | None = None
         self.restarts = 0
+        # Whether the model is one of several that are loaded for requests, whose clients get the
+        # reason if it cannot be loaded.
+        self.is_on_demand = False
         self._process: EngineProcess | None = None
         # The child's socket while no event loop reads from it.
         self._unattached_socket: socket.socket | None = None
@@ -389,6 +393,8 @@ class ProcessHost:
             case {"load_failed": wire}:
                 self._stop_load_timer()
                 error = from_wire(wire)
+                if self.is_on_demand:
+                    error = self._name_model(error)
                 is_transient = bool(error.details.pop(IS_TRANSIENT, False))
                 self._failed_loads += 1
                 # A model that has loaded before may load again: an NPU's memory is not free at
@@ -402,6 +408,16 @@ class ProcessHost:
                 if wire is None:
                     self._restart_policy.reset()
                 self._inflight.resolve_call(call_id, result, wire and from_wire(wire))
+
+    def _name_model(self, error: EngineError) -> EngineError:
+        """Return an error for clients: it names the model, and files without their folders."""
+        logger.error("%s", error.message)
+        options, message = self._config.options, error.message
+        for value in options.values():
+            if isinstance(value, str | Path) and "/" in str(value):
+                message = message.replace(str(value), Path(value).name)
+        name = options.get("model_name")
+        return type(error)(f"the model {name} cannot be loaded: {message}", **error.details)
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._frame_socket is not None:

@@ -206,15 +206,16 @@ async def test_model_that_cannot_be_loaded_is_503_and_health_names_the_reason(
             error = parse_error(response)
             assert error["message"] == "Completion service temporarily unavailable"
             assert error["type"] == "service_unavailable_error"
-            assert error["details"] == {"reason": "the file is broken"}
+            reason = "the model broken cannot be loaded: the file is broken"
+            assert error["details"] == {"reason": reason}
         other = await client.post("/v1/completions", json={"prompt": "x", "model": "good"})
         assert other.status_code == 200
         health = await client.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
-        assert health.json()["models"][0]["failure"] == "the file is broken"
+        assert health.json()["models"][0]["failure"] == reason
         assert (await client.get("/v1/models")).status_code == 200
         failed = (await client.post("/runsync", json={"input": {"prompt": "x"}})).json()
-        assert (failed["status"], failed["error"]) == ("FAILED", "the file is broken")
+        assert (failed["status"], failed["error"]) == ("FAILED", reason)
 
 
 async def test_health_while_loading_and_when_ready(serve: Serve, gate: Gate) -> None:

@@ -187,6 +187,23 @@ async def test_model_without_a_file_does_not_unload_the_others(
     assert pool.restarts == 0
 
 
+async def test_reason_of_a_failed_load_names_the_model_and_no_folder(
+    pool_of: MakePool, tmp_path: Path
+) -> None:
+    pool = pool_of(a={})
+    await pool.ready()
+    path = tmp_path / "script.json"
+    path.write_text("no JSON")
+    backend = BackendConfig("scripted", {"model_path": str(path), "model_name": "b"})
+    b = pool.add("b", EngineConfig(backend=backend), 1)
+    with pytest.raises(ModelLoadFailed) as caught:
+        await generate_text(b, "hi")
+    assert caught.value.message.startswith(
+        "the model b cannot be loaded: MODEL_PATH: script.json is not a script: "
+    )
+    assert str(tmp_path) not in str(caught.value.details)
+
+
 async def test_model_that_did_not_load_is_tried_again_after_a_pause(
     pool_of: MakePool, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
