@@ -129,7 +129,8 @@ class RouteLookupMiddleware:
             route = self._table.find(path, method)
             if path.endswith("/") and route.facts.group is not RouteGroup.PUBLIC:
                 without_slash = self._table.find(path[:-1], method)
-                if without_slash.route is not None and path != "//":
+                is_api = without_slash.facts.group is not RouteGroup.PUBLIC
+                if is_api and without_slash.route is not None:
                     route, scope["path"] = without_slash, path[:-1]
             scope[SCOPE_KEY] = route
         await self._app(scope, receive, send)

@@ -101,7 +101,7 @@ async def test_no_key_reaches_the_log(serve: Serve, caplog: pytest.LogCaptureFix
         ("POST", "/run", 400),
         ("GET", "/status/none", 404),
         ("GET", TAKE, 204),
-        ("GET", "/health/", 200),
+        ("GET", "/health/", 307),
     ],
 )
 async def test_every_response_has_the_request_id(

@@ -31,7 +31,7 @@ PIECES: list[Any] = [
     "Write to b",
     "ob",
     "@exam",
-    {"text": "ple", "delay_ms": 5},
+    {"text": "ple", "delay_ms": 40},
     ".com, pay by ",
     "4111 11",
     {"text": "11 1111", "delay_ms": 5},
