@@ -43,6 +43,8 @@ def encode_answer(answer: CompletedAnswer) -> dict[str, Any]:
             "total": usage.total_tokens,
         },
     }
+    if reasoning_tokens := answer.reasoning_tokens:
+        output["usage"]["reasoning"] = reasoning_tokens
     output |= encode_verdict(answer)
     output |= {
         "streaming": answer.streaming,

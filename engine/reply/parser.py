@@ -35,6 +35,7 @@ class ReplyParser:
         self.is_plain = False
         self._reading = self._read()
         self._reasoning: list[str] = []
+        self._reasoning_end = 0
         self._text: list[str] = []
         self._text_starts: list[tuple[int, int]] = []
         self._text_length = 0
@@ -66,6 +67,7 @@ class ReplyParser:
             "".join(self._text),
             tuple(ToolCall(call_id, name, "".join(texts)) for call_id, name, texts in self._calls),
             tuple(self._text_starts) or ((0, 0),),
+            self._reasoning_end,
         )
 
     def _collect(self) -> list[Part]:
@@ -112,6 +114,7 @@ class ReplyParser:
         if mark or self._starts_in_reasoning:
             closes = (REASONING_MARKS[mark],) if mark else tuple(REASONING_MARKS.values())
             yield from read_reasoning(source, closes)
+            self._reasoning_end = source.output_position(source.position)
             yield from source.skip_space()
         if (yield from source.skip_after_space(*ANSWER_HEADERS)):
             yield from source.skip_space()

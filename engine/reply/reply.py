@@ -40,12 +40,14 @@ class Reply:
     """The reasoning, the text and the tool calls of one output.
 
     `text_starts` has, for each piece of the text, its position in the text and in the output.
+    `reasoning_end` is the position in the output after the reasoning and its mark.
     """
 
     reasoning: str = ""
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     text_starts: tuple[tuple[int, int], ...] = ((0, 0),)
+    reasoning_end: int = 0
 
     @property
     def is_all_text(self) -> bool:

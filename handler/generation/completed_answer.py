@@ -43,6 +43,17 @@ class CompletedAnswer:
         return "".join(self.deltas)
 
     @property
+    def reasoning_tokens(self) -> int:
+        """The number of tokens of the reasoning and its marks, of which each has text."""
+        position = tokens = 0
+        for delta in self.deltas:
+            if position >= self.reply.reasoning_end:
+                break
+            position += len(delta)
+            tokens += 1
+        return tokens
+
+    @property
     def sanitized(self) -> bool:
         """Whether validation changed the text."""
         return self.text != self.reply.text

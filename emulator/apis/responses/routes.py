@@ -16,7 +16,7 @@ from emulator.http.call_answers import CallAnswers
 from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, RouteHandler, openai_facts
 from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
-from handler.apis.responses.api import RESPONSES, ResponsesApi
+from handler.apis.responses.api import INPUT_TOKENS, RESPONSES, ResponsesApi
 from handler.apis.responses.wire_format import FORMAT
 from handler.errors import InvalidRequest
 from handler.input.request import read_flag
@@ -49,6 +49,7 @@ class ResponsesRoutes:
         one = f"{RESPONSES}/{{response_id}}"
         table: list[tuple[str, str, RouteHandler]] = [
             ("POST", RESPONSES, self._create),
+            ("POST", INPUT_TOKENS, self._count_input_tokens),
             ("GET", one, self._get),
             ("DELETE", one, self._delete),
             ("GET", f"{one}/input_items", self._list_input_items),
@@ -67,6 +68,10 @@ class ResponsesRoutes:
             request.path_params["job_id"] = job.id
             return self._stream_job(job) if body.get("stream") else JSON(encode_response(job))
         return await self._answers.answer(request, self._api, RESPONSES, body)
+
+    async def _count_input_tokens(self, request: Request) -> Response | SSEResponse:
+        body = await self._answers.read_body(request)
+        return await self._answers.answer(request, self._api, INPUT_TOKENS, body)
 
     def _stream_job(self, job: Job, after: int = -1) -> SSEResponse:
         # The job goes on when its reader disconnects.

@@ -28,7 +28,7 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.core.template_variables import REASONING_EFFORTS
 from handler.apis.core.tools import MAX_TOOLS
 from handler.apis.responses.input_items import MAX_ITEMS, ROLES
-from handler.apis.responses.request import MAX_METADATA, ResponsesInput
+from handler.apis.responses.request import MAX_METADATA, SUMMARIES, ResponsesInput
 from handler.apis.responses.response import STATUSES
 
 _TAG = "Responses"
@@ -46,6 +46,9 @@ _OPERATIONS = {
         tag=_TAG,
         can_stream=True,
         description=STREAMING,
+    ),
+    "/v1/responses/input_tokens": call_operation(
+        "Count the tokens of a response's input", "InputTokens", "NewResponse", tag=_TAG
     ),
     "GET /v1/responses/{response_id}": _operation(
         "Get a response",
@@ -182,7 +185,13 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
                 **fields_of(ResponsesInput),
                 "metadata": or_null(metadata),
                 "reasoning": or_null(
-                    object_of({}, {"effort": or_null({"enum": list(REASONING_EFFORTS)})})
+                    object_of(
+                        {},
+                        {
+                            "effort": or_null({"enum": list(REASONING_EFFORTS)}),
+                            "summary": or_null({"enum": list(SUMMARIES)}),
+                        },
+                    )
                 ),
                 "text": or_null(object_of({}, {"format": or_null(_FORMAT)})),
                 "tools": or_null(
@@ -214,6 +223,9 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
                 "metadata": metadata,
                 "tools": list_of({"type": "object"}),
             }
+        ),
+        "InputTokens": object_of(
+            {"object": {"const": "response.input_tokens"}, "input_tokens": COUNT}
         ),
         "InputItems": object_of(
             {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
-from engine import Engine, Slot
+from engine import Chat, Engine, Slot
 from engine.errors import RequestRejected
 from engine.reply.reply_format import ToolForm
 from handler.apis.core.parallel import ParallelGenerations, run_all
@@ -45,6 +46,12 @@ class CallRunner:
     def find_engine(self, call: ParsedCall) -> Engine:
         """Return the engine that a call is for."""
         return self.models.find(call.model).engine
+
+    async def count_prompt(self, call: ParsedCall) -> int:
+        """Return the number of tokens of a chat. Raises EngineError."""
+        [prompt] = call.prompts
+        with naming_client_fields(call):
+            return len(await self.find_engine(call).tokenize(cast("Chat", prompt)))
 
     async def answer(self, call: ParsedCall, slot: Slot | None = None) -> CompletedAnswer:
         """Run a call with one answer, without streaming. Raises EngineError."""

@@ -7,11 +7,10 @@ from functools import partial
 from typing import cast
 
 from common.json_object import JsonObject
-from engine import Chat
 from engine.abortable import Abortable
 from engine.errors import EngineError
 from handler.apis.core.api import Api, ApiCall, CallContext
-from handler.apis.core.call_runner import CallRunner, naming_client_fields
+from handler.apis.core.call_runner import CallRunner
 from handler.apis.core.parsed_call import ParsedCall
 from handler.apis.messages.errors import naming_prompt_length
 from handler.apis.messages.events import MessageEncoder, stream_message
@@ -67,8 +66,8 @@ class _CountCall(ApiCall):
         self._call = call
 
     async def complete(self) -> JsonObject:
-        with naming_prompt_length(), naming_client_fields(self._call):
-            return {"input_tokens": await _count_prompt(self._runner, self._call)}
+        with naming_prompt_length():
+            return {"input_tokens": await self._runner.count_prompt(self._call)}
 
 
 class _MessagesCall(ApiCall):
@@ -93,7 +92,7 @@ class _MessagesCall(ApiCall):
         with naming_prompt_length():
             opened = await self._runner.open(self._call, self._context.slot)
         try:
-            self._input_tokens = await _count_prompt(self._runner, self._call)
+            self._input_tokens = await self._runner.count_prompt(self._call)
         except EngineError:
             # Not all engines can count. Other errors end the generation too, which reports them.
             pass
@@ -110,8 +109,3 @@ class _MessagesCall(ApiCall):
         ):
             for part in split_events(block):
                 yield part
-
-
-async def _count_prompt(runner: CallRunner, call: ParsedCall) -> int:
-    engine, [prompt] = runner.find_engine(call), call.prompts
-    return len(await engine.tokenize(cast("Chat", prompt)))

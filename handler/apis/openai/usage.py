@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
@@ -18,6 +18,12 @@ class CachedTokens(TypedDict):
     cached_tokens: int
 
 
+class ReasoningTokens(TypedDict):
+    """The tokens of answers that are their reasoning."""
+
+    reasoning_tokens: int
+
+
 class OpenAIUsage(TypedDict):
     """OpenAI's usage object."""
 
@@ -25,6 +31,7 @@ class OpenAIUsage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: NotRequired[ReasoningTokens]
 
 
 def read_include_usage(body: JsonObject, dialect: Dialect, *, streaming: bool) -> bool | None:
@@ -56,16 +63,20 @@ def read_include_usage(body: JsonObject, dialect: Dialect, *, streaming: bool) -
 def total_usage(answers: Sequence[CompletedAnswer], prompt_count: int) -> OpenAIUsage:
     """Return the OpenAI usage object: each prompt counts once, each candidate's tokens count.
 
-    The cached tokens of a prompt are the tokens that its first candidate reused.
+    The cached tokens of a prompt are the tokens that its first candidate reused. Details of the
+    completion are there if one of the answers has reasoning.
     """
     candidate_count = len(answers) // prompt_count
     first_usages = [answer.finish.usage for answer in answers[::candidate_count]]
     prompt_tokens = sum(usage.prompt_tokens for usage in first_usages)
     completion_tokens = sum(answer.finish.usage.completion_tokens for answer in answers)
     cached_tokens = sum(usage.cached_tokens for usage in first_usages)
-    return {
+    total: OpenAIUsage = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
+    if reasoning_tokens := sum(answer.reasoning_tokens for answer in answers):
+        total["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return total

@@ -12,7 +12,7 @@ import orjson
 from common.json_object import JsonObject
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.core.call_runner import CallRunner
-from handler.apis.responses.call import ResponseCall
+from handler.apis.responses.call import InputTokensCall, ResponseCall
 from handler.apis.responses.input_items import read_items
 from handler.apis.responses.item_references import (
     build_input_item_id,
@@ -32,6 +32,7 @@ from handler.errors import InvalidRequest
 from handler.generation.offload import check_body
 
 RESPONSES = "/v1/responses"
+INPUT_TOKENS = f"{RESPONSES}/input_tokens"
 _NO_CONTEXT = CallContext()
 _UNREAD_ITEM = {"role": "user", "content": ""}
 
@@ -43,7 +44,7 @@ class ResponsesApi(Api):
     """
 
     format = FORMAT
-    routes = (RESPONSES,)
+    routes = (RESPONSES, INPUT_TOKENS)
 
     def __init__(self, runner: CallRunner, store: ResponseStore) -> None:
         self._runner = runner
@@ -64,6 +65,8 @@ class ResponsesApi(Api):
     async def parse(self, route: str, body: JsonObject, context: CallContext) -> ApiCall:
         """Parse a body; only that of a job may ask for a response in the background."""
         call = await self.parse_response(body, context)
+        if route == INPUT_TOKENS:
+            return InputTokensCall(self._runner, call.request.call, context)
         if call.request.background and context.job_id is None:
             raise InvalidRequest(
                 "background: true is for POST /v1/responses, and not for lines of a batch",

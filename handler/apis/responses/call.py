@@ -57,7 +57,7 @@ class ResponseCall(ApiCall):
     async def complete(self) -> JsonObject:
         """Run the call and return its response. Raises EngineError."""
         answer = await self._run(self._runner.answer)
-        builder = OutputBuilder(self.request.custom_names, self.id)
+        builder = self._create_builder()
         reply = answer.reply
         if reply.reasoning:
             _read_all(builder.add(ReasoningPart(reply.reasoning)))
@@ -92,6 +92,10 @@ class ResponseCall(ApiCall):
     def encode_stream_error(self, failure: ErrorInfo, sent: SentBlocks = NOTHING_SENT) -> bytes:
         """Return the events that end a failed stream, also if its first event was not sent."""
         return encode_stream_error(failure, sent, self._envelope())
+
+    def _create_builder(self) -> OutputBuilder:
+        request = self.request
+        return OutputBuilder(request.custom_names, self.id, has_summary=request.has_summary)
 
     def _envelope(self) -> JsonObject:
         """Return the response as it starts."""
@@ -139,7 +143,7 @@ class ResponseCall(ApiCall):
         parts: AsyncGenerator[list[Part] | CompletedAnswer, None],
     ) -> AsyncGenerator[tuple[bytes, JsonObject | None], None]:
         """Yield blocks of events; the last one comes with the ended response."""
-        builder = OutputBuilder(self.request.custom_names, self.id)
+        builder = self._create_builder()
         async for new in parts:
             if isinstance(new, list):
                 block = b"".join([encoder.encode_all(builder.add(part)) for part in new])
@@ -172,6 +176,20 @@ class ResponseCall(ApiCall):
         if self.request.is_stored and not self.request.background:
             self._store.add(ended, self.request.items, self.request.previous_id)
         return ended
+
+
+class InputTokensCall(ApiCall):
+    """A prompt whose tokens are counted. The engine may have no tokenizer or no chat template."""
+
+    def __init__(self, runner: CallRunner, call: ParsedCall, context: CallContext) -> None:
+        super().__init__(FORMAT, context, streaming=False)
+        self._runner = runner
+        self._call = call
+
+    async def complete(self) -> JsonObject:
+        """Return the number of tokens. Raises EngineError."""
+        tokens = await self._runner.count_prompt(self._call)
+        return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
 def _read_all(events: Iterator[Event]) -> None:

@@ -16,13 +16,17 @@ Event = tuple[str, dict[str, Any]]
 
 @dataclass(slots=True)
 class OutputItem:
-    """An item that is being written; `texts` are the pieces of its text, arguments or input."""
+    """An item that is being written; `texts` are the pieces of its text, arguments or input.
+
+    With `has_summary`, reasoning has its text as a summary too.
+    """
 
     kind: str
     index: int
     id: str
     name: str = ""
     call_id: str = ""
+    has_summary: bool = False
     texts: list[str] = field(default_factory=list)
 
     @property
@@ -38,7 +42,8 @@ class OutputItem:
         match self.kind:
             case "reasoning":
                 parts = [{"type": "reasoning_text", "text": text}] if text else []
-                return item | {"summary": [], "content": parts}
+                summary = [encode_summary(text)] if text and self.has_summary else []
+                return item | {"summary": summary, "content": parts}
             case "message":
                 parts = [encode_text(text)] if status != "in_progress" else []
                 return item | {"role": "assistant", "content": parts}
@@ -51,6 +56,11 @@ class OutputItem:
 def encode_text(text: str) -> dict[str, Any]:
     """Return the content part of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def encode_summary(text: str) -> dict[str, Any]:
+    """Return the part of a reasoning item for clients that read only summaries."""
+    return {"type": "summary_text", "text": text}
 
 
 def _custom_input(arguments: str) -> str:
@@ -66,10 +76,14 @@ class OutputBuilder:
     """Turns the parts of a reply into output items, and yields the events of a stream on the way.
 
     An item ends when the next one begins. Ids are derived from that of the response, so that a
-    response that is generated once more has the same. Owned by the task that answers the request.
+    response that is generated once more has the same. With `has_summary` the reasoning comes as a
+    summary too. Owned by the task that answers the request.
     """
 
-    def __init__(self, custom_names: frozenset[str], response_id: str) -> None:
+    def __init__(
+        self, custom_names: frozenset[str], response_id: str, *, has_summary: bool = False
+    ) -> None:
+        self._has_summary = has_summary
         self.items: list[OutputItem] = []
         self._custom_names = custom_names
         self._response_id = response_id
@@ -81,6 +95,9 @@ class OutputBuilder:
             case ReasoningPart(text):
                 yield from self._begin("reasoning", "rs")
                 yield from self._add_text(text, "response.reasoning_text.delta", content_index=0)
+                if (item := self._open) is not None and item.has_summary and text:
+                    place = {"item_id": item.id, "output_index": item.index, "summary_index": 0}
+                    yield "response.reasoning_summary_text.delta", place | {"delta": text}
             case TextPart(text):
                 yield from self._begin("message", "msg")
                 yield from self._add_text(
@@ -110,6 +127,11 @@ class OutputBuilder:
                 part = {"type": "reasoning_text", "text": text}
                 yield "response.reasoning_text.done", place | {"content_index": 0, "text": text}
                 yield "response.content_part.done", place | {"content_index": 0, "part": part}
+                if item.has_summary:
+                    place |= {"summary_index": 0}
+                    yield "response.reasoning_summary_text.done", place | {"text": text}
+                    part = encode_summary(text)
+                    yield "response.reasoning_summary_part.done", place | {"part": part}
             case "message":
                 done = {"content_index": 0, "text": text, "logprobs": []}
                 yield "response.output_text.done", place | done
@@ -131,7 +153,8 @@ class OutputBuilder:
         index = len(self.items)
         item_id = build_item_id(prefix, self._response_id, index)
         call_id = f"call_{item_id.partition('_')[2]}" if name else ""
-        item = OutputItem(kind, index, item_id, name, call_id)
+        has_summary = self._has_summary and kind == "reasoning"
+        item = OutputItem(kind, index, item_id, name, call_id, has_summary)
         self.items.append(item)
         self._open = item
         added = {"output_index": item.index, "item": item.encode("in_progress")}
@@ -141,6 +164,9 @@ class OutputBuilder:
             part = encode_text("") if is_message else {"type": "reasoning_text", "text": ""}
             place = {"item_id": item.id, "output_index": item.index, "content_index": 0}
             yield "response.content_part.added", place | {"part": part}
+        if has_summary:
+            place = {"item_id": item.id, "output_index": item.index, "summary_index": 0}
+            yield "response.reasoning_summary_part.added", place | {"part": encode_summary("")}
 
     def _add_text(self, text: str, event: str, **members: Any) -> Iterator[Event]:
         item = self._open

@@ -46,6 +46,7 @@ from handler.models.registry import ResolvedModel
 MAX_METADATA = 16
 # Refused, because the answer would be to another prompt than the client thinks.
 _UNSUPPORTED = ("conversation", "prompt")
+SUMMARIES = ("auto", "concise", "detailed")
 # The client's names of the fields that the engine names.
 _FIELD_NAMES = {"prompt": "input", "messages": "input"}
 
@@ -96,6 +97,7 @@ class ResponseRequest:
 
     `body` is what the client sent, and `call` what it asks the model for. `items` are the input
     items of this request only; `call` also has those of the earlier responses that it continues.
+    `has_summary` means that the client reads the reasoning as a summary.
     """
 
     body: JsonObject
@@ -106,6 +108,7 @@ class ResponseRequest:
     background: bool
     is_stored: bool
     truncation: Literal["auto", "disabled"]
+    has_summary: bool = False
 
 
 def read_previous_id(body: JsonObject) -> str | None:
@@ -210,6 +213,7 @@ def read_request(
         background=background,
         is_stored=is_stored,
         truncation=_read_truncation(body.get("truncation")),
+        has_summary=_read_summary(body.get("reasoning")),
     )
 
 
@@ -237,6 +241,18 @@ def _read_template_variables(body: JsonObject) -> JsonObject:
     if (effort := reasoning.get("effort")) is not None:
         return read_template_variables(body, effort, "reasoning.effort")
     return read_template_variables(body, body.get("reasoning_effort"))
+
+
+def _read_summary(reasoning: Any) -> bool:
+    """Return whether the client reads the reasoning as a summary. Raises InvalidRequest."""
+    summary = reasoning.get("summary") if isinstance(reasoning, Mapping) else None
+    if summary not in (None, *SUMMARIES):
+        raise InvalidRequest(
+            f"reasoning.summary must be one of {', '.join(SUMMARIES)}, "
+            f"got {describe_value(summary)}",
+            "reasoning.summary",
+        )
+    return summary is not None
 
 
 def _read_constraint(body: JsonObject) -> Constraint | None:

@@ -45,7 +45,7 @@ def encode_envelope(request: ResponseRequest, response_id: str, created: int) ->
         "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "previous_response_id": request.previous_id,
         "prompt_cache_key": body.get("prompt_cache_key"),
-        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
         "safety_identifier": body.get("safety_identifier"),
         "service_tier": "default",
         "store": request.is_stored,
@@ -100,12 +100,12 @@ def incomplete_reason(answer: CompletedAnswer) -> str | None:
 
 
 def encode_usage(answer: CompletedAnswer) -> JsonObject:
-    """Return the token counts of an answer. `reasoning_tokens` is always 0."""
+    """Return the token counts of an answer."""
     usage = answer.finish.usage
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

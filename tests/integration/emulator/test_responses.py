@@ -298,3 +298,67 @@ async def test_text_is_the_same_as_in_a_chat(server: Server) -> None:
         chat = (await http.post("/v1/chat/completions", json={"messages": messages})).json()
         body = (await http.post(ROUTE, json={"input": messages})).json()
     assert body["output"][-1]["content"][0]["text"] == chat["choices"][0]["message"]["content"]
+
+
+async def test_summary_is_sent_to_clients_that_read_only_it(client: Any) -> None:
+    request = {"model": "little", "input": "think", "reasoning": {"summary": "auto"}}
+    response = await client.responses.create(**request)
+    item = response.output[0]
+    assert [part.text for part in item.summary] == ["two and two"]
+    assert [part.text for part in item.content] == ["two and two"]
+    assert response.reasoning.summary == "auto"
+    deltas, kinds = "", []
+    async for event in await client.responses.create(**request, stream=True):
+        kinds.append(event.type)
+        if event.type == "response.reasoning_summary_text.delta":
+            deltas += event.delta
+        elif event.type == "response.reasoning_summary_part.done":
+            assert event.part.text == "two and two"
+    assert deltas == "two and two"
+    order = [
+        "response.output_item.added",
+        "response.reasoning_summary_part.added",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_summary_text.done",
+        "response.reasoning_summary_part.done",
+        "response.output_item.done",
+    ]
+    assert sorted(order, key=kinds.index) == order
+    plain = await client.responses.create(model="little", input="think")
+    assert plain.output[0].summary == []
+    with pytest.raises(openai.BadRequestError, match=r"reasoning\.summary must be one of"):
+        await client.responses.create(**request | {"reasoning": {"summary": "short"}})
+
+
+async def test_reasoning_tokens_are_counted(client: Any, server: Server) -> None:
+    response = await client.responses.create(model="little", input="think")
+    # Of five characters each: the reasoning with its marks, and the answer.
+    assert response.usage.output_tokens_details.reasoning_tokens == 6
+    assert response.usage.output_tokens == 6
+    turn = [{"role": "user", "content": "think"}]
+    chat = await client.chat.completions.create(model="little", messages=turn)
+    assert chat.usage.completion_tokens_details.reasoning_tokens == 6
+    hi = [{"role": "user", "content": "good"}]
+    chat = await client.chat.completions.create(model="little", messages=hi)
+    assert chat.usage.completion_tokens_details is None
+    async with server.client() as http:
+        job = await http.post("/runsync", json={"input": {"messages": turn}})
+    assert job.json()["output"]["usage"]["reasoning"] == 6
+
+
+async def test_input_tokens_are_counted(client: Any, server: Server) -> None:
+    counted = await client.responses.input_tokens.count(model="little", input="hi there")
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", 4)
+    longer = await client.responses.input_tokens.count(
+        model="little", input="hi there", instructions="be brief", tools=[ADD]
+    )
+    assert longer.input_tokens > 10
+    first = await client.responses.create(model="little", input="hi there")
+    more = await client.responses.input_tokens.count(
+        model="little", input="and then", previous_response_id=first.id
+    )
+    assert more.input_tokens > 6
+    async with server.client() as http:
+        job_input = {"openai_route": f"{ROUTE}/input_tokens", "openai_input": {"input": "hi there"}}
+        job = await http.post("/runsync", json={"input": job_input})
+    assert job.json()["output"] == {"object": "response.input_tokens", "input_tokens": 4}

@@ -311,8 +311,9 @@ BAD_CALLS = [
         "not_found_error",
         "openai_route",
         'there is no route "/v1/images", there are: /v1/completions, /v1/chat/completions, '
-        "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /v1/responses, /v1/messages, "
-        "/v1/messages/count_tokens, /api/chat, /api/generate, /api/embed, /api/embeddings",
+        "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /v1/responses, "
+        "/v1/responses/input_tokens, /v1/messages, /v1/messages/count_tokens, /api/chat, "
+        "/api/generate, /api/embed, /api/embeddings",
     ),
     (
         "/v1/completions",
