@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from validation.rules import GENERAL, Cue, Rules
-from validation.words import split_words
+from validation.words import has_words, split_words
 
 # A request is stated at the beginning or the end of a prompt; text in between is material for it.
 _EDGE_CHARS = 1_000
@@ -26,13 +26,15 @@ class IntentDetector:
 
     A score starts at the negative threshold of the rules, so that one cue alone is not enough. Each
     matching cue adds its weight once; the classifier adds its log-odds times the rules' weight for
-    it. Only both ends of the prompt are read, so the time does not depend on its length.
+    it. In a short prompt an intent also needs cues of its own. Only both ends of the prompt are
+    read, so the time does not depend on its length.
     """
 
     def __init__(self, rules: Rules, classifier: Classifier | None = None) -> None:
         self._names = [name for name in rules.intents if name != GENERAL]
         self._threshold = rules.threshold
         self._weight = rules.classifier
+        self._short_prompt = rules.short_prompt
         self._classifier = classifier
         self._cues = [
             (name, _CueFinder(cue)) for name, intent in rules.intents.items() for cue in intent.cues
@@ -53,6 +55,7 @@ class IntentDetector:
     def scores(self, prompt: str) -> dict[str, float]:
         """Return the scores of all intents except `general`, whose score is 0."""
         prompt = excerpt(prompt)
+        is_short = not has_words(prompt, self._short_prompt.words)
         scores = dict.fromkeys(self._names, -self._threshold)
         if self._classifier is not None:
             for name, odds in self._classifier.log_odds(prompt).items():
@@ -60,6 +63,7 @@ class IntentDetector:
                     scores[name] += self._weight * odds
         matched = self._phrases.find(prompt)
         candidates = {index for phrase in matched for index in self._cues_by_phrase.get(phrase, ())}
+        evidence = dict.fromkeys(self._names, 0.0)
         against = 0.0
         for index in sorted(candidates):
             name, cue = self._cues[index]
@@ -67,9 +71,15 @@ class IntentDetector:
                 if name == GENERAL:
                     against += cue.weight
                 else:
-                    scores[name] += cue.weight
+                    evidence[name] += cue.weight
         # Rounding corrects floating-point errors: a sum equal to the threshold must give 0.
-        return {name: round(score - against, 6) for name, score in scores.items()}
+        totals: dict[str, float] = {}
+        for name, score in scores.items():
+            total = round(score + evidence[name] - against, 6)
+            # Not above zero, so that the prompt is `general`.
+            has_evidence = not is_short or evidence[name] >= self._short_prompt.cues
+            totals[name] = total if has_evidence else min(total, 0.0)
+        return totals
 
 
 def excerpt(prompt: str) -> str:

@@ -99,6 +99,16 @@ class Intent(_Model):
     topics: list[_Word] = []
 
 
+class ShortPrompt(_Model):
+    """The evidence that a short prompt needs, which the classifier alone only guesses about.
+
+    In a prompt of less than `words` words, the cues of an intent must have a sum of `cues`.
+    """
+
+    words: int = Field(0, ge=0)
+    cues: float = 0.0
+
+
 class Place(_Model):
     """A place with its names and the currencies that fit an answer about pay there."""
 
@@ -114,6 +124,7 @@ class Rules(_Model):
     threshold: float = 1.0
     # The weight of the classifier's log-odds in the score; 0 disables the classifier.
     classifier: float = Field(0.0, ge=0)
+    short_prompt: ShortPrompt = ShortPrompt()
     sanitizer: dict[str, SanitizerRule]
     checks: dict[str, CheckRule]
     currencies: dict[_Word, list[_Word]] = {}

@@ -72,6 +72,7 @@ CAPABILITY_LABELS: Mapping[str, str] = {
     "draft": "speculative decoding with a draft model",
     "prefix_reuse": "reuse of the previous turn's cache in a chat",
     "prompt_caches": "named prompt caches (`prompt_cache`)",
+    "plain_marks": "special tokens in messages are read as text",
     "abort_in_prefill": "abort during prefill",
 }
 

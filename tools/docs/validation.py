@@ -66,8 +66,10 @@ together with others. The sum of an intent's matching cues must be above `thresh
 rules file, so usually more than one cue must match. A small encoder model, trained on this
 project's prompts, also contributes: its log-odds against `general`, multiplied by `classifier`
 (also a key of the rules file), are added to the sums of the intents that it was trained on. An
-intent that you add uses only its cues. The intent with the highest sum is chosen, or `general` if
-no sum is above the threshold."""
+intent that you add uses only its cues. In a short prompt (`short_prompt` in the rules file: less
+than five words), an intent also needs cues of its own, so that "This is a test" is `general`, and
+`BLOCKED_INTENTS` does not refuse it on a guess. The intent with the highest sum is chosen, or
+`general` if no sum is above the threshold."""
 
 _SANITIZER = """\
 ## Sanitiser

@@ -104,6 +104,62 @@ def test_misleading_prompts_are_general(validator: RulesValidator, prompt: str) 
     assert validator.detect_intent(prompt) == "general"
 
 
+NEUTRAL = (
+    *("This is a test", "help", "tell me more", "hello", "hi there", "thanks", "ok", "yes", "no"),
+    *(
+        "continue",
+        "go on",
+        "what?",
+        "why?",
+        "please explain",
+        "can you repeat that",
+        "test",
+        "ping",
+    ),
+    *("testing 1 2 3", "good morning", "who are you?", "what can you do?", "are you there?"),
+    *("say something", "tell me a joke", "again please", "more details", "next", "summarize this"),
+    *("translate this", "what do you think?", "is that true?", "I see", "sounds good", "sorry"),
+    *("Can you help me?", "I need help", "give me an example", "shorter please", "bye", "start"),
+    *("how are you?", "Hello, world!", "one more time", "try again", "not sure", "what else?"),
+    *(
+        "What do you mean?",
+        "answer my question",
+        "this is wrong",
+        "count to ten",
+        "Explain it simply",
+    ),
+)
+
+
+@pytest.mark.parametrize("prompt", NEUTRAL)
+def test_neutral_prompt_is_general(validator: RulesValidator, prompt: str) -> None:
+    # R86
+    for text in (prompt, prompt.upper(), f"  {prompt}!"):
+        assert validator.detect_intent(text) == "general"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "intent"),
+    [
+        ("average nurse salary", "salary_intelligence"),
+        ("How much do plumbers earn?", "salary_intelligence"),
+        ("salary of a welder", "salary_intelligence"),
+        ("mock interview questions", "interview_skills"),
+        ("Interview tips for nurses", "interview_skills"),
+        ("prepare me for a job interview", "interview_skills"),
+        ("How do I become a nurse?", "career_guidance"),
+        ("Should I quit my job?", "career_guidance"),
+        ("become a data scientist", "career_guidance"),
+        ("Which jobs are in demand?", "market_intelligence"),
+        ("job market for welders", "market_intelligence"),
+    ],
+)
+def test_short_prompt_with_evidence_has_its_intent(
+    validator: RulesValidator, prompt: str, intent: str
+) -> None:
+    assert validator.detect_intent(prompt) == intent
+
+
 def test_classifier_weights_are_small() -> None:
     assert WEIGHTS.stat().st_size < 5_000_000
 

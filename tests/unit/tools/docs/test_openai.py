@@ -45,7 +45,7 @@ def test_every_capability_is_listed() -> None:
     }
     of_model = {
         *("backend", "model", "context_length", "embedding_size", "starts_in_reasoning", "runtime"),
-        *("own_template", "template_markers", "late_system"),
+        *("own_template", "template_markers", "late_system", "control_tokens", "answer_marks"),
     }
     response = CAPABILITY_LABELS.keys()
     assert response | parameters | of_model == {field.name for field in fields(Capabilities)}
