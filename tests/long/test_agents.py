@@ -1,6 +1,7 @@
 """Codex and Claude Code, as npm installs them, against the server.
 
-They answer, run a command, edit a file, send a key, and shorten a conversation that is too long.
+They answer, run a command, edit a file, send a key, read a picture, and shorten a conversation that
+is too long.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pytest_asyncio
 from tests.acceptance.client_program import run_program
 from tests.acceptance.page_checks import ALL
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
+from tests.unit.handler.input.images import png
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,6 +51,26 @@ SCRIPT = {
             "pieces": [
                 '<tool_call>{"name": "apply_patch", "arguments": ',
                 f"{PATCH}}}</tool_call>",
+            ],
+        },
+        # The model reads only text, so a sentence is in the place of the picture.
+        {"when": "look at it(.|\n)*<tool_response>(.|\n)*and then", "pieces": ["Still", " here."]},
+        {
+            "when": "look at it(.|\n)*image left out: this model reads only text",
+            "pieces": ["I", " cannot see it."],
+        },
+        {
+            "when": "look at it as Codex",
+            "pieces": [
+                '<tool_call>{"name": "view_image", "arguments": ',
+                '{"path": "dot.png"}}</tool_call>',
+            ],
+        },
+        {
+            "when": "look at it as Claude",
+            "pieces": [
+                '<tool_call>{"name": "Read", "arguments": ',
+                '{"file_path": "dot.png"}}</tool_call>',
             ],
         },
         {"pieces": ["Good", " day"]},
@@ -169,3 +191,28 @@ async def test_claude_code_shortens_a_conversation_that_is_too_long(
         assert "Good day" in answer
     refused = [line for line in server.lines if "POST /v1/messages 400" in line]
     assert len(refused) == 1
+
+
+async def test_codex_looks_at_a_picture_and_goes_on(
+    server: EmulatorProcess, modules: Path, tmp_path: Path
+) -> None:
+    codex = codex_command(server, modules, tmp_path)
+    (tmp_path / "dot.png").write_bytes(png(8, 8, (200, 10, 10)))
+    answer = await run([*codex, "look at it as Codex"], tmp_path, {}, RUN_S)
+    assert "I cannot see it." in answer
+    answer = await run([*codex, "resume", "--last", "and then"], tmp_path, {}, RUN_S)
+    assert "Still here." in answer
+    assert not [line for line in server.lines if "POST /v1/responses 400" in line]
+
+
+async def test_claude_code_reads_a_picture_and_goes_on(
+    server: EmulatorProcess, modules: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dot.png").write_bytes(png(8, 8, (200, 10, 10)))
+    claude, variables = str(find_claude(modules)), claude_variables(server)
+    command = [claude, "-p", "look at it as Claude", "--allowedTools", "Read"]
+    refused = sum("POST /v1/messages 400" in line for line in server.lines)
+    assert "I cannot see it." in await run(command, tmp_path, variables, RUN_S)
+    answer = await run([claude, "-p", "and then", "--continue"], tmp_path, variables, RUN_S)
+    assert "Still here." in answer
+    assert sum("POST /v1/messages 400" in line for line in server.lines) == refused
