@@ -22,7 +22,7 @@ from typing import Any
 
 import engine.backends
 from engine import Capabilities, Chat, FinishReason, PromptToken, SamplingParams
-from engine.backends.base import Backend, BackendOptions, OnPiece, RunResult
+from engine.backends.base import Backend, BackendOptions, OnPiece, RunResult, TokenizerInfo
 from engine.request import Prompt, RenderedPrompt
 
 SUFFIX = ".stamps.json"
@@ -61,6 +61,14 @@ class StampingBackend:
     def tokenize(self, prompt: str | Chat) -> list[int]:
         """Return any value: nothing depends on the prompt."""
         return [0]
+
+    def tokenize_text(self, text: str) -> list[int]:
+        """Return any value: nothing depends on it."""
+        return [0]
+
+    def describe_tokenizer(self, _: str) -> TokenizerInfo:
+        """Return any value: nothing depends on it."""
+        return {"bos_token": None, "eos_token": None, "chat_template": None}
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return any value: nothing depends on it."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from engine.admission import Admission, Slot
-from engine.backends.base import SideCall
+from engine.backends.base import SideCall, TokenizerInfo
 from engine.capabilities import Capabilities, thinks_before_grammar
 from engine.config import EngineConfig
 from engine.errors import (
@@ -487,6 +487,15 @@ class Engine:
     async def tokenize(self, prompt: str | Chat) -> list[int]:
         """Return the model's token ids for a prompt. Raises EngineError."""
         return list(await self._call("tokenize", prompt, prompt))
+
+    async def tokenize_text(self, text: str) -> list[int]:
+        """Return the token ids of a text without special tokens around it. Raises EngineError."""
+        return list(await self._call("tokenize_text", text, text))
+
+    async def describe_tokenizer(self) -> TokenizerInfo:
+        """Return the model's special tokens and chat template. Raises EngineError."""
+        info: TokenizerInfo = await self._call("describe_tokenizer", "", "")
+        return info
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises EngineError."""

@@ -92,6 +92,7 @@ class OperationName(StrEnum):
     RESPONSES = "responses"
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
+    TOKENIZER_INFO = "tokenizer_info"
     SYSTEM = "system"
     GENERATE = "generate"
     EMBED = "embed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
 from engine.capabilities import Capabilities
 from engine.output import FinishReason, PromptToken, TokenLogprob
@@ -19,6 +19,8 @@ OnPiece = Callable[[bytes, int, TokenLogprob | None], bool]
 SideCall = Literal[
     "render",
     "tokenize",
+    "tokenize_text",
+    "describe_tokenizer",
     "detokenize",
     "pieces",
     "infill",
@@ -27,6 +29,16 @@ SideCall = Literal[
     "rerank",
     "score",
 ]
+
+
+class TokenizerInfo(TypedDict):
+    """The special tokens and the chat template of a model; None for what it does not have."""
+
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str | None
+
+
 # Calls that take as long as a prefill.
 PREFILL_CALLS = frozenset[SideCall]({"embed", "rerank", "score"})
 
@@ -76,6 +88,15 @@ class Backend(Protocol):
         Those in the texts of a chat's messages are read as plain text. Raises RequestRejected or
         UnsupportedParameter.
         """
+
+    def tokenize_text(self, text: str) -> list[int]:
+        """Return the token ids of a text, with special tokens parsed and none added.
+
+        Raises UnsupportedParameter.
+        """
+
+    def describe_tokenizer(self, _: str) -> TokenizerInfo:
+        """Return the special tokens and the chat template. Raises UnsupportedParameter."""
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""

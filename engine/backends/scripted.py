@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.backends.base import OnPiece, RunResult
+from engine.backends.base import OnPiece, RunResult, TokenizerInfo
 from engine.backends.script import Script, ScriptedAnswer, ScriptedPiece
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
@@ -98,6 +98,14 @@ class ScriptedBackend:
         """Return one token id per word; a word always has the same id."""
         text = self.render(prompt) if isinstance(prompt, Chat) else prompt
         return [zlib.crc32(token.encode()) % 50_000 for token in _TOKEN.findall(text)]
+
+    def tokenize_text(self, text: str) -> list[int]:
+        """Return one token id per word: there are no special tokens."""
+        return self.tokenize(text)
+
+    def describe_tokenizer(self, _: str) -> TokenizerInfo:
+        """Return a tokenizer that has nothing but words."""
+        return {"bos_token": None, "eos_token": "", "chat_template": None}
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the ids as words; a prompt of token ids is answered as if it were this text."""

@@ -18,6 +18,7 @@ from handler.apis.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
 from handler.errors import InvalidRequest
 from handler.generation.offload import check_body
 from handler.input.messages import read_messages
+from handler.input.request import read_flag
 from handler.input.sampling import check_token_count, read_token_ids
 from handler.input.text import check_text
 from handler.models.registry import ModelRegistry
@@ -35,17 +36,29 @@ class TokenizeRoutes:
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         return [
-            ApiRoute(f"/{operation}", handler, methods=["POST"], facts=openai_facts(operation))
-            for operation, handler in (
-                (OperationName.TOKENIZE, self._tokenize),
-                (OperationName.DETOKENIZE, self._detokenize),
+            ApiRoute(f"/{operation}", handler, methods=[method], facts=openai_facts(operation))
+            for method, operation, handler in (
+                ("POST", OperationName.TOKENIZE, self._tokenize),
+                ("POST", OperationName.DETOKENIZE, self._detokenize),
+                ("GET", OperationName.TOKENIZER_INFO, self._describe_tokenizer),
             )
         ]
+
+    async def _describe_tokenizer(self, request: Request) -> Response:
+        """Return the special tokens and the chat template, which evaluation harnesses read."""
+        name = request.query_params.get("model")
+        engine = self._models.find_for_body({"model": name}).engine
+        info = await engine.describe_tokenizer()
+        return JSON({"tokenizer_class": "RemoteTokenizer", "pad_token": None, **info})
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
         engine = self._models.find_for_body(body).engine
-        tokens = await engine.tokenize(await self._read_prompt(body))
+        prompt = await self._read_prompt(body)
+        if isinstance(prompt, str) and not read_flag(body, "add_special_tokens", default=True):
+            tokens = await engine.tokenize_text(prompt)
+        else:
+            tokens = await engine.tokenize(prompt)
         capabilities = await engine.ready()
         return _create_response(
             {

@@ -7,7 +7,7 @@ from typing import Any
 
 from emulator.http.error_format import ErrorFormat
 from emulator.openapi.api_description import ApiDescription, Example
-from emulator.openapi.operation import STREAMING, Operation, call_operation
+from emulator.openapi.operation import STREAMING, Operation, call_operation, query
 from emulator.openapi.schemas import (
     COUNT,
     FLAG,
@@ -90,6 +90,13 @@ _OPERATIONS = {
     "/tokenize": call_operation("Tokenize a text", "Tokens", "Tokenize", tag=_TAG),
     "/detokenize": call_operation(
         "Turn token ids into text", "Detokenized", "Detokenize", tag=_TAG
+    ),
+    "/tokenizer_info": Operation(
+        summary="Get the special tokens and the chat template",
+        tag=_TAG,
+        response="TokenizerInfo",
+        errors=(400, 404, 503),
+        query=(query("model", "The model; the first one by default.", type="string"),),
     ),
 }
 _EXAMPLES = {
@@ -388,6 +395,15 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
         ),
         "Models": object_of({"object": {"const": "list"}, "data": list_of(ref("Model"))}),
         "Tokenize": {"anyOf": [object_of({"prompt": TEXT}), object_of({"messages": _MESSAGES})]},
+        "TokenizerInfo": object_of(
+            {
+                "tokenizer_class": TEXT,
+                "bos_token": or_null(TEXT),
+                "eos_token": or_null(TEXT),
+                "pad_token": or_null(TEXT),
+                "chat_template": or_null(TEXT),
+            }
+        ),
         "Tokens": object_of({"count": COUNT, "max_model_len": COUNT, "tokens": list_of(COUNT)}),
         "Detokenize": object_of({"tokens": list_of(_TOKEN)}),
         "Detokenized": object_of({"prompt": TEXT}),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.utf8 import Utf8Decoder
-from engine.backends.base import OnPiece, RunResult
+from engine.backends.base import OnPiece, RunResult, TokenizerInfo
 from engine.backends.gguf import read_chat_template, read_header
 from engine.backends.gguf_vocabulary import read_control_tokens
 from engine.backends.llamacpp.adapter_turns import AdapterTurns
@@ -204,8 +204,22 @@ class LlamaCppBackend:
         ]
         return template_markers(rendered, special)
 
+    def tokenize_text(self, text: str) -> list[int]:
+        """Return the token ids of a text, with special tokens parsed and none added."""
+        self._check_prompt_size(text)
+        return self._tokenize_without_bos(text)
+
+    def describe_tokenizer(self, _: str) -> TokenizerInfo:
+        """Return what llama.cpp says about the model's special tokens and chat template."""
+        with self._server.use_unqueued() as server:
+            properties = server.request("/props")
+        return {
+            "bos_token": properties.get("bos_token") or None,
+            "eos_token": properties.get("eos_token") or None,
+            "chat_template": properties.get("chat_template") or None,
+        }
+
     def _tokenize_without_bos(self, text: str) -> list[int]:
-        """Tokenize a text with special tokens parsed, and none added."""
         return list(self._request("/tokenize", {"content": text, "parse_special": True})["tokens"])
 
     def _tokenize_as_plain_text(self, text: str) -> list[int]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from engine.backends.base import OnPiece, RunResult
+from engine.backends.base import OnPiece, RunResult, TokenizerInfo
 from engine.backends.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.backends.rkllm import library
 from engine.backends.rkllm.abi import detect
@@ -300,6 +300,14 @@ class RkllmBackend:
         if not tokenizer.has_template:
             raise _no_template_error()
         return tokenizer.encode_chat(prompt)
+
+    def tokenize_text(self, text: str) -> list[int]:
+        """Return token ids without special tokens at the start. Raises UnsupportedParameter."""
+        return require_tokenizer(self._tokenizer).encode(text, special=False)
+
+    def describe_tokenizer(self, _: str) -> TokenizerInfo:
+        """Return what the tokenizer files say. Raises UnsupportedParameter."""
+        return require_tokenizer(self._tokenizer).describe()
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
+from engine.backends.base import TokenizerInfo
 from engine.backends.rkllm.time_limit import TimeLimitExceededError, run_with_time_limit
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.prompts import reasoning
@@ -193,6 +194,14 @@ class ChatTokenizer:
         except Exception as error:
             # A template is a program, so it may raise any exception.
             raise template_error(str(error)) from error
+
+    def describe(self) -> TokenizerInfo:
+        """Return the special tokens and the chat template."""
+        return {
+            "bos_token": self._special_tokens["bos_token"] or None,
+            "eos_token": self._special_tokens["eos_token"] or None,
+            "chat_template": self._template_source or None,
+        }
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return token ids; `special` adds the tokens that start a prompt (templates have them)."""

@@ -46,7 +46,7 @@ BODY_KEYS: Mapping[type[OpenAIInput], KnownKeys] = {
 }
 TOKENIZE_KEYS = KnownKeys(
     "",
-    LABELS | {"messages", "model", "prompt"},
+    LABELS | {"add_special_tokens", "messages", "model", "prompt"},
     notes=dict.fromkeys((*CHAT_ONLY_PARAMETERS, "return_token_strs"), _UNSUPPORTED) | _NOTES,
 )
 DETOKENIZE_KEYS = KnownKeys("", LABELS | {"model", "tokens"}, notes=_NOTES)

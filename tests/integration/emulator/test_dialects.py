@@ -189,3 +189,18 @@ async def test_tokenize_and_detokenize(serve: Serve) -> None:
         assert detokenized == {"prompt": "1 2"}
         for path, body in (("/tokenize", {"prompt": 1}), ("/detokenize", {"tokens": ["a"]})):
             assert (await client.post(path, json=body)).status_code == 400
+
+
+async def test_tokenizer_of_a_model_is_described(serve: Serve) -> None:
+    server = await serve(model_name="tiny")
+    async with server.client() as client:
+        info = (await client.get("/tokenizer_info")).json()
+        assert info == {
+            "tokenizer_class": "RemoteTokenizer",
+            "bos_token": None,
+            "eos_token": "",
+            "pad_token": None,
+            "chat_template": None,
+        }
+        body = {"prompt": "one two", "add_special_tokens": False}
+        assert (await client.post("/tokenize", json=body)).json()["count"] == 2

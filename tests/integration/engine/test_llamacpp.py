@@ -587,3 +587,12 @@ async def test_answer_is_to_the_tokens_of_the_chat(engine: Engine) -> None:
     # With a penalty, llama.cpp needs the prompt's ids.
     _, finish = await ask(engine, chat, max_tokens=3, frequency_penalty=1)
     assert finish.usage.prompt_tokens == len(await engine.tokenize(chat))
+
+
+async def test_tokenizer_is_described_and_leaves_out_special_tokens(engine: Engine) -> None:
+    info = await engine.describe_tokenizer()
+    assert (info["bos_token"], info["eos_token"]) == ("<|im_start|>", "<|im_end|>")
+    assert "<|im_start|>" in str(info["chat_template"])
+    tokens = await engine.tokenize_text("Hello <|im_end|>")
+    assert tokens[-1:] == await engine.tokenize_text("<|im_end|>")
+    assert await engine.detokenize(tokens) == "Hello <|im_end|>"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.base import OnPiece, RunResult
+from engine.backends.base import OnPiece, RunResult, TokenizerInfo
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected
 from engine.output import Delta, Finish, PromptToken
@@ -39,6 +39,14 @@ class TinyBackend:
 
     def tokenize(self, prompt: str | Chat) -> list[int]:
         return [ord(char) // (char != "!") for char in str(prompt)]
+
+    def tokenize_text(self, text: str) -> list[int]:
+        """Return any value: nothing depends on it."""
+        return [0]
+
+    def describe_tokenizer(self, _: str) -> TokenizerInfo:
+        """Return any value: nothing depends on it."""
+        return {"bos_token": None, "eos_token": None, "chat_template": None}
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return anything: nothing depends on it."""
