@@ -142,6 +142,10 @@ async def test_stop_sequence(observations: Observations) -> None:
     assert stopped["stop"] == ["stop_sequence", "rich"]
 
 
+async def test_models_are_listed(observations: Observations) -> None:
+    assert observations["models"] == [{"ids": ["little"]}]
+
+
 async def test_tokens_are_counted(observations: Observations) -> None:
     assert observations["count"] == [{"tokens": 3}]
 

@@ -91,6 +91,7 @@ def main() -> None:
     report_both(client, "stop", messages=turns("hello"), stop_sequences=["rich"], **common)
     counted = client.messages.count_tokens(model=given.model, messages=turns("hello"))
     tell("count", tokens=counted.input_tokens)
+    tell("models", ids=[model.id for model in client.models.list()])
     beta = client.beta.messages.create(messages=turns("hello"), betas=["any-2025-01-01"], **common)
     tell("beta", **describe(beta))
     report_errors(given)

@@ -22,6 +22,7 @@ from emulator.http.route_facts import (
 )
 from emulator.http.sse import SSEResponse
 from handler.apis.core.api import Api
+from handler.apis.messages.models import encode_model, encode_model_page
 from handler.apis.openai.api import ROUTES, OpenAIApi
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.apis.openai.service import MODELS, OpenAIService
@@ -39,6 +40,10 @@ def named_facts(operation: OperationName) -> RouteFacts:
 def find_operation(path: str) -> OperationName:
     """Return the operation of a route under /v1: `/v1/chat/completions` is `chat`."""
     return OperationName(path.split("/")[2])
+
+
+# Anthropic's clients send it with every request.
+_ANTHROPIC_VERSION = "anthropic-version"
 
 
 class OpenAIRoutes:
@@ -96,11 +101,14 @@ class OpenAIRoutes:
         ]
 
     async def _list_models(self, request: Request) -> Response:
-        return JSON(await self._service.list_models())
+        models = await self._service.list_models()
+        if _ANTHROPIC_VERSION in request.headers:
+            return JSON(encode_model_page(models["data"], request.query_params))
+        return JSON(models)
 
     async def _get_model(self, request: Request) -> Response:
-        name = request.path_params["model"]
-        return JSON(await self._service.get_model(name))
+        model = await self._service.get_model(request.path_params["model"])
+        return JSON(encode_model(model) if _ANTHROPIC_VERSION in request.headers else model)
 
     def _handler(self, api: Api, path: str) -> RouteHandler:
         async def handle(request: Request) -> Response | SSEResponse:

@@ -300,3 +300,25 @@ async def test_message_without_any_token_is_refused(serve: Serve, stream: bool) 
         response = await client.post(ROUTE, json=BODY | {"max_tokens": 0, "stream": stream})
     assert response.status_code == 400
     assert "max_tokens must be a whole number from 1" in response.json()["error"]["message"]
+
+
+async def test_models_are_listed_in_the_form_of_the_client(serve: Serve) -> None:
+    server = await serve(model_name="tiny,small,other")
+    headers = {"anthropic-version": "2023-06-01"}
+    async with server.client() as client:
+
+        async def get(path: str) -> Any:
+            return (await client.get(f"/v1/models{path}", headers=headers)).json()
+
+        page = await get("?limit=2")
+        assert [model["id"] for model in page["data"]] == ["tiny", "small"]
+        assert (page["first_id"], page["last_id"], page["has_more"]) == ("tiny", "small", True)
+        rest = await get("?limit=2&after_id=small")
+        assert ([model["id"] for model in rest["data"]], rest["has_more"]) == (["other"], False)
+        before = await get("?limit=1&before_id=other")
+        assert ([model["id"] for model in before["data"]], before["has_more"]) == (["small"], True)
+        model = await get("/small")
+        assert (model["type"], model["display_name"]) == ("model", "small")
+        assert model["created_at"].endswith("Z")
+        assert "limit must be from 1 to 1000" in str(await get("?limit=0"))
+        assert (await client.get("/v1/models")).json()["object"] == "list"
