@@ -12,6 +12,23 @@ from typing import Any
 HELD_FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"}
 )
+_DATE = (
+    r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_TIME = (
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+    r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_N = "[0-9]{1,5}"
+_DAYS = f"(?:{_N}Y(?:{_N}M)?(?:{_N}D)?|{_N}M(?:{_N}D)?|{_N}D)"
+_HOURS = f"T(?:{_N}H(?:{_N}M)?(?:{_N}S)?|{_N}M(?:{_N}S)?|{_N}S)"
+# Formats whose numbers have any number of digits, as expressions whose numbers end.
+_ENDING_FORMATS = {
+    "date-time": f"^{_DATE}T{_TIME}$",
+    "duration": f"^P(?:{_N}W|{_DAYS}(?:{_HOURS})?|{_HOURS})$",
+    "time": f"^{_TIME}$",
+}
 _UNHELD_KEYWORDS = frozenset(
     {
         *("contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if"),
@@ -52,7 +69,8 @@ def find_held_schema(schema: Mapping[str, Any]) -> HeldSchema:
     An object with `properties` and without `additionalProperties` is closed, as llama.cpp and
     xgrammar do: a small model would add properties without end. Not where schemas are combined,
     whose properties may belong to one object. For the same reason a number has at most 15 digits
-    before its point and ten after it, unless the schema has limits beyond that.
+    before its point, unless the schema has limits beyond that, and ten after it if it cannot be
+    negative; and the numbers in times and durations end.
     """
     left_out: dict[str, None] = {}
     is_closed = not _has_keyword(schema, "allOf")
@@ -66,6 +84,10 @@ def _keep_held(
     for key, value in schema.items():
         if key in _UNHELD_KEYWORDS:
             left_out[key] = None
+        elif key == "multipleOf" and _is_never_positive(schema):
+            left_out[key] = None
+        elif key == "format" and value in _ENDING_FORMATS and "pattern" not in schema:
+            held["pattern"] = _ENDING_FORMATS[value]
         elif key == "format" and isinstance(value, str) and value not in HELD_FORMATS:
             left_out[f"format {value[:40]}"] = None
         elif key == "pattern" and isinstance(value, str) and _UNHELD_PATTERN.search(value):
@@ -87,6 +109,13 @@ def _keep_held(
     return held
 
 
+def _is_never_positive(schema: Mapping[str, Any]) -> bool:
+    """Return whether a number has no positive value: llama.cpp allows no negative multiples."""
+    return any(
+        isinstance(limit := schema.get(name), int | float) and limit <= 0 for name in _UPPER_LIMITS
+    )
+
+
 def _limit_digits(schema: dict[str, Any]) -> None:
     """Add the limits of numbers that a schema does not have."""
     types = schema.get("type")
@@ -100,8 +129,11 @@ def _limit_digits(schema: dict[str, Any]) -> None:
         schema["minimum"] = -_MAX_NUMBER
     if schema.keys().isdisjoint(_UPPER_LIMITS):
         schema["maximum"] = _MAX_NUMBER
+    # The copy of llguidance inside llama.cpp allows no negative multiples.
+    lowest = max((schema[name] for name in _LOWER_LIMITS if name in schema), default=-1)
     # Between small limits there may be no multiple of it.
-    if "number" in types and all(not limit or abs(limit) >= _STEP * 1_000 for limit in limits):
+    is_wide = all(not limit or abs(limit) >= _STEP * 1_000 for limit in limits)
+    if "number" in types and lowest >= 0 and is_wide:
         schema.setdefault("multipleOf", _STEP)
 
 

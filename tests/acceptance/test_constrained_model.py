@@ -288,3 +288,23 @@ async def test_tools_and_a_schema_give_a_call_or_an_answer_of_the_schema(
             kinds.add("answer")
             jsonschema_rs.validate(COLOUR, json.loads(choice.message.content or ""))
     assert kinds
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        {"type": "number", "exclusiveMaximum": 0},
+        {"type": "number", "maximum": -5, "multipleOf": 0.5},
+        {"type": "number", "minimum": -9, "maximum": -1},
+    ],
+)
+async def test_negative_numbers_are_held(service: OpenAIService, number: dict[str, Any]) -> None:
+    # The library inside llama.cpp gave up where a number was both negative and a multiple.
+    schema = {"type": "object", "properties": {"a": number}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "hi"}], "response_format": form}
+    async with asyncio.timeout(50):
+        call = service.parse_call(ROUTE, body | {"temperature": 0, "max_tokens": 60})
+        answer = await service.complete(call)
+    content = answer["choices"][0]["message"]["content"]
+    assert content.startswith('{"a": -')

@@ -97,6 +97,8 @@ def test_held_formats_are_known_to_the_library(name: str) -> None:
         ({"type": "integer"}, ["7", "-999999999999999"]),
         ({"type": "integer", "minimum": 0}, ["0", "999999999999999"]),
         ({"type": "number"}, ["-12.5", "0.1234567891", "999999999999999"]),
+        ({"type": "number", "exclusiveMaximum": 0}, ["-0.5", "-12"]),
+        ({"type": "number", "minimum": 0}, ["0.5", "12"]),
         ({"type": ["number", "null"]}, ["null", "3.14"]),
         ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, ["0.5"]),
         ({"type": "integer", "maximum": 10**18}, ["1000000000000000000"]),
@@ -114,7 +116,29 @@ def test_numbers_end_unless_the_schema_has_larger_ones(
         assert accepts(part.schema, number), number
     if "enum" not in schema and schema.get("maximum", 0) <= 1 and schema.get("maximum", 1) > 0.1:
         assert not accepts(part.schema, "1234567890123456")
-        assert not accepts(part.schema, "0.12345678912345678")
+        if schema.get("minimum", schema.get("exclusiveMinimum", -1)) >= 0:
+            assert not accepts(part.schema, "0.12345678912345678")
+
+
+def test_multiple_of_numbers_that_cannot_be_positive_is_left_out() -> None:
+    held = find_held_schema({"items": {"type": "number", "maximum": 0, "multipleOf": 5}})
+    assert held.left_out == ("multipleOf",)
+    assert "multipleOf" not in held.schema["items"]
+
+
+@pytest.mark.parametrize(
+    ("form", "texts", "others"),
+    [
+        ("time", ["12:30:00Z", "23:59:59.123456+01:00"], ["12:30:00.1234567Z", "24:00:00Z"]),
+        ("date-time", ["2024-02-28T12:30:00Z"], ["2024-13-01T00:00:00Z", "2024-04-31T00:00:00Z"]),
+        ("duration", ["P1D", "PT5M", "P1Y2M3DT4H5M6S", "P3W"], ["P", "PT", "P1234567D"]),
+    ],
+)
+def test_times_and_durations_end(form: str, texts: list[str], others: list[str]) -> None:
+    held = find_held_schema({"items": {"type": "string", "format": form}})
+    assert not held.left_out
+    for text in (*texts, *others):
+        assert accepts(held.schema["items"], f'"{text}"') is (text in texts), text
 
 
 def accepts(schema: Mapping[str, Any], text: str) -> bool:
