@@ -25,6 +25,8 @@ class Capabilities:
     `max_logprobs`: the most alternatives per token; 0 if log-probabilities are unsupported.
     `prompt_logprobs`: the tokens of a prompt have log-probabilities.
     `min_tokens`: answers can be kept from ending before a number of tokens.
+    `prompt_truncation`: only the last tokens of a prompt can be used.
+    `special_tokens`: special tokens can be in the text of an answer.
     `turns`: a chat is rendered turn by turn, and not as the text of one turn.
     `own_template`: the model has its own chat template, and not one that the engine supplies.
     `template_markers`: the texts that mark turns in a prompt rendered by that template.
@@ -59,6 +61,8 @@ class Capabilities:
     prompt_logprobs: bool = False
     logit_bias: bool = False
     min_tokens: bool = False
+    prompt_truncation: bool = False
+    special_tokens: bool = False
     grammar: bool = False
     json_schema: bool = False
     token_prompts: bool = False
@@ -141,6 +145,8 @@ class Capabilities:
                 "grammar: an answer is held to it or to json_schema, not to both", param="grammar"
             )
         warnings = (*self._warn_about_prompt(prompt), *self._warn_about_fixed(sampling))
+        if self.truncates(sampling) and isinstance(prompt, Chat) and prompt.images:
+            warnings += ("truncate_prompt_tokens was ignored, because there are images",)
         if _OPTIONAL_FIELDS.isdisjoint(sampling.non_defaults):
             return warnings
         return (
@@ -149,6 +155,11 @@ class Capabilities:
             *self._warn_about_logprobs(sampling),
             *self._warn_about_min_tokens(sampling),
         )
+
+    def truncates(self, sampling: SamplingParams) -> bool:
+        """Return whether the engine keeps only the end of a prompt, so that it may be longer."""
+        count = sampling.truncate_prompt_tokens
+        return self.prompt_truncation and count is not None and count <= self.context_length
 
     def leave_out_ignored(self, sampling: SamplingParams) -> SamplingParams:
         """Return the parameters without a `min_tokens` that `check` has warned about.
@@ -216,6 +227,8 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
     ("logit_bias", "logit_bias", lambda c: c.logit_bias),
     ("ignore_eos", "ignore_eos", lambda c: c.ignore_eos),
     ("min_tokens", "min_tokens", lambda c: c.min_tokens),
+    ("truncate_prompt_tokens", "truncate_prompt_tokens", lambda c: c.prompt_truncation),
+    ("skip_special_tokens", "skip_special_tokens", lambda c: c.special_tokens),
     ("num_assistant_tokens", "draft_tokens", lambda c: c.draft),
     ("prompt_cache", "prompt_cache", lambda c: c.prompt_caches),
     ("assistant_confidence_threshold", "draft_threshold", lambda c: c.draft),

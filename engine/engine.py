@@ -298,7 +298,8 @@ class Engine:
         try:
             # Returns at once; if the host dies now, the stream reports it.
             capabilities = await self._host.ready()
-            check_size(request.prompt, capabilities.context_length)
+            if not capabilities.truncates(request.sampling):
+                check_size(request.prompt, capabilities.context_length)
             request, template_warnings = apply_chat_template(request, capabilities)
             request, system_warnings = merge_system_messages(request, capabilities)
             request, image_warnings = leave_out_images(request, capabilities)

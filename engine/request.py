@@ -99,6 +99,10 @@ Prompt = RenderedPrompt | Chat
 TemplateMode = Literal["auto", "on", "off"]
 
 
+# The value of `truncate_prompt_tokens` for a prompt that leaves room for the answer.
+FIT_CONTEXT = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopScope:
     """What an output may have besides its text, where stop strings do not count.
@@ -128,7 +132,9 @@ class SamplingParams:
     the model think first. `draft_tokens` is how many tokens a draft
     model proposes at a time, and `draft_threshold` the probability that each must have; None leaves
     them to the engine. `lora` is the adapter to use, None for the base model. `prompt_cache` is the
-    name of a saved prompt, or of one to save.
+    name of a saved prompt, or of one to save. `truncate_prompt_tokens` is how many tokens at the
+    end of the prompt are kept; -1 for as many as leave room for the answer, None for all. With
+    `skip_special_tokens` false, special tokens are in the text, also the one that ends the answer.
     """
 
     max_tokens: int | None = None
@@ -157,6 +163,8 @@ class SamplingParams:
     draft_threshold: float | None = None
     lora: str | None = None
     prompt_cache: str | None = None
+    truncate_prompt_tokens: int | None = None
+    skip_special_tokens: bool = True
     _non_defaults: Mapping[str, Any] | None = field(
         default=None, init=False, repr=False, compare=False
     )

@@ -33,6 +33,8 @@ _PROBE = SamplingParams(
     logit_bias={1: 1.0},
     draft_tokens=1,
     draft_threshold=0.5,
+    truncate_prompt_tokens=1,
+    skip_special_tokens=False,
 )
 
 

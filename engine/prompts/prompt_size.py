@@ -78,6 +78,20 @@ def check_tokens(
             raise prompt_too_long_error(f"more than {tokens}", tokens, context_length, param)
 
 
+def tokenize_end(text: str, count: int, tokenize: Callable[[str], Sequence[int]]) -> Sequence[int]:
+    """Return the last `count` tokens of a text, and of a short text all.
+
+    Only as much of the end is tokenized as has so many tokens. A cut changes the tokens next to it,
+    so some more are tokenized and left out.
+    """
+    chars = _MIN_MEAN_TOKEN_BYTES * (count + _MAX_TOKENS_PER_CUT)
+    while True:
+        tokens = tokenize(text[-chars:])
+        if chars >= len(text) or len(tokens) >= count + _MAX_TOKENS_PER_CUT:
+            return tokens[-count:]
+        chars *= 2
+
+
 def prompt_too_long_error(
     size: str, tokens: int, context_length: int, param: str | None
 ) -> PromptTooLong:

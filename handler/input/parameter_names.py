@@ -19,8 +19,8 @@ _VLLM_NAMES = """
     include_reasoning kv_transfer_params logits_processors lora lora_path media_io_kwargs
     mm_processor_kwargs no_stop_trim priority prompt_embeds prompt_logprobs
     repetition_detection request_id return_hidden_states return_token_ids
-    return_tokens_as_token_ids separate_reasoning session_params skip_special_tokens
-    spaces_between_special_tokens stop_regex stream_reasoning truncate_prompt_tokens
+    return_tokens_as_token_ids separate_reasoning session_params
+    spaces_between_special_tokens stop_regex stream_reasoning
     use_beam_search vllm_xargs
 """
 # Parameters of llama.cpp's server.
@@ -65,7 +65,6 @@ TRUE_BY_DEFAULT = frozenset(
         "include_reasoning",
         "parse_tool_calls",
         "separate_reasoning",
-        "skip_special_tokens",
         "spaces_between_special_tokens",
     }
 )

@@ -154,6 +154,10 @@ class SamplingInput(ParameterInput):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$",
         description="a name of up to 64 letters, digits, - and _",
     )
+    truncate_prompt_tokens: _TokenLimit | None = Field(
+        None, description=f"a whole number from 1 to {MAX_INT32}, or -1 for all that fit"
+    )
+    skip_special_tokens: bool | None = Field(None, description="true or false")
     n: int | None = Field(None, ge=1, le=1, description="1")
     stream: bool | None = Field(None, description="true or false")
 
@@ -236,6 +240,8 @@ def build_sampling(
         draft_tokens=fields.num_assistant_tokens,
         draft_threshold=fields.assistant_confidence_threshold,
         prompt_cache=fields.prompt_cache,
+        truncate_prompt_tokens=fields.truncate_prompt_tokens,
+        skip_special_tokens=fields.skip_special_tokens is not False,
     )
     if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         raise InvalidRequest(

@@ -21,6 +21,8 @@ const ABLE = {
   min_p: "min_p",
   ignore_eos: "ignore_eos",
   logit_bias: "logit_bias",
+  prompt_truncation: "truncate_prompt_tokens",
+  special_tokens: "skip_special_tokens",
   json_schema: "JSON Schema output",
   grammar: "Grammars",
   infill: "Fill-in-the-middle",

@@ -42,9 +42,9 @@ from engine.prompts.answer_marks import find_answer_marks
 from engine.prompts.chat_template import takes_late_system, template_markers
 from engine.prompts.control_marks import ControlMarks, RenderedChat
 from engine.prompts.image_prompt import ImagePrompt, render_images
-from engine.prompts.prompt_size import check_tokens, prompt_too_long_error
+from engine.prompts.prompt_size import check_tokens, prompt_too_long_error, tokenize_end
 from engine.prompts.tool_prompt import render_with_tools
-from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
+from engine.request import FIT_CONTEXT, Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.schema.client_grammar import prepare_grammar
 from engine.schema.grammar import format_grammar
 
@@ -118,6 +118,8 @@ class LlamaCppBackend:
         self._vocabulary_size = 0
         self._answer_marks: tuple[str, ...] = ()
         self._control_marks = ControlMarks(())
+        # With all special tokens, for answers whose text has them.
+        self._all_marks: tuple[str, ...] = ()
 
     def load(self) -> Capabilities:
         """Load the library and the model. Raises ModelLoadFailed."""
@@ -150,6 +152,7 @@ class LlamaCppBackend:
         self._answer_marks = find_answer_marks(self._tokenize_without_bos)
         control_tokens = read_control_tokens(self._path)
         self._control_marks = ControlMarks(control_tokens, self._answer_marks)
+        self._all_marks = tuple(dict.fromkeys((*self._answer_marks, *control_tokens)))
         rendered = self._render_probe_chat()
         own_template = rendered is not None and read_chat_template(self._path) is not None
         return build_capabilities(
@@ -446,12 +449,15 @@ class LlamaCppBackend:
                 text = rendered.text
             if isinstance(text, tuple):
                 self._check_token_ids(text, "prompt")
-            else:
-                self._check_prompt_size(text)
             sent = text
             if rendered is not None and rendered.has_marks:
                 # As text, llama.cpp would read the marks in messages as control tokens.
                 sent = tuple(self._tokenize_parts(rendered))
+            truncated = None if image_prompt is not None else self._truncate(sent, sampling)
+            if truncated is not None:
+                sent = text = truncated
+            elif isinstance(text, str):
+                self._check_prompt_size(text)
             # An unknown id costs a search through all tokens for each token that is generated.
             self._check_token_ids(sampling.logit_bias, "logit_bias")
             self._check_token_ids(sampling.allowed_token_ids, "allowed_token_ids")
@@ -462,7 +468,9 @@ class LlamaCppBackend:
                 prompt_tokens=tuple(self._tokenize(sent))
                 if has_answer_penalty and isinstance(sent, str)
                 else sent,
-                preserved_tokens=self._answer_marks,
+                preserved_tokens=self._answer_marks
+                if sampling.skip_special_tokens
+                else self._all_marks,
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
                 thinking=reasoning.find_thinking(text, may_think=sampling.may_think),
@@ -497,6 +505,17 @@ class LlamaCppBackend:
             with self._lock:
                 del self._abort_events[run_id]
         return replace(result, reload_ms=reload_ms)
+
+    def _truncate(self, text: RenderedPrompt, sampling: SamplingParams) -> tuple[int, ...] | None:
+        """Return the last tokens of a prompt that is to be truncated; None if it is not."""
+        count, context = sampling.truncate_prompt_tokens, self._config.context
+        if count is None or count > context:
+            return None
+        if count == FIT_CONTEXT:
+            count = context - min(sampling.max_tokens or 1, context // 2)
+        if isinstance(text, tuple):
+            return text[-count:]
+        return tuple(tokenize_end(text, count, self._tokenize))
 
     def _draft_config(self, sampling: SamplingParams) -> DraftConfig | None:
         """Return the request's draft settings; None to use whatever the server is loaded with."""
@@ -555,6 +574,8 @@ def build_capabilities(
         prompt_logprobs=True,
         logit_bias=True,
         min_tokens=True,
+        prompt_truncation=True,
+        special_tokens=True,
         grammar=True,
         json_schema=True,
         token_prompts=True,

@@ -56,7 +56,7 @@ _KEYS = KnownKeys(
     notes={
         **dict.fromkeys(SamplingInput.model_fields, "has no effect on vectors and was ignored"),
         **dict.fromkeys(("messages", "prompt"), "is not for vectors and was ignored: use input"),
-        **dict.fromkeys(IGNORED, "is not supported and was ignored"),
+        **dict.fromkeys((*IGNORED, "truncate_prompt_tokens"), "is not supported and was ignored"),
     },
 )
 

@@ -40,7 +40,7 @@ _KEYS = KnownKeys(
     notes={
         **dict.fromkeys(SamplingInput.model_fields, "has no effect on scores and was ignored"),
         **dict.fromkeys(("texts", "input"), "was ignored: use documents"),
-        **dict.fromkeys(IGNORED, "is not supported and was ignored"),
+        **dict.fromkeys((*IGNORED, "truncate_prompt_tokens"), "is not supported and was ignored"),
         **dict.fromkeys(
             ("rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "truncate"),
             "is not supported and was ignored",

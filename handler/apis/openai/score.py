@@ -44,7 +44,7 @@ _KEYS = KnownKeys(
     ScoreInput.model_fields.keys() | LABELS | {*FIRST_NAMES, *SECOND_NAMES, "model"},
     notes={
         **dict.fromkeys(SamplingInput.model_fields, "has no effect on scores and was ignored"),
-        **dict.fromkeys(IGNORED, "is not supported and was ignored"),
+        **dict.fromkeys((*IGNORED, "truncate_prompt_tokens"), "is not supported and was ignored"),
         **dict.fromkeys(("top_n", "return_documents"), "is for /v1/rerank and was ignored"),
     },
 )

@@ -596,3 +596,40 @@ async def test_tokenizer_is_described_and_leaves_out_special_tokens(engine: Engi
     tokens = await engine.tokenize_text("Hello <|im_end|>")
     assert tokens[-1:] == await engine.tokenize_text("<|im_end|>")
     assert await engine.detokenize(tokens) == "Hello <|im_end|>"
+
+
+@pytest.mark.parametrize("as_ids", [False, True], ids=["text", "ids"])
+async def test_truncated_prompt_is_its_last_tokens(engine: Engine, as_ids: bool) -> None:
+    long = "The sea is blue. " * 1000 + PROMPT
+    tokens = await engine.tokenize("The sea is blue. " * 10 + PROMPT)
+    prompt = (*tokens * 500,) if as_ids else long
+    answer, finish = await ask(
+        engine, prompt, temperature=0, max_tokens=5, truncate_prompt_tokens=8
+    )
+    assert finish.usage.prompt_tokens == 8
+    expected, _ = await ask(engine, tuple(tokens[-8:]), temperature=0, max_tokens=5)
+    assert answer == expected
+
+
+async def test_truncated_prompt_leaves_room_for_the_answer(engine: Engine) -> None:
+    long = "The sea is blue. " * 2000
+    _, finish = await ask(engine, long, max_tokens=6, truncate_prompt_tokens=-1, ignore_eos=True)
+    assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (CONTEXT - 6, 6)
+    with pytest.raises(PromptTooLong):
+        await ask(engine, long, truncate_prompt_tokens=CONTEXT + 1)
+
+
+async def test_special_tokens_are_in_the_text_on_request(engine: Engine) -> None:
+    special, end = "<|im_start|>", "<|im_end|>"
+    (token,) = await engine.tokenize(special)
+    (end_token,) = await engine.tokenize(end)
+    for skips, expected in ((True, ""), (False, special * 2)):
+        text, _ = await ask(
+            engine, PROMPT, max_tokens=2, logit_bias={token: 100}, skip_special_tokens=skips
+        )
+        assert text == expected
+        text, finish = await ask(
+            engine, PROMPT, max_tokens=2, logit_bias={end_token: 100}, skip_special_tokens=skips
+        )
+        assert text == ("" if skips else end)
+        assert finish.reason is FinishReason.STOP

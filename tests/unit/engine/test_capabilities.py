@@ -31,6 +31,8 @@ ABLE = Capabilities(
     chat_template=True,
     draft=True,
     prompt_caches=True,
+    prompt_truncation=True,
+    special_tokens=True,
 )
 WARNED: dict[str, Any] = {
     "seed": 0,
@@ -41,6 +43,8 @@ WARNED: dict[str, Any] = {
     "logprobs": 0,
     "logit_bias": {5: -100.0},
     "ignore_eos": True,
+    "truncate_prompt_tokens": 5,
+    "skip_special_tokens": False,
     "prompt_cache": "bot",
 }
 

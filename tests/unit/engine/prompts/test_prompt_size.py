@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import PromptTooLong
-from engine.prompts.prompt_size import MAX_TOKEN_BYTES, check_size, check_tokens
+from engine.prompts.prompt_size import (
+    MAX_TOKEN_BYTES,
+    check_size,
+    check_tokens,
+    tokenize_end,
+)
 from engine.request import Chat, Message, Prompt
 
 CONTEXT = 100
@@ -78,3 +83,25 @@ def test_long_text_is_tokenized_only_until_it_does_not_fit() -> None:
     assert not read
     check_tokens("x" * 100_000, 30_000, tokenize)
     assert sum(read) == 100_000
+
+
+@pytest.mark.parametrize("text", ["a b c", "word " * 1000, "x" * 100_000 + " a b c"])
+@pytest.mark.parametrize("count", [1, 3, 500])
+def test_tokenize_end_returns_the_last_tokens_of_the_text(text: str, count: int) -> None:
+    words = {word: number for number, word in enumerate(dict.fromkeys(text.split()))}
+
+    def tokenize(part: str) -> list[int]:
+        return [words.get(word, -1) for word in part.split()]
+
+    assert tokenize_end(text, count, tokenize) == tokenize(text)[-count:]
+
+
+def test_tokenize_end_reads_only_the_end_of_a_long_text() -> None:
+    lengths: list[int] = []
+
+    def tokenize(part: str) -> list[int]:
+        lengths.append(len(part))
+        return [0] * (len(part) // 4)
+
+    assert len(tokenize_end("x" * 1_000_000, 100, tokenize)) == 100
+    assert sum(lengths) < 2_000

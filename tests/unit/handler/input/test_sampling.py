@@ -123,6 +123,9 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ("prompt_cache", "bot\n", NAME, '"bot\\n"'),
     ("prompt_cache", "b" * 65, NAME, f'"{"b" * 56}...'),
     ("prompt_cache", 1, NAME, "1"),
+    ("truncate_prompt_tokens", 0, f"{WHOLE}, or -1 for all that fit", "0"),
+    ("truncate_prompt_tokens", -2, f"{WHOLE}, or -1 for all that fit", "-2"),
+    ("skip_special_tokens", 0, FLAG, "0"),
     ("n", 2, "1", "2"),
     ("n", 0, "1", "0"),
     ("stream", "yes", FLAG, '"yes"'),
@@ -146,6 +149,12 @@ def test_every_field_describes_allowed_values() -> None:
     for name, field in SamplingInput.model_fields.items():
         assert field.description, name
         assert name in tested, f"no refused value of {name} is tested"
+
+
+def test_special_tokens_and_truncation_are_read() -> None:
+    assert (read().skip_special_tokens, read().truncate_prompt_tokens) == (True, None)
+    assert not read(skip_special_tokens=False).skip_special_tokens
+    assert [read(truncate_prompt_tokens=each).truncate_prompt_tokens for each in (-1, 5)] == [-1, 5]
 
 
 def test_bounds_belong_to_the_range() -> None:

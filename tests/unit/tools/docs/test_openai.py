@@ -41,7 +41,7 @@ def test_every_capability_is_listed() -> None:
     # What has a row among the parameters, and what is about the model that is loaded.
     parameters = {
         *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "min_tokens"),
-        *("chat_template", "infill", "token_prompts"),
+        *("chat_template", "infill", "token_prompts", "prompt_truncation", "special_tokens"),
     }
     of_model = {
         *("backend", "model", "context_length", "embedding_size", "starts_in_reasoning", "runtime"),

@@ -147,10 +147,8 @@ IGNORED: dict[str, dict[str, Any]] = {
         "early_stopping": True,
         "prompt_logprobs": 1,
         "detokenize": True,
-        "skip_special_tokens": True,
         "spaces_between_special_tokens": True,
         "logits_processors": ["x"],
-        "truncate_prompt_tokens": 5,
     },
     "completions": {"top_logprobs": 2},
     "chat": {"best_of": 2, "echo": True, "length_penalty": 1.0, "suffix": "x"},
@@ -175,7 +173,6 @@ def test_each_ignored_parameter_causes_a_warning(dialect: Dialect, shape: str) -
         "add_generation_prompt",
         "add_special_tokens",
         "detokenize",
-        "skip_special_tokens",
         "spaces_between_special_tokens",
     ],
 )
