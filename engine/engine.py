@@ -634,8 +634,15 @@ class Engine:
                 await self._admission.acquire(priority)
                 (tokens,) = await self._call_on_slot("score", [[prompt, alternatives]])
                 return [
-                    PromptToken(text, logprob, tuple((name, value) for name, value in top))
-                    for text, logprob, top in tokens
+                    PromptToken(
+                        text,
+                        logprob,
+                        tuple((name, value) for name, value in top),
+                        token_id,
+                        rank,
+                        tuple(top_ids),
+                    )
+                    for text, logprob, top, token_id, rank, top_ids in tokens
                 ]
         except TimeoutError as error:
             raise _took_too_long(limit_s) from error

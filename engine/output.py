@@ -36,11 +36,15 @@ class PromptToken(NamedTuple):
     """One token of a prompt, its log-probability given those before it, and the likeliest ones.
 
     The first token has no log-probability. `text` is the characters that end in this token.
+    `token_id` and `rank`, 1 for the likeliest, are those of the token; `top_ids` belong to `top`.
     """
 
     text: str
     logprob: float | None = None
     top: tuple[tuple[str, float], ...] = ()
+    token_id: int = -1
+    rank: int = 1
+    top_ids: tuple[int, ...] = ()
 
 
 class Delta(NamedTuple):

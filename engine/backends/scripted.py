@@ -122,7 +122,9 @@ class ScriptedBackend:
         scored = [PromptToken(words[0])] if words else []
         for number, word in enumerate(words[1:], 1):
             logprob = -1.0 / number
-            scored.append(PromptToken(word, logprob, ((word, logprob),)[:alternatives]))
+            token_id = self.tokenize(word)[0] if isinstance(prompt, str) else prompt[number]
+            top = ((word, logprob),)[:alternatives]
+            scored.append(PromptToken(word, logprob, top, token_id, 1, (token_id,)[:alternatives]))
         return scored
 
     def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:

@@ -58,7 +58,7 @@ DIALECT_LABELS: Mapping[str, str] = {
 CAPABILITY_LABELS: Mapping[str, str] = {
     "slots": "parallel generations (slots)",
     "max_logprobs": "maximum log-probability alternatives per token",
-    "prompt_logprobs": "log-probabilities of the prompt, with `echo`",
+    "prompt_logprobs": "log-probabilities of the prompt (`echo`, `prompt_logprobs`)",
     "fixed_sampling": "sampling parameters are fixed when the model is loaded",
     "grammar": "constrained decoding with a grammar",
     "json_schema": "constrained decoding with a JSON Schema",

@@ -125,6 +125,9 @@ class PromptScorer:
                         decode(self._piece(token)),
                         float(row[token]),
                         tuple((self._text(each), logprob) for logprob, each in top),
+                        token,
+                        int((row > row[token]).sum()) + 1,
+                        tuple(each for _, each in top),
                     )
                 )
         return scored

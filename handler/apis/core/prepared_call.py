@@ -29,7 +29,8 @@ async def prepare_call(call: ParsedCall, engine: Engine) -> PreparedCall:
     """
     parameters = call.parameters
     is_ranked = parameters.candidates > parameters.n
-    if is_ranked or parameters.suffix or parameters.draft_param:
+    asks_prompt_logprobs = parameters.prompt_logprobs is not None
+    if is_ranked or parameters.suffix or parameters.draft_param or asks_prompt_logprobs:
         capabilities = await engine.ready()
         call = adapt_call(call, capabilities)
         if capabilities.infill and parameters.suffix:
@@ -56,7 +57,24 @@ def adapt_call(call: ParsedCall, capabilities: Capabilities) -> ParsedCall:
         if parameters.logprobs is None:
             sampling = replace(parameters.sampling, logprobs=None)
             call = replace(call, parameters=replace(parameters, sampling=sampling))
+    if parameters.prompt_logprobs is not None:
+        reason = _find_obstacle_to_prompt_logprobs(call, capabilities)
+        if reason is not None:
+            call = _warn(call, f"prompt_logprobs was ignored, {reason}")
+            call = replace(call, parameters=replace(call.parameters, prompt_logprobs=None))
     return call
+
+
+def _find_obstacle_to_prompt_logprobs(call: ParsedCall, capabilities: Capabilities) -> str | None:
+    if call.streaming:
+        return "because the answer is streamed"
+    if not (capabilities.prompt_logprobs and capabilities.tokenize and capabilities.token_prompts):
+        return f"because the {capabilities.backend} engine returns none"
+    if call.parameters.sampling.lora is not None:
+        return "because they are computed without adapters"
+    if any(isinstance(prompt, Chat) and prompt.images for prompt in call.prompts):
+        return "because there are images"
+    return None
 
 
 async def prompt_text(prompt: Prompt, engine: Engine) -> str:

@@ -21,6 +21,7 @@ from handler.apis.openai.echo import NO_ECHO, Echo
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.models import read_model
 from handler.apis.openai.parameters import read_parameters
+from handler.apis.openai.prompt_logprobs import PromptLogprobs
 from handler.apis.openai.usage import read_include_usage, total_usage
 from handler.errors import InvalidRequest
 from handler.generation.completed_answer import CompletedAnswer
@@ -95,6 +96,8 @@ class OpenAICall:
         self._include_usage = read_include_usage(body, dialect, streaming=parameters.streaming)
         # One for each prompt; the service sets them if the call has `echo`.
         self.echoes: Sequence[Echo] = [NO_ECHO] * len(content.prompts)
+        # One for each prompt; the service sets them if the call has `prompt_logprobs`.
+        self.prompt_logprobs: Sequence[PromptLogprobs] = ()
         # Set by the service when the generations of a stream have started.
         self.starts_in_reasoning = False
 
@@ -122,12 +125,16 @@ class OpenAICall:
         for index, answer in enumerate(selected):
             echo = self.echoes[index // self.parameters.n]
             choice = {"index": index, **encode_choice(answer, echo, self.spec, self.parameters)}
+            if self.prompt_logprobs and not self.spec.has_chat_prompt:
+                choice["prompt_logprobs"] = self.prompt_logprobs[index // self.parameters.n]
             choices.append(choice if has_one_choice else choice | encode_verdict(answer))
         body: dict[str, Any] = {
             **self._envelope(self.spec.object, answers[0].created),
             "choices": choices,
             "usage": total_usage(answers, len(self.parsed.prompts)),
         }
+        if self.prompt_logprobs and self.spec.has_chat_prompt:
+            [body["prompt_logprobs"]] = self.prompt_logprobs
         warnings = [*dict.fromkeys(warning for answer in answers for warning in answer.warnings)]
         if warnings:
             body["warnings"] = warnings

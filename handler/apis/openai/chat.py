@@ -43,6 +43,7 @@ CHAT = EndpointSpec(
     encode_chunk=lambda text: b'"delta":{"content":' + text + b"}",
     encode_chunk_with_role=lambda text: b'"delta":{"role":"assistant","content":' + text + b"}",
     encode_logprobs=logprobs.encode_chat_logprobs,
+    has_chat_prompt=True,
     opening_choice={"delta": {"role": "assistant", "content": ""}},
     last_choice={"delta": {}},
 )

@@ -64,6 +64,7 @@ COMPLETIONS = EndpointSpec(
     encode_chunk=lambda text: b'"text":' + text,
     encode_chunk_with_role=lambda text: b'"text":' + text,
     encode_logprobs=logprobs.encode_completion_logprobs,
+    has_chat_prompt=False,
     opening_choice=None,
     last_choice={"text": ""},
 )

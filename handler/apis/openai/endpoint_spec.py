@@ -35,9 +35,9 @@ class EndpointSpec:
     `encode_answer` returns the keys of a choice that contain the answer. Its second argument is the
     echoed prompt, which comes before the answer. `encode_chunk` returns the key of a streamed
     choice with a new text; the text and the result are JSON. `encode_chunk_with_role` adds the
-    role, for a dialect that has it in every delta. `opening_choice` and `last_choice` are the
-    first and the last choice of a stream; `opening_choice` is None if the
-    stream starts with text.
+    role, for a dialect that has it in every delta. `has_chat_prompt` is whether a body has one
+    prompt, which is a chat. `opening_choice` and `last_choice` are the first and the last choice of
+    a stream; `opening_choice` is None if the stream starts with text.
     """
 
     id_prefix: str
@@ -49,5 +49,6 @@ class EndpointSpec:
     encode_chunk: Callable[[bytes], bytes]
     encode_chunk_with_role: Callable[[bytes], bytes]
     encode_logprobs: Callable[[Sequence[TokenLogprob], int, int, Sequence[PromptToken]], JsonObject]
+    has_chat_prompt: bool
     opening_choice: JsonObject | None
     last_choice: JsonObject

@@ -53,6 +53,9 @@ class CompletionInput(SamplingInput):
     echo: bool | None = Field(None, description="true or false")
     logprobs: int | None = Field(None, ge=0, le=20, description="a whole number from 0 to 20")
     suffix: str | None = Field(None, description="a string")
+    prompt_logprobs: int | None = Field(
+        None, ge=0, le=20, description="a whole number from 0 to 20"
+    )
 
 
 class ChatInput(SamplingInput):
@@ -61,6 +64,9 @@ class ChatInput(SamplingInput):
     n: int | None = Field(None, ge=1, le=MAX_N, description=f"a whole number from 1 to {MAX_N}")
     logprobs: bool | None = Field(None, description="true or false")
     top_logprobs: int | None = Field(None, ge=0, le=20, description="a whole number from 0 to 20")
+    prompt_logprobs: int | None = Field(
+        None, ge=0, le=20, description="a whole number from 0 to 20"
+    )
 
 
 OpenAIInput = CompletionInput | ChatInput
@@ -121,6 +127,7 @@ def read_parameters(
         length_penalty=length_penalty,
         echo=echo,
         logprobs=logprobs,
+        prompt_logprobs=fields.prompt_logprobs,
         suffix=suffix,
         draft_param=draft_param,
     )

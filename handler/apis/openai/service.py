@@ -23,6 +23,7 @@ from handler.apis.openai.echo import create_echo
 from handler.apis.openai.embeddings import EmbeddingsCall, compute_embeddings
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.models import describe_model
+from handler.apis.openai.prompt_logprobs import score_prompts
 from handler.apis.openai.relevance import compute_relevance
 from handler.apis.openai.rerank import RerankCall
 from handler.apis.openai.score import ScoreCall
@@ -189,6 +190,9 @@ class OpenAIService:
         """Run a call and return its response body, without streaming. Raises EngineError."""
         with naming_client_fields(call.parsed):
             prepared = await self._prepare(call)
+            if prepared.call.parameters.prompt_logprobs is not None:
+                engine = self.runner.find_engine(prepared.call)
+                call.prompt_logprobs = await score_prompts(prepared.call, engine)
             if call.parameters.sampling.max_tokens == 0:
                 answers = await self._create_empty_answers(prepared)
             else:

@@ -95,3 +95,17 @@ async def test_what_cannot_be_scored_is_refused(engine: Engine) -> None:
     with pytest.raises(RequestRejected, match="prompt: 9999999 is no token id"):
         await score(engine, (9_999_999,))
     assert len(await score(engine, (100,) * CONTEXT)) == CONTEXT
+
+
+async def test_tokens_have_their_ids_and_ranks(engine: Engine) -> None:
+    ids = await engine.tokenize(TEXT)
+    tokens = await score(engine, TEXT)
+    for token_id, token in zip(ids[1:], tokens[1:], strict=True):
+        assert token.token_id == token_id
+        assert len(token.top_ids) == len(token.top) == 5
+        if token.rank <= 5:
+            assert token.top_ids[token.rank - 1] == token_id
+            assert token.top[token.rank - 1][1] == token.logprob
+        else:
+            assert token_id not in token.top_ids
+    assert any(token.rank > 5 for token in tokens)

@@ -204,6 +204,7 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
             [
                 *wrong("logprobs", "true or false", 1, 5, "yes"),
                 *numbers("top_logprobs", "a whole number from 0 to 20", -1, 21, 1.5),
+                *numbers("prompt_logprobs", "a whole number from 0 to 20", -1, 21, 1.5),
                 ({"top_logprobs": 2}, "top_logprobs must come with logprobs: true"),
                 (
                     {"top_logprobs": 0, "logprobs": False},

@@ -145,7 +145,6 @@ IGNORED: dict[str, dict[str, Any]] = {
         "diversity_penalty": 1.0,
         "use_beam_search": True,
         "early_stopping": True,
-        "prompt_logprobs": 1,
         "detokenize": True,
         "spaces_between_special_tokens": True,
         "logits_processors": ["x"],
