@@ -104,7 +104,7 @@ class Capabilities:
         """Return one warning for each parameter that will be ignored.
 
         This is the only place that compares parameters with the engine's capabilities. A parameter
-        without which the answer would be meaningless (token ids, a grammar) is refused instead.
+        without which the answer would be meaningless (token ids) is refused instead.
 
         Raises:
             UnsupportedParameter: the request cannot be served without the missing capability.
@@ -129,16 +129,6 @@ class Capabilities:
             raise UnsupportedParameter(
                 f"lora: the {self.backend} engine has no adapter {sampling.lora!r}, {known}",
                 param="lora",
-            )
-        for name in ("grammar", "json_schema"):
-            if getattr(sampling, name) is not None and not getattr(self, name):
-                raise UnsupportedParameter(
-                    f"{name}: the {self.backend} engine cannot constrain its output", param=name
-                )
-        if sampling.allowed_token_ids and not self.logit_bias:
-            raise UnsupportedParameter(
-                f"allowed_token_ids: the {self.backend} engine cannot constrain its output",
-                param="allowed_token_ids",
             )
         if sampling.grammar is not None and sampling.json_schema is not None:
             raise UnsupportedParameter(
@@ -225,6 +215,9 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
     ("presence_penalty", "presence_penalty", lambda c: c.penalties),
     ("logprobs", "logprobs", lambda c: c.max_logprobs > 0),
     ("logit_bias", "logit_bias", lambda c: c.logit_bias),
+    ("allowed_token_ids", "allowed_token_ids", lambda c: c.logit_bias),
+    ("grammar", "grammar", lambda c: c.grammar),
+    ("json_schema", "json_schema", lambda c: c.json_schema),
     ("ignore_eos", "ignore_eos", lambda c: c.ignore_eos),
     ("min_tokens", "min_tokens", lambda c: c.min_tokens),
     ("truncate_prompt_tokens", "truncate_prompt_tokens", lambda c: c.prompt_truncation),

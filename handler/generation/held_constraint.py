@@ -18,7 +18,8 @@ async def hold_constraint(request: TextRequest, engine: Engine) -> TextRequest:
     """Return the request with the part of its constraint that the engine can hold.
 
     The rest is named in a warning, and the whole is checked afterwards: an answer that does not
-    match is generated once more, unless it is streamed.
+    match is generated once more, unless it is streamed. A grammar cannot be checked; the warning
+    says so.
 
     Raises:
         InvalidRequest: the engine cannot hold any of it, and answers cannot be checked either.
@@ -54,8 +55,15 @@ def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
         return request
     request = replace(request, constraint=None)
     if constraint.json_schema is None:
-        what = _find_unheld(constraint, capabilities)
-        return request if what is None else _check_afterwards(request, constraint, what)
+        if capabilities.grammar:
+            return request
+        if (what := _name_checkable(constraint)) is not None:
+            return _check_afterwards(request, constraint, what)
+        return _warn(
+            _set_schema(request, None),
+            f"{constraint.param}: the {capabilities.backend} engine cannot constrain its answers "
+            "to a grammar, and they are not checked against it",
+        )
     if not capabilities.json_schema:
         return _check_afterwards(request, constraint, "a schema")
     held = find_held_schema(constraint.json_schema)
@@ -64,10 +72,8 @@ def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
     return _hold_schema(request, constraint, held)
 
 
-def _find_unheld(constraint: Constraint, capabilities: Capabilities) -> str | None:
-    """Return what an engine without grammars cannot constrain its answers to."""
-    if capabilities.grammar:
-        return None
+def _name_checkable(constraint: Constraint) -> str | None:
+    """Return what answers can be checked against afterwards; None for a grammar of the client."""
     if constraint.regex is not None:
         return "a regular expression"
     if constraint.choices:

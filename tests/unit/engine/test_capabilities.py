@@ -42,6 +42,8 @@ WARNED: dict[str, Any] = {
     "presence_penalty": 0.5,
     "logprobs": 0,
     "logit_bias": {5: -100.0},
+    "allowed_token_ids": (5,),
+    "grammar": 'root ::= "a"',
     "ignore_eos": True,
     "truncate_prompt_tokens": 5,
     "skip_special_tokens": False,
@@ -93,17 +95,6 @@ def test_chat_is_refused_without_a_template() -> None:
         UNABLE.check(chat, SamplingParams())
     assert caught.value.details == {"param": "messages"}
     assert ABLE.check(chat, SamplingParams()) == ()
-
-
-@pytest.mark.parametrize(("name", "value"), [("grammar", 'root ::= "a"'), ("json_schema", {})])
-def test_constraints_are_refused_where_they_would_be_ignored(name: str, value: Any) -> None:
-    sampling = SamplingParams(**{name: value})
-    with pytest.raises(UnsupportedParameter, match=f"{name}: .* cannot constrain") as caught:
-        UNABLE.check("hi", sampling)
-    assert caught.value.details == {"param": name}
-    with pytest.raises(UnsupportedParameter):
-        Capabilities(**{**ABLE.to_wire(), name: False}).check("hi", sampling)
-    assert ABLE.check("hi", sampling) == ()
 
 
 def test_grammar_and_schema_together_are_refused() -> None:

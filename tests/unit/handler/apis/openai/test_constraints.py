@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from engine.errors import RequestRejected
 from engine.schema.client_grammar import (
     build_ban_grammar,
     build_choice_grammar,
     build_regex_grammar,
 )
 from handler.apis.openai.service import OpenAIService
-from handler.errors import InvalidRequest, error_info
+from handler.errors import InvalidRequest
 from handler.input.constraints import (
     MAX_SCHEMA_BYTES,
     Constraint,
@@ -21,11 +20,21 @@ from handler.input.constraints import (
     read_constraint,
 )
 from handler.job.job_handler import JobHandler
+from tests.unit.handler.apis.openai.calls import (
+    COMPLETIONS,
+    Complete,
+    complete,
+    complete_streamed,
+)
 from tests.unit.handler.conftest import PipelineFactory
 from validation.rules import DEFAULT_RULES
 from validation.rules_validator import RulesValidator
 
 SCHEMA = {"type": "object", "required": ["a"]}
+UNCHECKED_GRAMMAR = (
+    ": the scripted engine cannot constrain its answers to a grammar, and they are not checked "
+    "against it"
+)
 
 
 def of(schema: Any) -> dict[str, Any]:
@@ -185,20 +194,36 @@ def test_members_without_an_effect_cause_warnings() -> None:
     assert [warning.split()[0] for warning in warnings] == ["structured_outputs.whitespace_pattern"]
 
 
-async def test_grammar_that_cannot_be_held_is_refused(pipeline_of: PipelineFactory) -> None:
-    # R61: never an answer without the constraint.
+@pytest.mark.parametrize("complete_call", [complete, complete_streamed])
+async def test_grammar_that_cannot_be_held_causes_a_warning(
+    pipeline_of: PipelineFactory, complete_call: Complete
+) -> None:
+    # R16, R77: neither a failure nor an answer without a word about it.
     service = OpenAIService(pipeline_of({"pieces": ["maybe"]}))
-    for name in ("guided_grammar", "ebnf"):
-        for stream in (False, True):
-            call = service.parse_call("/v1/completions", {"prompt": "hi", name: GRAMMAR})
-            with pytest.raises(RequestRejected) as raised:
-                await (service.open_stream(call) if stream else service.complete(call))
-            failure = error_info(raised.value)
-            assert failure.message == f"{name}: the scripted engine cannot constrain its output"
-            assert (failure.param, failure.mapping.status) == (name, 400)
+    for name in ("guided_grammar", "ebnf", "grammar"):
+        response = await complete_call(service, COMPLETIONS, {"prompt": "hi", name: GRAMMAR})
+        assert response.choices[0].text == "maybe"
+        assert response.warnings == [f"{name}{UNCHECKED_GRAMMAR}"]
+
+
+async def test_job_with_a_grammar_that_cannot_be_held_has_a_warning(
+    pipeline_of: PipelineFactory,
+) -> None:
     job = {"input": {"prompt": "hi", "sampling_params": {"grammar": GRAMMAR}}}
     output = await JobHandler(pipeline_of({"pieces": ["maybe"]})).run(job)
-    assert output == {"error": "grammar: the scripted engine cannot constrain its output"}
+    assert f"grammar{UNCHECKED_GRAMMAR}" in str(output["warnings"])
+
+
+@pytest.mark.parametrize("complete_call", [complete, complete_streamed])
+async def test_allowed_tokens_that_cannot_be_held_cause_a_warning(
+    pipeline_of: PipelineFactory, complete_call: Complete
+) -> None:
+    # R16
+    service = OpenAIService(pipeline_of({"pieces": ["maybe"]}))
+    response = await complete_call(service, COMPLETIONS, {"prompt": "hi", "allowed_token_ids": [1]})
+    assert response.warnings == [
+        "allowed_token_ids is not supported by the scripted engine and was ignored"
+    ]
 
 
 @pytest.mark.parametrize(
