@@ -19,6 +19,11 @@ class PreparedCall:
     call: ParsedCall
     requests: tuple[TextRequest, ...]
 
+    def with_warning(self, warning: str) -> PreparedCall:
+        """Return the call with one more warning in its answers."""
+        call = _warn(self.call, warning)
+        return PreparedCall(call, build_requests(call))
+
 
 async def prepare_call(call: ParsedCall, engine: Engine) -> PreparedCall:
     """Complete a call with what depends on the engine.

@@ -10,7 +10,8 @@ from functools import partial
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
-from engine import Finish, FinishReason, Priority, Slot, Usage
+from engine import Engine, Finish, FinishReason, Priority, Slot, Usage
+from engine.errors import UnsupportedParameter
 from engine.reply.reply import Reply
 from handler.apis.core.call_runner import CallDefaults, CallRunner, naming_client_fields
 from handler.apis.core.parallel import CompletedGenerations, ParallelGenerations
@@ -19,7 +20,7 @@ from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.dialect import OPENAI, Dialect
-from handler.apis.openai.echo import create_echo
+from handler.apis.openai.echo import Echo, create_echo
 from handler.apis.openai.embeddings import EmbeddingsCall, compute_embeddings
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.models import describe_model
@@ -191,8 +192,7 @@ class OpenAIService:
         with naming_client_fields(call.parsed):
             prepared = await self._prepare(call)
             if prepared.call.parameters.prompt_logprobs is not None:
-                engine = self.runner.find_engine(prepared.call)
-                call.prompt_logprobs = await score_prompts(prepared.call, engine)
+                prepared = await self._score_prompts(call, prepared)
             if call.parameters.sampling.max_tokens == 0:
                 answers = await self._create_empty_answers(prepared)
             else:
@@ -229,17 +229,39 @@ class OpenAIService:
                 "the prompt's tokens have no log-probabilities, because they are computed "
                 "without adapters"
             )
-        prepared = await prepare_call(call.parsed, engine)
-        call.echoes = [
+        try:
+            call.echoes = await self._create_echoes(call, engine, is_scored=is_scored)
+        except UnsupportedParameter as error:
+            if not is_scored:
+                raise
+            # The engine has found out only now, for example because memory is short.
+            reason = error.message.removeprefix("echo: ")
+            call.add_warning(f"the prompt's tokens have no log-probabilities: {reason}")
+            call.echoes = await self._create_echoes(call, engine, is_scored=False)
+        return await prepare_call(call.parsed, engine)
+
+    async def _create_echoes(
+        self, call: OpenAICall, engine: Engine, *, is_scored: bool
+    ) -> list[Echo]:
+        return [
             await create_echo(
                 prompt,
                 engine,
-                logprobs=logprobs,
+                logprobs=call.parameters.logprobs,
                 is_scored=is_scored,
                 priority=call.parsed.priority,
             )
             for prompt in call.parsed.prompts
         ]
+
+    async def _score_prompts(self, call: OpenAICall, prepared: PreparedCall) -> PreparedCall:
+        """Set the log-probabilities that a call asks for; return it with a warning on failure."""
+        engine = self.runner.find_engine(prepared.call)
+        try:
+            call.prompt_logprobs = await score_prompts(prepared.call, engine)
+        except UnsupportedParameter as error:
+            reason = error.message.removeprefix("echo: ")
+            return prepared.with_warning(f"prompt_logprobs was ignored: {reason}")
         return prepared
 
     async def _create_empty_answers(self, prepared: PreparedCall) -> list[CompletedAnswer]:

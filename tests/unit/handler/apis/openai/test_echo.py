@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine import Priority
+from engine import Priority, PromptToken
+from engine.errors import UnsupportedParameter
 from handler.apis.openai.service import OpenAIService
 from tests.unit.handler.apis.openai.calls import COMPLETIONS, Complete, complete, complete_streamed
 from tests.unit.handler.conftest import PipelineFactory
@@ -149,3 +150,25 @@ async def test_engine_without_prompt_log_probabilities_warns(
     assert told.choices[0].logprobs is not None
     assert told.choices[0].logprobs["token_logprobs"] == [None, None, -1.0]
     assert told.warnings == [NO_PROMPT_LOGPROBS]
+
+
+@pytest.mark.parametrize("complete_call", WAYS)
+async def test_engine_that_fails_to_compute_log_probabilities_warns(
+    pipeline_of: PipelineFactory, complete_call: Complete, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R65
+    pipeline = pipeline_of({"pieces": [" x"]})
+
+    async def score(*args: object) -> list[PromptToken]:
+        raise UnsupportedParameter("echo: there is no memory", param="echo")
+
+    monkeypatch.setattr(pipeline.engine, "score", score)
+    body = {"prompt": "one two", "echo": True, "logprobs": 2}
+    told = await complete_call(OpenAIService(pipeline), COMPLETIONS, body)
+    assert told.choices[0].logprobs is not None
+    assert told.choices[0].logprobs["tokens"] == ["one", " two", " x"]
+    assert told.choices[0].logprobs["token_logprobs"] == [None, None, -1.0]
+    assert told.warnings == ["the prompt's tokens have no log-probabilities: there is no memory"]
+    service = OpenAIService(pipeline)
+    response = await complete(service, COMPLETIONS, {"prompt": "one two", "prompt_logprobs": 1})
+    assert response.warnings == ["prompt_logprobs was ignored: there is no memory"]
