@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from structlog.contextvars import get_contextvars
+
 from common.json_object import JsonObject
 from handler.errors import ErrorInfo
 
@@ -42,6 +44,16 @@ class WireFormat:
     def content_type(self) -> str:
         """The content type of a stream."""
         return NDJSON if self.stream == "lines" else EVENT_STREAM
+
+
+def request_identity() -> JsonObject:
+    """Return the member of an error that names the HTTP request which is being answered.
+
+    Empty outside of a request, for example in a job. It is the id in the log and in the answer's
+    header, which is of no use to clients that read only the events.
+    """
+    request_id = get_contextvars().get("request_id")
+    return {} if request_id is None else {"request_id": request_id}
 
 
 def escape_line_separators(events: bytes) -> bytes:

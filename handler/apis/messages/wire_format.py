@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from common.json_object import JsonObject
-from handler.apis.core.wire_format import SentBlocks, WireFormat
+from handler.apis.core.wire_format import SentBlocks, WireFormat, request_identity
 from handler.apis.messages.errors import encode_error
 from handler.errors import ErrorInfo
 
@@ -17,7 +17,7 @@ def encode_event(name: str, data: JsonObject) -> bytes:
 
 def error_event(failure: ErrorInfo) -> bytes:
     """Return the event that reports an error."""
-    return encode_event("error", encode_error(failure))
+    return encode_event("error", {**encode_error(failure), **request_identity()})
 
 
 def _encode_stream_error(failure: ErrorInfo, sent: SentBlocks) -> bytes:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import orjson
 
 from common.json_object import JsonObject
-from handler.apis.core.wire_format import SentBlocks, WireFormat, escape_line_separators
+from handler.apis.core.wire_format import (
+    SentBlocks,
+    WireFormat,
+    escape_line_separators,
+    request_identity,
+)
 from handler.errors import ErrorInfo
 
 
@@ -22,7 +27,7 @@ def encode_error(failure: ErrorInfo) -> JsonObject:
 
 def error_line(failure: ErrorInfo) -> bytes:
     """Return the line that reports an error and ends a stream."""
-    return encode_line(encode_error(failure))
+    return encode_line({**encode_error(failure), **request_identity()})
 
 
 def _encode_stream_error(failure: ErrorInfo, sent: SentBlocks) -> bytes:

@@ -7,7 +7,7 @@ from functools import partial
 
 import orjson
 
-from handler.apis.core.wire_format import SentBlocks, WireFormat
+from handler.apis.core.wire_format import SentBlocks, WireFormat, request_identity
 from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.errors import ErrorInfo
 
@@ -17,6 +17,7 @@ DONE = b"data: [DONE]\n\n"
 def error_event(error: ErrorInfo, dialect: Dialect = OPENAI) -> bytes:
     """Return the event that reports an error."""
     body = error.named_error() if dialect.named_errors else error.openai_error()
+    body["error"] |= request_identity()
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 

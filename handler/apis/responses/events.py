@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import orjson
 
 from common.json_object import JsonObject
-from handler.apis.core.wire_format import escape_line_separators
+from handler.apis.core.wire_format import escape_line_separators, request_identity
 from handler.apis.responses.output_items import Event
 from handler.errors import ErrorInfo
 
@@ -41,4 +41,4 @@ class EventEncoder:
         # Open Responses has these members in `error`, which would make OpenAI's clients raise
         # before they have read `response.failed`.
         event = {"code": code, "message": error.message, "param": error.param}
-        return self.encode("error", event)
+        return self.encode("error", {**event, **request_identity()})

@@ -49,13 +49,17 @@ def read_kinds(body: str) -> list[str]:
     return [kind for kind, _ in groupby(event["type"] for event in read_events(body))]
 
 
-def check_failure(route: str, body: str, sentence: str) -> None:
-    """Check that a stream ends with an error in the form of its API."""
+def check_failure(route: str, body: str, sentence: str, request_id: str | None = None) -> None:
+    """Check that a stream ends with an error in the form of its API, with the request's id.
+
+    None for the queue's routes, whose events are written by a worker.
+    """
     events = read_events(body)
     if route.endswith("/v1/responses"):
         error, failed = events[-2:]
         assert events[0]["type"] == "response.created"
         assert (error["type"], failed["type"]) == ("error", "response.failed")
+        assert request_id is None or error["request_id"] == request_id
         assert failed["response"]["id"] == events[0]["response"]["id"]
         assert (failed["response"]["status"], failed["response"]["output"]) == ("failed", [])
         assert sentence in failed["response"]["error"]["message"]
@@ -63,13 +67,17 @@ def check_failure(route: str, body: str, sentence: str) -> None:
         assert numbers == list(range(len(events)))
     elif route.endswith("/v1/messages"):
         assert events[-1]["type"] == "error"
+        # Beside the error, as in Anthropic's bodies.
+        assert request_id is None or events[-1]["request_id"] == request_id
         assert sentence in events[-1]["error"]["message"]
         assert "[DONE]" not in body
     elif route.startswith("/api/"):
         assert sentence in events[-1]["error"]
-        assert list(events[-1]) == ["error"]
+        assert list(events[-1]) == ["error", "request_id"]
+        assert request_id is None or events[-1]["request_id"] == request_id
     else:
         assert sentence in str(events[-1]["error"])
+        assert request_id is None or events[-1]["error"]["request_id"] == request_id
         assert body.rstrip().endswith("data: [DONE]")
 
 
@@ -86,7 +94,8 @@ async def test_error_after_the_first_text_has_the_form_of_its_api(
     async with server.client() as client:
         answer = await client.post(route, json=body_of(route))
     assert answer.status_code == 200
-    check_failure(route, answer.text, "it broke")
+    request_id = None if route.startswith(QUEUE) else answer.headers["x-request-id"]
+    check_failure(route, answer.text, "it broke", request_id)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -96,7 +105,7 @@ async def test_end_of_the_server_ends_the_stream_in_the_form_of_its_api(
     server = await serve(script({"pieces": ["some", HANG]}), model_name="tiny")
     with await RawConnection.connect(server.port) as wire:
         await wire.post(route, body_of(route))
-        await wire.read_head()
+        _, headers = await wire.read_head()
         body = b""
         while b"some" not in body:
             body += await wire.read_chunk()
@@ -106,7 +115,8 @@ async def test_end_of_the_server_ends_the_stream_in_the_form_of_its_api(
             task.cancel()
         while chunk := await wire.read_chunk():
             body += chunk
-    check_failure(route, body.decode(), "shut")
+    request_id = None if route.startswith(QUEUE) else headers["x-request-id"]
+    check_failure(route, body.decode(), "shut", request_id)
 
 
 @pytest.mark.parametrize("route", [route for route in BODIES if "/v1/" in route])
@@ -118,13 +128,14 @@ async def test_error_after_comments_has_the_form_of_its_api(
     server = await serve(gate.path, model_name="tiny")
     with await RawConnection.connect(server.port) as wire:
         await wire.post(route, body_of(route))
-        await wire.read_head()
+        _, headers = await wire.read_head()
         body = await wire.read_chunk()
         assert body.startswith(b": still here")
         await gate.open(answers=[{"pieces": [{"error": "it broke"}]}])
         while chunk := await wire.read_chunk():
             body += chunk
-    check_failure(route, body.decode(), "it broke")
+    # R85
+    check_failure(route, body.decode(), "it broke", headers["x-request-id"])
 
 
 @pytest.mark.parametrize("endpoint", ["default", "other"])
