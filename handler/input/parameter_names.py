@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -38,34 +38,70 @@ _LLAMACPP_NAMES = """
 # Known parameters that no dialect supports; a request with one gets a warning.
 IGNORED = frozenset(f"{_OPENAI_NAMES} {_VLLM_NAMES} {_LLAMACPP_NAMES}".split())
 
-# Values without an effect: clients such as llama.cpp's web page send all of their defaults.
-NEUTRAL: Mapping[str, Any] = MappingProxyType(
+# Values that ask for what is done anyway, besides false and null: the defaults of OpenAI, vLLM,
+# SGLang and llama.cpp. Clients such as llama.cpp's web page send all of their defaults.
+NEUTRAL: Mapping[str, Sequence[Any]] = MappingProxyType(
     {
-        "dry_multiplier": 0,
-        "dynatemp_range": 0,
-        "mirostat": 0,
-        "modalities": ["text"],
-        "n_probs": 0,
-        "priority": 0,
-        "repeat_last_n": -1,
-        "tfs_z": 1,
-        "top_logprobs": 0,
-        "top_n_sigma": -1,
-        "typical_p": 1,
-        "xtc_probability": 0,
-    }
-)
-
-# Their default in vLLM is true, so false has an effect.
-TRUE_BY_DEFAULT = frozenset(
-    {
-        "add_generation_prompt",
-        "add_special_tokens",
-        "detokenize",
-        "include_reasoning",
-        "parse_tool_calls",
-        "separate_reasoning",
-        "spaces_between_special_tokens",
+        "add_generation_prompt": [True],
+        "add_special_tokens": [True],
+        "best_of": [1],
+        "custom_params": [{}],
+        "detokenize": [True],
+        "diversity_penalty": [0],
+        "documents": [[]],
+        "dry_allowed_length": [2],
+        "dry_base": [1.75],
+        "dry_multiplier": [0],
+        "dry_penalty_last_n": [64, -1],
+        "dry_sequence_breakers": [["\n", ":", '"', "*"]],
+        "dynatemp_exponent": [1],
+        "dynatemp_range": [0],
+        "function_call": ["auto", "none"],
+        "functions": [[]],
+        "grammar_triggers": [[]],
+        "guided_decoding_backend": ["auto"],
+        "id_slot": [-1],
+        "image_data": [[]],
+        "include_reasoning": [True],
+        "input_extra": [[]],
+        "input_prefix": [""],
+        "input_suffix": [""],
+        "kv_transfer_params": [{}],
+        "length_penalty": [1],
+        "logits_processors": [[]],
+        "media_io_kwargs": [{}],
+        "min_keep": [0],
+        "mirostat": [0],
+        "mirostat_eta": [0.1],
+        "mirostat_tau": [5],
+        "mm_processor_kwargs": [{}],
+        "modalities": [["text"]],
+        "n_cache_reuse": [0],
+        "n_discard": [0],
+        "n_indent": [0],
+        "n_keep": [0],
+        "n_probs": [0],
+        "parse_tool_calls": [True],
+        "preserved_tokens": [[]],
+        "priority": [0],
+        "reasoning_format": ["auto", "deepseek"],
+        "repeat_last_n": [-1],
+        "response_fields": [[]],
+        "separate_reasoning": [True],
+        "session_params": [{}],
+        "spaces_between_special_tokens": [True],
+        "stop_regex": ["", []],
+        "stream_reasoning": [True],
+        "t_max_predict_ms": [0, -1],
+        "t_max_prompt_ms": [0, -1],
+        "tfs_z": [1],
+        "top_logprobs": [0],
+        "top_n_sigma": [-1],
+        "typical_p": [1],
+        "verbosity": ["medium"],
+        "vllm_xargs": [{}],
+        "xtc_probability": [0],
+        "xtc_threshold": [0.1],
     }
 )
 
@@ -109,6 +145,10 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
 
 def has_no_effect(name: str, value: Any) -> bool:
     """Return whether an unsupported parameter has a value that would not change the answer."""
-    if value is None or (value is False and name not in TRUE_BY_DEFAULT):
+    if value is None:
         return True
-    return name in NEUTRAL and not isinstance(value, bool) and bool(value == NEUTRAL[name])
+    neutral = NEUTRAL.get(name, ())
+    if isinstance(value, bool):
+        # Not by `in`, because True and 1 are equal.
+        return value is any(each is True for each in neutral)
+    return any(not isinstance(each, bool) and value == each for each in neutral)

@@ -7,14 +7,18 @@ import time
 import pytest
 
 from handler.apis.core.best_of import build_requests
+from handler.apis.core.call_runner import CallDefaults
 from handler.apis.openai.body_keys import BODY_KEYS, TOKENIZE_KEYS
 from handler.apis.openai.completions import COMPLETIONS
 from handler.apis.openai.parameters import ChatInput, CompletionInput
+from handler.apis.responses.request import ResponsesInput
+from handler.apis.responses.request import read_request as read_responses_request
 from handler.errors import InvalidRequest
 from handler.input.job_keys import INPUT_KEYS, SAMPLING_KEYS, find_job_warnings
 from handler.input.parameter_names import IGNORED, NEUTRAL
 from handler.input.request import OpenAIRequest, TextRequest, parse_job
 from handler.input.unknown_keys import MAX_COMPARED_KEYS, MAX_READ_KEYS, KnownKeys
+from tests.unit.handler.apis.served_model import TINY
 from tools.docs.support_matrix import create_call
 
 KNOWN = KnownKeys(
@@ -170,9 +174,40 @@ def test_every_dialect_warns_about_parameters_that_only_other_servers_have(name:
         assert warning == f"{name} is not supported and was ignored"
 
 
-@pytest.mark.parametrize(("name", "value"), NEUTRAL.items())
-def test_no_warning_for_an_unsupported_parameter_without_effect(name: str, value: object) -> None:
-    assert parsed({"prompt": "x", "sampling_params": {name: value}}) == ()
+def takes_true(name: str) -> bool:
+    return any(each is True for each in NEUTRAL.get(name, ()))
+
+
+def test_no_warning_for_an_unsupported_parameter_without_effect(
+    subtests: pytest.Subtests,
+) -> None:
+    cases = [(name, value) for name, values in NEUTRAL.items() for value in values]
+    # The default of every other flag is false, and null is no value at all.
+    cases += [(name, False) for name in IGNORED if not takes_true(name)]
+    cases += [(name, None) for name in IGNORED]
+    for name, value in cases:
+        with subtests.test(name=name, value=value):
+            assert parsed({"prompt": "x", "sampling_params": {name: value}}) == ()
+            for shape, model in (("completions", CompletionInput), ("chat", ChatInput)):
+                if name not in model.model_fields:
+                    assert create_call(shape, {name: value}).parsed.warnings == ()
+            if name not in ResponsesInput.model_fields:
+                body = {"input": "hi", name: value}
+                request = read_responses_request(body, (), "", TINY, CallDefaults())
+                assert request.call.warnings == ()
+
+
+def test_other_values_of_an_unsupported_parameter_cause_a_warning(
+    subtests: pytest.Subtests,
+) -> None:
+    for name in NEUTRAL:
+        other = False if takes_true(name) else "other"
+        with subtests.test(name=name):
+            assert parsed({"prompt": "x", "sampling_params": {name: other}})
+
+
+def test_neutral_values_are_those_of_unsupported_parameters() -> None:
+    assert NEUTRAL.keys() <= IGNORED
 
 
 def test_warnings_are_not_lost_when_the_parameters_were_read_before() -> None:
