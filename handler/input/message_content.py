@@ -29,6 +29,8 @@ class MessageContent:
         self._texts: list[str] = []
         self._chars = 0
         self._images: list[ChatImage] = []
+        # Whether the last part was a text, and so a further one starts on a line of its own.
+        self._ends_with_text_part = False
         # About parts that were left out.
         self.warnings: list[str] = []
 
@@ -37,6 +39,14 @@ class MessageContent:
         check_text(text, path)
         self._texts.append(text)
         self._chars += len(text)
+
+    def add_text_part(self, text: str, path: str) -> None:
+        """Add a text part of a message in OpenAI's form, on a new line after another one.
+
+        That is how vLLM joins them; without it, the last word of a part runs into the next part.
+        """
+        self.add_text(f"\n{text}" if self._ends_with_text_part else text, path)
+        self._ends_with_text_part = True
 
     def leave_out(self, what: str, reason: str, path: str) -> None:
         """Put a sentence in the place of a part that the model cannot be given, and a warning.
@@ -56,10 +66,12 @@ class MessageContent:
     def add_image(self, url: Any, path: str) -> None:
         """Add the image of a data URL."""
         self._images.append(read_image(url, path, self._chars))
+        self._ends_with_text_part = False
 
     def add_base64_image(self, media_type: str, data: str, path: str) -> None:
         """Add an image whose data is base64 without a URL around it."""
         self._images.append(read_base64_image(media_type, data, path, self._chars))
+        self._ends_with_text_part = False
 
     @property
     def is_empty(self) -> bool:

@@ -218,7 +218,7 @@ def _add_part(content: MessageContent, part: Any, role: str, path: str) -> None:
         raise InvalidRequest(
             f'{path} must be {{"type": "text", "text": …}}, got {describe_value(part)}', path
         )
-    content.add_text(text, path)
+    content.add_text_part(text, path)
 
 
 def check_count(items: Sequence[Any], maximum: int, path: str, noun: str) -> None:

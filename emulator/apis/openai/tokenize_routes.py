@@ -13,8 +13,10 @@ from common.value_description import describe_value
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, openai_facts
-from engine import Chat
+from engine import Chat, Engine
 from handler.apis.openai.body_keys import DETOKENIZE_KEYS, TOKENIZE_KEYS
+from handler.apis.openai.dialect import OPENAI
+from handler.apis.openai.models import read_model
 from handler.errors import InvalidRequest
 from handler.generation.offload import check_body
 from handler.input.messages import read_messages
@@ -47,13 +49,13 @@ class TokenizeRoutes:
     async def _describe_tokenizer(self, request: Request) -> Response:
         """Return the special tokens and the chat template, which evaluation harnesses read."""
         name = request.query_params.get("model")
-        engine = self._models.find_for_body({"model": name}).engine
+        engine = self._find_engine({"model": name})
         info = await engine.describe_tokenizer()
         return JSON({"tokenizer_class": "RemoteTokenizer", "pad_token": None, **info})
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_json(request, self._max_body_bytes)
-        engine = self._models.find_for_body(body).engine
+        engine = self._find_engine(body)
         prompt = await self._read_prompt(body)
         if isinstance(prompt, str) and not read_flag(body, "add_special_tokens", default=True):
             tokens = await engine.tokenize_text(prompt)
@@ -68,6 +70,12 @@ class TokenizeRoutes:
             },
             TOKENIZE_KEYS.warnings(body),
         )
+
+    def _find_engine(self, body: dict[str, Any]) -> Engine:
+        """Return the engine of the model that a body names. Raises ModelNotFound."""
+        pipeline = self._models.find_for_body(body)
+        read_model(body, pipeline.model_name, OPENAI, pipeline.adapters, pipeline.aliases)
+        return pipeline.engine
 
     async def _read_prompt(self, body: dict[str, Any]) -> str | Chat:
         """Return the prompt, or the messages as a chat."""
@@ -89,7 +97,7 @@ class TokenizeRoutes:
                 f"tokens must be an array of token ids, got {describe_value(body.get('tokens'))}",
                 "tokens",
             )
-        engine = self._models.find_for_body(body).engine
+        engine = self._find_engine(body)
         prompt = await engine.detokenize([*tokens])
         return _create_response({"prompt": prompt}, DETOKENIZE_KEYS.warnings(body))
 

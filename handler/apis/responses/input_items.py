@@ -187,7 +187,7 @@ def _add_part(content: MessageContent, part: Any, path: str, *, is_user: bool) -
         content.add_image_if_readable(partial(_add_image, content, part, path), path)
     elif kind in _TEXT_PARTS or kind == "refusal":
         name = "refusal" if kind == "refusal" else "text"
-        content.add_text(_read_string(part, name, path), path)
+        content.add_text_part(_read_string(part, name, path), path)
     else:
         what = describe_type(kind.removeprefix("input_"))
         content.leave_out(what, "the model reads only text and images", path)

@@ -189,6 +189,16 @@ async def test_tokenize_and_detokenize(serve: Serve) -> None:
         assert detokenized == {"prompt": "1 2"}
         for path, body in (("/tokenize", {"prompt": 1}), ("/detokenize", {"tokens": ["a"]})):
             assert (await client.post(path, json=body)).status_code == 400
+        # R7: in the form of the other routes.
+        chat = await client.post("/v1/chat/completions", json=TURNS | {"model": "gpt"})
+        for path in ("/tokenize", "/detokenize"):
+            body = {"prompt": "a", "tokens": [1], "model": "gpt"}
+            unknown = await client.post(path, json=body)
+            assert (unknown.status_code, chat.status_code) == (404, 404)
+            errors = [answer.json()["error"] for answer in (unknown, chat)]
+            for error in errors:
+                del error["request_id"]
+            assert errors[0] == errors[1]
 
 
 async def test_tokenizer_of_a_model_is_described(serve: Serve) -> None:
@@ -204,3 +214,4 @@ async def test_tokenizer_of_a_model_is_described(serve: Serve) -> None:
         }
         body = {"prompt": "one two", "add_special_tokens": False}
         assert (await client.post("/tokenize", json=body)).json()["count"] == 2
+        assert (await client.get("/tokenizer_info?model=other")).status_code == 404

@@ -109,10 +109,10 @@ def test_every_role_of_openai_is_taken(role: str, becomes: str) -> None:
     assert read_messages([{"role": role, "content": "x"}]).messages == (Message(becomes, "x"),)
 
 
-def test_text_parts_are_joined_in_order() -> None:
-    # R34
-    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
-    assert read_messages(user(parts)).messages == (Message("user", "one two"),)
+def test_text_parts_are_lines_in_order() -> None:
+    # R34; as in vLLM.
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert read_messages(user(parts)).messages == (Message("user", "one\ntwo"),)
     assert read_messages(user([])).messages == (Message("user", ""),)
 
 

@@ -18,14 +18,14 @@ def test_string_is_a_message_of_the_user() -> None:
     assert read_conversation(read_items("hi")) == ((Message("user", "hi"),), ())
 
 
-def test_text_parts_of_all_kinds_are_joined() -> None:
+def test_text_parts_of_all_kinds_are_lines() -> None:
     content = [
         {"type": "input_text", "text": "a"},
         {"type": "output_text", "text": "b", "annotations": []},
         {"type": "refusal", "refusal": "c"},
     ]
     item = {"role": "assistant", "content": content, "id": "msg_1"}
-    assert read_conversation([item]) == ((Message("assistant", "abc"),), ())
+    assert read_conversation([item]) == ((Message("assistant", "a\nb\nc"),), ())
 
 
 def test_calls_join_the_message_before_them_and_each_other() -> None:
