@@ -192,8 +192,8 @@ async def test_tokenize_and_detokenize(serve: Serve) -> None:
         # R7: in the form of the other routes.
         chat = await client.post("/v1/chat/completions", json=TURNS | {"model": "gpt"})
         for path in ("/tokenize", "/detokenize"):
-            body = {"prompt": "a", "tokens": [1], "model": "gpt"}
-            unknown = await client.post(path, json=body)
+            named = {"prompt": "a", "tokens": [1], "model": "gpt"}
+            unknown = await client.post(path, json=named)
             assert (unknown.status_code, chat.status_code) == (404, 404)
             errors = [answer.json()["error"] for answer in (unknown, chat)]
             for error in errors:

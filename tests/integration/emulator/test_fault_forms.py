@@ -132,7 +132,7 @@ def read_line(line: str) -> str:
     except json.JSONDecodeError:
         return "broken"
     if "error" in value:
-        assert set(value) == {"error"}
+        assert set(value) == {"error", "request_id"}
         return "error"
     if value["done"]:
         return "end"

@@ -288,7 +288,7 @@ async def test_failure_in_a_stream_is_its_last_line(serve: Serve, script: Script
         response = await client.post("/api/chat", json={"messages": USER})
     lines = parse_lines(response.content)
     assert "".join(line["message"]["content"] for line in lines[:-1]) == "so far"
-    assert set(lines[-1]) == {"error"}
+    assert set(lines[-1]) == {"error", "request_id"}
 
 
 async def test_disconnect_ends_the_generation(serve: Serve, script: ScriptFactory) -> None:
