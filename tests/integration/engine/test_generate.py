@@ -278,7 +278,7 @@ async def test_refused_parameter_gives_its_slot_back(engine_of: EngineMaker) -> 
     engine = engine_of(ECHO, slots=1)
     for _ in range(3):
         with pytest.raises(UnsupportedParameter):
-            await engine.generate(request(grammar='root ::= "a"'))
+            await engine.generate(request(lora="missing"))
     assert engine.running == 0
     assert (await ask(engine, "next"))[0] == "next"
 
