@@ -58,6 +58,7 @@ class Tools:
 
     definitions: tuple[FunctionTool, ...] = ()
     parallel: bool = True
+    several: bool = False
     constraint: Constraint | None = None
 
     def combine(self, constraint: Constraint | None) -> tuple[Tools, tuple[str, ...]]:
@@ -73,7 +74,7 @@ class Tools:
                 return self, ()
             return self, (f"tools cannot be called, because {constraint.param} holds the answer",)
         functions = [tool["function"] for tool in self.definitions]
-        schema = _calls_schema(functions, parallel=self.parallel, answer=answer)
+        schema = _calls_schema(functions, several=self.several, answer=answer)
         check_cost(schema, "the parameters of tools", "tools")
         combined = Constraint(param=constraint.param, json_schema=schema)
         return replace(self, constraint=combined), ()
@@ -98,12 +99,13 @@ def build_tools(
     required_names: Collection[str] = (),
     *,
     parallel: bool = True,
-    is_named: bool = False,
+    several: bool = False,
 ) -> Tools:
     """Return the functions of a call, checked together.
 
     The model must call one of the functions in `required_names`, unless there are none. With
-    `is_named` the client named the one function, which is called once. Raises InvalidRequest.
+    `several` the client has asked for calls in parallel, so a call that is held to the schemas may
+    be several. A small model would repeat calls otherwise. Raises InvalidRequest.
     """
     if not definitions:
         return NO_TOOLS
@@ -122,11 +124,13 @@ def build_tools(
     constraint = None
     if required_names:
         required = [tool["function"] for tool in definitions if _name(tool) in required_names]
-        schema = _calls_schema(required, parallel=parallel and not is_named)
+        schema = _calls_schema(required, several=several)
         # Checked together, because the engine builds one grammar from all of them.
         check_cost(schema, "the parameters of tools", "tools")
         constraint = Constraint(param="tools", json_schema=schema)
-    return Tools(definitions=tuple(definitions), parallel=parallel, constraint=constraint)
+    return Tools(
+        definitions=tuple(definitions), parallel=parallel, several=several, constraint=constraint
+    )
 
 
 def read_functions(tools: Any) -> Sequence[FunctionTool]:
@@ -191,16 +195,22 @@ def read_parallel(value: Any, param: str = "parallel_tool_calls") -> bool:
 
 
 def _calls_schema(
-    functions: Sequence[Function], *, parallel: bool, answer: JsonObject | None = None
+    functions: Sequence[Function], *, several: bool, answer: JsonObject | None = None
 ) -> JsonObject:
     """Return the schema of a call of one of the functions, of several calls, or of an answer."""
-    if len(functions) == 1 and not parallel and answer is None:
-        return _call_schema(functions[0], "#")
+    if not several and answer is None:
+        if len(functions) == 1:
+            return _call_schema(functions[0], "#")
+        return {
+            "anyOf": [
+                _call_schema(each, f"#/anyOf/{index}") for index, each in enumerate(functions)
+            ]
+        }
     path = "#/$defs/call/anyOf"
     calls = [_call_schema(each, f"{path}/{index}") for index, each in enumerate(functions)]
     definitions: dict[str, JsonObject] = {"call": {"anyOf": calls}}
     alternatives: list[JsonObject] = [_CALL_REF]
-    if parallel:
+    if several:
         alternatives.append(_SEVERAL_CALLS)
     if answer is not None:
         definitions["answer"] = move_refs(answer, "#/$defs/answer")

@@ -92,4 +92,5 @@ def _choose(
         required = {name}.intersection(names)
     elif kind == "none":
         return NO_TOOLS
-    return build_tools(definitions, required, parallel=parallel, is_named=kind == "tool")
+    several = is_serial is False and kind != "tool"
+    return build_tools(definitions, required, parallel=parallel, several=several)

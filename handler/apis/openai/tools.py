@@ -33,8 +33,8 @@ def read_tools(body: JsonObject) -> Tools:
     required_names = _read_required_names(choice, definitions)
     if choice == "none":
         return NO_TOOLS
-    is_named = isinstance(choice, Mapping)
-    return build_tools(definitions, required_names, parallel=parallel, is_named=is_named)
+    several = body.get("parallel_tool_calls") is True and not isinstance(choice, Mapping)
+    return build_tools(definitions, required_names, parallel=parallel, several=several)
 
 
 def _read_allowed(

@@ -76,7 +76,8 @@ def read_tools(body: JsonObject) -> ResponseTools:
     tools = NO_TOOLS
     if choice != "none":
         is_named = isinstance(choice, Mapping) and choice.get("type") != "allowed_tools"
-        tools = build_tools(definitions, required_names, parallel=parallel, is_named=is_named)
+        several = body.get("parallel_tool_calls") is True and not is_named
+        tools = build_tools(definitions, required_names, parallel=parallel, several=several)
     warnings = tuple(f"tools of type {each} are not supported and were skipped" for each in skipped)
     return ResponseTools(tools=tools, custom_names=frozenset(custom_names), warnings=warnings)
 

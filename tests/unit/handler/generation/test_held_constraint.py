@@ -111,8 +111,7 @@ def test_arguments_of_a_call_are_an_object() -> None:
     body = {"messages": USER, "tools": [tool], "tool_choice": "required"}
     schema = OpenAICall(CHAT, body, "tiny").parsed.parameters.sampling.json_schema
     assert schema is not None
-    [call] = schema["$defs"]["call"]["anyOf"]
-    assert call["properties"]["arguments"]["type"] == "object"
+    assert schema["properties"]["arguments"]["type"] == "object"
 
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -156,10 +155,10 @@ def test_answer_with_a_schema_and_tools_is_a_call_or_the_schema(api: str) -> Non
     schema = request.generation.sampling.json_schema
     assert schema is not None
     call = {"name": "f", "arguments": {}}
-    answers: list[Any] = [call, [call, call], {"child": {"a": 1}}]
+    answers: list[Any] = [call, {"child": {"a": 1}}]
     for answer in answers:
         jsonschema_rs.validate(dict(schema), answer)
-    others: list[Any] = [{"name": "g", "arguments": {}}, {"child": 1}, [], [call] * 9, {}]
+    others: list[Any] = [{"name": "g", "arguments": {}}, {"child": 1}, [], [call], {}]
     for answer in others:
         assert not jsonschema_rs.is_valid(dict(schema), answer)
     assert request.reply_format is not None
@@ -171,10 +170,23 @@ def test_answer_that_must_be_a_call_has_no_other_form() -> None:
     schema = dict(request.generation.sampling.json_schema or {})
     assert jsonschema_rs.is_valid(schema, {"name": "f", "arguments": {}})
     assert not jsonschema_rs.is_valid(schema, {"child": {"a": 1}})
+    call: dict[str, Any] = {"name": "f", "arguments": {}}
+    for several in (
+        read_with_tools("openai", tool_choice="required", parallel_tool_calls=True),
+        read_with_tools("responses", tool_choice="required", parallel_tool_calls=True),
+        read_with_tools(
+            "messages", tool_choice={"type": "any", "disable_parallel_tool_use": False}
+        ),
+    ):
+        schema = dict(hold_with(ABLE, several).generation.sampling.json_schema or {})
+        assert jsonschema_rs.is_valid(schema, [call, call])
+        assert not jsonschema_rs.is_valid(schema, [])
+        assert not jsonschema_rs.is_valid(schema, [call] * 9)
     named = {"type": "function", "function": {"name": "f"}}
     for single in (
+        read_with_tools("openai", tool_choice="required"),
         read_with_tools("openai", tool_choice="required", parallel_tool_calls=False),
-        read_with_tools("openai", tool_choice=named),
+        read_with_tools("openai", tool_choice=named, parallel_tool_calls=True),
         read_with_tools("messages", tool_choice={"type": "tool", "name": "f"}),
         read_with_tools("responses", tool_choice={"type": "function", "name": "f"}),
     ):
