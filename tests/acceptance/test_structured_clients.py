@@ -186,7 +186,7 @@ async def test_client_streams_object_in_parts(
 # Without the recursive models: a small model nests them until its context is full.
 @pytest.mark.parametrize("client", ["instructor", "pydantic-ai", "openai-agents"])
 async def test_client_gets_valid_objects_from_a_small_model(client: str, model_path: Path) -> None:
-    async with run_server(MODEL_PATH=str(model_path), CONTEXT_LENGTH="2048") as url:
+    async with run_server(MODEL_PATH=str(model_path), CONTEXT_LENGTH="4096") as url:
         reports = await ClientRunner(url, ["Plan"]).run(client)
     assert reports.keys() == {
         f"Plan {method} {mode}" for method in METHODS[client] for mode in ("whole", "streamed")
