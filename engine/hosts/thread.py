@@ -233,7 +233,7 @@ class ThreadHost:
         raise NotImplementedError("a model on threads stays loaded")
 
     def revive(self) -> None:
-        """Raise NotImplementedError, as `unload` does."""
+        """Raise NotImplementedError: only a model that was unloaded is loaded again."""
         raise NotImplementedError("a model on threads stays loaded")
 
     def detach(self) -> None:

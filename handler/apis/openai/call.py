@@ -1,4 +1,4 @@
-"""One OpenAI call: what its body asks for, and the encoding of its response."""
+"""A parsed call of an OpenAI route: its parameters, and how its response is encoded."""
 
 from __future__ import annotations
 

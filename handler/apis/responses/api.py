@@ -57,7 +57,7 @@ class ResponsesApi(Api):
         if (raw := body.get("previous_items")) is not None:
             earlier_items = read_items(raw, "previous_items")
         if isinstance(items := body.get("input"), list):
-            # Only an answer may read what is stored.
+            # The check does not read the store, so a text stands for each referenced item.
             items = [_UNREAD_ITEM if is_reference(item) else item for item in items]
             body = {**body, "input": items}
         self._read(body, earlier_items, "")

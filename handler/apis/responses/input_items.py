@@ -175,7 +175,7 @@ def _add_content(content: MessageContent, raw: Any, path: str, *, is_user: bool 
 
 
 def _add_part(content: MessageContent, part: Any, path: str, *, is_user: bool) -> None:
-    """Add a part; what the model cannot be given is left out, with a warning."""
+    """Add a part of a message. A part that the model cannot read is left out, with a warning."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(kind, str):
         raise InvalidRequest(

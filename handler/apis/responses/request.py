@@ -149,7 +149,7 @@ def read_request(
         if body.get(name) is not None:
             raise InvalidRequest(f"{name} is not supported", name)
     for name, value in body.items():
-        # The answer repeats these values, and what is nested too deeply cannot be written again.
+        # The response repeats these values, and JSON that is nested too deeply cannot be encoded.
         if is_nested_too_deeply(value):
             raise InvalidRequest(f"{name} is nested too deeply", name)
     check_bias_count(body)
