@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import orjson
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
-from handler.apis.core.wire_format import escape_line_separators
+from handler.apis.core.wire_format import escape_line_separators, request_identity
 from handler.apis.messages.errors import STATUSES
 from handler.apis.openai.wire_format import DONE
 from handler.delivery.results import find_result_pointer
@@ -24,6 +25,8 @@ _TIMEOUT = ErrorMapping(504, "timeout_error", retryable=True)
 _CANCELLED = ErrorMapping(499, "cancelled_error")
 # Longer than the error message of any worker.
 _MAX_REPR_CHARS = 100_000
+# How the data of an error begins in streams of OpenAI's API, and in those of older vLLM versions.
+_ERROR_START = re.compile(rb'\{\s*"(?:error"\s*:\s*\{|object"\s*:\s*"error")')
 
 
 class CallFailed(Exception):
@@ -41,7 +44,8 @@ class SSEReassembler:
     objects; or lists of either. Each event is returned with one `data` line, which all OpenAI
     clients can read, and with its Unicode line separators escaped. Anything after `[DONE]` is
     discarded. With `has_names` events keep their names, or get the type in their data as one, and
-    no `[DONE]` is added.
+    no `[DONE]` is added. An event of an error gets the id of the request, which a worker does not
+    know.
     """
 
     def __init__(self, *, has_names: bool = False) -> None:
@@ -122,10 +126,12 @@ class SSEReassembler:
         return self._encode_event(name, _encode_data(data))
 
     def _encode_event(self, name: str | None, data: bytes) -> bytes:
-        event = b"data: " + data + b"\n\n"
+        head = b""
         if self._has_names and (name := name or _read_type(data)):
-            event = b"event: " + name.encode() + b"\n" + event
-        return escape_line_separators(event)
+            head = b"event: " + name.encode() + b"\n"
+        if name == "error" or _ERROR_START.match(data):
+            data = _add_request_identity(data)
+        return escape_line_separators(head + b"data: " + data + b"\n\n")
 
 
 def read_body(output: Any) -> dict[str, Any]:
@@ -237,6 +243,29 @@ def _invalid_output(expected: str, value: Any) -> ErrorInfo:
     return ErrorInfo(
         f"the worker's output must be {expected}, got {describe_value(value)}", _INVALID_OUTPUT
     )
+
+
+def _add_request_identity(data: bytes) -> bytes:
+    """Return the data of an error's event with the id of the request.
+
+    OpenAI's clients read the members of the error object; the error events of other APIs have the
+    id beside it.
+    """
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return data
+    if not isinstance(body, dict):
+        return data
+    error = body.get("error")
+    target = error if isinstance(error, dict) and body.get("type") != "error" else body
+    for name, value in request_identity().items():
+        target.setdefault(name, value)
+    try:
+        return orjson.dumps(body)
+    except orjson.JSONEncodeError:
+        # Nested too deeply to be encoded again.
+        return data
 
 
 def _is_chunk(value: Any) -> bool:

@@ -49,17 +49,14 @@ def read_kinds(body: str) -> list[str]:
     return [kind for kind, _ in groupby(event["type"] for event in read_events(body))]
 
 
-def check_failure(route: str, body: str, sentence: str, request_id: str | None = None) -> None:
-    """Check that a stream ends with an error in the form of its API, with the request's id.
-
-    None for the queue's routes, whose events are written by a worker.
-    """
+def check_failure(route: str, body: str, sentence: str, request_id: str) -> None:
+    """Check that a stream ends with an error in the form of its API, with the request's id."""
     events = read_events(body)
     if route.endswith("/v1/responses"):
         error, failed = events[-2:]
         assert events[0]["type"] == "response.created"
         assert (error["type"], failed["type"]) == ("error", "response.failed")
-        assert request_id is None or error["request_id"] == request_id
+        assert error["request_id"] == request_id
         assert failed["response"]["id"] == events[0]["response"]["id"]
         assert (failed["response"]["status"], failed["response"]["output"]) == ("failed", [])
         assert sentence in failed["response"]["error"]["message"]
@@ -68,16 +65,16 @@ def check_failure(route: str, body: str, sentence: str, request_id: str | None =
     elif route.endswith("/v1/messages"):
         assert events[-1]["type"] == "error"
         # Beside the error, as in Anthropic's bodies.
-        assert request_id is None or events[-1]["request_id"] == request_id
+        assert events[-1]["request_id"] == request_id
         assert sentence in events[-1]["error"]["message"]
         assert "[DONE]" not in body
     elif route.startswith("/api/"):
         assert sentence in events[-1]["error"]
         assert list(events[-1]) == ["error", "request_id"]
-        assert request_id is None or events[-1]["request_id"] == request_id
+        assert events[-1]["request_id"] == request_id
     else:
         assert sentence in str(events[-1]["error"])
-        assert request_id is None or events[-1]["error"]["request_id"] == request_id
+        assert events[-1]["error"]["request_id"] == request_id
         assert body.rstrip().endswith("data: [DONE]")
 
 
@@ -94,8 +91,7 @@ async def test_error_after_the_first_text_has_the_form_of_its_api(
     async with server.client() as client:
         answer = await client.post(route, json=body_of(route))
     assert answer.status_code == 200
-    request_id = None if route.startswith(QUEUE) else answer.headers["x-request-id"]
-    check_failure(route, answer.text, "it broke", request_id)
+    check_failure(route, answer.text, "it broke", answer.headers["x-request-id"])
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -115,8 +111,7 @@ async def test_end_of_the_server_ends_the_stream_in_the_form_of_its_api(
             task.cancel()
         while chunk := await wire.read_chunk():
             body += chunk
-    request_id = None if route.startswith(QUEUE) else headers["x-request-id"]
-    check_failure(route, body.decode(), "shut", request_id)
+    check_failure(route, body.decode(), "shut", headers["x-request-id"])
 
 
 @pytest.mark.parametrize("route", [route for route in BODIES if "/v1/" in route])

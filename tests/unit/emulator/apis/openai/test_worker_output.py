@@ -7,7 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.contextvars import bound_contextvars
 
+from common.json_object import JsonObject
 from emulator.apis.openai.worker_output import (
     CallFailed,
     SSEReassembler,
@@ -297,3 +299,32 @@ def test_pointer_to_a_bucket_raises_with_its_url() -> None:
             assert failed.value.info == response
     # Behind the end of a stream it is for others.
     assert feed_all(TEXT, pointer) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("has_names", "event", "expected"),
+    [
+        # OpenAI's, vLLM's older form, Anthropic's, and that of /v1/responses.
+        (False, {"error": {"message": "no"}}, {"error": {"message": "no", "request_id": "r1"}}),
+        (False, {"object": "error"}, {"object": "error", "request_id": "r1"}),
+        (
+            True,
+            {"type": "error", "error": {"type": "api_error"}},
+            {"type": "error", "error": {"type": "api_error"}, "request_id": "r1"},
+        ),
+        (True, {"type": "error", "code": "c"}, {"type": "error", "code": "c", "request_id": "r1"}),
+    ],
+)
+def test_error_of_a_worker_gets_the_id_of_the_request(
+    has_names: bool, event: JsonObject, expected: JsonObject
+) -> None:
+    for text in (json.dumps(event), json.dumps(event, separators=(",", ":"))):
+        with bound_contextvars(request_id="r1"):
+            events = SSEReassembler(has_names=has_names).feed(f"data: {text}\n\n")
+        assert json.loads(events.partition(b"data: ")[2]) == expected
+
+
+def test_other_events_of_a_worker_have_no_id() -> None:
+    for text in ('{"choices": [], "error": {"a": 1}}', '{"error": "no"}', '{"error": {"no'):
+        with bound_contextvars(request_id="r1"):
+            assert SSEReassembler().feed(f"data: {text}\n\n") == f"data: {text}\n\n".encode()
