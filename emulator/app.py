@@ -10,8 +10,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from emulator.apis.openai.no_engine_routes import NoEngineRoutes
-from emulator.apis.openai.queue_routes import on_call_failed
-from emulator.apis.openai.worker_output import CallFailed
 from emulator.batches.file_storage import InsufficientStorage
 from emulator.batches.service import handle_insufficient_storage
 from emulator.console.pages import PageRoutes
@@ -25,7 +23,7 @@ from emulator.middleware.stack import build_middleware
 from emulator.openapi.routes import DocsRoutes
 from emulator.startup.components import Components
 from engine.errors import EngineError
-from handler.errors import ErrorInfo, ErrorMapping, HandlerError
+from handler.errors import CallFailed, ErrorInfo, ErrorMapping, HandlerError
 from jobs import StoreFull, StoreUnavailable
 
 
@@ -68,7 +66,7 @@ def create_app(components: Components) -> Starlette:
             HTTPException: on_http_error,
             HandlerError: on_error,
             EngineError: on_error,
-            CallFailed: on_call_failed,
+            CallFailed: on_error,
             StoreFull: _on_store_full,
             InsufficientStorage: handle_insufficient_storage,
             StoreUnavailable: _on_store_unavailable,

@@ -181,11 +181,21 @@ class ErrorInfo:
         return {"error": error}
 
 
+class CallFailed(Exception):
+    """A call has no answer; `info` is the error that its client gets instead."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        super().__init__(info.message)
+        self.info = info
+
+
 def error_info(error: BaseException) -> ErrorInfo:
     """Return an exception as an error for clients.
 
     An exception that is not in `ERROR_MAPPING` is logged; the client receives no details of it.
     """
+    if isinstance(error, CallFailed):
+        return error.info
     for cls in type(error).__mro__:
         mapping = ERROR_MAPPING.get(cls)
         if mapping is None:

@@ -9,7 +9,7 @@ import orjson
 
 from emulator.console import job_view
 from emulator.console.generation_tracker import GenerationTracker
-from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
+from emulator.http.sse import COMMENTS_AFTER_S, SSEResponse
 from emulator.http.stream_steps import STEP_BYTES, split_chunks
 from handler.apis.core.wire_format import escape_line_separators
 from handler.generation.active_generation import ActiveGeneration
@@ -55,7 +55,7 @@ class JobEventStream:
 
     def response(self) -> SSEResponse:
         """Return the response to the reader."""
-        return SSEResponse(self.events(), lambda: None, keep_alive_s=KEEP_ALIVE_S)
+        return SSEResponse(self.events(), lambda: None, comments_after_s=COMMENTS_AFTER_S)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield blocks of whole events, the last of them `end` or `gone`."""

@@ -16,7 +16,7 @@ from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR
-from emulator.http.sse import KEEP_ALIVE, KEEP_ALIVE_S, SSEResponse
+from emulator.http.sse import COMMENT, SSEResponse
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.errors import error_info
 
@@ -24,15 +24,16 @@ from handler.errors import error_info
 class CallAnswers:
     """Answers HTTP requests with calls of the APIs; has no state between requests.
 
-    `interval_s` is the minimum time between two blocks of a stream.
+    `interval_s` is the minimum time between two blocks of a stream, and `comments_after_s` the
+    silence after which it has a comment; None for no comments.
     """
 
     def __init__(
-        self, max_body_bytes: int, interval_s: float, keep_alive_s: float = KEEP_ALIVE_S
+        self, max_body_bytes: int, interval_s: float, comments_after_s: float | None
     ) -> None:
         self._max_body_bytes = max_body_bytes
         self._context = CallContext(interval_s=interval_s)
-        self._keep_alive_s = keep_alive_s
+        self.comments_after_s = comments_after_s
 
     async def read_body(self, request: Request) -> dict[str, Any]:
         """Return the body of a request as a JSON object; raises as `read_json` does."""
@@ -51,26 +52,37 @@ class CallAnswers:
         if body is None:
             body = await self.read_body(request)
         call = await api.parse(route, body, self._context)
-        if not call.streaming:
-            return JSON(await while_connected(request.receive, call.complete()))
-        return await open_stream(request.receive, call, self._keep_alive_s)
+        return await answer_call(request.receive, call, self.comments_after_s)
 
 
-async def open_stream(receive: Receive, call: ApiCall, keep_alive_s: float) -> SSEResponse:
+async def answer_call(
+    receive: Receive, call: ApiCall, comments_after_s: float | None
+) -> Response | SSEResponse:
+    """Return the answer to a call, whole or as a stream. Raises as `CallAnswers.answer` does."""
+    if not call.streaming:
+        return JSON(await while_connected(receive, call.complete()))
+    return await open_stream(receive, call, comments_after_s)
+
+
+async def open_stream(
+    receive: Receive, call: ApiCall, comments_after_s: float | None
+) -> SSEResponse:
     """Open the stream of a call and return the response that sends it.
 
     An error before the first text is raised, so that the client gets its status. But a model may
     take minutes to load, and proxies close a connection that is silent for that long: after
-    `keep_alive_s` the response begins with comments, and an error becomes the end of the stream.
+    `comments_after_s` the response begins with comments, and an error becomes the end of the
+    stream. None for no comments.
     A stream of lines has no comments, so it is silent until its first text.
 
     Raises:
         ClientDisconnected: the client disconnected first; opening is then cancelled.
     """
-    has_comments = call.format.stream != "lines"
+    if call.format.stream == "lines":
+        comments_after_s = None
     task = asyncio.create_task(call.open())
     try:
-        await while_connected(receive, _wait(task, keep_alive_s if has_comments else None))
+        await while_connected(receive, _wait(task, comments_after_s))
     except BaseException:
         _abandon(task, call)
         await asyncio.gather(task, return_exceptions=True)
@@ -81,7 +93,7 @@ async def open_stream(receive: Receive, call: ApiCall, keep_alive_s: float) -> S
         _stream(call) if task.done() else _stream_later(task, call),
         partial(_abandon, task, call),
         partial(call.encode_stream_error, SHUTTING_DOWN_ERROR),
-        keep_alive_s if has_comments else None,
+        comments_after_s,
         call.format.content_type,
     )
 
@@ -96,7 +108,7 @@ def _stream(call: ApiCall) -> AsyncGenerator[bytes, None]:
 
 
 async def _stream_later(task: asyncio.Task[None], call: ApiCall) -> AsyncGenerator[bytes, None]:
-    yield KEEP_ALIVE
+    yield COMMENT
     try:
         await task
     except Exception as error:

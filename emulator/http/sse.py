@@ -21,10 +21,11 @@ HEADERS = [
     # Proxies that buffer (nginx does by default) would hold the events back.
     (b"x-accel-buffering", b"no"),
 ]
-# Clients ignore the comment; proxies see that the connection is in use.
-KEEP_ALIVE = b": still here\n\n"
-# Well below the 30 to 60 s after which proxies close a silent connection.
-KEEP_ALIVE_S = 15.0
+# Clients ignore a comment; proxies see that the connection is in use.
+COMMENT = b": still here\n\n"
+# For streams of the server itself. Well below the 30 to 60 s after which proxies close a silent
+# connection.
+COMMENTS_AFTER_S = 15.0
 # The last event of a stream that a shutdown of the server cuts short.
 CLOSING_EVENT = (
     b"event: closing\ndata: " + orjson.dumps(SHUTTING_DOWN_ERROR.openai_error()) + b"\n\n"
@@ -42,9 +43,9 @@ class SSEResponse:
 
     If the task is cancelled because the server shuts down, what `encode_closing` returns for the
     blocks that were sent is sent last: some clients take a stream that just stops for a complete
-    response. After each `keep_alive_s` without
-    an event, a comment is sent so that proxies keep the connection open; None if the events
-    themselves include such comments, or if `content_type` is another format, which has none.
+    response. After each `comments_after_s` without an event, a comment is sent so that proxies keep
+    the connection open; None if the events themselves include such comments, if there shall be
+    none, or if `content_type` is another format, which has none.
     """
 
     def __init__(
@@ -52,14 +53,14 @@ class SSEResponse:
         events: AsyncGenerator[bytes, None],
         abort: Callable[[], None],
         encode_closing: Callable[[SentBlocks], bytes] = lambda sent: CLOSING_EVENT,
-        keep_alive_s: float | None = None,
+        comments_after_s: float | None = None,
         content_type: str = _EVENT_STREAM,
     ) -> None:
         self._events = events
         self._abort = abort
         self._encode_closing = encode_closing
         self._sent = NOTHING_SENT
-        self._keep_alive_s = keep_alive_s
+        self._comments_after_s = comments_after_s
         self._is_started = False
         # Whether a `send` is in progress, and when the last one ended (loop time).
         self._is_sending = True
@@ -75,8 +76,10 @@ class SSEResponse:
                 sender = asyncio.create_task(self._send(send))
                 disconnect = asyncio.create_task(wait_disconnected(receive))
                 tasks = [sender, disconnect]
-                if self._keep_alive_s is not None:
-                    tasks.append(asyncio.create_task(self._keep_alive(send, self._keep_alive_s)))
+                if self._comments_after_s is not None:
+                    tasks.append(
+                        asyncio.create_task(self._send_comments(send, self._comments_after_s))
+                    )
                 try:
                     await asyncio.wait({sender, disconnect}, return_when=asyncio.FIRST_COMPLETED)
                     if not sender.done():
@@ -128,12 +131,12 @@ class SSEResponse:
             await send({"type": "http.response.body", "body": block, "more_body": True})
             self._is_sending = False
             self._sent_at = loop.time()
-            if block is not KEEP_ALIVE:
+            if block is not COMMENT:
                 self._sent = SentBlocks(self._sent.first or block, block)
         self._is_sending = True
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _keep_alive(self, send: Send, interval_s: float) -> None:
+    async def _send_comments(self, send: Send, interval_s: float) -> None:
         """Send a comment after each `interval_s` without an event, unless a `send` is blocked."""
         loop = asyncio.get_running_loop()
         wait_s = interval_s
@@ -143,5 +146,5 @@ class SSEResponse:
             if wait_s <= 0:
                 wait_s = interval_s
                 if not self._is_sending:
-                    comment = {"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True}
+                    comment = {"type": "http.response.body", "body": COMMENT, "more_body": True}
                     await send(comment)

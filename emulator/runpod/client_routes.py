@@ -97,7 +97,9 @@ class ClientRoutes:
         self._max_run_bytes = int(settings.max_run_mb * 1e6)
         self._max_runsync_bytes = int(settings.max_runsync_mb * 1e6)
         local = job_response.worker_key(settings.endpoint_id, LOCAL_WORKER_NAME)
-        self._stream = JobStream(store, settings.stream_hold_s, local_worker=local)
+        self._stream = JobStream(
+            store, settings.stream_hold_s, settings.stream_comments_after_s, local_worker=local
+        )
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""

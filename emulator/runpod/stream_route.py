@@ -12,7 +12,7 @@ from starlette.responses import Response
 from common.digits import parse_digits
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.responses import JSON
-from emulator.http.sse import SSEResponse
+from emulator.http.sse import COMMENT, COMMENTS_AFTER_S, SSEResponse
 from emulator.http.stream_steps import split_chunks
 from emulator.runpod import job_response
 from emulator.runpod.stream_end import explain_drained, explain_end
@@ -31,20 +31,24 @@ class JobStream:
     JSON responses drain the stream: each chunk is in one response, and the last response has a
     terminal status. A response waits up to `hold_s` for a chunk, which is less than the timeout of
     RunPod's own client. Events do not drain the stream. Their ids are `attempt.number`, and
-    `Last-Event-ID` resumes after an event. A comment after each `keep_alive_s` without a chunk
-    keeps proxies from closing the connection.
+    `Last-Event-ID` resumes after an event. A comment after each `comments_after_s` without a chunk
+    keeps proxies from closing the connection; None for no comments.
 
     If an ended job has no output to stream, a `message` gives the reason. `local_worker` is the key
     of the worker in this process.
     """
 
     def __init__(
-        self, store: JobStore, hold_s: float, keep_alive_s: float = 15.0, local_worker: str = ""
+        self,
+        store: JobStore,
+        hold_s: float,
+        comments_after_s: float | None,
+        local_worker: str = "",
     ) -> None:
         self._store = store
         self._local_worker = local_worker
         self._hold_s = hold_s
-        self._keep_alive_s = keep_alive_s
+        self._comments_after_s = comments_after_s
 
     async def respond(self, request: Request, job: Job) -> Any:
         """Return the response. Raises InvalidRequest."""
@@ -88,10 +92,11 @@ class JobStream:
     async def _events(self, job_id: str, after: tuple[int, int]) -> AsyncGenerator[bytes, None]:
         # This sends the response headers at once, so that the client knows it is connected.
         yield b": open\n\n"
+        interval_s = self._comments_after_s or COMMENTS_AFTER_S
         while True:
             # Read the job before its chunks: if it has ended, all its chunks are read below.
             job = await self._store.get(job_id)
-            chunks = await self._store.read_chunks(job_id, after, self._keep_alive_s)
+            chunks = await self._store.read_chunks(job_id, after, interval_s)
             async for step in split_chunks(chunks):
                 events: list[bytes] = []
                 for chunk in step:
@@ -119,8 +124,8 @@ class JobStream:
                 data = escape_line_separators(orjson.dumps(end))
                 yield restart + b"event: end\nid: %b\ndata: %b\n\n" % (_END.encode(), data)
                 return
-            if await self._store.get(job_id) is job:
-                yield b": still here\n\n"
+            if self._comments_after_s is not None and await self._store.get(job_id) is job:
+                yield COMMENT
 
 
 def _parse_event_id(raw: str) -> tuple[int, int]:

@@ -206,6 +206,14 @@ class EmulatorSettings(ResultSettings):
         "a job. 0: send each one as soon as the client can read it. The RunPod worker's default is "
         "50.",
     )
+    stream_comments_after_s: float | None = Field(
+        15,
+        gt=0,
+        description="A stream that has been silent for this long gets a comment, because proxies "
+        "and clients close a silent connection. A stream that begins with one has status 200, so "
+        "that a later error is its only event. `off`: never.",
+        examples=["60"],
+    )
     stream_hold_s: float = Field(
         5,
         ge=0,
@@ -412,6 +420,11 @@ class EmulatorSettings(ResultSettings):
         "makes the same requests fail at every start. Unset: random.",
         examples=["1"],
     )
+
+    @field_validator("stream_comments_after_s", mode="before")
+    @classmethod
+    def _off_is_none(cls, value: object) -> object:
+        return None if isinstance(value, str) and value.strip().lower() == "off" else value
 
     @field_validator("worker_command")
     @classmethod

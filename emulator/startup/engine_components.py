@@ -157,7 +157,9 @@ def build_engine_components(
     engines = engines_by_model(engine, settings.served_model)
     puller = _build_puller(settings, engine, services)
     max_body_bytes = int(settings.max_body_mb * 1e6)
-    answers = CallAnswers(max_body_bytes, settings.stream_interval_ms / 1000)
+    answers = CallAnswers(
+        max_body_bytes, settings.stream_interval_ms / 1000, settings.stream_comments_after_s
+    )
     return EngineComponents(
         settings=settings,
         engine=engine,

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from common.digits import parse_digits
 from common.value_description import describe_value
 from emulator.autoscaling.worker_log import MAX_LINES, LogLine, Source, WorkerLog
-from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
+from emulator.http.sse import COMMENTS_AFTER_S, SSEResponse
 from emulator.status.rfc3339 import format_time, parse_time
 from handler.apis.core.wire_format import escape_line_separators
 from handler.errors import InvalidRequest
@@ -109,7 +109,7 @@ class WorkerLogStream:
 
     def response(self) -> SSEResponse:
         """Return the response to the reader."""
-        return SSEResponse(self.events(), lambda: None, keep_alive_s=KEEP_ALIVE_S)
+        return SSEResponse(self.events(), lambda: None, comments_after_s=COMMENTS_AFTER_S)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield blocks of whole events; each event's id is the time and the number of its line."""

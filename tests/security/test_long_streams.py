@@ -16,6 +16,8 @@ from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.shutdown_state import ShutdownState
 from emulator.http.stream_steps import STEP_BYTES
 from emulator.runpod.stream_route import JobStream
+from handler.apis.openai.dialect import OPENAI
+from handler.apis.openai.wire_format import FORMATS
 from handler.apis.responses.events import EventEncoder
 from jobs import Job, MemoryJobStore, NewJob, Policy
 from tests.conftest import ScriptFactory
@@ -54,7 +56,7 @@ def read_end_of_response(store: MemoryJobStore, job: Job) -> AsyncIterator[bytes
 
 
 def read_job(store: MemoryJobStore, job: Job) -> AsyncIterator[bytes]:
-    return JobStream(store, hold_s=0)._events(job.id, (0, 0))
+    return JobStream(store, hold_s=0, comments_after_s=None)._events(job.id, (0, 0))
 
 
 def read_in_console(store: MemoryJobStore, job: Job) -> AsyncIterator[bytes]:
@@ -62,9 +64,12 @@ def read_in_console(store: MemoryJobStore, job: Job) -> AsyncIterator[bytes]:
 
 
 async def read_call(store: MemoryJobStore, job: Job) -> AsyncIterator[bytes]:
-    call = QueuedCall(store, job, ShutdownState(), 60, lambda job, is_finished: None)
-    while not call.done:
-        yield await call.next_events()
+    shutdown, wire_format = ShutdownState(), FORMATS[OPENAI]
+    call = QueuedCall(store, job, shutdown, 60, lambda *_: None, wire_format, streaming=True)
+    await call.open()
+    async for events in call.stream():
+        assert isinstance(events, bytes)
+        yield events
 
 
 READERS: dict[str, tuple[Reader, Callable[[int], list[str]]]] = {

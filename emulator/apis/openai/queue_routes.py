@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from functools import partial
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,11 +18,11 @@ from common.value_description import describe_value
 from emulator.apis.messages.routes import MESSAGES_FACTS
 from emulator.apis.openai.queued_call import QueuedCall
 from emulator.apis.openai.routes import find_operation
-from emulator.apis.openai.worker_output import CallFailed, read_body
 from emulator.apis.responses.routes import RESPONSES_FACTS
+from emulator.http.call_answers import answer_call
 from emulator.http.disconnect import while_connected
 from emulator.http.request_body import read_json
-from emulator.http.responses import JSON, error_response
+from emulator.http.responses import JSON
 from emulator.http.route_facts import (
     ApiRoute,
     OperationName,
@@ -33,18 +30,17 @@ from emulator.http.route_facts import (
     RouteHandler,
     openai_facts,
 )
-from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, ShutdownState
-from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
+from emulator.http.shutdown_state import ShutdownState
+from emulator.http.sse import SSEResponse
 from emulator.runpod.client_routes import read_wait_s
 from emulator.runpod.job_request import parse_job
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.apis.calls import find_format
-from handler.apis.core.wire_format import SentBlocks, WireFormat
 from handler.apis.messages.api import MessagesApi
 from handler.apis.openai.api import ROUTES
 from handler.apis.openai.service import MODELS, OpenAIService
 from handler.apis.responses.api import RESPONSES
-from handler.errors import ModelNotFound, error_info
+from handler.errors import ModelNotFound
 from handler.models.model_name_map import find_served_name
 from jobs import Job, JobStore, StoreUnavailable
 
@@ -68,7 +64,6 @@ class QueuedOpenAIRoutes:
         service: OpenAIService | None,
         shutdown: ShutdownState,
         settings: EmulatorSettings,
-        keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._store = store
         # That of the local worker, whose models are listed without a job.
@@ -77,7 +72,7 @@ class QueuedOpenAIRoutes:
         self._policy = settings.policy_limits()
         self._max_body_bytes = int(settings.max_body_mb * 1e6)
         self._local_endpoint = settings.endpoint_id
-        self._keep_alive_s = keep_alive_s
+        self._comments_after_s = settings.stream_comments_after_s
         self._cancellations: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[ApiRoute]:
@@ -110,11 +105,9 @@ class QueuedOpenAIRoutes:
     async def _call_worker(self, request: Request) -> Response | SSEResponse:
         body = await read_json(request, self._max_body_bytes)
         job_input = {"openai_route": _route_of(request), "openai_input": body}
-        if body.get("stream") is True:
-            return await self._stream_call(request, job_input)
-        return JSON(await self._complete_call(request, job_input))
+        return await self._answer(request, job_input, streaming=body.get("stream") is True)
 
-    async def _forward(self, request: Request) -> Response:
+    async def _forward(self, request: Request) -> Response | SSEResponse:
         """Pass on a GET or DELETE in the two forms that RunPod's vLLM worker reads."""
         route = _route_of(request)
         if request.url.query:
@@ -122,7 +115,7 @@ class QueuedOpenAIRoutes:
         job_input: dict[str, Any] = {"openai_route": route, "openai_input": {}}
         if request.method != "GET":
             job_input = {"route": route, "body": None, "method": request.method}
-        return JSON(await self._complete_call(request, job_input))
+        return await self._answer(request, job_input)
 
     async def _list_models(self, request: Request) -> Response:
         return JSON(await self._read_model_list(request))
@@ -148,46 +141,21 @@ class QueuedOpenAIRoutes:
         if service is not None:
             return await service.list_models()
         # An empty input means GET: a job has no HTTP method.
-        return await self._complete_call(request, {"openai_route": MODELS, "openai_input": {}})
+        call = await self._submit(request, {"openai_route": MODELS, "openai_input": {}})
+        return await while_connected(request.receive, call.complete())
+
+    async def _answer(
+        self, request: Request, job_input: JsonObject, *, streaming: bool = False
+    ) -> Response | SSEResponse:
+        call = await self._submit(request, job_input, streaming=streaming)
+        return await answer_call(request.receive, call, self._comments_after_s)
 
     def _service_of(self, request: Request) -> OpenAIService | None:
         is_local = request.path_params["endpoint"] == self._local_endpoint
         return self._local_service if is_local else None
 
-    async def _complete_call(self, request: Request, job_input: dict[str, Any]) -> dict[str, Any]:
-        call = await self._submit(request, job_input)
-        try:
-            job = await while_connected(request.receive, call.wait_until_completed())
-        finally:
-            call.detach()
-        output = orjson.loads(job.output) if job.output is not None else None
-        if output == []:
-            # A generator handler without `return_aggregate_stream` has its output in chunks only.
-            output = [
-                orjson.loads(chunk.value)
-                for chunk in await self._store.read_chunks(job.id, (0, 0), 0)
-            ]
-        return read_body(output)
-
-    async def _stream_call(self, request: Request, job_input: dict[str, Any]) -> SSEResponse:
-        wire_format = find_format(job_input["openai_route"])
-        has_event_names = wire_format.stream == "named-events"
-        call = await self._submit(request, job_input, has_event_names=has_event_names)
-        try:
-            # An error before the first event is sent as an HTTP error.
-            first_events = await while_connected(request.receive, call.next_events())
-        except BaseException:
-            call.detach()
-            raise
-        return SSEResponse(
-            _stream_events(call, first_events, wire_format),
-            call.detach,
-            partial(wire_format.encode_stream_error, SHUTTING_DOWN_ERROR),
-            self._keep_alive_s,
-        )
-
     async def _submit(
-        self, request: Request, job_input: dict[str, Any], *, has_event_names: bool = False
+        self, request: Request, job_input: JsonObject, *, streaming: bool = False
     ) -> QueuedCall:
         """Queue a call as a synchronous job, like /runsync; `job_input` is the job's input.
 
@@ -208,7 +176,8 @@ class QueuedOpenAIRoutes:
             self._shutdown,
             wait_s,
             self._on_detach,
-            has_event_names=has_event_names,
+            find_format(job_input.get("openai_route", "")),
+            streaming=streaming,
         )
 
     def _on_detach(self, job: Job, is_finished: bool) -> None:
@@ -232,26 +201,3 @@ class QueuedOpenAIRoutes:
 
 def _route_of(request: Request) -> str:
     return "/v1/" + str(request.scope["path"]).partition("/openai/v1/")[2]
-
-
-async def _stream_events(
-    call: QueuedCall, first_events: bytes, wire_format: WireFormat
-) -> AsyncGenerator[bytes, None]:
-    sent = SentBlocks(first_events, first_events)
-    yield first_events
-    try:
-        while not call.done:
-            if events := await call.next_events():
-                sent = SentBlocks(first_events, events)
-                yield events
-    except CallFailed as failed:
-        yield wire_format.encode_stream_error(failed.info, sent)
-    except Exception as error:
-        # Any error: a stream that ends without one looks like a complete answer to some clients.
-        yield wire_format.encode_stream_error(error_info(error), sent)
-
-
-async def on_call_failed(request: Request, error: Exception) -> Response:
-    """Return the error response of a call whose job has no usable output."""
-    info = error.info if isinstance(error, CallFailed) else error_info(error)
-    return error_response(info, request.scope)

@@ -15,7 +15,7 @@ from handler.apis.core.wire_format import escape_line_separators, request_identi
 from handler.apis.messages.errors import STATUSES
 from handler.apis.openai.wire_format import DONE
 from handler.delivery.results import find_result_pointer
-from handler.errors import OPENAI_CODES, ErrorInfo, ErrorMapping
+from handler.errors import OPENAI_CODES, CallFailed, ErrorInfo, ErrorMapping
 from jobs import Job, JobStatus
 
 _DEFAULT_STATUS = 500
@@ -27,14 +27,6 @@ _CANCELLED = ErrorMapping(499, "cancelled_error")
 _MAX_REPR_CHARS = 100_000
 # How the data of an error begins in streams of OpenAI's API, and in those of older vLLM versions.
 _ERROR_START = re.compile(rb'\{\s*"(?:error"\s*:\s*\{|object"\s*:\s*"error")')
-
-
-class CallFailed(Exception):
-    """A call has no response; `info` is the error that its client gets instead."""
-
-    def __init__(self, info: ErrorInfo) -> None:
-        super().__init__(info.message)
-        self.info = info
 
 
 class SSEReassembler:

@@ -15,7 +15,7 @@ from emulator.apis.responses.background import (
 from emulator.http.call_answers import CallAnswers
 from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, RouteHandler, openai_facts
-from emulator.http.sse import KEEP_ALIVE_S, SSEResponse
+from emulator.http.sse import SSEResponse
 from handler.apis.responses.api import INPUT_TOKENS, RESPONSES, ResponsesApi
 from handler.apis.responses.wire_format import FORMAT
 from handler.errors import InvalidRequest
@@ -37,12 +37,10 @@ class ResponsesRoutes:
         api: ResponsesApi,
         background: BackgroundResponses,
         answers: CallAnswers,
-        keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._api = api
         self._background = background
         self._answers = answers
-        self._keep_alive_s = keep_alive_s
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
@@ -79,7 +77,7 @@ class ResponsesRoutes:
             self._background.stream(job, after),
             lambda: None,
             encode_reader_end,
-            self._keep_alive_s,
+            self._answers.comments_after_s,
         )
 
     async def _get(self, request: Request) -> Response | SSEResponse:

@@ -6,13 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 
-import emulator.runpod.client_routes
-from emulator.runpod.stream_route import JobStream
 from tests.conftest import ScriptFactory
 from tests.error_bodies import read_reason
 from tests.integration.emulator.conftest import Serve
@@ -165,13 +162,8 @@ async def test_lost_worker_sends_a_restart_event(serve: Serve) -> None:
             assert parse_end_event(await events.next())["workerId"] == "w2"
 
 
-async def test_silence_is_filled_with_comments(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        emulator.runpod.client_routes, "JobStream", partial(JobStream, keep_alive_s=0.02)
-    )
-    server = await serve()
+async def test_silence_is_filled_with_comments(serve: Serve) -> None:
+    server = await serve(stream_comments_after_s=0.02)
     async with server.client() as client:
         job_id = await submit_job(client)
         async with open_stream(server, job_id) as events:

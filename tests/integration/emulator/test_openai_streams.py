@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import socket
-from functools import partial
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 
-import emulator.startup.engine_components
-from emulator.http.call_answers import CallAnswers
-from emulator.http.sse import KEEP_ALIVE
+from emulator.http.sse import COMMENT
 from engine.hooks import RequestEnded
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Gate, Serve
@@ -28,6 +25,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "/chat/completions": {"messages": TURNS},
 }
 HANG = {"hang_s": 3600}
+COMMENTS = {"stream_comments_after_s": 0.01}
 
 
 def stream_body(route: str, **fields: Any) -> dict[str, Any]:
@@ -74,35 +72,25 @@ async def test_deltas_are_merged_while_the_client_lags(
     assert len(chunks) < tokens / 2
 
 
-def send_comments_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make streams send comments after 10 ms of silence."""
-    answers = partial(CallAnswers, keep_alive_s=0.01)
-    monkeypatch.setattr(emulator.startup.engine_components, "CallAnswers", answers)
-
-
 @pytest.mark.parametrize("route", CALLS)
 async def test_silence_of_the_model_is_filled_with_comments(
-    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch, route: str
+    serve: Serve, script: ScriptFactory, route: str
 ) -> None:  # R19
-    send_comments_soon(monkeypatch)
-    server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny")
+    server = await serve(script({"pieces": ["first", HANG]}), model_name="tiny", **COMMENTS)
     with await RawConnection.connect(server.port) as wire:
         await wire.post(route, stream_body(route))
         await wire.read_head()
         while b'"first"' not in (chunk := await wire.read_chunk()):
             # The scripted engine may take longer than the short time of this test.
-            assert chunk == KEEP_ALIVE
+            assert chunk == COMMENT
         for _ in range(3):
-            assert await wire.read_chunk() == KEEP_ALIVE
+            assert await wire.read_chunk() == COMMENT
     await server.wait_until_idle()
 
 
-async def test_sdk_ignores_comments(
-    serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:  # R19, R32
-    send_comments_soon(monkeypatch)
+async def test_sdk_ignores_comments(serve: Serve, script: ScriptFactory) -> None:  # R19, R32
     pieces = ["one ", {"text": "two ", "delay_ms": 60}, {"text": "three", "delay_ms": 60}]
-    server = await serve(script({"pieces": pieces}), model_name="tiny")
+    server = await serve(script({"pieces": pieces}), model_name="tiny", **COMMENTS)
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
         options: dict[str, Any] = {"model": "tiny", "stream": True}
         completion = await client.completions.create(prompt="talk", **options)
@@ -165,10 +153,9 @@ async def test_client_that_never_reads_is_cut_off_and_its_slots_are_free(
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 async def test_stream_has_comments_while_the_model_loads(
-    serve: Serve, gate: Gate, monkeypatch: pytest.MonkeyPatch, route: str
+    serve: Serve, gate: Gate, route: str
 ) -> None:
-    send_comments_soon(monkeypatch)
-    server = await serve(gate.path)
+    server = await serve(gate.path, **COMMENTS)
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "stream": True}
     if route == "/v1/responses":
         body = {"input": "hi", "stream": True}

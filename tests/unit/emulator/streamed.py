@@ -16,9 +16,9 @@ from tests.waiting import wait_until
 class StreamedJob:
     """A job on a worker that says what the test says."""
 
-    def __init__(self, keep_alive_s: float = 3600, hold_s: float = 3600) -> None:
+    def __init__(self, comments_after_s: float | None = 3600, hold_s: float = 3600) -> None:
         self.store = MemoryJobStore(Limits(max_losses=9))
-        self.stream = JobStream(self.store, hold_s, keep_alive_s, "e/local")
+        self.stream = JobStream(self.store, hold_s, comments_after_s, "e/local")
         self.job: Job
 
     async def enqueue(self, job_input: bytes = b"{}") -> Job:

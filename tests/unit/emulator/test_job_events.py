@@ -176,7 +176,7 @@ async def test_lost_attempt_sends_a_restart_when_the_next_streams_nothing(
 
 
 async def test_comments_are_sent_during_silence(connection: Connect) -> None:
-    at, peer = StreamedJob(keep_alive_s=0.01), connection()
+    at, peer = StreamedJob(comments_after_s=0.01), connection()
     await at.begin()
     listening = at.listen(peer)
     await comes(peer, b": open\n\n: still here\n\n: still here\n\n")

@@ -9,7 +9,7 @@ import pytest
 
 from emulator.http.call_answers import open_stream
 from emulator.http.disconnect import ClientDisconnected
-from emulator.http.sse import KEEP_ALIVE, SSEResponse
+from emulator.http.sse import COMMENT, SSEResponse
 from engine.abortable import Abortable
 from handler.apis.core.api import ApiCall, CallContext
 from handler.apis.core.wire_format import WireFormat
@@ -40,8 +40,8 @@ class Client:
     async def send(self, message: Any) -> None:
         self.sent.append(message.get("body", b"start"))
 
-    async def open(self, keep_alive_s: float) -> SSEResponse:
-        return await open_stream(self.receive, Call(self), keep_alive_s)
+    async def open(self, comments_after_s: float) -> SSEResponse:
+        return await open_stream(self.receive, Call(self), comments_after_s)
 
 
 class Generation(Abortable):
@@ -102,8 +102,8 @@ async def test_stream_that_opens_late_begins_with_a_comment() -> None:
     response = await client.open(SHORT_S)
     asyncio.get_running_loop().call_later(3 * SHORT_S, finish(client))
     await response({"type": "http"}, client.receive, client.send)
-    assert client.sent[:2] == [b"start", KEEP_ALIVE]
-    assert [each for each in client.sent[2:] if each != KEEP_ALIVE] == [b"text", b""]
+    assert client.sent[:2] == [b"start", COMMENT]
+    assert [each for each in client.sent[2:] if each != COMMENT] == [b"text", b""]
 
 
 async def test_late_error_is_the_only_event() -> None:
@@ -111,21 +111,21 @@ async def test_late_error_is_the_only_event() -> None:
     response = await client.open(SHORT_S)
     client.opened.set_exception(InvalidRequest("no"))
     await response({"type": "http"}, client.receive, client.send)
-    assert [each for each in client.sent if each != KEEP_ALIVE] == [b"start", b"error: no", b""]
+    assert [each for each in client.sent if each != COMMENT] == [b"start", b"error: no", b""]
     assert client.aborted == []
 
 
-@pytest.mark.parametrize("keep_alive_s", [SHORT_S, LONG_S])
-async def test_disconnect_cancels_the_opening(keep_alive_s: float) -> None:
+@pytest.mark.parametrize("comments_after_s", [SHORT_S, LONG_S])
+async def test_disconnect_cancels_the_opening(comments_after_s: float) -> None:
     client = Client()
-    if keep_alive_s == LONG_S:
-        opening = asyncio.create_task(client.open(keep_alive_s))
+    if comments_after_s == LONG_S:
+        opening = asyncio.create_task(client.open(comments_after_s))
         await run_ready_tasks()
         client.gone.set()
         with pytest.raises(ClientDisconnected):
             await opening
     else:
-        response = await client.open(keep_alive_s)
+        response = await client.open(comments_after_s)
         client.gone.set()
         await response({"type": "http"}, client.receive, client.send)
     await run_ready_tasks()

@@ -10,7 +10,7 @@ import pytest
 
 from emulator.http.disconnect import ABORT_EXTENSION
 from emulator.http.shutdown_state import ShutdownState
-from emulator.http.sse import CLOSING_EVENT, KEEP_ALIVE, SSEResponse
+from emulator.http.sse import CLOSING_EVENT, COMMENT, SSEResponse
 from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks, wait_until
 
@@ -43,18 +43,18 @@ class Source:
     def abort(self) -> None:
         self.aborts += 1
 
-    def response(self, keep_alive_s: float | None = None) -> SSEResponse:
-        return SSEResponse(self.events(), self.abort, keep_alive_s=keep_alive_s)
+    def response(self, comments_after_s: float | None = None) -> SSEResponse:
+        return SSEResponse(self.events(), self.abort, comments_after_s=comments_after_s)
 
 
 pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
 async def respond(
-    source: Source, peer: Any, keep_alive_s: float | None = None
+    source: Source, peer: Any, comments_after_s: float | None = None
 ) -> asyncio.Task[None]:
     await peer.receive()
-    task = asyncio.create_task(source.response(keep_alive_s)({}, peer.receive, peer.send))
+    task = asyncio.create_task(source.response(comments_after_s)({}, peer.receive, peer.send))
     await run_ready_tasks()
     return task
 
@@ -288,10 +288,10 @@ async def test_stream_that_has_not_started_sends_no_response(connection: Connect
 async def test_comments_are_sent_during_silence(connection: Connect) -> None:  # R19
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer, 0.01)
-    await wait_until(lambda: peer.body == b"a" + 3 * KEEP_ALIVE)
+    await wait_until(lambda: peer.body == b"a" + 3 * COMMENT)
     source.go.set()
     await task
-    assert peer.body.removeprefix(b"a").replace(KEEP_ALIVE, b"") == b"last"
+    assert peer.body.removeprefix(b"a").replace(COMMENT, b"") == b"last"
     assert peer.body.endswith(b"last")
 
 
@@ -315,7 +315,7 @@ async def test_blocked_client_gets_no_comments(connection: Connect, clock: Virtu
     await task
     assert peer.body.startswith(b"a")
     assert peer.body.endswith(b"last")
-    assert peer.body.count(KEEP_ALIVE) <= 1
+    assert peer.body.count(COMMENT) <= 1
 
 
 @pytest.mark.parametrize("reads", [True, False])
@@ -327,7 +327,7 @@ async def test_abort_is_called_when_the_client_leaves_during_silence(
     task = await respond(source, peer, 0.01)
     await source.waiting.wait()
     if reads:
-        await wait_until(lambda: KEEP_ALIVE in peer.body)
+        await wait_until(lambda: COMMENT in peer.body)
     else:
         peer.reading.clear()
         await peer.blocked.wait()

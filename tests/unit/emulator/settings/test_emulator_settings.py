@@ -127,3 +127,13 @@ def test_batch_folder_is_beside_the_database_or_in_memory() -> None:
     assert EmulatorSettings(job_db=":memory:").batch_folder() is None
     kept = EmulatorSettings(job_db=":memory:", batch_dir=Path("c"))
     assert kept.batch_folder() == Path("c")
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, 15), ("2.5", 2.5), ("off", None)])
+def test_comments_can_be_turned_off(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, expected: float | None
+) -> None:
+    monkeypatch.delenv("STREAM_COMMENTS_AFTER_S", raising=False)
+    if value is not None:
+        monkeypatch.setenv("STREAM_COMMENTS_AFTER_S", value)
+    assert read_settings(EmulatorSettings).stream_comments_after_s == expected

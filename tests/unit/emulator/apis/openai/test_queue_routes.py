@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes, on_call_failed
-from emulator.apis.openai.worker_output import CallFailed
+from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.http.responses import on_error
 from emulator.http.shutdown_state import ShutdownState
+from emulator.http.sse import COMMENT
 from emulator.settings.emulator_settings import EmulatorSettings
-from handler.errors import HandlerError
+from handler.errors import CallFailed, HandlerError
 from jobs import Job, JobStatus, Limits, MemoryJobStore
 from tests.unit.emulator.asgi import serve_routes
 from tests.unit.emulator.events import DEADLINE_S
@@ -32,18 +32,20 @@ DONE = b"data: [DONE]\n\n"
 ONE, TWO = "data: 1\n\n", "data: 2\n\n"
 
 
-ERRORS: Any = {CallFailed: on_call_failed, HandlerError: on_error}
+ERRORS: Any = {CallFailed: on_error, HandlerError: on_error}
 
 
 class QueueFixture:
     """The routes, their store, and a worker that the test controls."""
 
-    def __init__(self, keep_alive_s: float = 3600) -> None:
+    def __init__(self, comments_after_s: float | None = 3600) -> None:
         self.store = MemoryJobStore(Limits(max_losses=9))
         self.shutdown = ShutdownState()
-        settings = EmulatorSettings(engine="scripted", local_worker=False)
+        settings = EmulatorSettings(
+            engine="scripted", local_worker=False, stream_comments_after_s=comments_after_s
+        )
         service: Any = None
-        self.queue = QueuedOpenAIRoutes(self.store, service, self.shutdown, settings, keep_alive_s)
+        self.queue = QueuedOpenAIRoutes(self.store, service, self.shutdown, settings)
         self.app = serve_routes(self.queue.routes(), ERRORS)
         self.job: Job
 
@@ -206,20 +208,49 @@ async def test_body_of_a_worker_that_only_yields(peer: Connect) -> None:
     assert json.loads(client.body) == {"a": 1}
 
 
-async def test_keep_alive_comments_are_sent(peer: Connect, clock: VirtualClock) -> None:
-    fixture = QueueFixture(keep_alive_s=0.01)
+async def test_comments_are_sent_in_silence(peer: Connect, clock: VirtualClock) -> None:
+    # R85
+    fixture = QueueFixture(comments_after_s=1)
     client = peer(STREAM)
     request_task = fixture.ask(client)
     await fixture.take()
-    await clock.advance(0.05)
-    # None before there is an answer: its status is not known yet (R30).
+    await clock.advance(0.9)
+    # An error would still have its status.
     assert client.sent == []
+    await clock.advance(0.2)
+    assert client.body == COMMENT
     await fixture.say(ONE)
-    await clock.advance(0.05)
-    assert b"\n\n: still here\n\n: still here\n\n" in client.body
+    await clock.advance(2.5)
+    assert client.body == COMMENT + ONE.encode() + COMMENT * 2
     await fixture.end([])
     await over(request_task)
-    assert client.body.replace(b": still here\n\n", b"") == ONE.encode() + DONE
+    assert client.body.replace(COMMENT, b"") == ONE.encode() + DONE
+
+
+async def test_error_after_comments_is_the_only_event(peer: Connect, clock: VirtualClock) -> None:
+    fixture = QueueFixture(comments_after_s=1)
+    client = peer(STREAM)
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await clock.advance(1.5)
+    await fixture.end(error="it broke")
+    await over(request_task)
+    [event] = client.body.removeprefix(COMMENT).removesuffix(DONE).split(b"data: ")[1:]
+    assert json.loads(event)["error"]["message"] == "it broke"
+
+
+async def test_comments_can_be_turned_off(peer: Connect, clock: VirtualClock) -> None:
+    fixture = QueueFixture(comments_after_s=None)
+    client = peer(STREAM)
+    request_task = fixture.ask(client)
+    await fixture.take()
+    await clock.advance(100)
+    assert client.sent == []
+    await fixture.say(ONE)
+    await clock.advance(100)
+    assert client.body == ONE.encode()
+    await fixture.end([])
+    await over(request_task)
 
 
 @pytest.mark.long_except("body1")

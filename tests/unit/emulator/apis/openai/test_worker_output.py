@@ -11,12 +11,11 @@ from structlog.contextvars import bound_contextvars
 
 from common.json_object import JsonObject
 from emulator.apis.openai.worker_output import (
-    CallFailed,
     SSEReassembler,
     describe_job_failure,
     read_body,
 )
-from handler.errors import UNAVAILABLE, ErrorInfo, ErrorMapping
+from handler.errors import UNAVAILABLE, CallFailed, ErrorInfo, ErrorMapping
 from jobs import Job, JobStatus, Policy
 
 FIRST = {"object": "text_completion", "choices": [{"index": 0, "text": "grün 😀\n\n"}]}
