@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.errors import UnsupportedParameter
 from engine.prompts.reasoning import THINK_OPEN
+from engine.reply.reply_format import ToolForm
 from engine.request import Chat, Prompt, SamplingParams
 
 # Variables of a chat template that switch reasoning on and off. The runtime's own template knows
@@ -44,6 +45,7 @@ class Capabilities:
     `control_tokens`: the special tokens that a message must not contain as such.
     `answer_marks`: those of them that mark the reasoning and the calls of an answer.
     `plain_marks`: control tokens in the texts of messages are read as plain text.
+    `call_form`: the form of calls that the chat template asks for, if a grammar can hold it.
     `adapters`: the names of the LoRAs that requests may use.
     `runtime`: a description of the loaded library, for reports.
     """
@@ -86,6 +88,7 @@ class Capabilities:
     control_tokens: Sequence[str] = ()
     answer_marks: Sequence[str] = ()
     plain_marks: bool = False
+    call_form: ToolForm | None = None
     adapters: Sequence[str] = ()
     runtime: str = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -107,6 +108,10 @@ class RulesValidator:
                 issues += check_issues
                 # Another answer would be truncated by the same limit.
                 retry = retry or not case.is_truncated
+        if options.call_check is not None:
+            call_issues = [options.call_check.find_issues(call) for call in subject.calls]
+            issues += tuple(chain.from_iterable(call_issues))
+            retry = retry or (any(call_issues) and not case.is_truncated)
         return Verdict(
             text=text,
             intent=intent,

@@ -41,11 +41,12 @@ class Blocker(Protocol):
 class Options:
     """The optional parts of validation that a request and the settings enable.
 
-    `repairer` may change an answer so that it passes the check `json_schema`. `regenerate` allows
-    one more generation if the verdict has `retry`.
+    `call_check` is for each call. `repairer` may change an answer so that it passes the
+    check `json_schema`. `regenerate` allows one more generation if the verdict has `retry`.
     """
 
     checks: Mapping[str, AnswerCheck] = field(default_factory=dict)
+    call_check: AnswerCheck | None = None
     redactor: Redactor | None = None
     repairer: Repairer | None = None
     blockers: tuple[Blocker, ...] = ()

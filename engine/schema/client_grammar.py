@@ -23,15 +23,27 @@ _LARK_START = re.compile(r"^start\s*:", re.MULTILINE)
 _THOUGHTS = rf'model_thoughts[suffix="{THINK_CLOSE}"]: /(.|\n)*/'
 # Rules of clients' own grammars hardly have these names.
 _STARTS: Mapping[Thinking, str] = {
-    "none": "start: model_answer",
-    "open": f"start: model_thoughts /\\s{{0,4}}/ model_answer\n{_THOUGHTS}",
-    "optional": f'start: ("{THINK_OPEN}" model_thoughts /\\s{{0,4}}/)? model_answer\n{_THOUGHTS}',
+    "none": "",
+    "open": r"model_thoughts /\s{0,4}/ ",
+    "optional": rf'("{THINK_OPEN}" model_thoughts /\s{{0,4}}/)? ',
 }
+# The name of the first rule where it is no part of a text or of an expression.
+_TEXT_OR_START = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])+/|\bstart\b')
 
 
-def format_start(thinking: Thinking) -> str:
-    """Return the start of a Lark grammar whose rule `model_answer` is the answer."""
-    return f"{LARK_HEADER}{_STARTS[thinking]}\n"
+def format_start(thinking: Thinking, end_tokens: Sequence[int] = ()) -> str:
+    """Return the first rules of a Lark grammar whose rule `model_answer` is the answer.
+
+    llama.cpp's copy of the library knows one end token, which is not always the one that the model
+    ends its answers with. Where the grammar could go on, such an answer would never end. So the
+    ids in `end_tokens` may follow the answer too.
+    """
+    start = f"start: {_STARTS[thinking]}model_answer"
+    rules = [] if thinking == "none" else [_THOUGHTS]
+    if end_tokens:
+        start += " model_end?"
+        rules.append(f"model_end: <[{','.join(map(str, end_tokens))}]>")
+    return "\n".join([start, *rules, ""])
 
 
 def build_regex_grammar(regex: str) -> str:
@@ -69,8 +81,12 @@ def is_lark(grammar: str) -> bool:
     )
 
 
-def prepare_grammar(grammar: str, thinking: Thinking = "none") -> str:
+def prepare_grammar(
+    grammar: str, thinking: Thinking = "none", end_tokens: Sequence[int] = ()
+) -> str:
     """Return a grammar as the engines need it: in Lark, with its header.
+
+    `thinking` is what comes before it, and `end_tokens` may follow it.
 
     llama.cpp reads GBNF too, but a chain of 4,000 rules ends its process, and some of 100 bytes
     keep it busy for a minute. So both notations take the one way whose cost is bounded.
@@ -83,10 +99,22 @@ def prepare_grammar(grammar: str, thinking: Thinking = "none") -> str:
     trial = try_grammar("lark" if is_lark(grammar) else "gbnf", grammar.removeprefix(LARK_HEADER))
     if trial.violation is not None:
         raise RequestRejected(f"grammar: it cannot be followed: {trial.violation}", param="grammar")
-    rules = trial.grammar.removeprefix(LARK_HEADER).lstrip()
-    if thinking != "none":
-        return format_start(thinking) + _LARK_START.sub("model_answer:", rules, count=1)
-    return rules if rules.startswith("%llguidance") else LARK_HEADER + rules
+    header, rules = _split_header(trial.grammar)
+    if (thinking == "none" and not end_tokens) or _LARK_START.search(rules) is None:
+        return header + rules
+    answer = _TEXT_OR_START.sub(
+        lambda each: "model_answer" if each[0] == "start" else each[0], rules
+    )
+    return header + format_start(thinking, end_tokens) + answer
+
+
+def _split_header(grammar: str) -> tuple[str, str]:
+    """Return the header of a Lark grammar, which may have options of a client, and its rules."""
+    grammar = grammar.removeprefix(LARK_HEADER).lstrip()
+    if not grammar.startswith("%llguidance"):
+        return LARK_HEADER, grammar
+    header, end, rules = grammar.partition("\n")
+    return header + end, rules
 
 
 def check_grammar(grammar: str) -> None:

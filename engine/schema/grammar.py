@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import RequestRejected
 from engine.prompts.reasoning import Thinking
-from engine.schema.client_grammar import format_start
+from engine.schema.client_grammar import LARK_HEADER, format_start
 from engine.schema.trial import try_grammar
 
 if TYPE_CHECKING:
@@ -26,8 +26,12 @@ SCHEMA_OPTIONS: JsonCompileOptions = {
 }
 
 
-def build_grammar(schema: Mapping[str, Any], thinking: Thinking = "none") -> str:
+def build_grammar(
+    schema: Mapping[str, Any], thinking: Thinking = "none", end_tokens: Sequence[int] = ()
+) -> str:
     """Return the grammar of an answer that is JSON of a schema.
+
+    `thinking` and `end_tokens` are as for `prepare_grammar`.
 
     Raises:
         RequestRejected: the engine cannot enforce the schema.
@@ -36,13 +40,16 @@ def build_grammar(schema: Mapping[str, Any], thinking: Thinking = "none") -> str
         raise RequestRejected(
             f"json_schema: answers cannot be held to it: {reason}", param="json_schema"
         )
-    return format_grammar(schema, thinking)
+    return format_grammar(schema, thinking, end_tokens)
 
 
-def format_grammar(schema: Mapping[str, Any], thinking: Thinking = "none") -> str:
+def format_grammar(
+    schema: Mapping[str, Any], thinking: Thinking = "none", end_tokens: Sequence[int] = ()
+) -> str:
     """Return the grammar of a schema as text, without checking the schema."""
     schema_json = json.dumps({**schema, "x-guidance": SCHEMA_OPTIONS})
-    return f"{format_start(thinking)}model_answer: %json {schema_json}\n"
+    start = format_start(thinking, end_tokens)
+    return f"{LARK_HEADER}{start}model_answer: %json {schema_json}\n"
 
 
 def find_schema_violation(schema: Mapping[str, Any]) -> str | None:

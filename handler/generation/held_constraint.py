@@ -6,11 +6,15 @@ import asyncio
 from dataclasses import replace
 
 from engine import Capabilities, Engine
+from engine.errors import RequestRejected
+from engine.reply.reply_format import REASONING_ONLY
+from engine.schema.call_grammar import build_call_grammar
+from engine.schema.client_grammar import prepare_grammar
 from engine.schema.grammar import find_schema_violation
 from engine.schema.held_schema import HeldSchema, find_held_schema
 from handler.errors import InvalidRequest
 from handler.input.constraints import Constraint, build_check
-from handler.input.options import add_schema_check
+from handler.input.options import add_call_check, add_schema_check
 from handler.input.request import TextRequest
 
 
@@ -43,6 +47,8 @@ def check_instead(request: TextRequest, constraint: Constraint, violation: str) 
     Raises:
         InvalidRequest: answers cannot be checked against the constraint.
     """
+    if constraint.calls:
+        return _check_calls(request, constraint, violation)
     what = "this schema" if constraint.json_schema is not None else constraint.param
     request = replace(request, constraint=None)
     return _check_afterwards(request, constraint, f"{what} ({violation})")
@@ -54,6 +60,8 @@ def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
     if constraint is None:
         return request
     request = replace(request, constraint=None)
+    if constraint.calls:
+        return _hold_calls(capabilities, request, constraint)
     if constraint.json_schema is None:
         if capabilities.grammar:
             return request
@@ -70,6 +78,50 @@ def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
     if (violation := find_schema_violation(held.schema)) is not None:
         return _check_afterwards(request, constraint, f"this schema ({violation})")
     return _hold_schema(request, constraint, held)
+
+
+def _hold_calls(
+    capabilities: Capabilities, request: TextRequest, constraint: Constraint
+) -> TextRequest:
+    """Hold the calls that a model begins to the schemas of their functions."""
+    reply_format = request.reply_format or REASONING_ONLY
+    form = reply_format.tool_form or capabilities.call_form
+    if not capabilities.grammar:
+        return _check_calls(
+            request, constraint, f"the {capabilities.backend} engine has no grammars"
+        )
+    if form is None:
+        return _check_calls(
+            request, constraint, "there is no grammar for the model's form of calls"
+        )
+    several = reply_format.parallel_calls
+    grammar = build_call_grammar(constraint.calls, form, several=several)
+    if grammar is None:
+        return _check_calls(
+            request, constraint, f"there is no grammar for calls of the form {form}"
+        )
+    try:
+        prepare_grammar(grammar.text)
+    except RequestRejected as error:
+        return _check_calls(request, constraint, error.message)
+    sampling = replace(request.generation.sampling, grammar=grammar.text)
+    request = replace(request, generation=replace(request.generation, sampling=sampling))
+    if not grammar.left_out:
+        return request
+    return _check_calls(request, constraint, f"not held: {', '.join(grammar.left_out)}")
+
+
+def _check_calls(request: TextRequest, constraint: Constraint, reason: str) -> TextRequest:
+    sentence = f"{constraint.param}: calls cannot be held to all strict schemas ({reason})"
+    try:
+        options, warnings = add_call_check(request.options, constraint.calls, constraint.param)
+    except InvalidRequest as error:
+        return _warn(request, f"{sentence}, and they are not checked: {error.message}")
+    return _warn(
+        replace(request, validation=True, options=options),
+        f"{sentence}: their arguments are checked afterwards",
+        *warnings,
+    )
 
 
 def _name_checkable(constraint: Constraint) -> str | None:

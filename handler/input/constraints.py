@@ -7,7 +7,7 @@ and `ebnf`, llama.cpp `grammar` and `json_schema`. A request may have one of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -60,6 +60,8 @@ class Constraint:
 
     `param` is the parameter of the request. `regex`, `choices` and `bad_words`, which the answer
     must not contain, are as the client wrote them; `grammar` is what the engine gets of them.
+    `calls` are the schemas of the arguments by function, for an answer that is any text: a call
+    follows them once the model begins one.
     """
 
     param: str
@@ -68,6 +70,7 @@ class Constraint:
     choices: tuple[str, ...] = ()
     bad_words: tuple[str, ...] = ()
     grammar: str | None = None
+    calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def apply(self, sampling: SamplingParams) -> SamplingParams:
         """Return sampling that an engine holds to this."""

@@ -17,6 +17,7 @@ from handler.errors import InvalidRequest
 from handler.input.unknown_keys import KnownKeys
 from validation import Options
 from validation.options import MissingPart
+from validation.options.calls import CallCheck
 from validation.options.language import LanguageCheck
 from validation.verdict import AnswerCheck, Blocker, Redactor, Repairer
 
@@ -170,6 +171,22 @@ def add_schema_check(
     except MissingPart as missing:
         return options, (f"{param} was not checked. {missing}",)
     return replace(options, checks={**options.checks, "json_schema": check}), ()
+
+
+def add_call_check(
+    options: Options, calls: Mapping[str, Mapping[str, Any]], param: str
+) -> tuple[Options, tuple[str, ...]]:
+    """Return options that check the arguments of calls, as `add_schema_check` does for answers.
+
+    `calls` are the schemas of the arguments by function. Raises InvalidRequest.
+    """
+    try:
+        checks = {name: _build_schema_check(schema) for name, schema in calls.items() if schema}
+    except ValueError as error:
+        raise InvalidRequest(f"{param}: {error}", param) from None
+    except MissingPart as missing:
+        return options, (f"{param} was not checked. {missing}",)
+    return replace(options, call_check=CallCheck(checks), regenerate=True), ()
 
 
 def _validate(raw_options: Mapping[str, Any], path: str) -> OptionsInput:

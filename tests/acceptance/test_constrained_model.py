@@ -20,10 +20,15 @@ import pytest_asyncio
 from openai.types.chat import ChatCompletion, ChatCompletionMessageFunctionToolCall
 
 from engine import BackendConfig, Engine, EngineConfig
+from engine.reply.parser import read_reply
+from engine.reply.reply_format import ReplyFormat, ToolForm
 from engine.schema import held_schema
+from engine.schema.call_grammar import build_call_grammar
+from engine.schema.client_grammar import LARK_HEADER
 from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
+from tests.models.llama import END
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -48,7 +53,7 @@ CITY: dict[str, Any] = {
     "required": ["city", "days"],
     "additionalProperties": False,
 }
-WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+WEATHER: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
 TIME = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
 ARGUMENTS = {"weather": CITY, "clock": {"type": "object"}}
 MAX_TOKENS = 300
@@ -308,3 +313,43 @@ async def test_negative_numbers_are_held(service: OpenAIService, number: dict[st
         answer = await service.complete(call)
     content = answer["choices"][0]["message"]["content"]
     assert content.startswith('{"a": -')
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"bad_words": ["dog"]},
+        {"guided_regex": "(?s:.*)"},
+        {"grammar": 'start: "a"*'},
+        {"tools": [{"type": "function", "function": {**WEATHER["function"], "strict": True}}]},
+    ],
+)
+async def test_answer_ends_where_its_grammar_could_go_on(
+    service: OpenAIService, constraint: dict[str, Any]
+) -> None:
+    # The end of this model's turns is not the end token that the grammar library knows.
+    options = {"logit_bias": {str(END): 100}, "temperature": 0, "max_tokens": 20, **constraint}
+    answer = await complete(service, "hi", **options)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 1
+
+
+@pytest.mark.parametrize("form", ["hermes", "llama", "qwen_xml"])
+async def test_call_that_begins_follows_its_strict_schema(
+    service: OpenAIService, form: ToolForm
+) -> None:
+    held = build_call_grammar(ARGUMENTS, form, several=False)
+    assert held is not None
+    # This model begins no call by itself, so the grammar has no other answer here.
+    _, _, rules = held.text.removeprefix(LARK_HEADER).partition("\n")
+    begun = "start: body" if form == "llama" else 'start: "<tool_call>" call'
+    grammar = f"{begun}\n{rules}"
+    answer = await complete(service, "Rain?", grammar=grammar, temperature=0)
+    reply_format = ReplyFormat(functions=ARGUMENTS, tool_form=form)
+    content = answer.choices[0].message.content or ""
+    reply = read_reply(content, reply_format, starts_in_reasoning=False)
+    [call] = reply.calls
+    arguments = call.read_arguments()
+    assert arguments is not None
+    jsonschema_rs.validate(ARGUMENTS[call.name], arguments)

@@ -26,7 +26,7 @@ TEMPLATE = (
 )
 # The first three have the ids of the built-in model's.
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_BEGIN, _END = 1, 2
+_BEGIN, END = 1, 2
 # Words that are one token, with the space before them.
 _WORDS = (
     *("a", "and", "apple", "banana", "bird", "blue", "cat", "cherry", "day", "dog", "eat", "four"),
@@ -77,9 +77,9 @@ def write_llama_model(
         + [_NORMAL_TOKEN] * (len(tokens) - special),
         "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.bos_token_id": _BEGIN,
-        "tokenizer.ggml.eos_token_id": _END,
+        "tokenizer.ggml.eos_token_id": END,
         "tokenizer.ggml.unknown_token_id": 0,
-        "tokenizer.ggml.padding_token_id": _END,
+        "tokenizer.ggml.padding_token_id": END,
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.ggml.add_space_prefix": False,
         "tokenizer.chat_template": template,
@@ -130,7 +130,7 @@ def _keep_first(matrix: FloatArray) -> FloatArray:
 def _output_bias(token: str) -> float:
     if token.removeprefix("Ġ") in _WORDS and token.startswith("Ġ"):
         return _WORD_BIAS
-    if token == _SPECIAL[_END]:
+    if token == _SPECIAL[END]:
         return _END_BIAS
     return _OTHER_BIAS
 

@@ -16,7 +16,7 @@ from typing import Any
 from common.utf8 import Utf8Decoder
 from engine.backends.base import OnPiece, RunResult, TokenizerInfo
 from engine.backends.gguf import read_chat_template, read_header
-from engine.backends.gguf_vocabulary import read_control_tokens
+from engine.backends.gguf_vocabulary import SpecialTokens, read_special_tokens
 from engine.backends.llamacpp.adapter_turns import AdapterTurns
 from engine.backends.llamacpp.cache_slots import find_history_length
 from engine.backends.llamacpp.completion_request import build_completion_request
@@ -39,11 +39,13 @@ from engine.errors import (
 from engine.output import PromptToken
 from engine.prompts import reasoning
 from engine.prompts.answer_marks import find_answer_marks
+from engine.prompts.call_form import find_call_form
 from engine.prompts.chat_template import takes_late_system, template_markers
 from engine.prompts.control_marks import ControlMarks, RenderedChat
 from engine.prompts.image_prompt import ImagePrompt, render_images
 from engine.prompts.prompt_size import check_tokens, prompt_too_long_error, tokenize_end
 from engine.prompts.tool_prompt import render_with_tools
+from engine.reply.reply_format import ToolForm
 from engine.request import FIT_CONTEXT, Chat, Prompt, RenderedPrompt, SamplingParams
 from engine.schema.client_grammar import prepare_grammar
 from engine.schema.grammar import format_grammar
@@ -117,6 +119,7 @@ class LlamaCppBackend:
         self._infill_template: tuple[str, ...] = ()
         self._vocabulary_size = 0
         self._answer_marks: tuple[str, ...] = ()
+        self._special_tokens = SpecialTokens()
         self._control_marks = ControlMarks(())
         # With all special tokens, for answers whose text has them.
         self._all_marks: tuple[str, ...] = ()
@@ -150,7 +153,8 @@ class LlamaCppBackend:
             [model_info] = server.request("/v1/models")["data"]
         self._vocabulary_size = model_info["meta"]["n_vocab"]
         self._answer_marks = find_answer_marks(self._tokenize_without_bos)
-        control_tokens = read_control_tokens(self._path)
+        self._special_tokens = read_special_tokens(self._path)
+        control_tokens = self._special_tokens.control
         self._control_marks = ControlMarks(control_tokens, self._answer_marks)
         self._all_marks = tuple(dict.fromkeys((*self._answer_marks, *control_tokens)))
         rendered = self._render_probe_chat()
@@ -175,6 +179,7 @@ class LlamaCppBackend:
             adapters=tuple(adapter.name for adapter in self._adapters),
             control_tokens=control_tokens,
             answer_marks=self._answer_marks,
+            call_form=find_call_form(self.render, control_tokens),
         )
 
     def _load_adapters(self) -> None:
@@ -474,6 +479,7 @@ class LlamaCppBackend:
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
                 thinking=reasoning.find_thinking(text, may_think=sampling.may_think),
+                end_tokens=self._special_tokens.end_ids,
                 adapters=self._adapters,
             )
             cache_key = text if image_prompt is None else image_prompt.cache_key
@@ -558,6 +564,7 @@ def build_capabilities(
     adapters: Sequence[str] = (),
     control_tokens: Sequence[str] = (),
     answer_marks: Sequence[str] = (),
+    call_form: ToolForm | None = None,
 ) -> Capabilities:
     """Return the capabilities of llama.cpp with a model.
 
@@ -596,5 +603,6 @@ def build_capabilities(
         adapters=adapters,
         control_tokens=control_tokens,
         answer_marks=answer_marks,
+        call_form=call_form,
         plain_marks=True,
     )

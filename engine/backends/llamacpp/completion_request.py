@@ -29,13 +29,15 @@ def build_completion_request(
     context_length: int,
     cache_prompt: bool,
     thinking: Thinking = "none",
+    end_tokens: Sequence[int] = (),
     adapters: Sequence[LoraAdapter] = (),
 ) -> dict[str, Any]:
     """Return the completion request for a prompt.
 
     `prompt_tokens` are its ids; they are needed only for penalties of the answer's tokens.
     `preserved_tokens` are the special tokens that llama.cpp writes as text. `thinking` is what a
-    grammar does not hold. `adapters` are all loaded LoRA adapters.
+    grammar does not hold, and `end_tokens` are the ids that end an answer. `adapters` are all
+    loaded LoRA adapters.
 
     Raises RequestRejected.
     """
@@ -81,10 +83,10 @@ def build_completion_request(
     if sampling.min_tokens and not sampling.ignore_eos:
         body["grammar"] = _build_length_grammar(min(sampling.min_tokens, context_length))
     if sampling.grammar is not None:
-        body["grammar"] = prepare_grammar(sampling.grammar, thinking)
+        body["grammar"] = prepare_grammar(sampling.grammar, thinking, end_tokens)
     if sampling.json_schema is not None:
         # Not sent as a schema: llama.cpp silently ignores a schema that it cannot enforce.
-        body["grammar"] = build_grammar(sampling.json_schema, thinking)
+        body["grammar"] = build_grammar(sampling.json_schema, thinking, end_tokens)
     return body
 
 

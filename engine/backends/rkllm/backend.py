@@ -268,6 +268,7 @@ class RkllmBackend:
             images=self._vision_encoder is not None,
             control_tokens=self._find_control_tokens(),
             answer_marks=() if tokenizer is None else tokenizer.answer_marks,
+            call_form=None if tokenizer is None else tokenizer.call_form,
         )
 
     def _find_control_tokens(self) -> tuple[str, ...]:

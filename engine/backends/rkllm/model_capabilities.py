@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from engine.backends.rkllm.abi.abi import Abi
 from engine.capabilities import Capabilities
 from engine.prompts.chat_template import KNOWN_MARKERS
+from engine.reply.reply_format import ToolForm
 from engine.request import SamplingParams
 
 _MAX_LOGPROBS = 20
@@ -42,6 +43,7 @@ def build_capabilities(
     images: bool = False,
     control_tokens: Sequence[str] = (),
     answer_marks: Sequence[str] = (),
+    call_form: ToolForm | None = None,
 ) -> Capabilities:
     """Return the capabilities of the rkllm backend.
 
@@ -60,6 +62,7 @@ def build_capabilities(
         images: there is a vision encoder.
         control_tokens: the special tokens that a message must not contain as such.
         answer_marks: those of them that mark the reasoning and the calls of an answer.
+        call_form: the form of calls that the chat template asks for.
     """
     per_run = abi.sampling_per_run or can_reload or logits
     # The runtime applies its own template only to text; logits and batches use tokens.
@@ -105,5 +108,6 @@ def build_capabilities(
         images=images,
         control_tokens=control_tokens,
         answer_marks=answer_marks,
+        call_form=call_form,
         plain_marks=has_template,
     )

@@ -15,9 +15,11 @@ from engine.backends.rkllm.time_limit import TimeLimitExceededError, run_with_ti
 from engine.errors import ModelLoadFailed, RequestRejected, UnsupportedParameter
 from engine.prompts import reasoning
 from engine.prompts.answer_marks import find_answer_marks
+from engine.prompts.call_form import find_call_form
 from engine.prompts.chat_template import takes_late_system, template_error, template_markers
 from engine.prompts.control_marks import ControlMarks
 from engine.prompts.tool_prompt import render_with_tools
+from engine.reply.reply_format import ToolForm
 from engine.request import Chat, Message
 
 _TOKENIZER = "tokenizer.json"
@@ -130,6 +132,18 @@ class ChatTokenizer:
             return run_with_time_limit(_TEMPLATE_TRIAL_S, lambda: takes_late_system(self.render))
         except TimeLimitExceededError:
             return False
+
+    @property
+    def call_form(self) -> ToolForm | None:
+        """The form of calls that the template asks for, if a grammar can hold it."""
+        if self.rendered_question is None:
+            return None
+        try:
+            return run_with_time_limit(
+                _TEMPLATE_TRIAL_S, lambda: find_call_form(self.render, self.control_tokens)
+            )
+        except TimeLimitExceededError:
+            return None
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -53,7 +53,13 @@ CALL_FORMS = (
     ),
     CallForm("hermes", read_json_calls, ("<tool_call>",), closes=("</tool_call>",)),
     CallForm("mistral", read_mistral_calls, ("[TOOL_CALLS]",)),
-    CallForm("llama", read_json_calls, ("<|python_tag|>",), closes=("<|eom_id|>", "<|eot_id|>")),
+    CallForm(
+        "llama",
+        read_json_calls,
+        ("<|python_tag|>",),
+        ("{",),
+        closes=("<|eom_id|>", "<|eot_id|>"),
+    ),
     CallForm(
         "llama_pythonic",
         read_pythonic_calls,

@@ -53,7 +53,7 @@ class Tools:
     """The functions of a call, in the form that the chat template receives.
 
     `constraint` has the schema of an answer that must be a call of one of them, or a call or an
-    answer of a schema; None if the model may answer with any text instead.
+    answer of a schema; or the schemas that calls follow beside any text. None if nothing is held.
     """
 
     definitions: tuple[FunctionTool, ...] = ()
@@ -66,13 +66,18 @@ class Tools:
 
         Where the model must call a function, there is no other answer. Raises InvalidRequest.
         """
-        if constraint is None or self.constraint is not None or not self.definitions:
+        if constraint is None or self._holds_answer or not self.definitions:
             return self, ()
         answer = constraint.json_schema
         if answer is None:
-            if constraint.bad_words:
+            tools = replace(self, constraint=None)
+            if not constraint.bad_words:
+                what = "tools cannot be called"
+            elif self.constraint is not None:
+                what = "strict of tools was ignored"
+            else:
                 return self, ()
-            return self, (f"tools cannot be called, because {constraint.param} holds the answer",)
+            return tools, (f"{what}, because {constraint.param} holds the answer",)
         functions = [tool["function"] for tool in self.definitions]
         schema = _calls_schema(functions, several=self.several, answer=answer)
         check_cost(schema, "the parameters of tools", "tools")
@@ -86,9 +91,13 @@ class Tools:
         return ReplyFormat(
             functions={_name(tool): tool["function"]["parameters"] for tool in self.definitions},
             parallel_calls=self.parallel,
-            constrains_calls=self.constraint is not None,
+            constrains_calls=self._holds_answer,
             tool_form=tool_form,
         )
+
+    @property
+    def _holds_answer(self) -> bool:
+        return self.constraint is not None and self.constraint.json_schema is not None
 
 
 NO_TOOLS = Tools()
@@ -100,12 +109,14 @@ def build_tools(
     *,
     parallel: bool = True,
     several: bool = False,
+    strict_names: Collection[str] = (),
 ) -> Tools:
     """Return the functions of a call, checked together.
 
     The model must call one of the functions in `required_names`, unless there are none. With
     `several` the client has asked for calls in parallel, so a call that is held to the schemas may
-    be several. A small model would repeat calls otherwise. Raises InvalidRequest.
+    be several. A small model would repeat calls otherwise. Calls of `strict_names` follow their
+    schemas even if the model need not call any. Raises InvalidRequest.
     """
     if not definitions:
         return NO_TOOLS
@@ -128,6 +139,13 @@ def build_tools(
         # Checked together, because the engine builds one grammar from all of them.
         check_cost(schema, "the parameters of tools", "tools")
         constraint = Constraint(param="tools", json_schema=schema)
+    elif not {_name(tool) for tool in definitions}.isdisjoint(strict_names):
+        # A function that is not strict takes any arguments.
+        calls = {
+            _name(tool): tool["function"]["parameters"] if _name(tool) in strict_names else {}
+            for tool in definitions
+        }
+        constraint = Constraint(param="tools", calls=calls)
     return Tools(
         definitions=tuple(definitions), parallel=parallel, several=several, constraint=constraint
     )
@@ -185,6 +203,23 @@ def read_function(
     check_schema(parameters, f"{path}.{schema_name}", "tools")
     function = Function(name=name, description=description or "", parameters=parameters)
     return FunctionTool(type="function", function=function)
+
+
+def read_strict_names(functions: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the functions that are `strict`, from the client's objects by path.
+
+    Raises InvalidRequest.
+    """
+    names = set[str]()
+    for path, function in functions.items():
+        strict = function.get("strict")
+        if strict is not None and not isinstance(strict, bool):
+            raise InvalidRequest(
+                f"{path}.strict must be true or false, got {describe_value(strict)}", "tools"
+            )
+        if strict:
+            names.add(function["name"])
+    return frozenset(names)
 
 
 def read_parallel(value: Any, param: str = "parallel_tool_calls") -> bool:

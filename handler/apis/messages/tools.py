@@ -14,6 +14,7 @@ from handler.apis.core.tools import (
     build_tools,
     read_function,
     read_parallel,
+    read_strict_names,
 )
 from handler.errors import InvalidRequest
 
@@ -33,6 +34,7 @@ def read_tools(body: JsonObject) -> tuple[Tools, tuple[str, ...]]:
     if raw is not None and not isinstance(raw, list):
         raise InvalidRequest(f"tools must be an array, got {describe_value(raw)}", "tools")
     definitions: list[FunctionTool] = []
+    functions = dict[str, Any]()
     warnings: list[str] = []
     skipped = set[str]()
     for index, tool in enumerate(raw or ()):
@@ -47,6 +49,7 @@ def read_tools(body: JsonObject) -> tuple[Tools, tuple[str, ...]]:
             name, description = tool.get("name"), tool.get("description")
             schema = tool.get("input_schema")
             definitions.append(read_function(name, description, schema, path, "input_schema"))
+            functions[path] = tool
             continue
         warnings.append(
             f"{path} was skipped: tools of type {describe_value(kind)} are not supported"
@@ -54,7 +57,9 @@ def read_tools(body: JsonObject) -> tuple[Tools, tuple[str, ...]]:
         if isinstance(name := tool.get("name"), str):
             skipped.add(name)
     names = [tool["function"]["name"] for tool in definitions]
-    return _choose(body.get("tool_choice"), definitions, names, skipped), tuple(warnings)
+    strict_names = read_strict_names(functions)
+    tools = _choose(body.get("tool_choice"), definitions, names, skipped, strict_names)
+    return tools, tuple(warnings)
 
 
 def _choose(
@@ -62,10 +67,11 @@ def _choose(
     definitions: list[FunctionTool],
     names: Collection[str],
     skipped: Collection[str],
+    strict_names: Collection[str],
 ) -> Tools:
     """Return the tools from which the model may or must choose. Raises InvalidRequest."""
     if choice is None:
-        return build_tools(definitions)
+        return build_tools(definitions, strict_names=strict_names)
     kind = choice.get("type") if isinstance(choice, Mapping) else None
     if kind not in _CHOICES:
         raise InvalidRequest(
@@ -93,4 +99,6 @@ def _choose(
     elif kind == "none":
         return NO_TOOLS
     several = is_serial is False and kind != "tool"
-    return build_tools(definitions, required, parallel=parallel, several=several)
+    return build_tools(
+        definitions, required, parallel=parallel, several=several, strict_names=strict_names
+    )

@@ -14,6 +14,7 @@ from handler.apis.core.tools import (
     build_tools,
     read_functions,
     read_parallel,
+    read_strict_names,
 )
 from handler.errors import InvalidRequest
 
@@ -34,7 +35,17 @@ def read_tools(body: JsonObject) -> Tools:
     if choice == "none":
         return NO_TOOLS
     several = body.get("parallel_tool_calls") is True and not isinstance(choice, Mapping)
-    return build_tools(definitions, required_names, parallel=parallel, several=several)
+    functions = {
+        f"tools[{index}].function": tool["function"]
+        for index, tool in enumerate(body.get("tools") or ())
+    }
+    return build_tools(
+        definitions,
+        required_names,
+        parallel=parallel,
+        several=several,
+        strict_names=read_strict_names(functions),
+    )
 
 
 def _read_allowed(

@@ -16,6 +16,7 @@ from handler.apis.core.tools import (
     build_tools,
     read_function,
     read_parallel,
+    read_strict_names,
 )
 from handler.errors import InvalidRequest
 
@@ -54,6 +55,7 @@ def read_tools(body: JsonObject) -> ResponseTools:
         )
     definitions: list[FunctionTool] = []
     custom_names, skipped = set[str](), dict[str, None]()
+    functions = dict[str, Any]()
     for index, tool in enumerate(raw):
         path = f"tools[{index}]"
         kind = tool.get("type") if isinstance(tool, Mapping) else None
@@ -64,6 +66,7 @@ def read_tools(body: JsonObject) -> ResponseTools:
         if kind == "function":
             name, description = tool.get("name"), tool.get("description")
             definitions.append(read_function(name, description, tool.get("parameters"), path))
+            functions[path] = tool
         elif kind == "custom":
             definitions.append(_read_custom_tool(tool, path))
             custom_names.add(str(tool.get("name")))
@@ -77,7 +80,13 @@ def read_tools(body: JsonObject) -> ResponseTools:
     if choice != "none":
         is_named = isinstance(choice, Mapping) and choice.get("type") != "allowed_tools"
         several = body.get("parallel_tool_calls") is True and not is_named
-        tools = build_tools(definitions, required_names, parallel=parallel, several=several)
+        tools = build_tools(
+            definitions,
+            required_names,
+            parallel=parallel,
+            several=several,
+            strict_names=read_strict_names(functions),
+        )
     warnings = tuple(f"tools of type {each} are not supported and were skipped" for each in skipped)
     return ResponseTools(tools=tools, custom_names=frozenset(custom_names), warnings=warnings)
 

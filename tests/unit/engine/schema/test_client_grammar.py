@@ -8,6 +8,7 @@ import pytest
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from engine.errors import RequestRejected
+from engine.prompts.reasoning import Thinking
 from engine.schema.client_grammar import (
     LARK_HEADER,
     MAX_GRAMMAR_CHARS,
@@ -18,18 +19,7 @@ from engine.schema.client_grammar import (
     prepare_grammar,
 )
 from engine.schema.schema_limits import MAX_LEVELS
-
-
-class Bytes:
-    """A vocabulary of the 256 bytes and an end token."""
-
-    eos_token_id = 256
-    bos_token_id = None
-    special_token_ids = (256,)
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-
-    def __call__(self, text: bytes) -> list[int]:
-        return list(text)
+from tests.unit.engine.schema.byte_vocabulary import Bytes
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +87,41 @@ def test_answer_begins_after_the_reasoning(
     assert allows(prepared, "Hm, 5-6?\n</think>\n\n12-3")
     assert not allows(prepared, "12-3")
     assert not allows(prepared, "Hm.</think>It is 12-3")
+
+
+@pytest.mark.parametrize("thinking", ["none", "open", "optional"])
+@pytest.mark.parametrize(
+    "grammar", [GBNF, LARK, build_regex_grammar(r"\d+-\d+"), build_choice_grammar(["1-2", "12-3"])]
+)
+def test_end_token_may_follow_the_answer(grammar: str, thinking: Thinking) -> None:
+    # The end token of the library is another one than that of the model.
+    tokenizer = LLTokenizer(TokenizerWrapper(Bytes()), n_vocab=257, eos_token=[256])
+    before = "</think>" if thinking == "open" else ""
+    for end_tokens, expected in (((), 0), ((0, 1), 1)):
+        matcher = LLMatcher(tokenizer, prepare_grammar(grammar, thinking, end_tokens))
+        assert not matcher.is_error(), matcher.get_error()
+        matcher.consume_tokens(list(f"{before}12-3".encode()))
+        assert matcher.validate_tokens([1]) == expected
+        assert matcher.validate_tokens([2]) == 0
+
+
+@pytest.mark.parametrize(
+    ("grammar", "texts", "others"),
+    [
+        # The first rule is used by itself, and its name is in texts and expressions.
+        ('start: "(" start ")" | "start:" /start/', ["(start:start)"], ["start", "(model_answer)"]),
+        ('%llguidance {"no_forcing": true}\nstart: "a" b\nb: "b"', ["ab"], ["a"]),
+    ],
+)
+def test_rules_of_a_client_keep_their_meaning(
+    grammar: str, texts: list[str], others: list[str], allows: Callable[[str, str], bool]
+) -> None:
+    prepared = prepare_grammar(grammar, "optional", (0,))
+    assert prepared.count("%llguidance") == 1
+    for text in texts:
+        assert allows(prepared, text)
+    for text in others:
+        assert not allows(prepared, text)
 
 
 def test_gbnf_becomes_lark_with_one_header() -> None:

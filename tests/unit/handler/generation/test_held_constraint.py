@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
@@ -16,9 +17,10 @@ from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.responses.request import read_request as read_responses_request
 from handler.errors import InvalidRequest
-from handler.generation.held_constraint import hold_with
+from handler.generation.held_constraint import check_instead, hold_with
 from handler.input.request import TextRequest, parse_job
 from tests.unit.handler.apis.served_model import TINY
+from validation.issues import Issue
 
 USER = [{"role": "user", "content": "hi"}]
 DEFAULTS = CallDefaults()
@@ -199,3 +201,133 @@ def test_tools_beside_a_regular_expression_are_a_warning() -> None:
     body = {"messages": USER, "tools": [TOOL], "guided_regex": "a+"}
     parsed = OpenAICall(CHAT, body, "tiny").parsed
     assert "tools cannot be called, because guided_regex holds the answer" in parsed.warnings
+
+
+HERMES = replace(ABLE, call_form="hermes")
+TOOL_APIS = ("openai", "messages", "responses")
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Lima"]}},
+    "required": ["city"],
+}
+
+
+def read_tools(
+    api: str, schema: dict[str, Any] = CITY, strict: Any = True, **body: Any
+) -> TextRequest:
+    """Return the request of a chat with a function, which the model may call."""
+    function = {"name": "weather", "strict": strict}
+    if api == "openai":
+        tools: list[Any] = [{"type": "function", "function": {**function, "parameters": schema}}]
+        call = OpenAICall(CHAT, {"messages": USER, "tools": tools, **body}, "tiny").parsed
+    elif api == "messages":
+        tools = [{**function, "input_schema": schema}]
+        call = read_messages_request({"messages": USER, "tools": tools, **body}, TINY, DEFAULTS)
+    else:
+        tools = [{**function, "type": "function", "parameters": schema}]
+        response = {"input": "hi", "tools": tools, **body}
+        call = read_responses_request(response, (), "", TINY, DEFAULTS).call
+    (request,) = build_requests(call)
+    return request
+
+
+def find_call_issues(request: TextRequest, arguments: str) -> tuple[Issue, ...]:
+    check = request.options.call_check
+    assert check is not None
+    return check.find_issues(f'{{"name": "weather", "arguments": {arguments}}}')
+
+
+@pytest.mark.parametrize("api", TOOL_APIS)
+def test_strict_calls_are_held_once_they_begin(api: str) -> None:
+    before = read_tools(api)
+    request = hold_with(HERMES, before)
+    grammar = request.generation.sampling.grammar
+    assert grammar is not None
+    assert "<tool_call>" in grammar
+    assert "Lima" in grammar
+    assert (request.warnings, request.options) == (before.warnings, before.options)
+    assert request.reply_format is not None
+    assert not request.reply_format.constrains_calls
+
+
+@pytest.mark.parametrize("strict", [False, None])
+@pytest.mark.parametrize("api", TOOL_APIS)
+def test_calls_that_are_not_strict_are_free(api: str, strict: bool | None) -> None:
+    before = read_tools(api, strict=strict)
+    assert hold_with(HERMES, before) == before
+    assert before.constraint is None
+
+
+@pytest.mark.parametrize("api", TOOL_APIS)
+def test_strict_that_is_no_flag_is_refused(api: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"tools\[0\].*strict must be true or false, got "):
+        read_tools(api, strict="yes")
+
+
+@pytest.mark.parametrize("api", TOOL_APIS)
+@pytest.mark.parametrize(
+    ("capabilities", "reason"),
+    [
+        (UNABLE, "(the scripted engine has no grammars)"),
+        (ABLE, "(there is no grammar for the model's form of calls)"),
+        (replace(ABLE, call_form="mistral"), "(there is no grammar for calls of the form mistral)"),
+    ],
+)
+def test_strict_calls_that_no_grammar_holds_are_checked(
+    api: str, capabilities: Capabilities, reason: str
+) -> None:
+    request = hold_with(capabilities, read_tools(api))
+    assert request.generation.sampling.grammar is None
+    [warning] = request.warnings
+    assert reason in warning
+    assert warning.endswith("their arguments are checked afterwards")
+    assert request.validation
+    assert not find_call_issues(request, '{"city": "Oslo"}')
+    [issue] = find_call_issues(request, '{"city": "Rome"}')
+    assert issue.message.startswith("In the call of weather: ")
+
+
+def test_part_of_a_strict_schema_that_is_not_held_is_checked() -> None:
+    schema = {"type": "object", "properties": {"url": {"type": "string", "format": "uri"}}}
+    request = hold_with(HERMES, read_tools("openai", schema))
+    assert request.generation.sampling.grammar is not None
+    [warning] = request.warnings
+    assert "(not held: format uri)" in warning
+    assert find_call_issues(request, '{"url": "no url"}')
+
+
+def test_strict_schema_that_cannot_be_checked_is_a_warning() -> None:
+    request = hold_with(UNABLE, read_tools("openai", {"type": "object", "required": 5}))
+    [warning] = request.warnings
+    assert "and they are not checked: tools: " in warning
+
+
+def test_refused_grammar_of_strict_calls_becomes_a_check() -> None:
+    request = read_tools("openai")
+    assert request.constraint is not None
+    checked = check_instead(request, request.constraint, "no reason")
+    [warning] = checked.warnings
+    assert "(no reason)" in warning
+    assert find_call_issues(checked, "{}")
+
+
+def test_strict_is_ignored_with_a_warning_beside_bad_words() -> None:
+    request = read_tools("openai", bad_words=["no"])
+    assert "strict of tools was ignored, because bad_words holds the answer" in request.warnings
+    assert request.constraint is not None
+    assert request.constraint.bad_words == ("no",)
+
+
+def test_strict_call_beside_a_schema_is_held_from_the_start() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": CITY}}
+    request = hold_with(HERMES, read_tools("openai", response_format=form))
+    assert request.generation.sampling.json_schema is not None
+    assert request.reply_format is not None
+    assert request.reply_format.constrains_calls
+
+
+def test_only_one_call_is_held_where_several_are_not_allowed() -> None:
+    several = hold_with(HERMES, read_tools("openai")).generation.sampling.grammar
+    one = hold_with(HERMES, read_tools("openai", parallel_tool_calls=False))
+    assert several is not None
+    assert one.generation.sampling.grammar == several.replace("call)* TEXT", "call)? TEXT")

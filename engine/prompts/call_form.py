@@ -1,0 +1,48 @@
+"""The form in which a chat template asks the model to write calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from engine.errors import EngineError
+from engine.prompts.reasoning import PROBE_CHAT
+from engine.reply.reply_format import ToolForm
+from engine.request import Chat
+
+# What the instructions of the templates have, in the form's own notation. A template that asks for
+# the keys in another order, or for another notation after the same mark, has none of these.
+_INSTRUCTIONS: tuple[tuple[ToolForm, re.Pattern[str]], ...] = (
+    ("qwen_xml", re.compile(r"<tool_call>\s*<function=")),
+    ("hermes", re.compile(r'<tool_call>\s*\{"name": ?<[^<>]+>, "arguments": ?<')),
+    ("llama", re.compile(r'\{"name": function name, "parameters": ')),
+)
+_MARKS = ("<tool_call>", "</tool_call>")
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe",
+        "description": "",
+        "parameters": {"type": "object", "properties": {"a": {"type": "string"}}},
+    },
+}
+
+
+def find_call_form(
+    render: Callable[[Chat], str], control_tokens: Collection[str]
+) -> ToolForm | None:
+    """Return the form of calls that a rendered chat with a tool asks for.
+
+    None for the forms that no grammar is written for: those with other marks, and those whose marks
+    are control tokens of the model, which a grammar of text does not allow.
+    """
+    try:
+        prompt = render(replace(PROBE_CHAT, tools=(_PROBE_TOOL,)))
+    except EngineError:
+        return None
+    for form, pattern in _INSTRUCTIONS:
+        if pattern.search(prompt):
+            is_plain = form == "llama" or not set(_MARKS).intersection(control_tokens)
+            return form if is_plain else None
+    return None
