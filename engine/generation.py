@@ -113,6 +113,7 @@ class Generation:
                 reload_ms=end.reload_ms,
                 first_token_ms=(self._first_token_s - self._started_s) * 1000,
             ),
+            grammar_break=end.grammar_break,
         )
 
     def _end_text(self, reason: FinishReason, stop_reason: str | int | None) -> None:

@@ -115,14 +115,18 @@ class Finish(NamedTuple):
     """The end of an answer: its reason, token counts and timings.
 
     `stop_reason` is the stop string or stop token id that ended it, None for an end-of-sequence
-    token or a length limit (vLLM's meaning). A tuple, like `usage` and `timings`, for speed: all
-    three are made for each answer in both processes.
+    token or a length limit (vLLM's meaning). `grammar_break` is after how many characters the
+    answer left the grammar that was to hold it; None if it did not.
+
+    A tuple, like `usage` and `timings`, for speed: all three are made for each answer in both
+    processes.
     """
 
     reason: FinishReason
     usage: Usage
     stop_reason: str | int | None = None
     timings: Timings = Timings()
+    grammar_break: int | None = None
 
     def to_wire(self) -> list[Any]:
         """Return the finish as JSON-ready values, the inverse of `from_wire`."""
@@ -134,14 +138,15 @@ class Finish(NamedTuple):
             self.timings.prefill_ms,
             self.timings.reload_ms,
             self.timings.first_token_ms,
+            self.grammar_break,
         ]
 
     @classmethod
     def from_wire(cls, wire: list[Any]) -> Finish:
         """Rebuild a finish from `to_wire`, which has only the timings of the host process."""
-        reason, stop_reason, usage, prefill_ms, reload_ms, first_token_ms = wire
+        reason, stop_reason, usage, prefill_ms, reload_ms, first_token_ms, grammar_break = wire
         timings = Timings(prefill_ms=prefill_ms, reload_ms=reload_ms, first_token_ms=first_token_ms)
-        return cls(_REASONS[reason], Usage(*usage), stop_reason, timings)
+        return cls(_REASONS[reason], Usage(*usage), stop_reason, timings, grammar_break)
 
 
 # A dict lookup is faster than `FinishReason(value)`.

@@ -151,7 +151,9 @@ class Pipeline:
         request = await hold_constraint(request, self.engine)
         answer = await self._generate(request, slot)
         verdict = answer.verdict
-        if verdict is None or not (verdict.retry and request.options.regenerate):
+        is_broken = answer.finish.grammar_break is not None
+        may_regenerate = request.options.regenerate or is_broken
+        if verdict is None or not (verdict.retry and may_regenerate):
             return answer
         remaining_s = request.generation.timeout_s
         remaining_s = self.engine.request_timeout_s if remaining_s is None else remaining_s

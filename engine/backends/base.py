@@ -51,7 +51,9 @@ class RunResult:
     number of pieces that the backend delivered. `reported_tokens` is the count in the runtime's own
     statistics, None without them. `callbacks` is how often the runtime called back with a token;
     calls after an abort deliver no piece, so there may be more of them than pieces.
-    `reload_ms` is the time spent reloading the model for this run.
+    `reload_ms` is the time spent reloading the model for this run. `grammar_break` is after how
+    many characters the answer left its grammar, because the library could not follow it any
+    further; None if it did not.
     """
 
     reason: FinishReason = FinishReason.STOP
@@ -62,6 +64,7 @@ class RunResult:
     cached_tokens: int = 0
     prefill_ms: float = 0.0
     reload_ms: float = 0.0
+    grammar_break: int | None = None
 
 
 class Backend(Protocol):

@@ -17,6 +17,7 @@ from engine.reply.reply import Reply
 from engine.reply.reply_format import REASONING_ONLY
 from handler.generation.completed_answer import CompletedAnswer
 from handler.generation.content_log import log_answer
+from handler.generation.held_constraint import check_broken
 from handler.generation.offload import run_in_thread
 from handler.generation.reasoning_budget import BudgetedStream
 from handler.generation.redaction import redact_deltas
@@ -131,6 +132,8 @@ class ActiveGeneration(Abortable):
         finish = self._stream.result
         if finish is None:
             raise RuntimeError("the answer is not finished")
+        if finish.grammar_break is not None:
+            await self._check_broken(finish.grammar_break)
         request = self.request
         output = "".join(self._texts)
         reply = Reply(text=output)
@@ -158,6 +161,14 @@ class ActiveGeneration(Abortable):
         )
         log_answer(answer)
         return answer
+
+    async def _check_broken(self, after_chars: int) -> None:
+        """Check the answer, which the engine has not held to its constraint to the end."""
+        known = self.request.warnings
+        self.request = await asyncio.to_thread(check_broken, self.request, after_chars)
+        for warning in self.request.warnings:
+            if warning not in known:
+                self._warn(warning)
 
     def _read_reply(self, output: str) -> Reply:
         reply_format = self.request.reply_format or REASONING_ONLY

@@ -41,16 +41,31 @@ async def hold_constraint(request: TextRequest, engine: Engine) -> TextRequest:
     return await asyncio.to_thread(check_instead, request, request.constraint, violation)
 
 
+def check_broken(request: TextRequest, after_chars: int) -> TextRequest:
+    """Return the request with a check of its answer, which has left the grammar in the middle.
+
+    The answer is there already, so what cannot be checked is only a warning.
+    """
+    constraint = request.held_constraint
+    if constraint is None:
+        return request
+    reason = f"its library could not follow the grammar after {after_chars} characters"
+    try:
+        return check_instead(request, constraint, reason)
+    except InvalidRequest as error:
+        return _warn(request, error.message)
+
+
 def check_instead(request: TextRequest, constraint: Constraint, violation: str) -> TextRequest:
     """Return the request with a check of its answer, because the engine refuses the grammar.
 
     Raises:
         InvalidRequest: answers cannot be checked against the constraint.
     """
+    request = replace(request, constraint=None, held_constraint=None)
     if constraint.calls:
         return _check_calls(request, constraint, violation)
     what = "this schema" if constraint.json_schema is not None else constraint.param
-    request = replace(request, constraint=None)
     return _check_afterwards(request, constraint, f"{what} ({violation})")
 
 
@@ -59,7 +74,7 @@ def hold_with(capabilities: Capabilities, request: TextRequest) -> TextRequest:
     constraint = request.constraint
     if constraint is None:
         return request
-    request = replace(request, constraint=None)
+    request = replace(request, constraint=None, held_constraint=constraint)
     if constraint.calls:
         return _hold_calls(capabilities, request, constraint)
     if constraint.json_schema is None:

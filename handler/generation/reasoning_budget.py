@@ -152,6 +152,7 @@ class BudgetedStream:
             Usage(self._prompt_tokens, completion_tokens),
             finish.stop_reason,
             timings,
+            finish.grammar_break,
         )
 
     def abort(self) -> None:

@@ -39,6 +39,7 @@ class TextRequest:
     its text; None if all of it is text. `original_prompt` is the prompt that the answer is for if
     the engine gets a longer one. `reasoning_budget` is how many tokens the model may think; None
     for any number. `constraint` is what the answer must match; `sampling` has its grammar.
+    `held_constraint` is the one that the engine was asked to hold, and `constraint` is None then.
     """
 
     generation: GenerationRequest
@@ -52,6 +53,7 @@ class TextRequest:
     original_prompt: Prompt | None = None
     reasoning_budget: int | None = None
     constraint: Constraint | None = None
+    held_constraint: Constraint | None = None
 
     @property
     def prompt_text(self) -> str:

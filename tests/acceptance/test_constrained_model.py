@@ -29,6 +29,8 @@ from handler.apis.openai.events import stream_events
 from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
 from tests.models.llama import END
+from validation.rules import DEFAULT_RULES
+from validation.rules_validator import RulesValidator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,7 +66,7 @@ async def service(model_path: Path) -> AsyncIterator[OpenAIService]:
     options = {"model_path": str(model_path), "model_name": "tiny", "context_length": 1024}
     engine = Engine(EngineConfig(backend=BackendConfig("llamacpp", options)))
     await engine.ready()
-    yield OpenAIService(Pipeline(engine, "tiny"))
+    yield OpenAIService(Pipeline(engine, "tiny", RulesValidator.from_file(DEFAULT_RULES)))
     await engine.close()
 
 
@@ -313,6 +315,35 @@ async def test_negative_numbers_are_held(service: OpenAIService, number: dict[st
         answer = await service.complete(call)
     content = answer["choices"][0]["message"]["content"]
     assert content.startswith('{"a": -')
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_answer_that_leaves_its_grammar_is_checked(
+    service: OpenAIService, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    # As if the library could follow them.
+    monkeypatch.setattr(held_schema, "_is_never_positive", lambda schema: False)
+    number = {"type": "number", "maximum": -5, "multipleOf": 0.5}
+    schema = {"type": "object", "properties": {"a": number}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "response_format": form,
+        "temperature": 0,
+        "max_tokens": 30,
+    }
+    call = service.parse_call(ROUTE, body | {"stream": stream})
+    async with asyncio.timeout(50):
+        if stream:
+            async with await service.open_stream(call) as running:
+                blocks = b"".join([block async for block in stream_events(call, running)])
+            [line] = [line for line in blocks.decode().splitlines() if '"warnings"' in line]
+            answer = json.loads(line.removeprefix("data: "))
+        else:
+            answer = await service.complete(call)
+    [warning] = answer["warnings"]
+    assert re.search(r"\(its library could not follow the grammar after \d+ characters\)", warning)
+    assert answer["validation"]["valid"] is False
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,17 @@ def test_prompts_of_every_kind(prompt: Prompt) -> None:
     st.builds(Usage, COUNT, COUNT, COUNT),
     st.none() | TEXT | TOKENS,
     st.floats(0, 1e9),
+    st.none() | COUNT,
 )
 def test_finish(
-    reason: FinishReason, usage: Usage, stop_reason: str | int | None, prefill_ms: float
+    reason: FinishReason,
+    usage: Usage,
+    stop_reason: str | int | None,
+    prefill_ms: float,
+    grammar_break: int | None,
 ) -> None:
     timings = Timings(prefill_ms=prefill_ms)
-    finish = Finish(reason=reason, usage=usage, stop_reason=stop_reason, timings=timings)
+    finish = Finish(reason, usage, stop_reason, timings, grammar_break)
     assert Finish.from_wire(through_json(finish.to_wire())) == finish
 
 

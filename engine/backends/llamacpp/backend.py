@@ -44,6 +44,7 @@ from engine.prompts.chat_template import takes_late_system, template_markers
 from engine.prompts.control_marks import ControlMarks, RenderedChat
 from engine.prompts.image_prompt import ImagePrompt, render_images
 from engine.prompts.prompt_size import check_tokens, prompt_too_long_error, tokenize_end
+from engine.prompts.reasoning import Thinking
 from engine.prompts.tool_prompt import render_with_tools
 from engine.reply.reply_format import ToolForm
 from engine.request import FIT_CONTEXT, Chat, Prompt, RenderedPrompt, SamplingParams
@@ -115,7 +116,7 @@ class LlamaCppBackend:
         self._embedding_server: LlamaServer | None = None
         self._reranking_server: LlamaServer | None = None
         self._prompt_scorer: PromptScorer | None = None
-        self._grammar_check: GrammarCheck | None = None
+        self._grammar_check = GrammarCheck()
         self._infill_template: tuple[str, ...] = ()
         self._vocabulary_size = 0
         self._answer_marks: tuple[str, ...] = ()
@@ -323,8 +324,6 @@ class LlamaCppBackend:
             grammar = format_grammar(json.loads(text))
         else:
             grammar = prepare_grammar(text)
-        if self._grammar_check is None:
-            self._grammar_check = GrammarCheck()
         return self._grammar_check.find_violation(grammar)
 
     def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
@@ -467,6 +466,7 @@ class LlamaCppBackend:
             self._check_token_ids(sampling.logit_bias, "logit_bias")
             self._check_token_ids(sampling.allowed_token_ids, "allowed_token_ids")
             has_answer_penalty = sampling.frequency_penalty or sampling.presence_penalty
+            thinking = reasoning.find_thinking(text, may_think=sampling.may_think)
             body = build_completion_request(
                 sent,
                 sampling,
@@ -478,7 +478,7 @@ class LlamaCppBackend:
                 else self._all_marks,
                 context_length=self._config.context,
                 cache_prompt=not self._deterministic,
-                thinking=reasoning.find_thinking(text, may_think=sampling.may_think),
+                thinking=thinking,
                 end_tokens=self._special_tokens.end_ids,
                 adapters=self._adapters,
             )
@@ -510,7 +510,23 @@ class LlamaCppBackend:
         finally:
             with self._lock:
                 del self._abort_events[run_id]
-        return replace(result, reload_ms=reload_ms)
+        grammar_break = None if aborted.is_set() else self._find_break(run, sampling, thinking)
+        return replace(result, reload_ms=reload_ms, grammar_break=grammar_break)
+
+    def _find_break(
+        self, run: CompletionRun, sampling: SamplingParams, thinking: Thinking
+    ) -> int | None:
+        """Return after how many characters an answer left its grammar; None if it did not."""
+        if sampling.json_schema is not None:
+            grammar = format_grammar(sampling.json_schema, thinking)
+        elif sampling.grammar is not None:
+            grammar = prepare_grammar(sampling.grammar, thinking)
+        else:
+            return None
+        if not sampling.skip_special_tokens:
+            # The text has tokens that no grammar of text knows.
+            return None
+        return self._grammar_check.find_break(grammar, run.text, is_complete=run.has_ended_itself)
 
     def _truncate(self, text: RenderedPrompt, sampling: SamplingParams) -> tuple[int, ...] | None:
         """Return the last tokens of a prompt that is to be truncated; None if it is not."""

@@ -89,6 +89,11 @@ class CompletionRun:
         """The generated text."""
         return "".join(self._texts)
 
+    @property
+    def has_ended_itself(self) -> bool:
+        """Whether the model ended its answer, and no limit or stop string did."""
+        return self._final is not None and self._final["stop_type"] == "eos"
+
     def result(self) -> RunResult:
         """Return the result of the run. Raises the error that ended it."""
         if self._error is not None:

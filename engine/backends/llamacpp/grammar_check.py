@@ -1,4 +1,4 @@
-"""Asks the grammar library inside llama.cpp whether it can follow a grammar."""
+"""Asks the grammar library inside llama.cpp about a grammar, and about an answer to it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class _Tokenizer(ctypes.Structure):
 
 
 class GrammarCheck:
-    """Finds out what the library inside llama.cpp refuses.
+    """Finds out what the library inside llama.cpp refuses, and which answers it did not hold.
 
-    llama.cpp goes on without a grammar that its library refuses, and only its log says so. The
-    grammars were tried with another version of the library, which knows other formats. The
-    vocabulary here is all bytes, because the rules do not depend on it. Used by one thread.
+    llama.cpp goes on without a grammar that its library refuses or cannot follow any further, and
+    only its log says so. The grammars were tried with another version of the library, which knows
+    other formats. The vocabulary here is all bytes, because the rules do not depend on it.
+    Immutable; any thread may call it.
     """
 
     def __init__(self) -> None:
@@ -70,6 +71,27 @@ class GrammarCheck:
         reason = message.value.decode(errors="replace").partition("\n")[0]
         return reason or "no reason" if result < 0 else None
 
+    def find_break(self, grammar: str, answer: str, *, is_complete: bool) -> int | None:
+        """Return after how many characters an answer leaves a grammar; None if it does not.
+
+        A complete answer leaves it at its end if the grammar has not ended there.
+        """
+        library = self._library
+        if library is None:
+            return None
+        matcher = ctypes.c_void_p(library.llg_new_matcher(self._options, b"lark", grammar.encode()))
+        try:
+            text = answer.encode("utf-8", "surrogatepass")
+            tokens, count = (ctypes.c_uint32 * len(text))(*text), ctypes.c_size_t(len(text))
+            followed = max(library.llg_matcher_validate_tokens(matcher, tokens, count), 0)
+            if followed < len(text):
+                return len(text[:followed].decode(errors="ignore"))
+            library.llg_matcher_consume_tokens(matcher, tokens, count)
+            is_open = is_complete and not library.llg_matcher_is_accepting(matcher)
+        finally:
+            library.llg_free_matcher(matcher)
+        return len(answer) if is_open else None
+
 
 def _open_library() -> Any:
     """Return the library with the functions of llguidance; None if this build has none."""
@@ -79,6 +101,10 @@ def _open_library() -> Any:
         library = ctypes.CDLL(str(path))
         library.llg_validate_grammar.restype = ctypes.c_int32
         _ = library.llg_new_tokenizer, library.llg_constraint_init_set_defaults
+        library.llg_new_matcher.restype = ctypes.c_void_p
+        library.llg_matcher_validate_tokens.restype = ctypes.c_int32
+        library.llg_matcher_is_accepting.restype = ctypes.c_bool
+        _ = library.llg_matcher_consume_tokens, library.llg_free_matcher
     except (ImportError, OSError, AttributeError):
         return None
     return library

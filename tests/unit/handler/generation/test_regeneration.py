@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
 
+from engine.backends import scripted
+from engine.backends.base import RunResult
+from handler.input.constraints import Constraint
 from handler.input.options import OptionsInput, OptionsReader
 from handler.input.request import TextRequest, parse_job
 from handler.job.job_handler import JobHandler
 from handler.pipeline import Pipeline
 from tests.unit.handler.conftest import ExclamationValidator, PipelineFactory, RecordingGenerate
-from validation import Issue, Options, Subject, Validator, Verdict
+from validation import NO_OPTIONS, Issue, Options, Subject, Validator, Verdict
 from validation.rules import DEFAULT_RULES, load_rules
 from validation.rules_validator import RulesValidator
 
@@ -124,6 +128,36 @@ async def test_setting_applies_without_a_request_option(
     options = OptionsReader(OptionsInput(regenerate=True))
     await JobHandler(pipeline, options).run(job(regenerate=regenerate))
     assert len(recorder.requests) == count
+
+
+async def test_answer_that_has_left_its_grammar_is_regenerated(
+    bench: RegenerationFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripted, "RunResult", partial(RunResult, grammar_break=2))
+    pipeline, recorder = bench(
+        ["no"], ['{"a": 1}'], validator=RulesValidator.from_file(DEFAULT_RULES)
+    )
+    constraint = Constraint(param="json_schema", json_schema={"type": "object"})
+    answer = await pipeline.run(
+        replace(request(), options=NO_OPTIONS, held_constraint=constraint, validation=False)
+    )
+    assert len(recorder.requests) == 2
+    assert answer.text == '{"a": 1}'
+    [warning] = answer.warnings
+    assert "(its library could not follow the grammar after 2 characters)" in warning
+
+
+async def test_grammar_that_cannot_be_checked_is_a_warning(
+    bench: RegenerationFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripted, "RunResult", partial(RunResult, grammar_break=2))
+    pipeline, recorder = bench(QUIET, LOUD)
+    constraint = Constraint(param="grammar", grammar="start: /a+/")
+    answer = await pipeline.run(replace(request(), held_constraint=constraint))
+    assert len(recorder.requests) == 1
+    [warning] = answer.warnings
+    assert "after 2 characters" in warning
+    assert warning.endswith("cannot be checked against it")
 
 
 async def test_no_regeneration_without_validation(bench: RegenerationFactory) -> None:

@@ -39,6 +39,37 @@ def test_format_that_the_library_does_not_know_is_a_violation() -> None:
     assert "unknown name" in str(GrammarCheck().find_violation("%llguidance {}\nstart: other\n"))
 
 
+OBJECT = format_grammar({"type": "object", "properties": {"ä": {"type": "integer"}}})
+
+
+@pytest.mark.parametrize(
+    ("grammar", "answer", "is_complete", "expected"),
+    [
+        (OBJECT, '{"ä": 5}', True, None),
+        (OBJECT, '{"ä": ', False, None),
+        (OBJECT, '{"ä": ', True, 6),
+        (OBJECT, '{"ä": five}', True, 6),
+        (OBJECT, '{"ä": 5}!', False, 8),
+        (OBJECT, "", False, None),
+        (build_ban_grammar(["no"]), "so", True, None),
+        (build_ban_grammar(["no"]), "so no", True, 4),
+        (format_grammar({"type": "integer"}, "open"), "Hm, 😀.</think>5", True, None),
+        (format_grammar({"type": "integer"}, "open"), "Hm, 😀.</think>x", True, 14),
+    ],
+)
+def test_break_is_where_an_answer_leaves_its_grammar(
+    grammar: str, answer: str, is_complete: bool, expected: int | None
+) -> None:
+    check = GrammarCheck()
+    assert check.find_break(grammar, answer, is_complete=is_complete) == expected
+
+
+def test_answer_that_the_library_does_not_follow_any_further_is_a_break() -> None:
+    # No number is negative and a multiple for it.
+    grammar = format_grammar({"type": "number", "maximum": -5, "multipleOf": 0.5})
+    assert GrammarCheck().find_break(grammar, "-5.5", is_complete=True) is not None
+
+
 @pytest.mark.parametrize("error", [OSError, AttributeError])
 def test_build_that_cannot_be_asked_has_no_violation(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -47,4 +78,6 @@ def test_build_that_cannot_be_asked_has_no_violation(
         raise error
 
     monkeypatch.setattr(ctypes, "CDLL", fail)
-    assert grammar_check.GrammarCheck().find_violation("anything") is None
+    check = grammar_check.GrammarCheck()
+    assert check.find_violation("anything") is None
+    assert check.find_break("anything", "a", is_complete=True) is None
