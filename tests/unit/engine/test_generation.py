@@ -56,6 +56,13 @@ def test_pieces_without_text_count_as_tokens() -> None:
     assert run.texts == ["", "", "", "😀"]
 
 
+def test_pieces_without_bytes_count_as_tokens() -> None:
+    # R4: llama.cpp reports so the tokens of a character that is not complete yet.
+    run = Run(max_tokens=3)
+    assert run.feed(b"", "", "a") == [False, False, True]
+    assert run.generation.finish(ENDED).usage.completion_tokens == 3
+
+
 def test_limit_in_the_middle_of_a_character_drops_the_half() -> None:
     # R27
     run = Run(max_tokens=2)

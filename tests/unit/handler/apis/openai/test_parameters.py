@@ -96,6 +96,9 @@ def test_model_is_optional_unless_the_dialect_requires_it(shape: str) -> None:
     # R7
     for dialect in (OPENAI, ORACLE):
         assert create_call(dialect, shape, {"model": None}).parameters.n == 1
+    with pytest.raises(InvalidRequest) as refused:
+        create_call(OVMS, shape, {"model": None})
+    assert (refused.value.param, refused.value.message) == ("model", "model must be given")
 
 
 # The largest and the least of each: R8-R13, R15.
