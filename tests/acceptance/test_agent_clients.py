@@ -45,7 +45,7 @@ SCRIPT: dict[str, Any] = {
         {"when": "the weather in", "pieces": pieces_of(WEATHER_CALL)},
         # Only a model that sees its own turn can answer.
         {"when": "(?s)Good day.*what did you say", "pieces": ["I said", " hello."]},
-        {"when": "a city as JSON", "pieces": ['{"name": ', '"Oslo"}']},
+        {"when": "a city as JSON", "pieces": ['{"name": "Oslo", ', '"site": "https://o.no/a"}']},
         {"when": "patch it", "pieces": pieces_of(PATCH_CALL)},
         {"when": "think", "pieces": ["<think>", "hm", "</think>", "42"]},
         {"pieces": ["Good", " day"], "delay_ms": 2},
@@ -114,7 +114,9 @@ async def test_client_sends_the_turns_of_the_assistant(
 
 @pytest.mark.parametrize("client", CLIENTS[1:3])
 async def test_client_gets_an_object_of_its_schema(observations: Observations, client: str) -> None:
-    assert observations[client, "object"] == {"object": {"name": "Oslo"}}
+    # zod writes an address as `format: uri`, which no grammar holds.
+    expected = {"name": "Oslo", "site": "https://o.no/a"}
+    assert observations[client, "object"] == {"object": expected}
 
 
 async def test_client_resumes_a_background_response(observations: Observations) -> None:

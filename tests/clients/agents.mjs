@@ -68,7 +68,7 @@ async function aiSdk(name, languageModel) {
   };
   const answer = await generateText({ model: languageModel, prompt: QUESTION, tools, stopWhen: stepCountIs(3), maxRetries: 0 });
   print(name, "tool", { text: answer.text, called: called[0] });
-  const { object } = await generateObject({ model: languageModel, prompt: "a city as JSON", schema: z.object({ name: z.string() }), maxRetries: 0 });
+  const { object } = await generateObject({ model: languageModel, prompt: "a city as JSON", schema: z.object({ name: z.string(), site: z.url() }), maxRetries: 0 });
   print(name, "object", { object });
 }
 
