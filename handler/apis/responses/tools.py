@@ -72,8 +72,10 @@ def read_tools(body: JsonObject) -> ResponseTools:
             custom_names.add(str(tool.get("name")))
         else:
             skipped[kind[:64]] = None
-    names = [tool["function"]["name"] for tool in definitions]
     choice = body.get("tool_choice")
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        definitions = _keep_allowed(choice.get("tools"), definitions)
+    names = [tool["function"]["name"] for tool in definitions]
     required_names = _read_required_names(choice, names)
     parallel = read_parallel(body.get("parallel_tool_calls"))
     tools = NO_TOOLS
@@ -89,6 +91,17 @@ def read_tools(body: JsonObject) -> ResponseTools:
         )
     warnings = tuple(f"tools of type {each} are not supported and were skipped" for each in skipped)
     return ResponseTools(tools=tools, custom_names=frozenset(custom_names), warnings=warnings)
+
+
+def _keep_allowed(allowed: Any, definitions: Sequence[FunctionTool]) -> list[FunctionTool]:
+    """Return the tools that a choice of the type `allowed_tools` names. Raises InvalidRequest."""
+    if not isinstance(allowed, list) or not all(isinstance(each, Mapping) for each in allowed):
+        raise InvalidRequest(
+            f"tool_choice.tools must be an array of tools, got {describe_value(allowed)}",
+            "tool_choice.tools",
+        )
+    names = {each.get("name") for each in allowed if isinstance(each.get("name"), str)}
+    return [tool for tool in definitions if tool["function"]["name"] in names]
 
 
 def _read_custom_tool(tool: JsonObject, path: str) -> FunctionTool:
