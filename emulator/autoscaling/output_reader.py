@@ -8,11 +8,10 @@ import re
 import time
 from collections.abc import Callable
 
-import orjson
-
 from emulator.autoscaling.line_splitter import LineSplitter
 from emulator.autoscaling.worker_log import WorkerLog
 from emulator.http.api_key import WORKER_KEY_PARAM
+from emulator.runpod.sdk_log_line import parse_sdk_line
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +20,6 @@ _READ_BYTES = 16_384
 _MAX_LOGGED_PER_S = 500
 # The SDK logs the URL of a failed request.
 _SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
-# How a line of the SDK's logger begins when the SDK runs on RunPod.
-_SDK_LINE_START = '{"requestId": '
-_SDK_LEVELS = {"DEBUG": logging.DEBUG, "WARN": logging.WARNING, "ERROR": logging.ERROR}
 
 
 class OutputReader:
@@ -95,18 +91,3 @@ class OutputReader:
         extra = None if job_id is None else {"job_id": job_id}
         for line in text.splitlines():
             logger.log(level, "%s: %s", self._worker, line, extra=extra)
-
-
-def parse_sdk_line(text: str) -> tuple[str, int, str | None]:
-    """Return message, level and job id of a line of the SDK's logger; any other line as it is."""
-    if not text.startswith(_SDK_LINE_START):
-        return text, logging.INFO, None
-    try:
-        fields = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return text, logging.INFO, None
-    message, job_id = fields.get("message"), fields.get("requestId")
-    if not isinstance(message, str):
-        return text, logging.INFO, None
-    level = _SDK_LEVELS.get(str(fields.get("level")), logging.INFO)
-    return message, level, job_id if isinstance(job_id, str) else None

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from common.child_processes import describe_exit
-from emulator.autoscaling.output_reader import parse_sdk_line
+from emulator.runpod.sdk_log_line import parse_sdk_line
 
 # The SDK's last line after a failed fitness check; the reason is in the line before it.
 _SDK_EXIT_LINE = "Worker is unhealthy, exiting."

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -43,7 +44,9 @@ class WorkerLog:
         max_lines: int = MAX_LINES,
         max_chars: int = _MAX_CHARS,
         clock: Callable[[], float] = time.time,
+        on_printed: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self._on_printed = on_printed
         self._max_lines = max_lines
         self._max_chars = max_chars
         self._clock = clock
@@ -73,6 +76,8 @@ class WorkerLog:
         ):
             self._chars -= len(self._lines.popleft().text)
         self._changed.set()
+        if source == "container":
+            self._on_printed(text)
 
     def close(self) -> None:
         """Note that no more lines will come, because the worker has ended."""
@@ -110,10 +115,19 @@ class WorkerLog:
 
 
 class WorkerLogs:
-    """The logs of all managed workers, and of the last ones that have ended."""
+    """The logs of all managed workers, and of the last ones that have ended.
 
-    def __init__(self, *, max_ended: int = _MAX_ENDED) -> None:
+    `on_printed` is called with the endpoint, the worker and the text of each line that one prints.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_ended: int = _MAX_ENDED,
+        on_printed: Callable[[str, str, str], None] = lambda endpoint, worker, text: None,
+    ) -> None:
         self._max_ended = max_ended
+        self._on_printed = on_printed
         # In the order of the workers' starts.
         self._logs: dict[tuple[str, str], WorkerLog] = {}
 
@@ -122,7 +136,8 @@ class WorkerLogs:
         ended = [key for key, log in self._logs.items() if log.is_closed]
         for key in ended[: max(0, len(ended) - self._max_ended)]:
             del self._logs[key]
-        log = self._logs[endpoint, worker] = WorkerLog()
+        log = WorkerLog(on_printed=partial(self._on_printed, endpoint, worker))
+        self._logs[endpoint, worker] = log
         return log
 
     def names(self, endpoint: str) -> Sequence[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from emulator.autoscaling.output_reader import parse_sdk_line
 from emulator.autoscaling.worker_log import WorkerLogs
+from emulator.runpod.sdk_log_line import parse_sdk_line
 
 MAX_LINES = 200
 # Messages that RunPod's SDK logs about every job. The error of a job has the exception, too.

@@ -29,6 +29,7 @@ from emulator.runpod import job_response
 from emulator.runpod.job_request import parse_job
 from emulator.runpod.job_wait import wait_for_end
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.stream_end import explain_empty_output
 from emulator.runpod.stream_route import JobStream
 from emulator.runpod.webhook_loops import received_depth
 from emulator.runpod.worker_registry import WorkerRegistry
@@ -146,15 +147,24 @@ class ClientRoutes:
         if not job.status.is_final:
             await self._store.publish(job.id)
         failpoint("runsync-ended")
-        return JSON(job_response.build_status(job) | _log_warnings(body))
+        return JSON(await self._build_status(job) | _log_warnings(body))
 
     async def _status(self, request: Request) -> Response:
-        return JSON(job_response.build_status(await self._find_job(request)))
+        return JSON(await self._build_status(await self._find_job(request)))
 
     async def _status_sync(self, request: Request) -> Response:
         wait_s = read_wait_s(request)
         job = await self._find_job(request)
-        return JSON(job_response.build_status(await self._wait_for_end(request, job.id, wait_s)))
+        return JSON(await self._build_status(await self._wait_for_end(request, job.id, wait_s)))
+
+    async def _build_status(self, job: Job) -> dict[str, Any]:
+        """Return the response to `/status`, which says where the output is if it was streamed."""
+        status = job_response.build_status(job)
+        if job.status is JobStatus.COMPLETED and job.output == b"[]":
+            chunks = await self._store.read_chunks(job.id, (0, 0), 0)
+            if (message := explain_empty_output(len(chunks))) is not None:
+                status["message"] = message
+        return status
 
     async def _read_stream(self, request: Request) -> Any:
         return await self._stream.respond(request, await self._find_job(request))

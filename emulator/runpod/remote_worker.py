@@ -28,6 +28,7 @@ class RemoteWorker:
     """The open calls of one worker, and what they say about its jobs; owned by the registry."""
 
     __slots__ = (
+        "_broke_at",
         "_calls_job_stop",
         "_has_open_stop_poll",
         "_last_job_call_at",
@@ -63,6 +64,8 @@ class RemoteWorker:
         self._last_job_call_at = self.last_active_at
         # Whether a long-poll broke off before it was answered, and no other has started since.
         self.has_broken_poll = False
+        # When one last did, by the wall clock.
+        self._broke_at = self.joined_at
         # Whether it has asked to be replaced (`stopPod`).
         self.requests_replacement = False
         # Whether two running workers have this name. Then reports about missing jobs are ignored.
@@ -125,6 +128,7 @@ class RemoteWorker:
             yield
         except BaseException:
             self.has_broken_poll = True
+            self._broke_at = time.time()
             raise
         finally:
             self._count_poll(kind, -1)
@@ -157,6 +161,13 @@ class RemoteWorker:
                 await self._has_open_stop_poll.wait()
         except TimeoutError:
             self._calls_job_stop = self._calls_job_stop or False
+
+    def may_have_restarted_since(self, at: float) -> bool:
+        """Return whether another process may call itself by this name since a time (wall clock).
+
+        The connections of the earlier one are closed then.
+        """
+        return self._broke_at > at
 
     def record_post(self) -> None:
         """Record a post about a job as a sign of life; the post may have ended the worker's job."""

@@ -51,6 +51,20 @@ def explain_drained(chunk_count: int) -> str:
     )
 
 
+def explain_empty_output(chunk_count: int) -> str | None:
+    """Return why the output of a job is an empty list although it has streamed; None if not so.
+
+    The SDK reports the end of a generator so, unless its handler asks for the chunks.
+    """
+    if not chunk_count:
+        return None
+    chunks = "1 chunk was" if chunk_count == 1 else f"{chunk_count:,} chunks were"
+    return (
+        f"{chunks} streamed, and /stream has them; for an output that has them too, set "
+        '"return_aggregate_stream": True in runpod.serverless.start'
+    )
+
+
 def _explain_failure(job: Job, chunk_count: int) -> str:
     if chunk_count:
         moment = f"after {chunk_count:,} chunk{'s' if chunk_count > 1 else ''}"

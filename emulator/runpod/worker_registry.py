@@ -44,7 +44,8 @@ class WorkerRegistry:
 
     A live worker can also lose a job: its result could not be encoded as JSON or not be delivered,
     or the worker was restarted under its old name. It then calls for jobs and reports that it has
-    none, or its pings list other jobs, and the jobs that are leased to it are queued again.
+    none, or its pings list other jobs. The jobs that are leased to it have failed then, because
+    another run would have the same end, unless the worker may have been restarted.
 
     Owned by the event loop.
     """
@@ -245,7 +246,7 @@ class WorkerRegistry:
                 "hand, so end it and start it again",
                 worker.name,
             )
-        await self._requeue_missing_jobs(worker, leased, now)
+        await self._end_missing_jobs(worker, leased, now)
         if silent_s < self.lease_s:
             for job in leased:
                 await self._store.extend(job.id, job.attempt, self.lease_s - silent_s)
@@ -267,16 +268,18 @@ class WorkerRegistry:
                 )
         worker.has_duplicate_name = has_duplicate_name
 
-    async def _requeue_missing_jobs(
+    async def _end_missing_jobs(
         self, worker: RemoteWorker, leased: Sequence[Job], now: float
     ) -> None:
-        """Queue the jobs again that the worker has reported missing for long enough."""
+        """Fail the jobs that the worker has reported missing for long enough, or queue them."""
         jobs = {(job.id, job.attempt): job for job in leased}
         for attempt, since in list(worker.missing_attempts.items()):
             job = jobs.get(attempt)
             if job is None:
                 del worker.missing_attempts[attempt]
             elif now - since > _MISSING_CONFIRM_S:
-                await self._store.nack(
-                    job.id, job.attempt, "its worker has stopped running it and sent no result"
-                )
+                reason = "its worker has stopped running it and sent no result"
+                if worker.may_have_restarted_since(job.started_at or 0.0):
+                    await self._store.nack(job.id, job.attempt, reason)
+                else:
+                    await self._store.ack(job.id, job.attempt, error=f"the job failed: {reason}")

@@ -33,6 +33,7 @@ from emulator.runpod.dispatcher import JobDispatcher
 from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.remote_worker import RemoteWorker
+from emulator.runpod.result_watch import ResultWatch
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
@@ -102,9 +103,11 @@ class WorkerRoutes:
         worker_registry: WorkerRegistry,
         settings: EmulatorSettings,
         shutdown: ShutdownState,
+        result_watch: ResultWatch,
     ) -> None:
         self._store = store
         self._worker_registry = worker_registry
+        self._result_watch = result_watch
         self._shutdown = shutdown
         self._dispatcher = JobDispatcher(
             store, shutdown, hold_s=settings.poll_hold_s, lease_s=settings.lease_s
@@ -228,9 +231,18 @@ class WorkerRoutes:
         else:
             if body.get("stopPod"):
                 self._request_replacement(self._worker(request))
+            if job_error is None:
+                job_error = await self._describe_lost_chunk(job)
             is_accepted = await self._store.ack(job.id, job.attempt, output=output, error=job_error)
         failpoint("result-kept")
         return JSON({"ok": True} if is_accepted else {"ok": True, "ignored": True})
+
+    async def _describe_lost_chunk(self, job: Job) -> str | None:
+        """Return the error of a streamed job of which the worker could not send a chunk."""
+        reason = self._result_watch.take_reason(job)
+        if reason is None or not await self._store.read_chunks(job.id, (0, 0), 0):
+            return None
+        return f"a part of the job's stream could not be sent: {reason}"
 
     def _request_replacement(self, worker: RemoteWorker) -> None:
         worker.requests_replacement = True

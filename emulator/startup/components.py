@@ -27,6 +27,7 @@ from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.job_log import log_ended, log_started
 from emulator.runpod.job_response import is_managed, worker_key, worker_name
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.result_watch import ResultWatch
 from emulator.runpod.webhooks import Webhooks
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.runpod.worker_routes import WorkerRoutes
@@ -60,6 +61,7 @@ class Components:
     worker_registry: WorkerRegistry
     autoscaler: Autoscaler
     worker_logs: WorkerLogs
+    result_watch: ResultWatch
     # Notices changes of the user's handler; None if there is none, or RELOAD is off.
     code_watch: CodeWatch | None
     shutdown: ShutdownState
@@ -102,6 +104,7 @@ class Components:
             await self.worker_registry.close()
             await self.webhooks.close()
             await self.queued_openai_routes.close()
+            await self.result_watch.close()
             if engine_components is not None:
                 await engine_components.close()
             await self.store.close()
@@ -211,7 +214,8 @@ def build_components(
     )
     end_reporter.worker_registry = worker_registry
     managed_worker_key = secrets.token_urlsafe(32) if settings.keys() else None
-    worker_logs = WorkerLogs()
+    result_watch = ResultWatch(store)
+    worker_logs = WorkerLogs(on_printed=result_watch.read_line)
     autoscaler = Autoscaler(
         store,
         worker_registry,
@@ -261,6 +265,7 @@ def build_components(
         worker_registry=worker_registry,
         autoscaler=autoscaler,
         worker_logs=worker_logs,
+        result_watch=result_watch,
         code_watch=_build_code_watch(settings, program, autoscaler),
         shutdown=shutdown,
         workload=workload,
@@ -273,7 +278,7 @@ def build_components(
             settings,
         ),
         client_routes=ClientRoutes(store, worker_registry, settings, shutdown),
-        worker_routes=WorkerRoutes(store, worker_registry, settings, shutdown),
+        worker_routes=WorkerRoutes(store, worker_registry, settings, shutdown, result_watch),
         worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscaler), worker_logs),
         console_routes=ConsoleRoutes(
             store,

@@ -72,6 +72,31 @@ def handler(job):
 
 runpod.serverless.start({"handler": handler})
 """
+UNSENDABLE = """\
+import decimal
+import runpod
+
+runs = 0
+
+def handler(job):
+    global runs
+    if job["input"]["kind"] == "count":
+        return runs
+    runs += 1
+    return {"value": decimal.Decimal(1) if job["input"]["kind"] == "Decimal" else {1}}
+
+runpod.serverless.start({"handler": handler})
+"""
+UNSENDABLE_CHUNK = """\
+import decimal
+import runpod
+
+def handler(job):
+    yield "one"
+    yield decimal.Decimal(2) if job["input"]["odd"] else "two"
+
+runpod.serverless.start({"handler": handler})
+"""
 RAISING = """\
 import runpod
 
@@ -373,6 +398,29 @@ def test_job_in_progress_ends_with_the_code_it_started_with(
     assert "the input is wrong" in job["error"]
     (tmp_path / "until").touch()
     assert server.finished(job_id)["output"] == "done"
+
+
+def test_result_that_cannot_be_sent_fails_the_job_once(server: HandlerServer) -> None:
+    # R81: the SDK prints why, and posts nothing.
+    server.edit(UNSENDABLE)
+    for kind in ("Decimal", "set"):
+        job = server.run(kind=kind)
+        assert job["status"] == "FAILED"
+        reason = f"Object of type {kind} is not JSON serializable"
+        assert job["error"] == f"the job's result could not be sent: {reason}"
+    assert server.run(kind="count")["output"] == 2
+
+
+def test_chunk_that_cannot_be_sent_fails_the_job(server: HandlerServer) -> None:
+    server.edit(UNSENDABLE_CHUNK)
+    job = server.run(odd=True)
+    assert job["status"] == "FAILED"
+    reason = "Object of type Decimal is not JSON serializable"
+    assert job["error"] == f"a part of the job's stream could not be sent: {reason}"
+    job = server.run(odd=False)
+    assert (job["status"], job["output"]) == ("COMPLETED", [])
+    assert job["message"].startswith("2 chunks were streamed, and /stream has them")
+    assert '"return_aggregate_stream": True' in job["message"]
 
 
 def test_job_that_crashes_its_workers_fails_with_the_signal(server: HandlerServer) -> None:  # R74

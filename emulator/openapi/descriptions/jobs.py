@@ -126,6 +126,7 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
         "workerId": TEXT,
         "error": TEXT,
         "output": {"description": "The worker's result, or its last progress report."},
+        "message": TEXT | {"description": "Where the output is, if it was only streamed."},
     }
     return {
         "JobApiError": object_of(

@@ -624,10 +624,10 @@ async def test_aborted_job_poll_takes_no_job(start_api: StartApi) -> None:
     assert (await api.worker("w2").take_job())["id"] == job_id
 
 
-async def test_job_is_requeued_when_its_worker_reports_no_job_in_progress(
+async def test_job_has_failed_when_its_worker_reports_no_job_in_progress(
     start_api: StartApi,
 ) -> None:
-    # The worker could not deliver its result, or was restarted under the same name.
+    # The worker could not deliver its result.
     api = await start_api(poll_hold_s=0.1)
     worker = api.worker()
     job_id = await api.submit_job()
@@ -637,11 +637,25 @@ async def test_job_is_requeued_when_its_worker_reports_no_job_in_progress(
         await api.assert_status_stays(job_id, "IN_PROGRESS", 0.9)
         assert (await worker.poll_job("0")).status_code == 204
         assert (await api.get_status(job_id))["status"] == "IN_PROGRESS"
+        await api.wait_for_status(job_id, "FAILED")
+        error = (await api.get_status(job_id))["error"]
+        assert error == "the job failed: its worker has stopped running it and sent no result"
+
+
+async def test_job_is_requeued_when_its_worker_was_restarted(start_api: StartApi) -> None:
+    api = await start_api(poll_hold_s=0.1)
+    worker = api.worker()
+    job_id = await api.submit_job()
+    await worker.take_job()
+    with await api.open_poll(worker):
+        pass
+    with await api.open_poll(worker):
+        assert (await worker.poll_job("0")).status_code == 204
         await api.wait_for_status(job_id, "IN_QUEUE")
         assert (await worker.take_job())["id"] == job_id
 
 
-async def test_job_missing_from_its_workers_pings_is_requeued(start_api: StartApi) -> None:
+async def test_job_missing_from_its_workers_pings_has_failed(start_api: StartApi) -> None:
     api = await start_api(poll_hold_s=0.1)
     worker = api.worker()
     kept, lost = await api.submit_job(), await api.submit_job()
@@ -650,7 +664,7 @@ async def test_job_missing_from_its_workers_pings_is_requeued(start_api: StartAp
         await worker.ping(f"job_id={kept}")
         assert (await worker.poll_job("1")).status_code == 204
         await worker.ping(f"job_id={kept}")
-        await api.wait_for_status(lost, "IN_QUEUE")
+        await api.wait_for_status(lost, "FAILED")
         assert (await api.get_status(kept))["status"] == "IN_PROGRESS"
 
 

@@ -6,10 +6,10 @@ from emulator.autoscaling.worker_log import Source, WorkerLog, WorkerLogs
 from tests.waiting import run_ready_tasks
 
 
-def filled(count: int, **bounds: int) -> WorkerLog:
+def filled(count: int, max_lines: int = 99) -> WorkerLog:
     """A log of lines 1, 2, …; line N was written at N seconds, and even ones by the server."""
     times = iter(range(1, count + 1000))
-    log = WorkerLog(clock=lambda: float(next(times)), **bounds)
+    log = WorkerLog(clock=lambda: float(next(times)), max_lines=max_lines)
     for number in range(1, count + 1):
         source: Source = "container" if number % 2 else "system"
         log.append(source, f"line {number}")
@@ -86,3 +86,12 @@ def test_logs_of_ended_workers_are_dropped_when_they_are_too_many() -> None:
     kept = [name for name in ("running", "a", "b", "c", "d", "new") if logs.find("here", name)]
     assert kept == ["running", "c", "d", "new"]
     assert logs.find("there", "new") is None
+
+
+def test_only_what_a_worker_prints_is_passed_on() -> None:
+    printed: list[tuple[str, str, str]] = []
+    logs = WorkerLogs(on_printed=lambda *line: printed.append(line))
+    log = logs.open("ep", "w")
+    log.append("container", "hello")
+    log.append("system", "the worker starts")
+    assert printed == [("ep", "w", "hello")]

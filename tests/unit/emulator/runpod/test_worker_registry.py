@@ -124,7 +124,7 @@ async def test_ping_extends_leases_from_before_a_restart(
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
-async def test_job_is_requeued_when_its_worker_reports_no_jobs(
+async def test_job_has_failed_when_its_worker_reports_no_jobs(
     store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -134,13 +134,35 @@ async def test_job_is_requeued_when_its_worker_reports_no_jobs(
         await store.ack(done.id, done.attempt, output=b"1")
         kept = await lease(store, worker)
         await clock.advance(MISSING_S)
-    assert await status(store, lost) is JobStatus.IN_QUEUE
+    ended = await store.get(lost.id)
+    assert ended is not None
+    assert (ended.status, ended.attempt) == (JobStatus.FAILED, 1)
+    assert ended.error == "the job failed: its worker has stopped running it and sent no result"
     assert await status(store, done) is JobStatus.COMPLETED
     assert await status(store, kept) is JobStatus.IN_PROGRESS
     assert worker.missing_attempts == {}
 
 
-async def test_job_is_requeued_when_pings_do_not_list_it(
+@pytest.mark.parametrize("restart", ["of the worker", "of the server"])
+async def test_job_is_requeued_when_its_worker_may_have_been_restarted(
+    store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock, restart: str
+) -> None:
+    # R81: the loss of a worker or a server is no fault of the job.
+    worker = worker_registry.get_or_register("ep", "w")
+    job = await lease(store, worker)
+    await clock.advance(1)
+    if restart == "of the worker":
+        break_poll(worker)
+    else:
+        worker_registry.forget_worker("ep", "w")
+        worker = worker_registry.get_or_register("ep", "w")
+    with worker.poll("stop"):
+        worker.report_no_jobs(worker_registry.leased_jobs(worker))
+        await clock.advance(MISSING_S)
+        assert await status(store, job) is JobStatus.IN_QUEUE
+
+
+async def test_job_has_failed_when_pings_do_not_list_it(
     store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -152,7 +174,7 @@ async def test_job_is_requeued_when_pings_do_not_list_it(
             late = await lease(store, worker)
             worker_registry.record_ping("ep", "w", kept.id)
             await clock.advance(MISSING_S)
-            assert await status(store, lost) is JobStatus.IN_QUEUE
+            assert await status(store, lost) is JobStatus.FAILED
         # It was not there yet at the first of them.
         assert await status(store, late) is JobStatus.IN_PROGRESS
         assert await status(store, kept) is JobStatus.IN_PROGRESS
@@ -216,6 +238,8 @@ async def test_duplicate_name_is_logged_once_and_its_reports_are_ignored(
             worker.report_no_jobs(worker_registry.leased_jobs(worker))
             await clock.advance(MISSING_S)
             assert await status(store, job) is JobStatus.IN_PROGRESS
+        # The other one ends.
+        break_poll(worker)
         told = [each for each in caplog.records if each.levelno == logging.ERROR]
         assert len(told) == 1
         assert "two workers of endpoint ep call themselves w" in told[0].getMessage()

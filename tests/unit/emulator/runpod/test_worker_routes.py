@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.shutdown_state import ShutdownState
+from emulator.runpod.result_watch import ResultWatch
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.settings.emulator_settings import EmulatorSettings
@@ -29,7 +30,8 @@ class WorkerRoutesScene:
         self.store = MemoryJobStore()
         self.worker_registry = WorkerRegistry(self.store, lease_s=30, grace_s=1)
         self.shutdown = ShutdownState()
-        self.routes = WorkerRoutes(self.store, self.worker_registry, settings, self.shutdown)
+        watch = ResultWatch(self.store)
+        self.routes = WorkerRoutes(self.store, self.worker_registry, settings, self.shutdown, watch)
         self.worker = self.worker_registry.get_or_register("ep", "w")
 
     def request(self, peer: Any, query: str = "") -> Request:
