@@ -382,6 +382,7 @@ class Autoscaler:
             self._own_key,
             allows_private_targets=self._allows_private_targets,
             variables=self._program.variables(),
+            is_own_worker=self._program.is_own_worker,
         )
         log = self._logs.open(self._endpoint, name)
         try:

@@ -53,11 +53,13 @@ class OutputReader:
         splitter = LineSplitter()
         while block := await output.read(_READ_BYTES):
             started_at = self._clock()
+            self._log.is_caught_up.clear()
             for line in splitter.feed(block):
                 self._add(line)
             # As long as the lines took: a worker that floods the pipe gets half of the server's
             # time, and waits in between. Without it, no other task would run while there is more.
             await asyncio.sleep(self._clock() - started_at)
+            self._log.is_caught_up.set()
         for line in splitter.finish():
             self._add(line)
         self._report_omitted()

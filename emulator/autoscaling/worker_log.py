@@ -16,6 +16,10 @@ _MAX_CHARS = 1_000_000
 # Logs of workers that have ended, in addition to those of the workers that run.
 _MAX_ENDED = 20
 
+_MAX_CATCH_UP_S = 1.0
+# Turns of the event loop in which what is in a pipe wakes the task that reads it.
+_TURNS_OF_A_READ = 4
+
 Source = Literal["container", "system"]
 
 
@@ -54,6 +58,9 @@ class WorkerLog:
         self._chars = 0
         self._last_number = 0
         self._changed = asyncio.Event()
+        # Clear while lines that were printed are on their way into the log.
+        self.is_caught_up = asyncio.Event()
+        self.is_caught_up.set()
         self.is_closed = False
 
     @property
@@ -143,6 +150,20 @@ class WorkerLogs:
     def names(self, endpoint: str) -> Sequence[str]:
         """Return the workers of an endpoint whose logs are kept, in the order of their starts."""
         return [worker for each, worker in self._logs if each == endpoint]
+
+    async def catch_up(self, endpoint: str, worker: str) -> None:
+        """Wait until the log has what a worker has printed so far, for a second at most."""
+        log = self.find(endpoint, worker)
+        if log is None:
+            return
+        try:
+            async with asyncio.timeout(_MAX_CATCH_UP_S):
+                for _ in range(_TURNS_OF_A_READ):
+                    await asyncio.sleep(0)
+                    await log.is_caught_up.wait()
+        except TimeoutError:
+            # A worker that prints without end.
+            return
 
     def find(self, endpoint: str, worker: str) -> WorkerLog | None:
         """Return the log of a worker; None if it was not started here, or long ago."""

@@ -17,19 +17,15 @@ from emulator.autoscaling.output_reader import OutputReader
 from emulator.autoscaling.worker_log import WorkerLog
 from emulator.http.api_key import WORKER_KEY_PARAM
 
-# Variables that configure this server; a worker's own of the same names would mean something else.
-_NOT_INHERITED = frozenset(
+# Settings of this server whose names this package's worker would take for its own, misspelled.
+_SERVER_SETTINGS = frozenset(
     {
-        *("API_KEYS", "HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKERS_MIN"),
+        *("HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKERS_MIN"),
         *("WORKER_COMMAND", "WORKER_PYTHON", "HANDLER_FILE", "RELOAD", "RELOAD_JOBS"),
     }
 )
-# The prefix of the SDK's own variables, which may be those of a worker of another server.
-_SDK_PREFIX = "RUNPOD_"
-_INHERITED = (
-    *("RUNPOD_LOG_LEVEL", "RUNPOD_DEBUG_LEVEL"),
-    *("RUNPOD_LOG_CAPTURE", "RUNPOD_PING_INTERVAL"),
-)
+# Not for any worker: the server's secret, and a variable with which the SDK takes no jobs.
+_WITHHELD = frozenset({"API_KEYS", "RUNPOD_REALTIME_PORT"})
 # Set by SDK 2 in a process whose checks have run; a worker that inherits it skips its own.
 _FITNESS_MARKER = "RUNPOD_EARLY_FITNESS_CHECKS_DONE"
 
@@ -66,10 +62,12 @@ def worker_environment(
     *,
     allows_private_targets: bool = True,
     variables: Mapping[str, str] | None = None,
+    is_own_worker: bool = False,
 ) -> Mapping[str, str]:
     """Return the environment of a worker of the server at `url`.
 
-    `variables` are those of the handler's .env; the environment of this process comes first.
+    `variables` are those of the handler's .env; the environment of this process comes first, and
+    what makes it a worker of this server before both. `is_own_worker` means this package's worker.
 
     The SDK sends the `api_key` only if ~/.runpod/config.toml has no key of the cloud, so the
     `own_key` is added to the URLs. `allows_private_targets` depends on the address that the server
@@ -77,12 +75,8 @@ def worker_environment(
     """
     base = f"{url}/v2/{endpoint}"
     query = "?gpu=local" if own_key is None else f"?gpu=local&{WORKER_KEY_PARAM.decode()}={own_key}"
-    inherited = {
-        key: value
-        for key, value in os.environ.items()
-        if key in _INHERITED
-        or not (key.upper() in _NOT_INHERITED or key.upper().startswith(_SDK_PREFIX))
-    }
+    withheld = _WITHHELD | _SERVER_SETTINGS if is_own_worker else _WITHHELD
+    inherited = {key: value for key, value in os.environ.items() if key.upper() not in withheld}
     own = {
         "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID{query}",
         "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID{query}",
@@ -103,6 +97,10 @@ def worker_environment(
         "RUNPOD_LOG_LEVEL": "INFO",
         # SDK 2: the error of a failed job contains the last lines that its handler printed.
         "RUNPOD_LOG_CAPTURE": "all",
+        # A handler that calls an endpoint means one of this server, and not of the paid cloud.
+        "RUNPOD_ENDPOINT_BASE_URL": f"{url}/v2",
+        # Files of this machine, which SDK 1.12 would refuse to download.
+        "RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS": "true" if allows_private_targets else "false",
     }
     environment = defaults | dict(variables or {}) | inherited | own
     environment.pop(_FITNESS_MARKER, None)

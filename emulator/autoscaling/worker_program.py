@@ -38,6 +38,11 @@ class WorkerProgram:
         """The folder to run in; None for the server's own."""
         return None if self.file is None else self.file.parent
 
+    @property
+    def is_own_worker(self) -> bool:
+        """Whether it is this package's worker, and not a user's handler."""
+        return self.command == _OWN_WORKER
+
     def variables(self) -> Mapping[str, str]:
         """Return the variables for a worker; the handler's .env is read again for each worker."""
         if self.file is None:

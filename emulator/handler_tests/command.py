@@ -108,7 +108,7 @@ def _parse(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--python",
         metavar="PATH",
-        help="the Python of the handler (default: its virtual environment)",
+        help="the Python of the handler (default: WORKER_PYTHON, or its virtual environment)",
     )
     parser.add_argument(
         "--command",
@@ -162,18 +162,19 @@ def _run_tests(options: argparse.Namespace) -> int:
     from emulator.tests_file.reader import read_tests_file
     from handler.settings.shared_settings import read_settings
 
+    settings = read_settings(EmulatorSettings)
+    python = options.python or settings.worker_python
     path = options.path or options.handler or Path()
     if options.command is not None:
-        program = command_program(options.command)
+        program = command_program(options.command, python)
         folder, name = _folder_of(path), options.command
     else:
         file = find_handler_file(path)
-        program = handler_program(file, find_interpreter(file, options.python))
+        program = handler_program(file, find_interpreter(file, python))
         folder, name = file.parent, file.name
     tests = read_tests_file(_choose_tests_file(options, folder))
     if options.junit_xml is not None:
         check_junit_file(options.junit_xml)
-    settings = read_settings(EmulatorSettings)
     return run_until_signal(_test(options, settings, program, tests, name))
 
 

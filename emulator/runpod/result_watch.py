@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Awaitable, Callable
 
-from emulator.runpod.job_response import worker_key
+from emulator.runpod.job_response import worker_key, worker_name
 from emulator.runpod.sdk_log_line import parse_sdk_line
 from jobs import Job, JobStore, StoreUnavailable
 
@@ -36,6 +37,8 @@ class ResultWatch:
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
+        # Waits until all lines that a worker of an endpoint has printed so far were read.
+        self.catch_up: Callable[[str, str], Awaitable[None]] | None = None
         # Why something of a running job was not sent; the oldest are dropped.
         self._reasons: dict[tuple[str, str], str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,8 +60,13 @@ class ResultWatch:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def take_reason(self, job: Job) -> str | None:
-        """Return why something of a job was not sent, and forget it; None if nothing is known."""
+    async def take_reason(self, job: Job) -> str | None:
+        """Return why something of a job was not sent, and forget it; None if nothing is known.
+
+        The worker prints it before it sends what comes next, which may still be here earlier.
+        """
+        if self.catch_up is not None:
+            await self.catch_up(job.endpoint, worker_name(job.worker_id or ""))
         return self._reasons.pop((job.worker_id or "", job.id), None)
 
     async def close(self) -> None:

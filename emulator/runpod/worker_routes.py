@@ -239,8 +239,10 @@ class WorkerRoutes:
 
     async def _describe_lost_chunk(self, job: Job) -> str | None:
         """Return the error of a streamed job of which the worker could not send a chunk."""
-        reason = self._result_watch.take_reason(job)
-        if reason is None or not await self._store.read_chunks(job.id, (0, 0), 0):
+        if not await self._store.read_chunks(job.id, (0, 0), 0):
+            return None
+        reason = await self._result_watch.take_reason(job)
+        if reason is None:
             return None
         return f"a part of the job's stream could not be sent: {reason}"
 

@@ -216,6 +216,7 @@ def build_components(
     managed_worker_key = secrets.token_urlsafe(32) if settings.keys() else None
     result_watch = ResultWatch(store)
     worker_logs = WorkerLogs(on_printed=result_watch.read_line)
+    result_watch.catch_up = worker_logs.catch_up
     autoscaler = Autoscaler(
         store,
         worker_registry,

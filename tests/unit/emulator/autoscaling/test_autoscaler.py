@@ -593,7 +593,7 @@ def test_worker_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     found = worker_environment(URL, "mine", "w1", "one")
     assert found["MODEL_PATH"] == "m.gguf"
     assert found["RUNPOD_LOG_LEVEL"] == "WARN"
-    assert not {"API_KEYS", "WORKERS", "WORKER_COMMAND", "RUNPOD_REALTIME_PORT"} & found.keys()
+    assert not {"API_KEYS", "RUNPOD_REALTIME_PORT"} & found.keys()
     base = f"{URL}/v2/mine"
     assert {name: value for name, value in found.items() if "WEBHOOK" in name} == {
         "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID?gpu=local",
@@ -612,6 +612,43 @@ def test_worker_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     found = worker_environment(URL, "mine", "w1", "one", "own")
     urls = [value for name, value in found.items() if "WEBHOOK" in name]
     assert all(each.endswith("?gpu=local&worker_key=own") for each in urls)
+
+
+def test_handler_gets_the_variables_of_the_shell_and_of_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = {
+        "HOST": "db.example.com",
+        "PORT": "5432",
+        "WORKERS": "3",
+        "RUNPOD_VOLUME": "/data",
+        "RUNPOD_ENDPOINT_ID": "another",
+    }
+    for name, value in shell.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("API_KEYS", "secret")
+    file = {"HOST": "of the file", "TOKEN": "t", "RUNPOD_POD_ID": "x", "API_KEYS": "of the handler"}
+    found = worker_environment(URL, "mine", "w1", None, variables=file)
+    assert {name: found[name] for name in shell} == shell | {"RUNPOD_ENDPOINT_ID": "mine"}
+    # The file has variables that the shell has not, and none of those that make it a worker.
+    assert (found["TOKEN"], found["RUNPOD_POD_ID"]) == ("t", "w1")
+    assert found["API_KEYS"] == "of the handler"
+    own = worker_environment(URL, "mine", "w1", None, is_own_worker=True)
+    assert not {"HOST", "PORT", "WORKERS"} & own.keys()
+
+
+@pytest.mark.parametrize("allows", [True, False])
+def test_handler_that_calls_an_endpoint_calls_this_server(
+    monkeypatch: pytest.MonkeyPatch, allows: bool
+) -> None:
+    for name in ("RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS"):
+        monkeypatch.delenv(name, raising=False)
+    found = worker_environment(URL, "mine", "w1", None, allows_private_targets=allows)
+    assert found["RUNPOD_ENDPOINT_BASE_URL"] == f"{URL}/v2"
+    assert found["RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS"] == ("true" if allows else "false")
+    cloud = {"RUNPOD_ENDPOINT_BASE_URL": "https://api.runpod.ai/v2"}
+    found = worker_environment(URL, "mine", "w1", None, variables=cloud)
+    assert found["RUNPOD_ENDPOINT_BASE_URL"] == cloud["RUNPOD_ENDPOINT_BASE_URL"]
 
 
 async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -95,3 +95,16 @@ def test_only_what_a_worker_prints_is_passed_on() -> None:
     log.append("container", "hello")
     log.append("system", "the worker starts")
     assert printed == [("ep", "w", "hello")]
+
+
+async def test_catching_up_waits_for_the_lines_that_are_on_their_way() -> None:
+    logs = WorkerLogs()
+    log = logs.open("ep", "w")
+    log.is_caught_up.clear()
+    waiting = asyncio.create_task(logs.catch_up("ep", "w"))
+    await run_ready_tasks()
+    assert not waiting.done()
+    log.is_caught_up.set()
+    async with asyncio.timeout(30):
+        await waiting
+        await logs.catch_up("ep", "unknown")

@@ -115,3 +115,13 @@ def test_kept_job_is_saved_in_the_file_that_tests_are_read_from(
     path = ["src/handler.py"] if "src/handler.py" in existing else []
     options = command._parse(["--job", "x", "--save", "y", *path], "test")
     assert command._find_save_file(options) == tmp_path / expected
+
+
+def test_python_of_the_environment_runs_the_handler(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mine.py").touch()
+    Path("good.json").write_text(TESTS)
+    monkeypatch.setenv("WORKER_PYTHON", "not-there")
+    assert command.main(["mine.py", "--tests", "good.json"]) == 2
+    assert "the program not-there" in capsys.readouterr().err
