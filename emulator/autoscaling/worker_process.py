@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,9 @@ _SERVER_SETTINGS = frozenset(
 )
 # Not for any worker: the server's secret, and a variable with which the SDK takes no jobs.
 _WITHHELD = frozenset({"API_KEYS", "RUNPOD_REALTIME_PORT"})
+# The folder of the file that runs at the start of a launched Python, and its variable.
+_WORKER_SITE = Path(__file__).parent / "worker_site"
+_STATE_FOLDER = "WORKER_RKLLM_STATE_DIR"
 # Set by SDK 2 in a process whose checks have run; a worker that inherits it skips its own.
 _FITNESS_MARKER = "RUNPOD_EARLY_FITNESS_CHECKS_DONE"
 
@@ -103,16 +108,34 @@ def worker_environment(
         "RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS": "true" if allows_private_targets else "false",
     }
     environment = defaults | dict(variables or {}) | inherited | own
+    if not is_own_worker:
+        folders = [str(_WORKER_SITE), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+        environment[_STATE_FOLDER] = str(Path(tempfile.gettempdir(), f"worker-rkllm-{name}"))
     environment.pop(_FITNESS_MARKER, None)
     return environment
 
 
 class SupervisedProcess:
-    """A worker under a supervisor process; a task of its own reads its output."""
+    """A worker under a supervisor process; a task of its own reads its output.
 
-    def __init__(self, process: asyncio.subprocess.Process, output: OutputReader) -> None:
+    The task removes the worker's `state_folder` after its end, if the worker has made it.
+    """
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        output: OutputReader,
+        state_folder: str | None = None,
+    ) -> None:
         self._process = process
-        self._reader = asyncio.create_task(output.read(process.stdout))
+        self._reader = asyncio.create_task(self._read(output, state_folder))
+
+    async def _read(self, output: OutputReader, state_folder: str | None) -> None:
+        await output.read(self._process.stdout)
+        await self._process.wait()
+        if state_folder is not None:
+            await asyncio.to_thread(shutil.rmtree, state_folder, ignore_errors=True)
 
     @property
     def returncode(self) -> int | None:
@@ -157,4 +180,4 @@ async def spawn_supervised(
         # Not in the terminal's group: Ctrl-C is for the server, which stops the workers gracefully.
         start_new_session=True,
     )
-    return SupervisedProcess(process, OutputReader(name, log))
+    return SupervisedProcess(process, OutputReader(name, log), environment.get(_STATE_FOLDER))

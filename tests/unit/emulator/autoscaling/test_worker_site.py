@@ -1,0 +1,90 @@
+"""What runs at the start of a launched Python: old SDKs keep their state in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emulator.autoscaling.worker_process import worker_environment
+
+# As SDK 1.7 to 1.9 have it, shortened.
+WORKER_STATE = """\
+import os
+
+class JobsProgress(set):
+    _STATE_DIR = os.getcwd()
+    _STATE_FILE = os.path.join(_STATE_DIR, ".runpod_jobs.pkl")
+
+    def save(self):
+        open(self._STATE_FILE, "wb").close()
+"""
+SAVE = """\
+from runpod.serverless.modules.worker_state import JobsProgress
+JobsProgress().save()
+print(JobsProgress._STATE_FILE)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a handler's packages."""
+    modules = tmp_path / "packages" / "runpod" / "serverless" / "modules"
+    modules.mkdir(parents=True)
+    (modules / "worker_state.py").write_text(WORKER_STATE)
+    return tmp_path
+
+
+def run(project: Path, program: str, name: str, state: Path | None = None) -> str:
+    """Run a program as a launched worker runs it; return what it prints."""
+    packages = {"PYTHONPATH": str(project / "packages")}
+    environment = dict(worker_environment("http://x", "e", name, None, variables=packages))
+    environment["WORKER_RKLLM_STATE_DIR"] = str(state or project / name)
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sitecustomize\n{program}"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+def test_each_worker_keeps_its_jobs_in_a_folder_of_its_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    files = [run(project, SAVE, name) for name in ("w1", "w2", "w1")]
+    assert files == [str(project / name / ".runpod_jobs.pkl") for name in ("w1", "w2", "w1")]
+    assert all(Path(file).exists() for file in files)
+    assert not (project / ".runpod_jobs.pkl").exists()
+    assert (project / "w1").stat().st_mode & 0o777 == 0o700
+
+
+def test_folder_of_another_user_is_not_used(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The file is a pickle, which is a program.
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    link = project / "link"
+    link.symlink_to(project)
+    assert run(project, SAVE, "w1", link) == str(project / ".runpod_jobs.pkl")
+
+
+def test_sitecustomize_of_the_user_still_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (project / "packages" / "sitecustomize.py").write_text("print('of the user')\n")
+    assert run(project, "import sitecustomize", "w1") == "of the user"
+
+
+def test_packages_own_worker_runs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    found = worker_environment("http://x", "e", "w1", None, is_own_worker=True)
+    assert not {"PYTHONPATH", "WORKER_RKLLM_STATE_DIR"} & found.keys()
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    found = worker_environment("http://x", "e", "w1", None)
+    assert found["PYTHONPATH"].split(os.pathsep)[1:] == ["/mine"]
