@@ -201,12 +201,17 @@ class Autoscaler:
         return None if self._runs_newest_code else self._failure
 
     @property
-    def handler_state(self) -> Literal["starting", "ready", "failed", "outdated"]:
-        """The state of the user's handler; `outdated`: older code runs, for the newest failed."""
+    def handler_state(self) -> Literal["starting", "ready", "idle", "failed", "outdated"]:
+        """The state of the user's handler.
+
+        `outdated`: older code runs, for the newest failed. `idle`: no worker runs, and need not
+        before there is a job.
+        """
         if self._runs_newest_code:
             return "ready"
         if self._failure is None:
-            return "starting"
+            may_rest = self._policy.min_workers == 0 and not self._consecutive_crashes
+            return "idle" if may_rest and not self._workers else "starting"
         return "outdated" if any(map(self._has_joined, self._active)) else "failed"
 
     @property

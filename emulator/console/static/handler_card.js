@@ -6,6 +6,7 @@ import { announce } from "./notices.js";
 /** Each state with its word, the colour of its badge, and what it means for jobs. */
 export const HANDLER_STATES = {
   starting: ["Starting", "waiting", "Jobs wait until the handler is ready."],
+  idle: ["Idle", "good", "No worker runs; the next job starts one."],
   ready: ["Ready", "good", "The handler takes jobs."],
   failed: ["Failed", "bad", "No worker runs. Jobs fail with this reason until the handler starts."],
   outdated: ["Outdated", "waiting", "The newest code did not start, so the code before the change still runs."],

@@ -214,7 +214,7 @@ def _build_state_schemas() -> dict[str, Schema]:
                     {name: engine[name] for name in reasons},
                 ),
                 "handler": object_of(
-                    {"state": {"enum": ["starting", "ready", "failed", "outdated"]}},
+                    {"state": {"enum": ["starting", "ready", "idle", "failed", "outdated"]}},
                     {"file": TEXT, "python": TEXT, "failure": or_null(handler_failure)},
                 ),
                 "model": TEXT,

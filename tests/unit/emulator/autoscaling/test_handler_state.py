@@ -18,13 +18,13 @@ PROGRAM = handler_program(Path("/p/handler.py"), Interpreter("/opt/python", "cho
 class HandlerScene(AutoscalerScene):
     """An autoscaler of a user's handler, with at most one worker per state of the code."""
 
-    def __init__(self, *, requeues: bool = False) -> None:
+    def __init__(self, *, requeues: bool = False, min_workers: int = 1) -> None:
         super().__init__()
         self.autoscaler = Autoscaler(
             self.store,
             self.worker_registry,
             ENDPOINT,
-            ScalingPolicy(min_workers=1, max_workers=1),
+            ScalingPolicy(min_workers=min_workers, max_workers=1),
             program=PROGRAM,
             requeues_on_reload=requeues,
             spawn=self._spawn,
@@ -60,6 +60,29 @@ async def test_handler_state_is_starting_until_a_worker_asks_for_a_job() -> None
     }
     await scene.started()
     assert scene.state == "ready"
+
+
+async def test_handler_state_is_idle_while_no_worker_need_run() -> None:
+    scene = HandlerScene(min_workers=0)
+    assert scene.state == "idle"
+    await scene.after(1)
+    assert (scene.state, scene.processes) == ("idle", [])
+    await scene.enqueue()
+    await scene.after(10)
+    assert scene.state == "starting"
+    scene.join(scene.processes[0])
+    assert scene.state == "ready"
+
+
+async def test_handler_that_ends_its_worker_is_not_idle() -> None:
+    scene = HandlerScene(min_workers=0)
+    await scene.enqueue()
+    await scene.after(10)
+    scene.join(scene.processes[0])
+    await scene.after(0.5)
+    scene.processes[0].end(1)
+    await scene.after(0.25)
+    assert scene.state == "starting"
 
 
 async def test_handler_state_is_ready_before_the_next_tick_when_a_worker_has_joined() -> None:

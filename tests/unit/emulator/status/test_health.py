@@ -41,6 +41,7 @@ async def get_health(
     [
         ("starting", False, "loading"),
         ("ready", False, "ok"),
+        ("idle", False, "ok"),
         ("failed", True, "degraded"),
         # Older code takes the jobs, which is less than the user has asked for.
         ("outdated", True, "degraded"),
