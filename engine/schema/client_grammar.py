@@ -18,7 +18,8 @@ from engine.schema.trial import try_grammar
 
 MAX_GRAMMAR_CHARS = 100_000
 LARK_HEADER = "%llguidance {}\n"
-_LARK_START = re.compile(r"^start\s*:", re.MULTILINE)
+# The first rule may be indented, and have a modifier and attributes.
+_LARK_START = re.compile(r"^[ \t]*[?!]?start[ \t]*(?:\[[^\]\n]*\])?[ \t]*:(?!:)", re.MULTILINE)
 # Any text up to the first closing mark.
 _THOUGHTS = rf'model_thoughts[suffix="{THINK_CLOSE}"]: /(.|\n)*/'
 # Rules of clients' own grammars hardly have these names.
@@ -27,8 +28,10 @@ _STARTS: Mapping[Thinking, str] = {
     "open": r"model_thoughts /\s{0,4}/ ",
     "optional": rf'("{THINK_OPEN}" model_thoughts /\s{{0,4}}/)? ',
 }
-# The name of the first rule where it is no part of a text or of an expression.
-_TEXT_OR_START = re.compile(r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])+/|\bstart\b')
+# Texts, comments and expressions of Lark, in which no rule is named.
+_NO_NAMES = r'"(?:\\.|[^"\\])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/'
+_TEXT_OR_START = re.compile(rf"{_NO_NAMES}|(?<![\w-])start(?![\w-])")
+_TEXT_OR_TOKEN_ID = re.compile(rf"{_NO_NAMES}|<\[")
 
 
 def format_start(thinking: Thinking, end_tokens: Sequence[int] = ()) -> str:
@@ -108,13 +111,19 @@ def prepare_grammar(
     return header + format_start(thinking, end_tokens) + answer
 
 
+def has_token_ids(grammar: str) -> bool:
+    """Return whether a Lark grammar refers to tokens by their ids, such as `<[7]>`."""
+    return any(each[0] == "<[" for each in _TEXT_OR_TOKEN_ID.finditer(grammar))
+
+
 def _split_header(grammar: str) -> tuple[str, str]:
     """Return the header of a Lark grammar, which may have options of a client, and its rules."""
     grammar = grammar.removeprefix(LARK_HEADER).lstrip()
     if not grammar.startswith("%llguidance"):
         return LARK_HEADER, grammar
-    header, end, rules = grammar.partition("\n")
-    return header + end, rules
+    # The options may have several lines.
+    _, end = json.JSONDecoder().raw_decode(grammar, grammar.index("{"))
+    return f"{grammar[:end]}\n", grammar[end:]
 
 
 def check_grammar(grammar: str) -> None:

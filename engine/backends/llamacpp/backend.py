@@ -48,7 +48,7 @@ from engine.prompts.reasoning import Thinking
 from engine.prompts.tool_prompt import render_with_tools
 from engine.reply.reply_format import ToolForm
 from engine.request import FIT_CONTEXT, Chat, Prompt, RenderedPrompt, SamplingParams
-from engine.schema.client_grammar import prepare_grammar
+from engine.schema.client_grammar import has_token_ids, prepare_grammar
 from engine.schema.grammar import format_grammar
 
 _MAX_LOGPROBS = 20
@@ -523,8 +523,8 @@ class LlamaCppBackend:
             grammar = prepare_grammar(sampling.grammar, thinking)
         else:
             return None
-        if not sampling.skip_special_tokens:
-            # The text has tokens that no grammar of text knows.
+        if not sampling.skip_special_tokens or has_token_ids(grammar):
+            # The text has tokens that no grammar of text knows, or the grammar has.
             return None
         return self._grammar_check.find_break(grammar, run.text, is_complete=run.has_ended_itself)
 

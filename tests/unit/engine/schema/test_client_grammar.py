@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from engine.backends.llamacpp.grammar_check import GrammarCheck
 from engine.errors import RequestRejected
 from engine.prompts.reasoning import Thinking
 from engine.schema.client_grammar import (
@@ -15,6 +16,7 @@ from engine.schema.client_grammar import (
     build_choice_grammar,
     build_regex_grammar,
     check_grammar,
+    has_token_ids,
     is_lark,
     prepare_grammar,
 )
@@ -111,6 +113,10 @@ def test_end_token_may_follow_the_answer(grammar: str, thinking: Thinking) -> No
         # The first rule is used by itself, and its name is in texts and expressions.
         ('start: "(" start ")" | "start:" /start/', ["(start:start)"], ["start", "(model_answer)"]),
         ('%llguidance {"no_forcing": true}\nstart: "a" b\nb: "b"', ["ab"], ["a"]),
+        ('%llguidance {\n"no_forcing": true\n}\nstart: "a"', ["a"], ["b"]),
+        ('// a "quoted\nstart: "a" start? // and "more\n', ["a", "aa"], ["b"]),
+        ('start: my-start\nmy-start: "a" restart\nrestart: "b"', ["ab"], ["a"]),
+        ("A: /[a-z]+/\n  start : A", ["a"], ["1"]),
     ],
 )
 def test_rules_of_a_client_keep_their_meaning(
@@ -122,6 +128,26 @@ def test_rules_of_a_client_keep_their_meaning(
         assert allows(prepared, text)
     for text in others:
         assert not allows(prepared, text)
+
+
+@pytest.mark.parametrize("rule", ["start", "?start", "!start", "  start", "start[temperature=0.5]"])
+def test_first_rule_is_found_in_all_its_forms(rule: str) -> None:
+    prepared = prepare_grammar(f'A: "a"\n{rule}: A+', "optional", (3, 4))
+    assert "model_end: <[3,4]>" in prepared
+    assert GrammarCheck().find_violation(prepared) is None
+
+
+@pytest.mark.parametrize(
+    ("grammar", "expected"),
+    [
+        ("start: A <[7]>", True),
+        ("start: <[^1-9]>*", True),
+        ('start: "<[7]>" /<[7]>/ // <[7]>', False),
+        (LARK, False),
+    ],
+)
+def test_token_ids_in_a_grammar_are_found(grammar: str, expected: bool) -> None:
+    assert has_token_ids(grammar) is expected
 
 
 def test_gbnf_becomes_lark_with_one_header() -> None:
