@@ -16,7 +16,8 @@ from engine.schema.grammar import build_grammar
 _ANY_TOKEN = "!<[2147483647]>"  # noqa: S105 - no password
 # llama.cpp allows a part of a grammar to be repeated some 2,000 times.
 _MAX_REPETITIONS = 1000
-# Makes every allowed token likelier than every other one: logits differ by less.
+# Makes every allowed token likelier than every other one, and with a minus an end token unlikelier:
+# logits differ by less.
 _ALLOWED_BIAS = 1000.0
 
 
@@ -41,6 +42,9 @@ def build_completion_request(
 
     Raises RequestRejected.
     """
+    has_grammar = sampling.grammar is not None or sampling.json_schema is not None
+    # Where a grammar allows nothing but its end, an answer without end tokens would leave it.
+    unlikely = end_tokens if sampling.ignore_eos and has_grammar else ()
     body: dict[str, Any] = {
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
         # Only a streaming call can be aborted.
@@ -59,12 +63,12 @@ def build_completion_request(
         "repeat_penalty": sampling.repetition_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "presence_penalty": sampling.presence_penalty,
-        "ignore_eos": sampling.ignore_eos,
+        "ignore_eos": sampling.ignore_eos and not unlikely,
         "preserved_tokens": list(preserved_tokens),
         # The whole prompt and answer; llama.cpp's own window is 64 tokens.
         "repeat_last_n": context_length,
         "logit_bias": [
-            [token, bias] for token, bias in _build_bias(sampling, prompt_tokens).items()
+            [token, bias] for token, bias in _build_bias(sampling, prompt_tokens, unlikely).items()
         ],
     }
     if adapters:
@@ -102,8 +106,12 @@ def _build_length_grammar(min_tokens: int) -> str:
     )
 
 
-def _build_bias(sampling: SamplingParams, prompt_tokens: RenderedPrompt) -> Mapping[int, float]:
+def _build_bias(
+    sampling: SamplingParams, prompt_tokens: RenderedPrompt, unlikely: Sequence[int]
+) -> Mapping[int, float]:
     """Return the bias of tokens, which also makes up for what llama.cpp does differently.
+
+    The `unlikely` tokens are chosen only where a grammar allows no other.
 
     llama.cpp counts the prompt's tokens for `frequency_penalty` and `presence_penalty` too.
     The bias takes that away again: exactly for the former, unless there is a `repetition_penalty`
@@ -117,4 +125,6 @@ def _build_bias(sampling: SamplingParams, prompt_tokens: RenderedPrompt) -> Mapp
             bias[token] += sampling.frequency_penalty * count + sampling.presence_penalty
     for token in sampling.allowed_token_ids:
         bias[token] += _ALLOWED_BIAS
+    for token in unlikely:
+        bias[token] -= _ALLOWED_BIAS
     return bias
