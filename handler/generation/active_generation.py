@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Self
@@ -17,7 +17,7 @@ from engine.reply.reply import Reply
 from engine.reply.reply_format import REASONING_ONLY
 from handler.generation.completed_answer import CompletedAnswer
 from handler.generation.content_log import log_answer
-from handler.generation.held_constraint import check_broken
+from handler.generation.held_constraint import check_broken, check_free_calls
 from handler.generation.offload import run_in_thread
 from handler.generation.reasoning_budget import BudgetedStream
 from handler.generation.redaction import redact_deltas
@@ -133,12 +133,15 @@ class ActiveGeneration(Abortable):
         if finish is None:
             raise RuntimeError("the answer is not finished")
         if finish.grammar_break is not None:
-            await self._check_broken(finish.grammar_break)
-        request = self.request
+            # The engine has not held the answer to its constraint to the end.
+            await self._add_check(partial(check_broken, after_chars=finish.grammar_break))
         output = "".join(self._texts)
         reply = Reply(text=output)
-        if request.reply_format is not None:
+        if self.request.reply_format is not None:
             reply = await run_in_thread(len(output), partial(self._read_reply, output))
+        if reply.calls:
+            await self._add_check(partial(check_free_calls, calls=reply.calls))
+        request = self.request
         text = reply.text
         verdict = await self._validate(reply, finish) if request.validation else None
         if verdict is not None and verdict.text != text:
@@ -162,10 +165,10 @@ class ActiveGeneration(Abortable):
         log_answer(answer)
         return answer
 
-    async def _check_broken(self, after_chars: int) -> None:
-        """Check the answer, which the engine has not held to its constraint to the end."""
+    async def _add_check(self, add: Callable[[TextRequest], TextRequest]) -> None:
+        """Add a check of the finished answer to the request, and its warnings to the answer."""
         known = self.request.warnings
-        self.request = await asyncio.to_thread(check_broken, self.request, after_chars)
+        self.request = await asyncio.to_thread(add, self.request)
         for warning in self.request.warnings:
             if warning not in known:
                 self._warn(warning)

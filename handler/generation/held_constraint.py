@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine import Capabilities, Engine
 from engine.errors import RequestRejected
+from engine.reply.reply import ToolCall
 from engine.reply.reply_format import REASONING_ONLY
 from engine.schema.call_grammar import build_call_grammar
 from engine.schema.client_grammar import prepare_grammar
@@ -54,6 +56,28 @@ def check_broken(request: TextRequest, after_chars: int) -> TextRequest:
         return check_instead(request, constraint, reason)
     except InvalidRequest as error:
         return _warn(request, error.message)
+
+
+def check_free_calls(request: TextRequest, calls: Sequence[ToolCall]) -> TextRequest:
+    """Return the request with a check of its calls if one of them does not fit its strict schema.
+
+    The grammar holds calls in the form that the chat template asks for, and other forms are read
+    too. A call that a limit has cut is not looked at.
+    """
+    constraint = request.held_constraint
+    if constraint is None or request.options.call_check is not None:
+        return request
+    names = constraint.calls.keys() & {call.name for call in calls}
+    schemas = {name: constraint.calls[name] for name in names}
+    try:
+        options, _ = add_call_check(request.options, schemas, constraint.param)
+    except InvalidRequest:
+        return request
+    check = options.call_check
+    complete_calls = [call.to_json() for call in calls if call.read_arguments() is not None]
+    if check is None or not any(map(check.find_issues, complete_calls)):
+        return request
+    return check_instead(request, constraint, "the answer has one that does not fit")
 
 
 def check_instead(request: TextRequest, constraint: Constraint, violation: str) -> TextRequest:

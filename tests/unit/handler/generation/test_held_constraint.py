@@ -9,6 +9,7 @@ import jsonschema_rs
 import pytest
 
 from engine import Capabilities
+from engine.reply.reply import ToolCall
 from handler.apis.core.best_of import build_requests
 from handler.apis.core.call_runner import CallDefaults
 from handler.apis.messages.request import read_request as read_messages_request
@@ -17,7 +18,7 @@ from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.responses.request import read_request as read_responses_request
 from handler.errors import InvalidRequest
-from handler.generation.held_constraint import check_instead, hold_with
+from handler.generation.held_constraint import check_free_calls, check_instead, hold_with
 from handler.input.request import TextRequest, parse_job
 from tests.unit.handler.apis.served_model import TINY
 from validation.issues import Issue
@@ -231,6 +232,9 @@ def read_tools(
     return request
 
 
+LOOP = {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}
+
+
 def find_call_issues(request: TextRequest, arguments: str) -> tuple[Issue, ...]:
     check = request.options.call_check
     assert check is not None
@@ -331,3 +335,34 @@ def test_only_one_call_is_held_where_several_are_not_allowed() -> None:
     one = hold_with(HERMES, read_tools("openai", parallel_tool_calls=False))
     assert several is not None
     assert one.generation.sampling.grammar == several.replace("call)* TEXT", "call)? TEXT")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_checked"),
+    [
+        ('{"city": "Oslo"}', False),
+        ('{"city": "Rome"}', True),
+        ("{}", True),
+        ('{"city": "Ro', False),
+    ],
+)
+@pytest.mark.parametrize("api", TOOL_APIS)
+def test_call_that_no_grammar_held_is_checked(api: str, arguments: str, is_checked: bool) -> None:
+    held = hold_with(HERMES, read_tools(api))
+    calls = (ToolCall("1", "weather", arguments), ToolCall("2", "other", '{"city": 5}'))
+    request = check_free_calls(held, calls)
+    if not is_checked:
+        assert request is held
+        return
+    [warning] = request.warnings
+    assert "(the answer has one that does not fit)" in warning
+    assert request.validation
+    assert find_call_issues(request, arguments)
+    assert check_free_calls(request, calls) is request
+
+
+def test_calls_that_are_not_strict_need_no_check() -> None:
+    free = hold_with(HERMES, read_tools("openai", strict=False))
+    assert check_free_calls(free, [ToolCall("1", "weather", "{}")]) is free
+    uncheckable = hold_with(HERMES, read_tools("openai", {"$ref": "#/$defs/A", "$defs": LOOP}))
+    assert check_free_calls(uncheckable, [ToolCall("1", "weather", "{}")]) is uncheckable

@@ -13,6 +13,7 @@ import pytest
 
 from engine.backends import scripted
 from engine.backends.base import RunResult
+from engine.reply.reply_format import ReplyFormat
 from handler.input.constraints import Constraint
 from handler.input.options import OptionsInput, OptionsReader
 from handler.input.request import TextRequest, parse_job
@@ -158,6 +159,25 @@ async def test_grammar_that_cannot_be_checked_is_a_warning(
     [warning] = answer.warnings
     assert "after 2 characters" in warning
     assert warning.endswith("cannot be checked against it")
+
+
+async def test_strict_call_that_does_not_fit_is_a_warning(bench: RegenerationFactory) -> None:
+    call = '<tool_response>\n{"name": "f", "arguments": {"a": "b"}}'
+    pipeline, _ = bench([call], validator=RulesValidator.from_file(DEFAULT_RULES))
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    answer = await pipeline.run(
+        replace(
+            request(),
+            options=NO_OPTIONS,
+            held_constraint=Constraint(param="tools", calls={"f": schema}),
+            reply_format=ReplyFormat(functions={"f": schema}),
+            validation=False,
+        )
+    )
+    [warning] = answer.warnings
+    assert "(the answer has one that does not fit)" in warning
+    assert answer.verdict is not None
+    assert [issue.rule for issue in answer.verdict.issues] == ["schema_mismatch"]
 
 
 async def test_no_regeneration_without_validation(bench: RegenerationFactory) -> None:
