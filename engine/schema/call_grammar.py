@@ -32,6 +32,10 @@ TEXT: ANY & ~(({heads}) ANY)
 _DEFINITIONS = ("$defs", "definitions")
 # The keywords of a text that may be any text.
 _FREE_TEXT = frozenset({"default", "description", "example", "examples", "title", "type"})
+# The keywords of a function's parameters that are held one by one, and those without a meaning.
+_XML_KEYWORDS = frozenset(
+    {*_FREE_TEXT, *_DEFINITIONS, "$schema", "additionalProperties", "properties", "required"}
+)
 _MAX_REFS = 20
 
 
@@ -103,15 +107,30 @@ class _Builder:
     def _write_xml(self, name: str, parameters: Mapping[str, Any]) -> Iterator[str]:
         """Yield the parts of a call as Qwen3-Coder writes it."""
         yield _quote(f"<function={name}>\n")
-        properties = parameters.get("properties")
-        required = parameters.get("required")
         definitions = {key: parameters[key] for key in _DEFINITIONS if key in parameters}
-        for key, schema in (properties if isinstance(properties, Mapping) else {}).items():
+        parameters = _resolve(parameters, definitions)
+        properties = parameters.get("properties", {})
+        properties = properties if isinstance(properties, Mapping) else {}
+        required = parameters.get("required", [])
+        required = required if isinstance(required, list) else []
+        for key, schema in properties.items():
             value = self._add_xml_value(key, _resolve(schema, definitions), definitions)
             opening = _quote(f"<parameter={key}>\n")
-            is_required = isinstance(required, list) and key in required
-            yield f"({opening} {value}){'' if is_required else '?'}"
+            yield f"({opening} {value}){'' if key in required else '?'}"
+        others = parameters.get("additionalProperties", "properties" not in parameters)
+        if others is not False:
+            yield f"({self._add_xml_names(properties)} {self._add_xml_text()})*"
+        has_more = not parameters.keys() <= _XML_KEYWORDS or not properties.keys() >= {*required}
+        if has_more or not isinstance(others, bool):
+            self.left_out.append(f"the schema of {name[:40]}")
         yield _quote("</function>")
+
+    def _add_xml_names(self, properties: Mapping[str, Any]) -> str:
+        """Return the rule of the start of a parameter that has none of these names."""
+        name = f"OTHER_{len(self.rules)}"
+        known = " | ".join(_quote(f"<parameter={key}>\n") for key in properties)
+        self.rules.append(f"{name}: /<parameter=[^<>\\n]+>\\n/{f' & ~({known})' if known else ''}")
+        return name
 
     def _add_xml_value(
         self, key: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]
@@ -129,6 +148,10 @@ class _Builder:
             return f"{self._add_json({**definitions, **schema})} {end}"
         if schema.get("type") != "string" or not schema.keys() <= _FREE_TEXT:
             self.left_out.append(f"the schema of {key[:40]}")
+        return self._add_xml_text()
+
+    def _add_xml_text(self) -> str:
+        """Return the rule of a text without quotes and its end."""
         text = f"TEXT_{len(self.rules)}"
         self.rules.append(f'{text}: (ANY & ~(ANY "</parameter>" ANY)) "</parameter>"')
         return f'{text} "\\n"'

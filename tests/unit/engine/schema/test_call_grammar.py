@@ -113,6 +113,37 @@ def test_call_that_does_not_follow_its_schema_is_not_allowed(
     assert len(allowed.rpartition(end)[2]) <= 2
 
 
+OPEN = {"properties": {"a": {"type": "integer"}}, "additionalProperties": True}
+ROOT = {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": {"type": "integer"}}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts", "others"),
+    [
+        # A function that is not strict takes any arguments.
+        ({}, [{}, {"a": "x", "b": "1\n<2>"}], []),
+        ({"type": "object"}, [{}, {"a": "x"}], []),
+        ({"properties": {}}, [{}], [{"a": "1"}]),
+        (OPEN, [{"a": "1"}, {"a": "1", "b": "x", "ab": "y"}, {"b": "x"}], [{"a": "x"}]),
+        (ROOT, [{}, {"a": "1"}], [{"a": "x"}, {"b": "1"}]),
+    ],
+)
+def test_parameters_that_a_schema_does_not_name_are_held_to_nothing(
+    schema: dict[str, Any],
+    texts: list[dict[str, str]],
+    others: list[dict[str, str]],
+    tokenizer: LLTokenizer,
+) -> None:
+    def write(values: dict[str, str]) -> str:
+        parts = (f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+        return f"<tool_call>\n<function=f>\n{''.join(parts)}</function>\n</tool_call>"
+
+    grammar = build("qwen_xml", {"f": schema})
+    assert GrammarCheck().find_violation(grammar) is None
+    assert [text for text in texts if not follow(tokenizer, grammar, write(text))[1]] == []
+    assert [text for text in others if follow(tokenizer, grammar, write(text))[1]] == []
+
+
 def test_one_call_is_allowed_without_parallel_calls(tokenizer: LLTokenizer) -> None:
     grammar = build("hermes", several=False)
     assert follow(tokenizer, grammar, f"{HERMES} Done.")[1]
@@ -154,6 +185,9 @@ LOOP = {"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}]}}}
         ("qwen_xml", {"properties": {"a": {"enum": [1, "b"]}}}, "the schema of a"),
         ("qwen_xml", {"properties": {"a": {"$ref": "#/$defs/A"}}, **LOOP}, "the schema of a"),
         ("qwen_xml", {"properties": {"a": {"$ref": "https://x/y"}}}, "the schema of a"),
+        ("qwen_xml", {"allOf": [WEATHER]}, "the schema of f"),
+        ("qwen_xml", {"required": ["a"]}, "the schema of f"),
+        ("qwen_xml", {"additionalProperties": {"type": "integer"}}, "the schema of f"),
     ],
 )
 def test_what_is_not_held_is_named(form: ToolForm, schema: dict[str, Any], left_out: str) -> None:
