@@ -243,6 +243,8 @@ class ModelMemory:
         expired = [each for each in self._expired if not each.users and each.place is Place.IN]
         for residency in (*retiring, *expired):
             if not residency.users:
+                # Before the task begins: until then another request could begin to use it.
+                residency.place = Place.LEAVING
                 self._start(
                     self._unload(residency, by=None if residency in expired else next_model)
                 )
@@ -284,7 +286,6 @@ class ModelMemory:
             residency.place = Place.OUT
 
     async def _unload(self, residency: Residency, by: Residency | None) -> None:
-        residency.place = Place.LEAVING
         self._stop_expiry(residency)
         reason = "it was not used" if by is None else f"{by.name} needs the memory"
         logger.info("the model %s is unloaded: %s", residency.name, reason)

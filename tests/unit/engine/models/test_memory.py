@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import QueueFull
@@ -230,6 +230,8 @@ _REQUESTS = st.lists(
 
 
 @given(_REQUESTS, st.integers(1, 5), st.lists(st.integers(1, 3), min_size=4, max_size=4))
+# A request for a model comes when its unloading was decided, and has not begun.
+@example([("b", 3, 0, True), ("a", 0, 0, False), ("a", 3, 0, False)], 1, [1, 1, 1, 1])
 @settings(max_examples=30, deadline=None)
 def test_every_request_gets_its_model_within_the_budget(
     requests: list[tuple[str, int, int, bool]], budget: int, needs: list[int]
