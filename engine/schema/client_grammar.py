@@ -22,7 +22,6 @@ LARK_HEADER = "%llguidance {}\n"
 _LARK_START = re.compile(r"^[ \t]*[?!]?start[ \t]*(?:\[[^\]\n]*\])?[ \t]*:(?!:)", re.MULTILINE)
 # Any text up to the first closing mark.
 _THOUGHTS = rf'model_thoughts[suffix="{THINK_CLOSE}"]: /(.|\n)*/'
-# Rules of clients' own grammars hardly have these names.
 _STARTS: Mapping[Thinking, str] = {
     "none": "",
     "open": r"model_thoughts /\s{0,4}/ ",
@@ -30,7 +29,12 @@ _STARTS: Mapping[Thinking, str] = {
 }
 # Texts, comments and expressions of Lark, in which no rule is named.
 _NO_NAMES = r'"(?:\\.|[^"\\])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/'
-_TEXT_OR_START = re.compile(rf"{_NO_NAMES}|(?<![\w-])start(?![\w-])")
+# A client's own grammar gets other names than those of the rules here.
+_NEW_NAMES = {
+    "start": "model_answer",
+    **{f"model_{name}": f"client_model_{name}" for name in ("answer", "end", "thoughts")},
+}
+_TEXT_OR_NAME = re.compile(rf"{_NO_NAMES}|(?<![\w-])(?:{'|'.join(_NEW_NAMES)})(?![\w-])")
 _TEXT_OR_TOKEN_ID = re.compile(rf"{_NO_NAMES}|<\[")
 
 
@@ -105,9 +109,7 @@ def prepare_grammar(
     header, rules = _split_header(trial.grammar)
     if (thinking == "none" and not end_tokens) or _LARK_START.search(rules) is None:
         return header + rules
-    answer = _TEXT_OR_START.sub(
-        lambda each: "model_answer" if each[0] == "start" else each[0], rules
-    )
+    answer = _TEXT_OR_NAME.sub(lambda each: _NEW_NAMES.get(each[0], each[0]), rules)
     return header + format_start(thinking, end_tokens) + answer
 
 
