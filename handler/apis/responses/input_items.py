@@ -128,7 +128,7 @@ class _ItemReader:
         for name in ("content", "summary"):
             raw = item.get(name)
             if raw and (text := _read_text(raw, f"{path}.{name}")):
-                self._reasoning = f"{self._reasoning}\n{text}".lstrip("\n")
+                self._reasoning = _join(self._reasoning, text)
                 return
 
     def _add_call(self, item: JsonObject, arguments: str, path: str) -> None:
@@ -137,7 +137,7 @@ class _ItemReader:
             self.messages.append(Message("assistant", ""))
         last = self.messages[-1]
         if self._reasoning:
-            last = replace(last, reasoning=f"{last.reasoning}\n{self._reasoning}".lstrip("\n"))
+            last = replace(last, reasoning=_join(last.reasoning, self._reasoning))
             self._reasoning = ""
         calls = (*last.tool_calls, build_tool_call(call_id, name, arguments, path))
         check_count(calls, MAX_CALLS, path, "calls before it and with it")
@@ -207,3 +207,8 @@ def _read_string(item: JsonObject, name: str, path: str) -> str:
         )
     check_text(value, f"{path}.{name}")
     return value
+
+
+def _join(reasoning: str, more: str) -> str:
+    """Return two parts of a turn's reasoning as one, with the line breaks that each has."""
+    return f"{reasoning}\n{more}" if reasoning else more

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import Chat, SamplingParams
@@ -268,6 +268,14 @@ def describe(call: ParsedCall | None) -> tuple[Chat, SamplingParams, Any]:
     return chat, call.parameters.sampling, call.reply_format
 
 
+# Reasoning that begins with a line break.
+@example(
+    Conversation(
+        None,
+        [Turn("0", False, [("add", {}, "")], "0", "\n")],
+        *("0", {}, False, None, 0.0, 1, []),
+    )
+)
 @given(_CONVERSATIONS)
 def test_one_conversation_is_the_same_call_in_all_apis(conversation: Conversation) -> None:
     openai = describe(read_openai(openai_body(conversation)))
