@@ -114,7 +114,7 @@ def test_end_token_may_follow_the_answer(grammar: str, thinking: Thinking) -> No
         ('start: "(" start ")" | "start:" /start/', ["(start:start)"], ["start", "(model_answer)"]),
         ('%llguidance {"no_forcing": true}\nstart: "a" b\nb: "b"', ["ab"], ["a"]),
         ('%llguidance {\n"no_forcing": true\n}\nstart: "a"', ["a"], ["b"]),
-        ('// a "quoted\nstart: "a" start? // and "more\n', ["a", "aa"], ["b"]),
+        ('// a "quoted\nstart: "a" b // and "more\nb: "b"', ["ab"], ["a"]),
         ('start: model_end model_answer\nmodel_end: "a"\nmodel_answer: "b"', ["ab"], ["a"]),
         ('start: my-start\nmy-start: "a" restart\nrestart: "b"', ["ab"], ["a"]),
         ("A: /[a-z]+/\n  start : A", ["a"], ["1"]),
