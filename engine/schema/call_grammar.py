@@ -50,10 +50,10 @@ class CallGrammar:
 def build_call_grammar(
     functions: Mapping[str, Mapping[str, Any]], form: ToolForm, *, several: bool
 ) -> CallGrammar | None:
-    """Return the grammar of calls in a form; None for a form that has none.
+    """Return the grammar of an answer whose calls are written in `form`.
 
-    `functions` are the schemas of the parameters by name. With `several` an answer may have more
-    than one call.
+    `functions` has the schema of each function's parameters by the function's name. With `several`
+    an answer may have more than one call. Returns None if no grammar is written for the form.
     """
     builder = _Builder(form)
     bodies = [builder.add_function(*function) for function in functions.items()]
@@ -174,7 +174,7 @@ def _admits_text(schema: Any, definitions: Mapping[str, Any], level: int = 0) ->
 
 
 def _resolve(schema: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the definition that a schema refers to; the schema itself if there is none."""
+    """Follow the `$ref` of a schema to its definition; return a schema without one as it is."""
     for _ in range(_MAX_REFS):
         if not isinstance(schema, Mapping):
             break

@@ -52,8 +52,9 @@ class FunctionTool(TypedDict):
 class Tools:
     """The functions of a call, in the form that the chat template receives.
 
-    `constraint` has the schema of an answer that must be a call of one of them, or a call or an
-    answer of a schema; or the schemas that calls follow beside any text. None if nothing is held.
+    `constraint` is what the answer is held to. It has a schema if the answer must be a call, or
+    either a call or JSON of the client's schema. It has the schemas of strict functions if the
+    answer may be any text with calls in it. It is None if nothing is held.
     """
 
     definitions: tuple[FunctionTool, ...] = ()
@@ -113,10 +114,10 @@ def build_tools(
 ) -> Tools:
     """Return the functions of a call, checked together.
 
-    The model must call one of the functions in `required_names`, unless there are none. With
-    `several` the client has asked for calls in parallel, so a call that is held to the schemas may
-    be several. A small model would repeat calls otherwise. Calls of `strict_names` follow their
-    schemas even if the model need not call any. Raises InvalidRequest.
+    If there are `required_names`, the model must call one of those functions. `several` means that
+    the client has asked for calls in parallel: only then may a required answer have more than one,
+    because a small model would repeat calls. If the model need not call any function, the calls of
+    `strict_names` still follow their schemas. Raises InvalidRequest.
     """
     if not definitions:
         return NO_TOOLS
