@@ -23,6 +23,8 @@ from handler.doctor.report import Examination, Finding
 # How much of the process's output is kept, at its start and again at its end.
 _MAX_LINES = 20
 _MAX_BYTES = 64 * 1024
+# Python sees a Ctrl-C that comes just before a wait begins only after that wait.
+_LONGEST_WAIT_S = 0.5
 
 
 def examine(
@@ -106,9 +108,12 @@ def _collect_findings(
     limit_s, setting = load
     started_at = time.monotonic()
     while True:
+        left_s = started_at + limit_s - time.monotonic()
         try:
-            line = lines.get(timeout=_clamp_timeout(started_at + limit_s - time.monotonic()))
+            line = lines.get(timeout=min(max(left_s, 0.0), _LONGEST_WAIT_S))
         except queue.Empty:
+            if left_s > _LONGEST_WAIT_S:
+                continue
             return f"it was not over after {limit_s:g} s ({setting}), and the process was killed"
         if not line:
             return ""
@@ -118,11 +123,6 @@ def _collect_findings(
             limit_s, setting = run if value else load
             started_at = time.monotonic()
             on_step(step)
-
-
-def _clamp_timeout(timeout_s: float) -> float:
-    """Return a timeout within the range of `queue.get`, which settings may exceed."""
-    return min(max(timeout_s, 0.0), threading.TIMEOUT_MAX)
 
 
 def _read_lines(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
