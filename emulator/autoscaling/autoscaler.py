@@ -424,6 +424,7 @@ class Autoscaler:
 
     async def _handle_exit(self, worker: ManagedWorker, code: int, now: float) -> None:
         del self._workers[worker.name]
+        worker.process.kill_orphans()
         self._worker_registry.forget_worker(self._endpoint, worker.name)
         # A process that the worker has detached can keep its output open.
         with contextlib.suppress(TimeoutError):

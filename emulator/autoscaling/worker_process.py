@@ -48,6 +48,9 @@ class Process(Protocol):
     def kill(self) -> None:
         """Kill the process and its child processes."""
 
+    def kill_orphans(self) -> None:
+        """Kill what is left of a worker whose process has exited."""
+
     async def wait(self) -> int:
         """Wait until the process has exited; return the exit code."""
 
@@ -152,12 +155,30 @@ class SupervisedProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
+    def kill_orphans(self) -> None:
+        """Kill what a supervisor that was killed itself has left: it has not killed its group.
+
+        The kernel kills only the worker then, and not the programs that a script has started.
+        """
+        if (self._process.returncode or 0) < 0:
+            _kill_session(self._process.pid)
+
     async def wait(self) -> int:
         """Wait until the process has exited; return the exit code."""
         code = await self._process.wait()
         # Not `gather`, which would cancel the reader when this call is cancelled.
         await asyncio.wait({self._reader})
         return code
+
+
+def _kill_session(leader: int) -> None:
+    """Kill all processes of a session whose leader has ended. They are listed on Linux only."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        # A process can end at any moment.
+        with contextlib.suppress(OSError):
+            # The name, in parentheses, may contain anything. The session is the fourth after it.
+            if int(stat.read_text().rpartition(")")[2].split()[3]) == leader:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
 async def spawn_supervised(

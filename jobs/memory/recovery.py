@@ -21,9 +21,12 @@ async def recover_jobs(
     """Load the jobs of the journal.
 
     A job in progress gets a new lease of `lease_s` if `may_have_survived` returns True for its
-    worker. Otherwise the attempt counts as lost. `on_ended` is called for ended jobs whose webhook
-    was not sent. Raises StoreUnavailable.
+    worker. Otherwise it waits again. That does not count as a loss, because the job has not ended
+    its worker: a server that is killed often would otherwise fail the jobs that wait longest. Only
+    if a job may run just once (`max_losses` is 1), it fails. `on_ended` is called for ended jobs
+    whose webhook was not sent. Raises StoreUnavailable.
     """
+    reason = "the server was stopped" if state.limits.max_losses == 1 else None
     failed: list[Job] = []
     webhook_not_sent: list[Job] = []
     saved_jobs = await state.journal.load()
@@ -36,7 +39,7 @@ async def recover_jobs(
         elif job.status is JobStatus.IN_PROGRESS:
             state.expiry.start_lease(record, lease_s)
             if not may_have_survived(job.worker_id or ""):
-                failed += state.leases.requeue_or_fail(record, "the server was stopped")
+                failed += state.leases.requeue_or_fail(record, reason)
         elif job.webhook and not job.webhook_sent:
             webhook_not_sent.append(job)
     try:

@@ -68,7 +68,7 @@ async def test_jobs_of_every_status_are_recovered(disk: Stores) -> None:
     assert await reopened.ack(running.id, 1, output=b"1")
 
 
-async def test_job_of_a_worker_that_ended_with_the_server_counts_as_lost(disk: Stores) -> None:
+async def test_job_of_a_worker_that_ended_with_the_server_waits_again(disk: Stores) -> None:
     store = await disk.open(max_losses=2)
     for number in range(3):
         await store.enqueue(new(number))
@@ -77,19 +77,32 @@ async def test_job_of_a_worker_that_ended_with_the_server_counts_as_lost(disk: S
     await store.nack(relost.id, 1, "once")
     for name in ("local", "local", "far"):
         await take(store, name)
+    for kills in range(1, 5):
+        await disk.close()
+        reopened = await disk.open(lambda worker_id: worker_id == "far", max_losses=2)
+        assert len(reopened.list_leased_jobs("far")) == 1
+        assert reopened.list_leased_jobs("local") == []
+        waiting = [await take(reopened, "local") for _ in "ab"]
+        # Only the loss of a worker counts, and not that of the server.
+        assert [(job.attempt, job.lost_attempts) for job in waiting] == [
+            (2 + kills, 1),
+            (1 + kills, 0),
+        ]
+
+
+async def test_job_that_may_run_once_fails_if_the_server_was_stopped(disk: Stores) -> None:
+    store = await disk.open(max_losses=1)
+    await store.enqueue(new())
+    job = await take(store, "local")
     await disk.close()
     disk.ended.clear()
-    reopened = await disk.open(lambda worker_id: worker_id == "far", max_losses=2)
-    failed = await job_of(reopened, relost.id)
+    reopened = await disk.open(max_losses=1)
+    failed = await job_of(reopened, job.id)
     assert failed.status is JobStatus.FAILED
-    assert failed.error == (
-        "the job was started and lost 2 times; the last time: the server was stopped"
+    assert (
+        failed.error == "the job was started and lost once; the last time: the server was stopped"
     )
     assert disk.ended == [failed]
-    assert len(reopened.list_leased_jobs("far")) == 1
-    assert reopened.list_leased_jobs("local") == []
-    waiting = await take(reopened)
-    assert (waiting.attempt, waiting.lost_attempts) == (2, 1)
 
 
 async def test_lease_of_a_worker_that_did_not_survive_expires(disk: Stores) -> None:

@@ -52,6 +52,9 @@ class Process:
         self.killed += 1
         self.end(137)
 
+    def kill_orphans(self) -> None:
+        pass
+
     def end(self, code: int = 0) -> None:
         for line in self.prints:
             self.log.append("container", line)
@@ -726,6 +729,25 @@ async def test_children_of_a_worker_end_with_it(
     assert ("told" in caplog.text) == (how == "terminate")
     process.terminate()
     process.kill()
+
+
+async def test_children_of_a_worker_end_when_its_supervisor_was_killed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    command = [sys.executable, "-S", "-c", PARENT]
+    process = await spawn_supervised("w1", command, {"NAME": "its name"}, None, WorkerLog())
+    await wait_until(lambda: "its name" in caplog.text)
+    line = next(each for each in caplog.messages if "its name" in each)
+    child, worker = map(int, line.split()[1:3])
+    process.kill_orphans()
+    assert alive(child)
+    os.kill(process._process.pid, signal.SIGKILL)
+    await wait_until(lambda: process.returncode is not None)
+    process.kill_orphans()
+    await gone(child, worker)
+    async with asyncio.timeout(30):
+        await process.wait()
 
 
 async def test_missing_command_exits_with_127(caplog: pytest.LogCaptureFixture) -> None:
