@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     parser.add_argument(
         "--no-reload",
         dest="reload",
-        action="store_false",
-        default=None,
+        action="store_const",
+        const="off",
         help="keep the workers when the code of the handler is saved",
     )
     parser.add_argument("--workers", type=_count, help="SDK workers to start, at most (default: 0)")

@@ -11,11 +11,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from emulator.autoscaling.managed_worker import ManagedWorker
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
 from emulator.autoscaling.start_failure import (
     StartFailure,
     build_start_failure,
     fail_queued_jobs,
+    is_fault_of_code,
+)
+from emulator.autoscaling.start_watch import (
+    NAMED_AFTER_S,
+    START_TIMEOUT_VARIABLE,
+    describe_long_start,
+    explain_no_worker,
+    parse_start_timeout,
+    serves_http,
 )
 from emulator.autoscaling.worker_exit import (
     KILLED,
@@ -23,13 +33,8 @@ from emulator.autoscaling.worker_exit import (
     explain_failed_start,
     explain_worker_exit,
 )
-from emulator.autoscaling.worker_log import WorkerLog, WorkerLogs
-from emulator.autoscaling.worker_process import (
-    Process,
-    Spawn,
-    spawn_supervised,
-    worker_environment,
-)
+from emulator.autoscaling.worker_log import WorkerLogs
+from emulator.autoscaling.worker_process import Spawn, spawn_supervised, worker_environment
 from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.runpod.job_response import MANAGED_PREFIX, worker_key
 from emulator.runpod.remote_worker import RemoteWorker
@@ -48,63 +53,23 @@ _SHUTDOWN_EXIT_TIMEOUT_S = 0.5
 _OUTPUT_TIMEOUT_S = 1.0
 # As many as a long traceback has.
 _MAX_LAST_LINES = 60
-# RunPod gives a worker seven minutes to start and load its model.
-_JOIN_TIMEOUT_S = 420.0
-_HOLDS_TIMED_OUT_JOB = "still runs a job that is past its executionTimeout, and is stopped"
+# The same where the next worker waits for its end.
+_REPLACED_EXIT_TIMEOUT_S = 3.0
+# A worker that lives and has no job asks for one again within seconds.
+_MAX_SILENT_S = 30.0
 _MAX_FAILED_STARTS = 3
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 1.0, 60.0
 # A worker that has run for this long resets the backoff when it ends.
 _BACKOFF_RESET_S = 30.0
 
 
-class ManagedWorker:
-    """One worker process of the autoscaler, which owns it. Times are of the monotonic clock."""
-
-    __slots__ = (
-        "busy_at",
-        "ending_at",
-        "generation",
-        "is_overdue",
-        "joined",
-        "log",
-        "name",
-        "process",
-        "replaces",
-        "started_at",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        process: Process,
-        log: WorkerLog,
-        now: float,
-        generation: int,
-        replaces: str | None = None,
-    ) -> None:
-        self.name = name
-        self.process = process
-        self.log = log
-        # Which state of the code it runs: each reload starts another generation.
-        self.generation = generation
-        # The name of the worker that crashed or did not start, in whose place it was started.
-        self.replaces = replaces
-        self.started_at = now
-        # When it last had a job, or requested its first one.
-        self.busy_at = now
-        # Whether it has requested a job.
-        self.joined = False
-        # Whether it was killed because it did not ask for a job in time.
-        self.is_overdue = False
-        # When it was sent SIGTERM.
-        self.ending_at: float | None = None
-
-
 class Autoscaler:
     """Runs as many workers as the scaling policy requires; owned by the event loop.
 
     A reload starts a worker with the changed code. Until it asks for a job, the workers with the
-    older code get no more jobs; then they end. If it does not start, they go on.
+    older code get no more jobs; then they end. If it does not start, they go on, unless they may
+    be the cause: a port or a GPU that they still hold. Then they end, and it is started once more.
+    With `ends_old_first` no worker starts while one ends, and a reload ends the old ones first.
 
     If no worker of a user's handler starts, the jobs that wait are answered with the reason.
     """
@@ -119,6 +84,7 @@ class Autoscaler:
         program: WorkerProgram | None = None,
         logs: WorkerLogs | None = None,
         requeues_on_reload: bool = False,
+        ends_old_first: bool = False,
         api_key: str | None = None,
         own_key: str | None = None,
         allows_private_targets: bool = True,
@@ -134,6 +100,9 @@ class Autoscaler:
         self._program = program or command_program("")
         self._logs = logs or WorkerLogs()
         self._requeues_on_reload = requeues_on_reload
+        self._ends_old_first = ends_old_first
+        # Whether the newest code failed beside older workers, and is tried again without them.
+        self._starts_alone = False
         self._api_key = api_key
         self._own_key = own_key
         self._allows_private_targets = allows_private_targets
@@ -152,6 +121,9 @@ class Autoscaler:
         # How many workers in a row ended before they asked for a job.
         self.failed_starts = 0
         self._no_start_before = -float("inf")
+        # Why the next start has to wait, as a sentence about the last worker.
+        self._last_fault = ""
+        self._last_tick_at = now()
         # How many workers have requested to be replaced.
         self._replacements = 0
         self._generation = 1
@@ -192,6 +164,7 @@ class Autoscaler:
     def start(self, url: str) -> None:
         """Start scaling; the server must be reachable at `url`."""
         if self._policy.max_workers > 0:
+            self._worker_registry.set_explain_wait(self._endpoint, self.explain_wait)
             self._url = url
             self._task = asyncio.create_task(self._run())
 
@@ -232,8 +205,24 @@ class Autoscaler:
         self.failed_starts = 0
         self._consecutive_crashes = 0
         self._no_start_before = -float("inf")
+        self._starts_alone = False
         self._forget_failures()
         self._wake.set()
+
+    def explain_wait(self) -> str | None:
+        """Return what a job that waits here waits for; None if for a worker that is busy."""
+        now = self._now()
+        for worker in self._active:
+            if not self._has_joined(worker):
+                output = worker.log.last_printed(_MAX_LAST_LINES)
+                return f"{worker.name} {describe_long_start(output, now - worker.started_at)}"
+        if self._must_wait_for_end:
+            names = ", ".join(each.name for each in self._workers.values() if each.ending_at)
+            return f"the next worker starts when {names} has ended"
+        if now < self._no_start_before:
+            wait_s = self._no_start_before - now
+            return f"the next worker starts in {wait_s:.0f} s: {self._last_fault}"
+        return None
 
     def _forget_failures(self) -> None:
         for name in self._unhealthy_names:
@@ -260,6 +249,9 @@ class Autoscaler:
     async def tick(self) -> None:
         """Update the state of the workers, then stop or start some."""
         now = self._now()
+        # A server that was stopped for a while learns what its workers did only now.
+        passed_s = min(now - self._last_tick_at, 1.0)
+        self._last_tick_at = now
         registered = {
             worker.name: worker for worker in self._worker_registry.workers(self._endpoint)
         }
@@ -267,35 +259,85 @@ class Autoscaler:
             registration = registered.get(worker.name)
             if registration is not None and not worker.joined:
                 self._handle_join(worker, now)
+            if registration is not None and registration.has_taken_jobs:
+                worker.has_taken_jobs = True
             if worker.process.returncode is not None:
                 await self._handle_exit(worker, worker.process.returncode, now)
                 continue
             if self._has_jobs(worker):
                 worker.busy_at = now
             if worker.ending_at is not None:
-                if now - worker.ending_at > _EXIT_TIMEOUT_S and not self._has_jobs(worker):
+                is_late = now - worker.ending_at > worker.exit_timeout_s
+                if is_late and not self._has_jobs(worker):
                     worker.process.kill()
-            elif registration is not None and registration.holds_timed_out_job(time.monotonic()):
-                _note(worker, _HOLDS_TIMED_OUT_JOB, logging.WARNING)
-                self._terminate(worker, now)
+            elif not worker.joined:
+                self._watch_start(worker, now)
+            elif registration is not None and (
+                why := registration.find_unstopped_job(time.monotonic())
+            ):
+                worker.note(f"still runs a job that {why}, and is stopped", logging.WARNING)
+                self._replace(worker, now)
                 if not self._has_jobs(worker):
                     # Its handler blocks the SDK, which could not handle a SIGTERM.
                     worker.process.kill()
-                self._replacements += 1
             elif registration is not None and registration.requests_replacement:
-                _note(worker, "asked to be replaced")
-                self._terminate(worker, now)
-                self._replacements += 1
-            elif not worker.joined and now - worker.started_at > _JOIN_TIMEOUT_S:
-                _note(worker, f"has not asked for a job in {_JOIN_TIMEOUT_S:g} s", logging.ERROR)
-                worker.is_overdue = True
-                worker.process.kill()
+                worker.note("asked to be replaced")
+                self._replace(worker, now)
+            else:
+                self._watch_silence(worker, registration, passed_s, now)
         await self._replace_outdated(registered, now)
         await self._scale(now)
         if self._failure is not None and not self._worker_registry.workers(self._endpoint):
             await fail_queued_jobs(self._store, self._endpoint, self._failure)
         starting = sum(not worker.joined for worker in self._active)
         self._worker_registry.set_initializing(self._endpoint, starting)
+
+    def _watch_start(self, worker: ManagedWorker, now: float) -> None:
+        """Name a worker that takes long to ask for its first job; kill it if it never will."""
+        if worker.never_starts is not None:
+            return
+        age_s = now - worker.started_at
+        output = worker.log.last_printed(_MAX_LAST_LINES)
+        worker.never_starts = explain_no_worker(output)
+        if age_s > worker.start_timeout_s:
+            worker.never_starts = (
+                f"was killed because it did not ask for a job within {worker.start_timeout_s:g} s "
+                f"({START_TIMEOUT_VARIABLE})"
+            )
+        if worker.never_starts is not None:
+            worker.note(worker.never_starts, logging.ERROR)
+            worker.process.kill()
+        elif age_s >= NAMED_AFTER_S and worker.long_start is None:
+            worker.long_start = describe_long_start(output, age_s)
+            worker.note(worker.long_start, logging.WARNING)
+            if serves_http(output):
+                reason = f"it {worker.long_start}"
+                self._worker_registry.mark_unhealthy(self._endpoint, worker.name, reason)
+
+    def _watch_silence(
+        self,
+        worker: ManagedWorker,
+        registration: RemoteWorker | None,
+        passed_s: float,
+        now: float,
+    ) -> None:
+        """Replace a worker that has no job and does not ask for one any more."""
+        asks = registration is not None and not registration.is_shutting_down(time.monotonic())
+        worker.silent_s = 0.0 if asks or self._has_jobs(worker) else worker.silent_s + passed_s
+        if worker.silent_s <= _MAX_SILENT_S:
+            return
+        reason = f"has no job and has not asked for one in {_MAX_SILENT_S:g} s"
+        worker.note(f"{reason}, and is replaced", logging.WARNING)
+        self._worker_registry.mark_unhealthy(self._endpoint, worker.name, f"it {reason}")
+        self._unhealthy_names.append(worker.name)
+        self._replace(worker, now)
+        worker.process.kill()
+
+    @property
+    def _must_wait_for_end(self) -> bool:
+        """Whether the next start has to wait until a worker that ends has ended."""
+        waits = self._ends_old_first or self._starts_alone
+        return waits and any(worker.ending_at is not None for worker in self._workers.values())
 
     @property
     def _active(self) -> list[ManagedWorker]:
@@ -309,12 +351,14 @@ class Autoscaler:
         """Pause the workers with older code until the newest has started or failed.
 
         If it has started, they end; if not, those with the newest code that works are resumed. A
-        worker with older code that has not asked for a job yet never will.
+        worker with older code that has not asked for a job yet never will. Where the old ones end
+        first, they end at once.
         """
+        ends_first = self._ends_old_first or self._starts_alone
         newest = max((each.generation for each in self._active if each.joined), default=0)
         for worker in self._outdated:
             registration = registered.get(worker.name)
-            if worker.generation < newest:
+            if worker.generation < newest or (ends_first and worker.joined):
                 self._terminate(worker, now)
                 if self._requeues_on_reload:
                     worker.process.kill()
@@ -349,7 +393,7 @@ class Autoscaler:
         ]
         idle.sort(key=lambda worker: worker.busy_at)
         for worker in idle[: count_spare(self._policy, demand, len(live))]:
-            _note(worker, "has nothing to do and ends")
+            worker.note("has nothing to do and ends")
             self._terminate(worker, now)
         live = [worker for worker in live if worker.ending_at is None]
         starting = sum(not worker.joined for worker in live)
@@ -358,7 +402,7 @@ class Autoscaler:
         if outdated and not live:
             missing = max(missing, 1)
         missing = min(max(missing, self._replacements), self._policy.max_workers - len(live))
-        if missing > 0 and now >= self._no_start_before:
+        if missing > 0 and now >= self._no_start_before and not self._must_wait_for_end:
             self._replacements = 0
             for _ in range(missing):
                 await self._start_worker(now)
@@ -387,6 +431,7 @@ class Autoscaler:
             self._own_key,
             allows_private_targets=self._allows_private_targets,
             variables=self._program.variables(),
+            python=None if self._program.python is None else self._program.python.path,
             is_own_worker=self._program.is_own_worker,
         )
         log = self._logs.open(self._endpoint, name)
@@ -403,13 +448,23 @@ class Autoscaler:
             self._back_off(now, f"{name} {reason}")
             return
         replaces = self._unhealthy_names.pop(0) if self._unhealthy_names else None
-        worker = ManagedWorker(name, process, log, now, self._generation, replaces)
+        start_timeout_s = parse_start_timeout(environment.get(START_TIMEOUT_VARIABLE))
+        worker = ManagedWorker(name, process, log, now, self._generation, start_timeout_s, replaces)
         self._workers[name] = worker
-        _note(worker, "starts")
+        worker.note("starts")
 
     def _terminate(self, worker: ManagedWorker, now: float) -> None:
+        """Let a worker end after its jobs. A script may not pass the signal on, so it gets none."""
+        ends_first = self._ends_old_first or self._starts_alone
         worker.ending_at = now
+        worker.exit_timeout_s = _REPLACED_EXIT_TIMEOUT_S if ends_first else _EXIT_TIMEOUT_S
+        if self._worker_registry.is_registered(self._endpoint, worker.name):
+            self._worker_registry.get_or_register(self._endpoint, worker.name).pause()
         worker.process.terminate()
+
+    def _replace(self, worker: ManagedWorker, now: float) -> None:
+        self._terminate(worker, now)
+        self._replacements += 1
 
     def _handle_join(self, worker: ManagedWorker, now: float) -> None:
         worker.joined, worker.busy_at = True, now
@@ -440,21 +495,32 @@ class Autoscaler:
             logger.info("%s has ended", worker.name)
             return
         if worker.joined:
-            if now - worker.started_at > _BACKOFF_RESET_S:
+            if now - worker.started_at > _BACKOFF_RESET_S or worker.has_taken_jobs:
                 self._consecutive_crashes = 0
             self._mark_unhealthy(worker, code, reason)
-            self._back_off(now, f"{worker.name} {reason}")
+            if worker.has_taken_jobs:
+                # Its jobs may have ended it. How often each of them may do so is limited.
+                logger.error("%s %s; the next one starts", worker.name, reason)
+            else:
+                self._back_off(now, f"{worker.name} {reason}")
             return
-        reason = explain_failed_start(code, output)
-        if worker.is_overdue:
-            reason = f"was killed because it did not ask for a job within {_JOIN_TIMEOUT_S:g} s"
+        reason = worker.never_starts or explain_failed_start(code, output)
         self.failed_starts += 1
         self._mark_unhealthy(worker, code, reason)
         if self._program.file is None:
             self._back_off(now, f"{worker.name} {reason}")
             return
-        failure = build_start_failure(worker.name, self._program.file, reason, output)
         is_newest = worker.generation == self._generation
+        if is_newest and self._outdated and not is_fault_of_code(code, output):
+            self._starts_alone = True
+            logger.error(
+                "%s %s; it is started again when the worker with the code before the change has "
+                "ended, because that may still have what it needs",
+                worker.name,
+                reason,
+            )
+            return
+        failure = build_start_failure(worker.name, self._program.file, reason, output)
         if is_newest and self.failed_starts >= self._starts_to_fail(worker, code):
             self._failure = failure
         message = f"{failure.file} did not start: {failure.reason}"
@@ -481,9 +547,10 @@ class Autoscaler:
     def _mark_unhealthy(self, worker: ManagedWorker, code: int, reason: str) -> None:
         """Show a worker as unhealthy, in the place of the one that it replaced."""
         unhealthy = self._worker_registry.unhealthy_workers(self._endpoint)
-        if worker.name in unhealthy:
+        reported = unhealthy.get(worker.name)
+        if reported is not None and reported != f"it {worker.long_start}":
             # The worker itself has reported why it ends, which says more than its output.
-            reason = f"{describe_worker_exit(code)} after it reported: {unhealthy[worker.name]}"
+            reason = f"{describe_worker_exit(code)} after it reported: {reported}"
         if worker.replaces is not None:
             self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
         self._worker_registry.mark_unhealthy(self._endpoint, worker.name, f"it {reason}")
@@ -494,6 +561,7 @@ class Autoscaler:
         # More than 10 would not change the pause.
         self._consecutive_crashes = min(self._consecutive_crashes + 1, 10)
         self._no_start_before = now + pause_s
+        self._last_fault = reason
         logger.error("%s; the next one starts in %g s at the earliest", reason, pause_s)
 
     async def drain(self, limit_s: float) -> None:
@@ -530,9 +598,3 @@ class Autoscaler:
         for worker in self._workers.values():
             if worker.process.returncode is None and should_kill(worker):
                 worker.process.kill()
-
-
-def _note(worker: ManagedWorker, event: str, level: int = logging.INFO) -> None:
-    """Write what happens to a worker into its log and the server's."""
-    worker.log.append("system", f"{worker.name} {event}")
-    logger.log(level, "%s %s", worker.name, event)

@@ -7,11 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from emulator.autoscaling.worker_exit import last_printed_line
 from emulator.runpod.job_response import worker_key
 from jobs import JobStore
 
 _MAX_OUTPUT_CHARS = 8_000
 _LEASE_S = 60.0
+# With these, code fails the same way wherever it runs. Others may come from a port, a lock file or
+# a GPU that another worker has.
+_ERRORS_OF_CODE = (
+    "SyntaxError",
+    "IndentationError",
+    "TabError",
+    "NameError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "AttributeError",
+    "TypeError",
+    "KeyError",
+    "IndexError",
+    "FileNotFoundError",
+)
 _JOBS_PER_CALL = 100
 
 
@@ -45,6 +61,11 @@ def build_start_failure(
         reason=f"it {reason}",
         output="\n".join(output)[-_MAX_OUTPUT_CHARS:],
     )
+
+
+def is_fault_of_code(code: int, output: Sequence[str]) -> bool:
+    """Return whether a start failed for a reason that has nothing to do with other workers."""
+    return code == 0 or last_printed_line(output).partition(":")[0] in _ERRORS_OF_CODE
 
 
 async def fail_queued_jobs(store: JobStore, endpoint: str, failure: StartFailure) -> int:

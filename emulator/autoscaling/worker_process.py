@@ -70,12 +70,14 @@ def worker_environment(
     *,
     allows_private_targets: bool = True,
     variables: Mapping[str, str] | None = None,
+    python: str | None = None,
     is_own_worker: bool = False,
 ) -> Mapping[str, str]:
     """Return the environment of a worker of the server at `url`.
 
     `variables` are those of the handler's .env; the environment of this process comes first, and
     what makes it a worker of this server before both. `is_own_worker` means this package's worker.
+    The folder of the `python` comes first in PATH, because a start script calls it by its name.
 
     The SDK sends the `api_key` only if ~/.runpod/config.toml has no key of the cloud, so the
     `own_key` is added to the URLs. `allows_private_targets` depends on the address that the server
@@ -115,6 +117,9 @@ def worker_environment(
         folders = [str(_WORKER_SITE), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
         environment[_STATE_FOLDER] = str(Path(tempfile.gettempdir(), f"worker-rkllm-{name}"))
+    if python is not None and Path(python).with_name("python").exists():
+        folders = [str(Path(python).parent), environment.get("PATH", "")]
+        environment["PATH"] = os.pathsep.join(filter(None, folders))
     environment.pop(_FITNESS_MARKER, None)
     return environment
 

@@ -138,7 +138,7 @@ def adapt_settings(settings: EmulatorSettings, program: WorkerProgram) -> Emulat
         "workers": 1,
         "workers_min": 1,
         "worker_command": "",
-        "reload": False,
+        "reload": "off",
         "max_losses": 1,
         "min_execution_timeout_ms": 1,
         "execution_timeout_ms": _WEEK_MS,

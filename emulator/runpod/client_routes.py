@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 _DEFAULT_WAIT_MS, _MIN_WAIT_MS, _MAX_WAIT_MS = 90_000, 1_000, 300_000
 # During a wait this short, the connection of the client is not watched.
 _UNWATCHED_WAIT_S = 0.25
+# A job that has waited for longer says what it waits for.
+_EXPLAINED_WAIT_S = 2.0
 # The maximum number of jobs in a response to `/requests`.
 _MAX_RECENT_JOBS = 100
 
@@ -158,8 +161,14 @@ class ClientRoutes:
         return JSON(await self._build_status(await self._wait_for_end(request, job.id, wait_s)))
 
     async def _build_status(self, job: Job) -> dict[str, Any]:
-        """Return the response to `/status`, which says where the output is if it was streamed."""
+        """Return the response to `/status`, which says what a job waits for.
+
+        Of a job that was streamed, it says where the output is.
+        """
         status = job_response.build_status(job)
+        if job.status is JobStatus.IN_QUEUE and time.time() - job.queued_at > _EXPLAINED_WAIT_S:
+            if (message := self._worker_registry.explain_wait(job.endpoint)) is not None:
+                status["message"] = message
         if job.status is JobStatus.COMPLETED and job.output == b"[]":
             chunks = await self._store.read_chunks(job.id, (0, 0), 0)
             if (message := explain_empty_output(len(chunks))) is not None:

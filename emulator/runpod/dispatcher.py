@@ -68,6 +68,7 @@ class JobDispatcher:
             )
             if not jobs:
                 break
+            worker.has_taken_jobs = True
             leased += jobs
             remaining_bytes -= sum(job.size for job in jobs)
         if not leased and self._has_ready_job(endpoint):

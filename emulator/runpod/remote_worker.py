@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from emulator.runpod.job_response import worker_key
 from jobs import Job
@@ -16,12 +16,17 @@ from jobs import Job
 _STOP_POLL_TIMEOUT_S = 1.5
 # A worker that has never called job-stop has an older SDK, which never does, or is about to.
 _FIRST_STOP_POLL_TIMEOUT_S = 0.25
-# After a job was timed out, a worker whose loop runs makes a call at once: it gets the stop as the
-# answer to its job-stop call, and calls again. One whose handler blocks the loop makes none.
-_TIME_OUT_GRACE_S = 3.0
 # A free worker calls for a job again at once. A worker with as many jobs as it runs concurrently
 # sleeps for a second first.
 _MAX_TAKE_GAP_S = 1.5
+
+
+class _Stop(NamedTuple):
+    """A job that a worker has to stop: since when, until when it must have called, and why."""
+
+    at: float
+    due_at: float
+    why: str
 
 
 class RemoteWorker:
@@ -35,11 +40,12 @@ class RemoteWorker:
         "_last_poll_started_at",
         "_last_take_started_at",
         "_resumed",
-        "_timed_out_at",
+        "_stop",
         "_unlisted_attempts",
         "endpoint",
         "has_broken_poll",
         "has_duplicate_name",
+        "has_taken_jobs",
         "joined_at",
         "key",
         "last_active_at",
@@ -78,8 +84,10 @@ class RemoteWorker:
         self._last_take_started_at = -math.inf
         # The time at which its last long-poll of any kind started.
         self._last_poll_started_at = -math.inf
-        # When a job that it had was timed out; None if it has made a call since.
-        self._timed_out_at: float | None = None
+        # Whether any job was leased to it.
+        self.has_taken_jobs = False
+        # A job that it has to stop; None if it has made a call since.
+        self._stop: _Stop | None = None
         # Whether it calls job-stop at all; None while that is not known.
         self._calls_job_stop: bool | None = None
         # Set while a job-stop call is open.
@@ -185,30 +193,35 @@ class RemoteWorker:
         """
         return not self.open_take_polls and now - self._last_job_call_at > _MAX_TAKE_GAP_S
 
-    def record_time_out(self, now: float) -> None:
-        """Record that a job of this worker was timed out; the worker gets a request to stop it."""
-        self._timed_out_at = now
+    def record_stop(self, now: float, grace_s: float, why: str) -> None:
+        """Record that a job of this worker has ended without it, and that it must stop the job.
 
-    def forget_time_out(self) -> None:
-        """Forget that a job was timed out."""
-        self._timed_out_at = None
+        A worker whose loop runs makes a call at once: it gets the stop as the answer to its
+        job-stop call, and calls again. One whose handler blocks the loop makes none. `why` is a
+        predicate of the job.
+        """
+        self._stop = _Stop(now, now + grace_s, why)
 
-    def record_timed_out_job(self) -> None:
-        """Record that it has reported a job as running that was timed out some time ago."""
-        self._timed_out_at = -math.inf
+    def forget_stop(self) -> None:
+        """Forget that it has to stop a job."""
+        self._stop = None
+
+    def record_unstopped_job(self, why: str) -> None:
+        """Record that it has reported a job as running that it had to stop some time ago."""
+        self._stop = _Stop(-math.inf, -math.inf, why)
         self._last_poll_started_at = -math.inf
 
-    def holds_timed_out_job(self, now: float) -> bool:
-        """Return whether it still runs a job that was timed out.
+    def find_unstopped_job(self, now: float) -> str | None:
+        """Return why a job that it still runs had to stop; None if it runs no such job.
 
         With an older SDK, which does not call job-stop, that is unknown while a call is open.
         """
-        if self._timed_out_at is None or now - self._timed_out_at < _TIME_OUT_GRACE_S:
-            return False
-        if self._last_poll_started_at > self._timed_out_at:
-            self._timed_out_at = None
-            return False
-        return self._calls_job_stop is True or not self.has_open_poll
+        if self._stop is None or now < self._stop.due_at:
+            return None
+        if self._last_poll_started_at > self._stop.at:
+            self._stop = None
+            return None
+        return self._stop.why if self._calls_job_stop is True or not self.has_open_poll else None
 
     def report_no_jobs(self, leased: Sequence[Job]) -> None:
         """Mark all leased jobs as missing: the worker has reported that it runs no job.

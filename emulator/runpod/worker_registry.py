@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.remote_worker import RemoteWorker
-from jobs import Job, JobStatus, JobStore, StoreUnavailable
+from jobs import MAX_START_DELAY_S, Job, JobStatus, JobStore, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,18 @@ _MAX_UNHEALTHY = 100
 _MAX_REASON_CHARS = 300
 # A list of job ids that is shorter than this is complete: the SDK truncates longer lists.
 _MAX_JOB_LIST_CHARS = 60_000
+# How long a worker may run a job that has ended without it, until it is stopped itself.
+_TIME_OUT_GRACE_S = 3.0
+_STOP_GRACE_S = 5.0
 # The maximum number of registered workers, because any caller can choose new names.
 MAX_WORKERS = 10_000
+
+
+def describe_stop(job: Job) -> str:
+    """Return why a worker must stop a job, as a predicate."""
+    if job.status is JobStatus.TIMED_OUT:
+        return "is past its executionTimeout"
+    return "was cancelled" if job.status is JobStatus.CANCELLED else "is past its ttl"
 
 
 class WorkerRegistry:
@@ -58,6 +68,7 @@ class WorkerRegistry:
         # Set while any worker is registered.
         self._has_workers = asyncio.Event()
         self._count_local_slots: dict[str, Callable[[], tuple[int, int, int]]] = {}
+        self._explain_wait: dict[str, Callable[[], str | None]] = {}
         self._initializing: dict[str, int] = {}
         # Keyed by worker: the time at which the entry expires, and the reason.
         self._unhealthy: dict[str, tuple[float, str]] = {}
@@ -131,11 +142,16 @@ class WorkerRegistry:
                 worker.report_jobs(frozenset(job_ids.split(",")), self.leased_jobs(worker))
         return True
 
-    def record_end(self, job: Job) -> None:
-        """Record that a job has ended; a worker whose job was timed out must stop it soon."""
+    def record_stop(self, job: Job) -> None:
+        """Record that a job has ended while its worker ran it; the worker must stop it soon."""
         worker = self._workers.get(job.worker_id or "")
-        if worker is not None and job.status is JobStatus.TIMED_OUT:
-            worker.record_time_out(time.monotonic())
+        if worker is not None:
+            grace_s = _TIME_OUT_GRACE_S if job.status is JobStatus.TIMED_OUT else _STOP_GRACE_S
+            at = time.monotonic()
+            if time.time() - (job.started_at or 0.0) < MAX_START_DELAY_S:
+                # The stop may come before the job has begun, and then the second one counts.
+                at += MAX_START_DELAY_S
+            worker.record_stop(at, grace_s, describe_stop(job))
 
     def set_local_slots(
         self, endpoint: str, count_slots: Callable[[], tuple[int, int, int]]
@@ -158,6 +174,32 @@ class WorkerRegistry:
         if idle:
             return "IDLE"
         return "UNHEALTHY" if unhealthy else "INITIALIZING"
+
+    def set_explain_wait(self, endpoint: str, explain: Callable[[], str | None]) -> None:
+        """Let `explain` say why no worker that the server starts takes a job of an endpoint."""
+        self._explain_wait[endpoint] = explain
+
+    def explain_wait(self, endpoint: str) -> str | None:
+        """Return what a queued job waits for; None if a worker is about to take it."""
+        explain = self._explain_wait.get(endpoint)
+        local = self.local_status(endpoint)
+        running = [
+            worker
+            for worker in self.workers(endpoint)
+            if worker.is_paused or self._store.list_leased_jobs(worker.key)
+        ]
+        if local == "IDLE" or len(running) < len(self.workers(endpoint)):
+            return None
+        if explain is not None and (reason := explain()) is not None:
+            return f"the job waits: {reason}"
+        if running or local == "RUNNING":
+            return "the job waits for a worker that runs other jobs"
+        if local is not None:
+            state = "being loaded" if local == "INITIALIZING" else "out of order"
+            return f"the job waits for the server's own model, which is {state}"
+        if explain is not None:
+            return "the job waits for a worker, which the server starts when the scaling allows it"
+        return f"the job waits: no worker asks for jobs of the endpoint {endpoint}"
 
     def set_initializing(self, endpoint: str, count: int) -> None:
         """Set the number of workers that were started and have not called for a job yet."""
@@ -239,12 +281,14 @@ class WorkerRegistry:
             self._remove(worker)
             return
         self._detect_duplicate_name(worker)
-        if not is_managed(worker.name) and worker.holds_timed_out_job(now):
-            worker.forget_time_out()
+        why = None if is_managed(worker.name) else worker.find_unstopped_job(now)
+        if why is not None:
+            worker.forget_stop()
             logger.warning(
-                "worker %s still runs a job that is past its executionTimeout; it was started by "
-                "hand, so end it and start it again",
+                "worker %s still runs a job that %s; it was started by hand, so end it and start "
+                "it again",
                 worker.name,
+                why,
             )
         await self._end_missing_jobs(worker, leased, now)
         if silent_s < self.lease_s:

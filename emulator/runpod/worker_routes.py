@@ -34,7 +34,7 @@ from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.result_watch import ResultWatch
-from emulator.runpod.worker_registry import WorkerRegistry
+from emulator.runpod.worker_registry import WorkerRegistry, describe_stop
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.errors import InvalidRequest, PayloadTooLarge
 from jobs import Job, JobStatus, JobStore, StoreFull
@@ -294,8 +294,10 @@ class WorkerRoutes:
                 continue
             self._store.request_stop(worker_key(endpoint, name), job.id)
             ended_s = time.time() - (job.ended_at or 0.0)
-            if job.status is JobStatus.TIMED_OUT and ended_s > _MAX_STOP_S:
-                self._worker_registry.get_or_register(endpoint, name).record_timed_out_job()
+            is_stopped = job.status in (JobStatus.TIMED_OUT, JobStatus.CANCELLED)
+            if is_stopped and ended_s > _MAX_STOP_S:
+                worker = self._worker_registry.get_or_register(endpoint, name)
+                worker.record_unstopped_job(describe_stop(job))
 
     # -- the caller -----------------------------------------------------------------------------
 

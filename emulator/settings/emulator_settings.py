@@ -135,10 +135,12 @@ class EmulatorSettings(ResultSettings):
         "file or one folder above it, else the server's own Python.",
         examples=["/opt/venv/bin/python"],
     )
-    reload: bool = Field(
-        True,
+    reload: Literal["on", "replace", "off"] = Field(
+        "on",
         description="Whether a saved change in the folder of HANDLER_FILE starts a new worker: of "
-        "a `.py`, `.toml`, `.yaml` or `.yml` file, or of `.env`.",
+        "a `.py`, `.toml`, `.yaml` or `.yml` file, or of `.env`. With `replace`, and always with "
+        "WORKER_COMMAND, the workers with the older code end first, after their jobs; otherwise "
+        "they take jobs until the new one has started.",
     )
     reload_jobs: Literal["finish", "requeue"] = Field(
         "finish",

@@ -134,12 +134,15 @@ class JobEndReporter:
         """Report a job that has ended."""
         if self.webhooks is not None:
             self.webhooks.send(job)
-        if self.worker_registry is not None:
-            self.worker_registry.record_end(job)
         self._tracing.job_ended(job)
         if not self.is_recovering:
             log_ended(job)
             self._metrics.job_ended(job)
+
+    def report_stop(self, job: Job) -> None:
+        """Report a job that its worker must stop."""
+        if self.worker_registry is not None:
+            self.worker_registry.record_stop(job)
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,7 @@ def build_components(
         on_enqueued=tracing.job_enqueued,
         on_started=log_started,
         on_ended=end_reporter.report,
+        on_stopped=end_reporter.report_stop,
     )
     end_reporter.webhooks = webhooks = Webhooks(
         store,
@@ -225,6 +229,7 @@ def build_components(
         program=program,
         logs=worker_logs,
         requeues_on_reload=settings.reload_jobs == "requeue",
+        ends_old_first=settings.reload == "replace" or bool(settings.worker_command),
         api_key=next(iter(settings.keys()), None),
         own_key=managed_worker_key,
         allows_private_targets=settings.outbound_policy().allows_private,
@@ -301,7 +306,7 @@ def build_components(
 def _build_code_watch(
     settings: EmulatorSettings, program: WorkerProgram, autoscaler: Autoscaler
 ) -> CodeWatch | None:
-    if program.folder is None or not settings.reload:
+    if program.folder is None or settings.reload == "off":
         return None
 
     def on_change(names: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from emulator.autoscaling.autoscaler import Autoscaler, ManagedWorker
+from emulator.autoscaling.autoscaler import Autoscaler
+from emulator.autoscaling.managed_worker import ManagedWorker
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.status.rfc3339 import format_time

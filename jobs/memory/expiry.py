@@ -40,7 +40,9 @@ class ExpiryScheduler:
         limits: Limits,
         now: Callable[[], float],
         monotonic: Callable[[], float],
+        on_stopped: Callable[[Job], object],
     ) -> None:
+        self._on_stopped = on_stopped
         self._table = table
         self._workers = workers
         self._limits = limits
@@ -82,6 +84,8 @@ class ExpiryScheduler:
         if job.worker_id is not None and self._now() - (job.started_at or 0.0) < MAX_START_DELAY_S:
             self._workers.repeat_stop_at(job.worker_id, job.id, now + MAX_START_DELAY_S)
             self._has_earlier.set()
+        if job.worker_id is not None:
+            self._on_stopped(record.job)
 
     def _add_since(
         self,

@@ -26,6 +26,7 @@ class StoreState:
         on_enqueued: Callable[[Job], object],
         on_ended: Callable[[Job], object],
         on_started: Callable[[Job], object],
+        on_stopped: Callable[[Job], object],
         now: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -39,7 +40,7 @@ class StoreState:
         self.workers = Workers()
         self.table = JobTable(limits, journal, self.workers)
         self.transitions = TransitionWriter(self.table, journal, self._on_transition)
-        self.expiry = ExpiryScheduler(self.table, self.workers, limits, now, monotonic)
+        self.expiry = ExpiryScheduler(self.table, self.workers, limits, now, monotonic, on_stopped)
         self.leases = Leases(self.table, self.expiry, limits, now, monotonic)
 
     async def find_settled(self, job_id: str) -> JobRecord | None:

@@ -31,6 +31,8 @@ class MemoryJobStore(ProducerOperations, ConsumerOperations):
     Owned by one event loop; not thread-safe. `on_enqueued` is called with each new job, in the task
     that enqueues it and before another task can see it. `on_started` is called with each job when
     it is leased to a worker, and `on_ended` with each job that has ended, after its end is durable.
+    `on_stopped` is called with each job that a worker has and must stop: it was cancelled or timed
+    out, or it is still IN_PROGRESS and past its ttl.
 
     The operations of clients are in `ProducerOperations`, and those of workers in
     `ConsumerOperations`; both work on the same `StoreState`. This class starts and stops the store.
@@ -44,6 +46,7 @@ class MemoryJobStore(ProducerOperations, ConsumerOperations):
         on_enqueued: Callable[[Job], object] = lambda job: None,
         on_ended: Callable[[Job], object] = lambda job: None,
         on_started: Callable[[Job], object] = lambda job: None,
+        on_stopped: Callable[[Job], object] = lambda job: None,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,6 +56,7 @@ class MemoryJobStore(ProducerOperations, ConsumerOperations):
             on_enqueued=on_enqueued,
             on_ended=on_ended,
             on_started=on_started,
+            on_stopped=on_stopped,
             now=now,
             monotonic=monotonic,
         )

@@ -126,7 +126,10 @@ def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
         "workerId": TEXT,
         "error": TEXT,
         "output": {"description": "The worker's result, or its last progress report."},
-        "message": TEXT | {"description": "Where the output is, if it was only streamed."},
+        "message": TEXT
+        | {
+            "description": "What the job waits for, or where the output is if it was only streamed."
+        },
     }
     return {
         "JobApiError": object_of(

@@ -41,6 +41,7 @@ class Stores:
         self.path = folder / "jobs.sqlite3"
         self.clock = Clock()
         self.ended: list[Job] = []
+        self.stopped: list[Job] = []
         self.journals: list[SqliteJournal] = []
         self._open: list[MemoryJobStore] = []
 
@@ -55,6 +56,7 @@ class Stores:
             Limits(**limits),
             journal,
             on_ended=self.ended.append,
+            on_stopped=self.stopped.append,
             now=self.clock.now,
             monotonic=self.clock.monotonic,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any
 
 import pytest
 
@@ -282,6 +283,27 @@ async def test_reclaim_jobs_takes_all_jobs_of_a_worker(stores: Stores) -> None:
     assert store.list_leased_jobs("gone") == []
     assert store.list_leased_jobs("stays") == [other]
     assert await store.reclaim_jobs("gone", "again") == 0
+
+
+async def test_jobs_that_their_workers_must_stop_are_reported(stores: Stores) -> None:
+    store = await stores.open()
+    for number in range(4):
+        limits: dict[int, Any] = {2: {"execution_timeout_ms": 30_000}, 3: {"ttl_ms": 60_000}}
+        await store.enqueue(new(number, **limits.get(number, {})))
+        stores.clock.tick(0.1)
+    done, cancelled, timed_out, expired = [
+        await take(store, f"w{number}", lease_s=1e9) for number in range(4)
+    ]
+    assert await store.ack(done.id, 1, output=b"1")
+    await store.cancel(cancelled.id)
+    waiting = await store.enqueue(new(5))
+    await store.cancel(waiting.id)
+    await stores.pass_time(store, 61)
+    assert [(job.id, job.worker_id, job.status) for job in stores.stopped] == [
+        (cancelled.id, "w1", JobStatus.CANCELLED),
+        (expired.id, "w3", JobStatus.IN_PROGRESS),
+        (timed_out.id, "w2", JobStatus.TIMED_OUT),
+    ]
 
 
 async def test_stats_count_each_status(stores: Stores) -> None:

@@ -345,23 +345,25 @@ async def test_worker_that_crashes_is_unhealthy_until_another_one_takes_its_plac
     assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
 
 
-async def test_worker_that_holds_a_job_past_its_time_is_killed_and_replaced() -> None:
+async def test_worker_that_runs_an_ended_job_is_killed_and_replaced() -> None:
     scene = AutoscalerScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
     (first,) = scene.processes
     scene.join(first)
     await scene.after(0.25)
     registration = scene.worker_registry.get_or_register(ENDPOINT, first.name)
-    registration.record_time_out(time.monotonic() - 2)
+    registration.record_stop(time.monotonic() - 2, 3, "was cancelled")
     await scene.after(0.25)
     assert first.killed == 0
-    registration.record_time_out(time.monotonic() - 4)
+    registration.record_stop(time.monotonic() - 4, 3, "was cancelled")
     await scene.after(0.5)
     assert first.killed == 1
     (second,) = scene.alive
     log = scene.logs.find(ENDPOINT, first.name)
     assert log is not None
-    assert "past its executionTimeout" in "\n".join(line.text for line in log.lines_after(0))
+    assert "still runs a job that was cancelled, and is stopped" in "\n".join(
+        line.text for line in log.lines_after(0)
+    )
     # It was stopped, so it is not unhealthy, and the next one starts at once.
     assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
     assert second is not first
@@ -420,6 +422,118 @@ async def test_crash_looping_worker_is_counted_as_unhealthy_once() -> None:
     scene.join(*scene.alive)
     await scene.after(0.25)
     assert scene.worker_registry.count_workers(ENDPOINT)["unhealthy"] == 0
+
+
+async def test_worker_that_took_a_job_is_replaced_at_once_however_often_that_happens() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    for _ in range(6):
+        (process,) = scene.alive
+        registration = scene.worker_registry.get_or_register(ENDPOINT, process.name)
+        await scene.after(0.25)
+        registration.has_taken_jobs = True
+        process.end(139)
+        await scene.after(0.5)
+    assert len(scene.processes) == 7
+
+
+async def test_worker_that_serves_http_is_named_with_what_it_looks_like() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    (process,) = scene.processes
+    process.log.append("container", "INFO:     Uvicorn running on http://0.0.0.0:80")
+    await scene.after(29)
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
+    await scene.after(2)
+    reason = scene.worker_registry.unhealthy_workers(ENDPOINT)[process.name]
+    assert "has not asked for a job in 30 s and serves HTTP itself" in reason
+    assert "looks like a load-balancing worker" in reason
+    assert process.killed == 0
+    # It was the backend of a worker that needed its time.
+    scene.join()
+    await scene.after(1)
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
+
+
+async def test_worker_that_serves_the_test_api_has_not_started() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    (process,) = scene.processes
+    process.log.append("container", "INFO   | Starting API server.")
+    await scene.after(0.5)
+    assert process.killed == 1
+    (reason,) = scene.worker_registry.unhealthy_workers(ENDPOINT).values()
+    assert reason.startswith("it serves the SDK's own test API")
+
+
+async def test_time_limit_of_a_start_is_runpods_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNPOD_INIT_TIMEOUT", "50")
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(49)
+    assert scene.processes[0].killed == 0
+    await scene.after(2)
+    assert scene.processes[0].killed == 1
+    (reason,) = scene.worker_registry.unhealthy_workers(ENDPOINT).values()
+    assert reason == (
+        "it was killed because it did not ask for a job within 50 s (RUNPOD_INIT_TIMEOUT)"
+    )
+
+
+async def test_worker_that_asks_for_no_job_any_more_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    scene.join()
+    (first,) = scene.processes
+    registration = scene.worker_registry.get_or_register(ENDPOINT, first.name)
+    with registration.poll("take"):
+        await scene.after(60)
+    assert first.killed == 0
+    # As after its last call, which was long ago.
+    monkeypatch.setattr(registration, "_last_job_call_at", -1e9)
+    await scene.enqueue()
+    jobs = await scene.take(first.name)
+    await scene.after(60)
+    assert first.killed == 0
+    await scene.finish(jobs)
+    await scene.after(29)
+    assert first.killed == 0
+    # A moment in which the server itself was stopped does not count.
+    scene.time += 600
+    await scene.autoscaler.tick()
+    assert first.killed == 0
+    await scene.after(1)
+    assert first.killed == 1
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {
+        first.name: "it has no job and has not asked for one in 30 s"
+    }
+    await scene.after(0.5)
+    (second,) = scene.alive
+    scene.join(second)
+    await scene.after(0.25)
+    assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
+
+
+async def test_waiting_job_says_which_worker_starts_or_when_one_does() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    assert scene.autoscaler.explain_wait() is None
+    await scene.after(0.25)
+    await scene.after(12)
+    (process,) = scene.processes
+    process.log.append("container", "loading shard 2 of 9")
+    assert scene.autoscaler.explain_wait() == (
+        f"{process.name} has not asked for a job in 12 s; its last line: loading shard 2 of 9"
+    )
+    scene.join()
+    assert scene.autoscaler.explain_wait() is None
+    process.end(1)
+    scene.worker_registry.forget_worker(ENDPOINT, process.name)
+    await scene.after(0.25)
+    assert scene.autoscaler.explain_wait() == (
+        f"the next worker starts in 1 s: {process.name} exited with code 1; "
+        "its last line: its last line"
+    )
 
 
 async def test_command_that_cannot_be_started_is_retried(
@@ -652,6 +766,19 @@ def test_handler_that_calls_an_endpoint_calls_this_server(
     cloud = {"RUNPOD_ENDPOINT_BASE_URL": "https://api.runpod.ai/v2"}
     found = worker_environment(URL, "mine", "w1", None, variables=cloud)
     assert found["RUNPOD_ENDPOINT_BASE_URL"] == cloud["RUNPOD_ENDPOINT_BASE_URL"]
+
+
+def test_start_script_finds_the_python_of_the_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    python = tmp_path / "bin" / "python3"
+    path = worker_environment(URL, ENDPOINT, "w", None, python=str(python))["PATH"]
+    assert path == "/usr/bin"
+    python.parent.mkdir()
+    (tmp_path / "bin" / "python").touch()
+    path = worker_environment(URL, ENDPOINT, "w", None, python=str(python))["PATH"]
+    assert path == f"{tmp_path}/bin:/usr/bin"
 
 
 async def test_workers_key_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

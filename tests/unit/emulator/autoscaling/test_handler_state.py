@@ -18,7 +18,9 @@ PROGRAM = handler_program(Path("/p/handler.py"), Interpreter("/opt/python", "cho
 class HandlerScene(AutoscalerScene):
     """An autoscaler of a user's handler, with at most one worker per state of the code."""
 
-    def __init__(self, *, requeues: bool = False, min_workers: int = 1) -> None:
+    def __init__(
+        self, *, requeues: bool = False, min_workers: int = 1, ends_old_first: bool = False
+    ) -> None:
         super().__init__()
         self.autoscaler = Autoscaler(
             self.store,
@@ -27,6 +29,7 @@ class HandlerScene(AutoscalerScene):
             ScalingPolicy(min_workers=min_workers, max_workers=1),
             program=PROGRAM,
             requeues_on_reload=requeues,
+            ends_old_first=ends_old_first,
             spawn=self._spawn,
             now=lambda: self.time,
             wall_clock=lambda: self.time,
@@ -182,6 +185,7 @@ async def test_reload_to_broken_code_resumes_the_last_worker_that_works() -> Non
     scene.autoscaler.reload()
     await scene.after(0.5)
     assert scene.is_paused(1)
+    scene.processes[2].prints = ["NameError: name 'x' is not defined"]
     scene.processes[2].end(1)
     await scene.after(0.5)
     assert scene.state == "outdated"
@@ -193,6 +197,75 @@ async def test_reload_to_broken_code_resumes_the_last_worker_that_works() -> Non
     scene.autoscaler.reload()
     await scene.started()
     assert (scene.state, scene.processes[1].terminated) == ("ready", 1)
+
+
+async def test_reload_tries_a_start_again_without_the_old_worker_that_may_have_its_port() -> None:
+    scene = HandlerScene()
+    await scene.started()
+    (job,) = await scene.enqueue()
+    await scene.take(scene.processes[0].name)
+    scene.autoscaler.reload()
+    await scene.after(0.5)
+    scene.processes[1].prints = ["OSError: [Errno 98] Address already in use"]
+    scene.processes[1].end(1)
+    await scene.after(30)
+    # The old one ends after its job, and until then no other starts.
+    assert (scene.processes[0].terminated, scene.processes[0].killed) == (1, 0)
+    assert (scene.state, len(scene.processes)) == ("starting", 2)
+    assert scene.autoscaler.explain_wait() == (
+        f"the next worker starts when {scene.processes[0].name} has ended"
+    )
+    await scene.finish([job.replace(attempt=1)])
+    scene.processes[0].end(0)
+    await scene.started()
+    assert (scene.state, len(scene.processes)) == ("ready", 3)
+    # The next save begins as the first did.
+    scene.autoscaler.reload()
+    await scene.after(0.5)
+    assert (scene.processes[2].terminated, len(scene.processes)) == (0, 4)
+
+
+async def test_start_that_fails_alone_too_is_a_failure_of_the_handler() -> None:
+    scene = HandlerScene()
+    await scene.started()
+    scene.autoscaler.reload()
+    await scene.after(0.5)
+    scene.processes[1].end(1)
+    await scene.after(0.5)
+    scene.processes[0].end(0)
+    await scene.after(0.5)
+    scene.processes[2].end(1)
+    await scene.after(0.5)
+    assert scene.state == "failed"
+
+
+async def test_reload_ends_the_old_worker_first_where_that_is_set() -> None:
+    scene = HandlerScene(ends_old_first=True)
+    await scene.started()
+    (job,) = await scene.enqueue()
+    await scene.take(scene.processes[0].name)
+    scene.autoscaler.reload()
+    await scene.after(30)
+    assert (scene.processes[0].terminated, scene.is_paused(0)) == (1, True)
+    assert (scene.processes[0].killed, len(scene.processes)) == (0, 1)
+    await scene.finish([job.replace(attempt=1)])
+    # A shell script does not pass the signal on.
+    await scene.after(0.5)
+    assert scene.processes[0].killed == 1
+    await scene.started()
+    assert (scene.state, len(scene.processes)) == ("ready", 2)
+
+
+async def test_replacement_starts_after_the_end_of_the_old_worker_where_that_is_set() -> None:
+    scene = HandlerScene(ends_old_first=True)
+    await scene.started()
+    name = scene.processes[0].name
+    scene.worker_registry.get_or_register(ENDPOINT, name).requests_replacement = True
+    await scene.after(2)
+    assert (scene.processes[0].terminated, len(scene.processes)) == (1, 1)
+    scene.processes[0].end(0)
+    await scene.after(0.5)
+    assert len(scene.processes) == 2
 
 
 async def test_reload_forgets_that_earlier_code_did_not_start() -> None:

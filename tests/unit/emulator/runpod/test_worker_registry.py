@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod.dispatcher import JobDispatcher
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
-from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
+from jobs import MAX_START_DELAY_S, Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
 from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks
 
@@ -384,21 +385,74 @@ async def test_worker_by_hand_that_holds_a_timed_out_job_is_named_once(
     worker = worker_registry.get_or_register("here", name)
     with worker.poll("stop"):
         job = await lease(store, worker)
-        worker_registry.record_end(job.replace(status=JobStatus.TIMED_OUT))
+        worker_registry.record_stop(job.replace(status=JobStatus.TIMED_OUT))
         other = worker_registry.get_or_register("here", "pod-2")
-        other.record_time_out(0.0)
+        other.record_stop(0.0, 3, "was cancelled")
         # The other one is checked after this one.
         await clock.advance(4)
-        assert "worker pod-2 still runs a job" in caplog.text
+        assert "worker pod-2 still runs a job that was cancelled" in caplog.text
         assert caplog.text.count(f"worker {name} still runs") == warnings
 
 
-async def test_end_of_a_job_in_time_is_no_time_out(
-    worker_registry: WorkerRegistry, store: MemoryJobStore
+@pytest.mark.parametrize(
+    ("status", "grace_s", "why"),
+    [
+        (JobStatus.TIMED_OUT, 3, "is past its executionTimeout"),
+        (JobStatus.CANCELLED, 5, "was cancelled"),
+        (JobStatus.IN_PROGRESS, 5, "is past its ttl"),
+    ],
+)
+async def test_stop_of_a_job_leaves_its_worker_some_time(
+    worker_registry: WorkerRegistry,
+    store: MemoryJobStore,
+    status: JobStatus,
+    grace_s: float,
+    why: str,
 ) -> None:
     worker = worker_registry.get_or_register("here", "pod-1")
     job = await lease(store, worker)
-    worker_registry.record_end(job.replace(status=JobStatus.COMPLETED))
-    worker_registry.record_end(job.replace(status=JobStatus.TIMED_OUT, worker_id=None))
-    worker_registry.record_end(job.replace(status=JobStatus.TIMED_OUT, worker_id="here/gone"))
-    assert not worker.holds_timed_out_job(float("inf"))
+    worker_registry.record_stop(job.replace(status=status, worker_id=None))
+    worker_registry.record_stop(job.replace(status=status, worker_id="here/gone"))
+    assert worker.find_unstopped_job(float("inf")) is None
+    worker_registry.record_stop(job.replace(status=status, started_at=time.time() - 60))
+    now = time.monotonic()
+    assert worker.find_unstopped_job(now + grace_s - 1) is None
+    assert worker.find_unstopped_job(now + grace_s) == why
+    # The worker may ignore the stop of a job that it has not begun, and gets a second one.
+    worker_registry.record_stop(job.replace(status=status, started_at=time.time()))
+    now = time.monotonic()
+    assert worker.find_unstopped_job(now + MAX_START_DELAY_S + grace_s - 1) is None
+    assert worker.find_unstopped_job(now + MAX_START_DELAY_S + grace_s) == why
+
+
+async def test_queued_job_says_what_it_waits_for(
+    worker_registry: WorkerRegistry, store: MemoryJobStore
+) -> None:
+    explain = worker_registry.explain_wait
+    assert explain("here") == "the job waits: no worker asks for jobs of the endpoint here"
+    worker = worker_registry.get_or_register("here", "pod-1")
+    assert explain("here") is None
+    job = await lease(store, worker)
+    assert explain("here") == "the job waits for a worker that runs other jobs"
+    worker_registry.set_explain_wait("here", lambda: "the next worker starts in 4 s")
+    assert explain("here") == "the job waits: the next worker starts in 4 s"
+    assert await store.ack(job.id, job.attempt, output=b"1")
+    assert explain("here") is None
+    worker.pause()
+    assert explain("here") == "the job waits: the next worker starts in 4 s"
+
+
+@pytest.mark.parametrize(
+    ("slots", "text"),
+    [
+        ((1, 0, 0), None),
+        ((0, 1, 0), "the job waits for a worker that runs other jobs"),
+        ((0, 0, 0), "the job waits for the server's own model, which is being loaded"),
+        ((0, 0, 1), "the job waits for the server's own model, which is out of order"),
+    ],
+)
+def test_queued_job_says_that_it_waits_for_the_servers_own_model(
+    worker_registry: WorkerRegistry, slots: tuple[int, int, int], text: str | None
+) -> None:
+    worker_registry.set_local_slots("here", lambda: slots)
+    assert worker_registry.explain_wait("here") == text
