@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -16,9 +17,32 @@ from handler.input.json_values import MAX_JSON_VALUES, has_more_values, parse_js
 
 # Larger bodies are parsed in a thread; a smaller one takes no longer than handing it to a thread.
 _LARGE_BYTES = 250_000
+# How much of a refused body is kept.
+_START_BYTES = 64
 
 
-async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ValueLimit:
+    """How many values a JSON body may have, and the setting that says so.
+
+    A key, a list or an object counts as `container_cost` elements.
+    """
+
+    count: int = MAX_JSON_VALUES
+    container_cost: int = 1
+    setting: str = "MAX_JSON_VALUES"
+
+    def __str__(self) -> str:
+        cost = "" if self.container_cost == 1 else f", the last three {self.container_cost} times"
+        return (
+            f"{self.count:,} JSON values ({self.setting}); every list element, object key, list "
+            f"and object counts{cost}"
+        )
+
+
+async def read_json(
+    request: Request, max_bytes: int, values: ValueLimit | None = None
+) -> dict[str, Any]:
     """Return the body as a JSON object; at most `max_bytes` of it are read.
 
     Raises:
@@ -27,7 +51,7 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
         InvalidRequest: the body is not a JSON object, or has too many values.
     """
     require_json_content_type(request)
-    return await read_object(request, max_bytes, "the body")
+    return await read_object(request, max_bytes, "the body", values=values)
 
 
 def require_json_content_type(request: Request) -> None:
@@ -50,29 +74,34 @@ def require_json_content_type(request: Request) -> None:
 
 
 async def read_object(
-    request: Request, max_bytes: int, name: str, *, max_values: int | None = None
+    request: Request,
+    max_bytes: int,
+    name: str,
+    *,
+    values: ValueLimit | None = None,
+    start: bytearray | None = None,
 ) -> dict[str, Any]:
     """Return the body as a JSON object with any content type; `name` begins the error messages.
 
     Large bodies are parsed in a thread, one at a time: each step of the parsing holds the GIL for
-    less than 100 ms, and the event loop runs between the steps. `max_values` replaces the server's
-    limit for the values of a body.
+    less than 100 ms, and the event loop runs between the steps. `values` replaces the server's
+    limit for the values of a body. `start` gets the first bytes, also of a body that is refused.
 
     Raises:
         PayloadTooLarge: the declared or the received size exceeds `max_bytes`.
         InvalidRequest: the body is not a JSON object, or has too many values.
     """
-    body = await _read(request, max_bytes)
+    body = await _read(request, max_bytes, start)
     received = received_body(request)
     if received is None:
-        return parse_object(body, name)
+        return parse_object(body, name, values)
     budget = received.budget
-    max_values = budget.max_values if max_values is None else max_values
+    values = values or ValueLimit(budget.max_values)
     try:
         if len(body) <= _LARGE_BYTES:
-            return parse_object(body, name, max_values)
+            return parse_object(body, name, values)
         async with budget.parsing:
-            return await asyncio.to_thread(parse_object, body, name, max_values)
+            return await asyncio.to_thread(parse_object, body, name, values)
     finally:
         received.release()
 
@@ -91,14 +120,12 @@ def is_from_browser(request: Request) -> bool:
 
 
 def parse_object(
-    body: bytes | bytearray, name: str, max_values: int = MAX_JSON_VALUES
+    body: bytes | bytearray, name: str, values: ValueLimit | None = None
 ) -> dict[str, Any]:
     """Parse a body as a JSON object; `name` begins the error messages. Raises InvalidRequest."""
-    if has_more_values(body, max_values):
-        raise InvalidRequest(
-            f"{name} has more than {max_values:,} JSON values (MAX_JSON_VALUES); every list "
-            "element, object key, list and object counts"
-        )
+    values = values or ValueLimit()
+    if has_more_values(body, values.count, values.container_cost):
+        raise InvalidRequest(f"{name} has more than {values}")
     try:
         value = parse_json(body)
     except orjson.JSONDecodeError as error:
@@ -132,14 +159,17 @@ def _number_note(body: bytes | bytearray) -> str:
     return "; NaN and Infinity are no JSON"
 
 
-async def _read(request: Request, max_bytes: int) -> bytearray:
+async def _read(request: Request, max_bytes: int, start: bytearray | None) -> bytearray:
     """Read the body, at most `max_bytes` of it. Raises PayloadTooLarge."""
     declared = parse_digits(request.headers.get("content-length", ""), max_digits=19)
-    if declared is not None and declared > max_bytes:
+    is_too_large = declared is not None and declared > max_bytes
+    if is_too_large and start is None:
         raise _too_large(max_bytes)
     body = bytearray()
     async for chunk in request.stream():
-        if len(body) + len(chunk) > max_bytes:
+        if start is not None and len(start) < _START_BYTES:
+            start += chunk[: _START_BYTES - len(start)]
+        if is_too_large or len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
         body += chunk
     return body

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from emulator.http.api_key import WORKER_KEY_PARAM, read_api_key
+from emulator.http.refusal_log import RefusalLog
 from emulator.http.responses import error_response
 from emulator.http.route_facts import DETAILS_HIDDEN, Access, read_route
 from handler.errors import ErrorInfo, ErrorMapping
@@ -44,6 +45,7 @@ class ApiKeyMiddleware:
         worker_key: str | None = None,
     ) -> None:
         self._app = app
+        self._refusals = RefusalLog()
         self._worker_key = None if worker_key is None else _digest(worker_key.encode())
         self._digests = [_digest(key.encode()) for key in keys]
 
@@ -62,6 +64,7 @@ class ApiKeyMiddleware:
             await self._app(scope, receive, send)
             return
         if read_route(scope).is_worker:
+            self._refusals.record(scope["path"].rpartition("/")[2], "it has no valid API key")
             await asyncio.sleep(_WORKER_DELAY_S)
         response = error_response(
             ErrorInfo(

@@ -100,6 +100,7 @@ class ClientRoutes:
         self._targets = settings.outbound_policy()
         self._max_run_bytes = int(settings.max_run_mb * 1e6)
         self._max_runsync_bytes = int(settings.max_runsync_mb * 1e6)
+        self._job_values = settings.job_value_limit()
         local = job_response.worker_key(settings.endpoint_id, LOCAL_WORKER_NAME)
         self._stream = JobStream(
             store, settings.stream_hold_s, settings.stream_comments_after_s, local_worker=local
@@ -130,7 +131,7 @@ class ClientRoutes:
         ]
 
     async def _run(self, request: Request) -> Response:
-        body = await read_json(request, self._max_run_bytes)
+        body = await self._read_job(request, self._max_run_bytes)
         new = self._parse_job(request, body, sync=False)
         job = await self._enqueue(new)
         failpoint("run-accepted")
@@ -138,7 +139,7 @@ class ClientRoutes:
 
     async def _runsync(self, request: Request) -> Response:
         wait_s = read_wait_s(request)
-        body = await read_json(request, self._max_runsync_bytes)
+        body = await self._read_job(request, self._max_runsync_bytes)
         new = self._parse_job(request, body, sync=True)
         job = await self._enqueue(new)
         try:
@@ -151,6 +152,10 @@ class ClientRoutes:
             await self._store.publish(job.id)
         failpoint("runsync-ended")
         return JSON(await self._build_status(job) | _log_warnings(body))
+
+    async def _read_job(self, request: Request, max_bytes: int) -> dict[str, Any]:
+        is_local = self._worker_registry.local_status(self._endpoint_of(request)) is not None
+        return await read_json(request, max_bytes, None if is_local else self._job_values)
 
     async def _status(self, request: Request) -> Response:
         return JSON(await self._build_status(await self._find_job(request)))

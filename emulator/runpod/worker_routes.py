@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from common.failpoints import failpoint
 from common.value_description import describe_value
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.error_format import ErrorFormat
+from emulator.http.refusal_log import RefusalLog
 from emulator.http.request_body import encode_json, read_object, require_json_content_type
 from emulator.http.responses import JSON
 from emulator.http.route_facts import (
@@ -46,9 +48,8 @@ T = TypeVar("T")
 _MAX_BATCH_JOBS = 1_000
 # How many of the jobs that a ping lists are checked for whether they have ended.
 _MAX_LISTED_JOBS = 1_000
-# 3,000 embeddings of 768 numbers. The limit is higher than for clients: refusing a result fails a
-# job that has already used its time on a worker.
-_MAX_RESULT_VALUES = 2_500_000
+# The start of a progress update, which the SDK posts as it posts a result.
+_PROGRESS = re.compile(rb'\s*\{\s*"status"\s*:\s*"IN_PROGRESS"')
 # The interval at which a held call checks conditions that no event signals.
 _CHECK_INTERVAL_S = 0.25
 # Less than the 90 s after which the SDK aborts its job-stop call.
@@ -114,6 +115,8 @@ class WorkerRoutes:
         )
         self._max_run_bytes = int(settings.max_run_mb * 1e6)
         self._max_runsync_bytes = int(settings.max_runsync_mb * 1e6)
+        self._refusals = RefusalLog()
+        self._values = settings.job_value_limit()
         self._max_chunk_bytes = int(settings.max_chunk_mb * 1e6)
         self._local_worker_key = worker_key(settings.endpoint_id, LOCAL_WORKER_NAME)
 
@@ -147,12 +150,12 @@ class WorkerRoutes:
     async def _take_batch(self, request: Request) -> Response:
         raw = request.query_params.get("batch_size", "1")
         count = parse_digits(raw, max_digits=9) or 0
-        if not 1 <= count <= _MAX_BATCH_JOBS:
-            raise InvalidRequest(
-                f"batch_size must be from 1 to {_MAX_BATCH_JOBS}, got {describe_value(raw)}",
-                "batch_size",
-            )
-        jobs = await self._lease_jobs(request, count)
+        if count < 1:
+            message = f"batch_size must be at least 1, got {describe_value(raw)}"
+            await self._delay_refusal(request, message)
+            raise InvalidRequest(message, "batch_size")
+        # A worker may ask for thousands, as its concurrency_modifier says.
+        jobs = await self._lease_jobs(request, min(count, _MAX_BATCH_JOBS))
         if not jobs:
             return Response(status_code=204)
         return JSON([job_response.build_worker_job(job) for job in jobs])
@@ -203,9 +206,7 @@ class WorkerRoutes:
         if job is None:
             return JSON({"ok": True, "ignored": True})
         try:
-            body = await read_object(
-                request, self._max_chunk_bytes, "it", max_values=_MAX_RESULT_VALUES
-            )
+            body = await read_object(request, self._max_chunk_bytes, "it", values=self._values)
             chunk = encode_json(body.get("output"), "it")
             is_accepted = await self._store.append_chunks(job.id, job.attempt, [chunk])
             failpoint("chunk-kept")
@@ -218,12 +219,21 @@ class WorkerRoutes:
         job = await self._find_leased_job(request)
         if job is None:
             return JSON({"ok": True, "ignored": True})
+        start = bytearray()
         try:
             max_bytes = self._max_runsync_bytes if job.sync else self._max_run_bytes
-            body = await read_object(request, max_bytes, "it", max_values=_MAX_RESULT_VALUES)
+            body = await read_object(request, max_bytes, "it", values=self._values, start=start)
             output = encode_json(body["output"], "it") if "output" in body else None
             job_error = _encode_error(body.get("error"))
         except (InvalidRequest, PayloadTooLarge) as error:
+            if _PROGRESS.match(start):
+                logger.warning(
+                    "job %s: a progress update was dropped: %s",
+                    job.id,
+                    error,
+                    extra={"job_id": job.id},
+                )
+                return JSON({"ok": True, "ignored": True})
             raise await self._fail_job(request, job, "result", error) from None
         failpoint("result-come")
         if body.get("status") == "IN_PROGRESS":
@@ -307,8 +317,13 @@ class WorkerRoutes:
             return self._worker(request)
         except HTTPException as error:
             if error.status_code != 429:
-                await while_connected(request.receive, asyncio.sleep(_REFUSAL_DELAY_S))
+                await self._delay_refusal(request, error.detail)
             raise
+
+    async def _delay_refusal(self, request: Request, reason: str) -> None:
+        """Let the refusal of a call wait, and name it once in the log."""
+        self._refusals.record(request.path_params["worker"], reason)
+        await while_connected(request.receive, asyncio.sleep(_REFUSAL_DELAY_S))
 
     def _worker(self, request: Request) -> RemoteWorker:
         """Return the worker that makes a call. Raises HTTPException."""

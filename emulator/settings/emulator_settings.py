@@ -10,10 +10,11 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
+from emulator.http.request_body import ValueLimit
 from emulator.settings.limits import ConnectionLimits, FaultRates, PolicyLimits, ScalingPolicy
 from handler.delivery.limits import PayloadLimits
 from handler.delivery.outbound_targets import OutboundPolicy, is_loopback
-from handler.input.json_values import MAX_JSON_VALUES
+from handler.input.json_values import JOB_CONTAINER_COST, MAX_JOB_VALUES, MAX_JSON_VALUES
 from handler.models.model_name_map import CLAUDE_TO_DEFAULT, ModelNameMap, parse_name_map
 from handler.settings.worker_settings import ResultSettings
 from jobs import Limits, Policy
@@ -370,6 +371,13 @@ class EmulatorSettings(ResultSettings):
         "and object counts. While a body is parsed nothing else runs, up to 0.1 s for the default, "
         "so a higher limit makes other requests wait longer.",
     )
+    max_job_values: int = Field(
+        MAX_JOB_VALUES,
+        ge=1_000,
+        description="The same for the inputs and the results of jobs that other workers run. Each "
+        "key, list and object counts as 4 elements. Jobs of the server's own model have the limit "
+        "of MAX_JSON_VALUES.",
+    )
     runpod_rate_limits: bool = Field(
         False,
         description="`on`: apply RunPod's documented rate limits per endpoint, with status 429.",
@@ -527,6 +535,10 @@ class EmulatorSettings(ResultSettings):
             max_pending_body_bytes_per_address=int(self.max_pending_body_mb_per_address * 1e6),
             max_json_values=self.max_json_values,
         )
+
+    def job_value_limit(self) -> ValueLimit:
+        """Return how many JSON values the input or the result of a worker's job may have."""
+        return ValueLimit(self.max_job_values, JOB_CONTAINER_COST, "MAX_JOB_VALUES")
 
     def fault_rates(self) -> FaultRates:
         """Return how often requests fail on purpose."""

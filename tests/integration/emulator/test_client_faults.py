@@ -564,8 +564,8 @@ async def test_other_routes_have_no_faults(server: Server) -> None:
     async with server.client(headers={"x-fault": "status=500"}) as client:
         for path in ("/health", "/faults", "/metrics", "/openapi.json"):
             assert (await client.get(path)).status_code == 200
-        taken = await client.get("/v2/other/job-take-batch/worker?batch_size=0")
-        assert taken.status_code != 500
+        taken = await client.get("/v2/other/ping/worker")
+        assert taken.status_code == 200
 
 
 # -- rules ----------------------------------------------------------------------------------------

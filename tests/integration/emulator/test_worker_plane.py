@@ -231,16 +231,23 @@ async def test_take_batch_respects_the_response_size_limit(
     assert [len((await api.worker().take_batch(4)).json()) for _ in range(2)] == [2, 2]
 
 
-async def test_bad_batch_size_is_refused(start_api: StartApi) -> None:
+async def test_bad_batch_size_is_refused(
+    start_api: StartApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulator.runpod.worker_routes, "_REFUSAL_DELAY_S", 0.01)
     api = await start_api()
     await api.submit_job()
-    for size in ("0", "-1", "x", "1001", "²", "1e2", ""):
+    for size in ("0", "-1", "x", "²", "1e2", ""):
         response = await api.worker().take_batch(size)
         assert response.status_code == 400
         assert read_reason(response.json()).startswith(
-            f'batch_size must be from 1 to 1000, got "{size}"'
+            f'batch_size must be at least 1, got "{size}"'
         )
+    # The worker would repeat the call without a pause, and says nothing about it.
+    assert caplog.text.count("a call of the worker w1 was refused: batch_size") == 1
     assert (await api.get_health())["jobs"]["inQueue"] == 1
+    # RunPod's worker for embeddings asks for 3,000.
+    assert len((await api.worker().take_batch("3000")).json()) == 1
 
 
 async def test_wrong_methods_are_405(start_api: StartApi) -> None:
@@ -333,17 +340,40 @@ async def test_posted_result_ends_the_job(
     assert await api.get_status(job_id) == status
 
 
-async def test_result_may_have_more_values_than_a_request(start_api: StartApi) -> None:
-    platform = await start_api(max_json_values=1_000)
+async def test_input_and_result_of_a_job_may_have_the_same_number_of_values(
+    start_api: StartApi,
+) -> None:
+    platform = await start_api(max_json_values=1_000, max_job_values=400_000)
     worker = platform.worker()
     job_id = await platform.submit_job()
     await worker.poll_job()
     embeddings = [[0.5] * 768 for _ in range(500)]
     assert await worker.post_result(job_id, {"output": embeddings}) == {"ok": True}
     assert (await platform.wait_for_status(job_id, "COMPLETED"))["output"] == embeddings
-    refused = await platform.client.post("/v2/ep/run", json={"input": {"rows": embeddings}})
+    accepted = await platform.client.post("/v2/ep/run", json={"input": {"rows": embeddings}})
+    assert accepted.status_code == 200
+    # A list costs more than a number.
+    rows: list[list[int]] = [[]] * 100_000
+    refused = await platform.client.post("/v2/ep/run", json={"input": {"rows": rows}})
     assert refused.status_code == 400
-    assert "MAX_JSON_VALUES" in refused.text
+    assert "more than 400,000 JSON values (MAX_JOB_VALUES)" in refused.text
+
+
+async def test_progress_that_is_too_large_is_dropped_and_the_job_goes_on(
+    start_api: StartApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    platform = await start_api(max_run_mb=0.01, max_job_values=1_000)
+    worker = platform.worker()
+    job_id = await platform.submit_job()
+    await worker.poll_job()
+    assert await worker.post_result(job_id, {"status": "IN_PROGRESS", "output": 1}) == ACCEPTED
+    for output in ("x" * 20_000, [0] * 2_000):
+        progress = {"status": "IN_PROGRESS", "output": output}
+        assert await worker.post_result(job_id, progress) == IGNORED
+    assert (await platform.get_status(job_id))["output"] == 1
+    assert caplog.text.count("a progress update was dropped") == 2
+    assert await worker.post_result(job_id, {"output": 2}) == ACCEPTED
+    assert (await platform.get_status(job_id))["output"] == 2
 
 
 async def test_refresh_of_a_manual_worker_is_logged(
