@@ -15,6 +15,8 @@ CLIENTS := tests/clients/node_modules/.package-lock.json
 SERVERS := tests/servers/.venv
 # The package with SDK 2 of RunPod, which $(VENV) has in version 1.
 SDK2 := tests/sdk2/.venv
+# RunPod's older SDKs, each in a folder of its version; $(VENV) has the packages that they import.
+OLD_SDKS := tests/.sdks
 # Python clients that the tests run, and that need other package versions than $(VENV) has.
 PYTHON_CLIENTS := tests/clients/.venv
 # A Python for arm64, the boards' architecture, which qemu runs, and the tests of code that depends
@@ -97,17 +99,17 @@ wheel: DIST = dist
 wheel: $(VENV)/.setup ## build the wheel in DIST=dist, for pip and uvx
 	@$(BIN)/uv build --quiet --wheel --out-dir "$(DIST)" .
 
-test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## the suite
+test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(OLD_SDKS)/.installed $(PYTHON_CLIENTS)/.installed ## the suite
 	@$(PYTEST) $(PARALLEL) $(SUITE) $(PYTEST_ARGS)
 
-test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed|timing)
+test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(OLD_SDKS)/.installed $(PYTHON_CLIENTS)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed|timing)
 	@$(foreach part,$(PART),echo "$(part): $(or $(COVERS_$(part)),$(error PART must be some of $(PARTS), got $(PART)))" >&2;)
 	@$(if $(filter-out timing,$(PART)),$(PYTEST) --long $(PARALLEL) $(foreach part,$(filter-out timing,$(PART)),$(LONG_$(part))) $(PYTEST_ARGS))
 	@$(if $(filter timing,$(PART)),$(PYTEST) --timing $(LONG_timing) $(PYTEST_ARGS))
 
 # In one process: for a few files, starting several takes longer than their tests.
 test-changed: BASE = HEAD
-test-changed: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed ## the tests of the modules that differ from BASE=HEAD, and of their importers
+test-changed: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(OLD_SDKS)/.installed $(PYTHON_CLIENTS)/.installed ## the tests of the modules that differ from BASE=HEAD, and of their importers
 	@files=$$($(BIN)/python -m tools.changed_tests --base "$(BASE)" $(if $(EXPLAIN),--explain)) && \
 		{ [ -z "$$files" ] || $(PYTEST) $$files $(PYTEST_ARGS); }
 
@@ -175,7 +177,7 @@ lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgra
 	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null
 
 clean: ## remove the environment, caches and build output; keeps models/
-	@rm -rf $(VENV) $(SERVERS) $(SDK2) $(PYTHON_CLIENTS) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(SERVERS) $(SDK2) $(OLD_SDKS) $(PYTHON_CLIENTS) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 help: ## print this list
@@ -225,6 +227,16 @@ $(SERVERS)/.installed $(SDK2)/.installed $(PYTHON_CLIENTS)/.installed:
 	@echo 'Installing $<' >&2
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D) >&2
 	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --only-binary :all: --require-hashes --no-deps -r $< >&2
+	@touch $@
+
+# One call for each version, because an environment has only one of them.
+$(OLD_SDKS)/.installed: requirements/old_sdks.txt $(VENV)/.setup
+	@echo 'Installing $<' >&2
+	@rm -rf $(@D)
+	@grep -v '^#' $< | while read -r line; do \
+		version=$${line#*==}; \
+		echo "$$line" | $(UV_INSTALL) --target $(@D)/$${version%% *} -r - >&2 || exit 1; \
+	done
 	@touch $@
 
 $(ARM64)/.sysroot: tests/arm64/sysroot.sh

@@ -231,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
         path
         for folder in arguments
         for path in Path(folder).rglob("*.py")
-        if not {".venv", "node_modules", "long"} & set(path.parts)
+        if not {".venv", ".sdks", "node_modules", "long"} & set(path.parts)
     )
     findings = [finding for path in files for finding in find_wall_clock(path)]
     for finding in findings:
