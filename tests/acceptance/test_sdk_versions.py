@@ -1,4 +1,4 @@
-"""Handlers of users with each SDK of RunPod that is in use: crashes, cancels, several workers."""
+"""Handlers of users with each SDK of RunPod in use: crashes, cancels, reloads, two workers."""
 
 from __future__ import annotations
 
@@ -152,6 +152,19 @@ def test_result_that_cannot_be_sent_fails_its_job_once(server: SDKServer) -> Non
     reason = "Object of type Decimal is not JSON serializable"
     assert failed["error"] == f"the job's result could not be sent: {reason}"
     assert server.answer(server.send())["runs"] == before + 2
+    server.assert_folder_is_clean()
+
+
+@pytest.mark.long_except("1.6.2")
+@pytest.mark.parametrize("server", ONE_WORKER, indirect=True)
+def test_job_of_a_worker_that_is_replaced_completes(server: SDKServer, tmp_path: Path) -> None:
+    running, until = tmp_path / "running", tmp_path / "until"
+    job_id = server.send(touch=str(running), **{"block until": str(until)})
+    wait_until_blocking(running.exists, WAIT_S)
+    server.edit(HANDLER + "# changed\n")
+    new_worker = server.answer(server.send())
+    until.touch()
+    assert server.answer(job_id)["process"] != new_worker["process"]
     server.assert_folder_is_clean()
 
 

@@ -3,6 +3,9 @@
 SDK 1.7 to 1.9 keep the running jobs in a file in the worker's current folder. After a crash the
 next worker would count itself full and take no jobs, and two workers of one folder would take each
 other's jobs for their own. So each launched worker keeps the file in a folder of its own.
+
+SDK 1.6 does not handle SIGTERM, which would end a worker in the middle of a job. So such a worker
+ends after its jobs, as later versions do.
 """
 
 from __future__ import annotations
@@ -11,17 +14,21 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import stat
 import sys
+import threading
+import time
 from typing import Any
 
 _MODULE = "runpod.serverless.modules.worker_state"
 _FOLDER = os.environ.get("WORKER_RKLLM_STATE_DIR", "")
+_POLL_INTERVAL_S = 0.05
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _StateFinder(importlib.abc.MetaPathFinder):
-    """Finds the module as usual, and changes the folder when it has been executed."""
+    """Finds the module as usual, and changes what old versions do when it has been executed."""
 
     def find_spec(self, fullname, path=None, target=None):  # type: ignore[no-untyped-def]
         if fullname != _MODULE:
@@ -38,6 +45,8 @@ class _StateFinder(importlib.abc.MetaPathFinder):
             if hasattr(jobs, "_STATE_FILE") and _make_folder():
                 jobs._STATE_DIR = _FOLDER
                 jobs._STATE_FILE = os.path.join(_FOLDER, ".runpod_jobs.pkl")
+            if hasattr(module, "Jobs"):  # SDK 1.6
+                _handle_sigterm(module.Jobs())
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -54,6 +63,26 @@ def _make_folder() -> bool:
     except OSError:
         return False
     return True
+
+
+def _handle_sigterm(jobs: Any) -> None:
+    """Let the first SIGTERM end this process after its jobs, unless the handler has its own way."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    worker_pid = os.getpid()
+
+    def end_after_jobs() -> None:
+        # A forked child has a copy of the jobs, which never end there.
+        while os.getpid() == worker_pid and jobs.get_job_count():
+            time.sleep(_POLL_INTERVAL_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def handle(number, frame):  # type: ignore[no-untyped-def]
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        threading.Thread(target=end_after_jobs, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, handle)
 
 
 def _run_next() -> None:
