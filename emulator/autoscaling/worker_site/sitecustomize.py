@@ -23,7 +23,7 @@ from typing import Any
 
 _MODULE = "runpod.serverless.modules.worker_state"
 _FOLDER = os.environ.get("WORKER_RKLLM_STATE_DIR", "")
-_POLL_INTERVAL_S = 0.05
+_POLL_INTERVAL_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
