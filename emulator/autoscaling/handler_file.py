@@ -9,6 +9,8 @@ from common.setting_error import SettingError
 
 # The names that RunPod's templates and examples use, relative to the project's folder.
 _USUAL_NAMES = ("handler.py", "rp_handler.py", "src/handler.py", "src/rp_handler.py")
+# Folders inside a project in which templates keep the handler.
+_SOURCE_FOLDERS = ("src", ".runpod")
 _NO_ENDPOINT_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -44,7 +46,15 @@ def find_handler_file(path: Path) -> Path:
 
 def name_endpoint(file: Path) -> str:
     """Return an endpoint ID made of the name of the project's folder."""
-    folder = file.parent
-    if folder.name == "src":
-        folder = folder.parent
-    return _NO_ENDPOINT_CHARS.sub("-", folder.name).strip("-") or "handler"
+    project = list_folders(file)[-1]
+    return _NO_ENDPOINT_CHARS.sub("-", project.name).strip("-") or "handler"
+
+
+def list_folders(path: Path) -> list[Path]:
+    """Return the folder of a handler's file, and after it that of its project if it is another.
+
+    The files beside a handler, such as `.env` and `tests.json`, may be in both. `path` is the file,
+    or its folder.
+    """
+    folder = path if path.is_dir() else path.parent
+    return [folder, folder.parent] if folder.name in _SOURCE_FOLDERS else [folder]

@@ -28,10 +28,10 @@ class CodeFilter(DefaultFilter):
 
 
 class CodeWatch:
-    """Calls `on_change` with the names of the saved files; owned by the event loop."""
+    """Calls `on_change` with the names of the files saved in folders; owned by the event loop."""
 
-    def __init__(self, folder: Path, on_change: Callable[[Sequence[str]], None]) -> None:
-        self._folder = folder
+    def __init__(self, folders: Sequence[Path], on_change: Callable[[Sequence[str]], None]) -> None:
+        self._folders = folders
         self._on_change = on_change
         self._task: asyncio.Task[None] | None = None
 
@@ -52,17 +52,20 @@ class CodeWatch:
             except OSError as error:
                 # Most often the limit on watched folders, which a home folder exceeds.
                 logger.warning(
-                    "only files directly in %s are watched for changes, not its folders: %s",
-                    self._folder,
+                    "only files directly in %s are watched for changes, not in folders below: %s",
+                    self._names(),
                     error,
                 )
                 await self._report(self._changes(recursive=False))
         except (OSError, RuntimeError) as error:
-            logger.error("changes of %s are not noticed any more: %s", self._folder, error)
+            logger.error("changes of %s are not noticed any more: %s", self._names(), error)
+
+    def _names(self) -> str:
+        return " and ".join(str(folder) for folder in self._folders)
 
     def _changes(self, *, recursive: bool) -> AsyncIterator[set[tuple[Change, str]]]:
         return awatch(
-            self._folder,
+            *self._folders,
             watch_filter=CodeFilter(),
             debounce=_DEBOUNCE_MS,
             recursive=recursive,

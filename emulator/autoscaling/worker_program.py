@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
+from emulator.autoscaling.handler_file import list_folders
 from emulator.autoscaling.interpreter import Interpreter, find_interpreter
 from handler.settings.worker_settings import NO_SDK
 
@@ -44,10 +45,15 @@ class WorkerProgram:
         return self.command == _OWN_WORKER
 
     def variables(self) -> Mapping[str, str]:
-        """Return the variables for a worker; the handler's .env is read again for each worker."""
+        """Return the variables for a worker; the handler's .env is read again for each worker.
+
+        A variable of the .env beside the file comes before one of the project's.
+        """
         if self.file is None:
             return self.extra_variables
-        values = dotenv_values(self.file.parent / ".env")
+        values: dict[str, str | None] = {}
+        for folder in reversed(list_folders(self.file)):
+            values |= dotenv_values(folder / ".env")
         set_values = {name: value for name, value in values.items() if value is not None}
         return set_values | dict(self.extra_variables)
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from common.setting_error import SettingError
 from common.value_description import describe_value
+from emulator.autoscaling.handler_file import list_folders
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.console import job_view
 from emulator.console.description import describe_console, describe_handler_console
@@ -142,7 +143,7 @@ class ConsoleRoutes:
             raise NotFound("this server runs no handler, so there is no tests file to add a job to")
         if job is None:
             raise NotFound(f"there is no job {job_id}")
-        path = find_file_to_extend(self._settings.handler_file.parent)
+        path = find_file_to_extend(list_folders(self._settings.handler_file))
         if self._waiting_saves >= _MAX_WAITING_SAVES:
             raise HTTPException(
                 429,

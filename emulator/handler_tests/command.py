@@ -154,7 +154,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _run_tests(options: argparse.Namespace) -> int:
-    from emulator.autoscaling.handler_file import find_handler_file
+    from emulator.autoscaling.handler_file import find_handler_file, list_folders
     from emulator.autoscaling.interpreter import find_interpreter
     from emulator.autoscaling.worker_program import command_program, handler_program
     from emulator.handler_tests.junit import check_junit_file
@@ -167,34 +167,29 @@ def _run_tests(options: argparse.Namespace) -> int:
     path = options.path or options.handler or Path()
     if options.command is not None:
         program = command_program(options.command, python)
-        folder, name = _folder_of(path), options.command
+        name = options.command
     else:
-        file = find_handler_file(path)
-        program = handler_program(file, find_interpreter(file, python))
-        folder, name = file.parent, file.name
-    tests = read_tests_file(_choose_tests_file(options, folder))
+        path = find_handler_file(path)
+        program = handler_program(path, find_interpreter(path, python))
+        name = path.name
+    tests = read_tests_file(_choose_tests_file(options, list_folders(path.absolute())))
     if options.junit_xml is not None:
         check_junit_file(options.junit_xml)
     return run_until_signal(_test(options, settings, program, tests, name))
 
 
-def _folder_of(path: Path) -> Path:
-    path = path.absolute()
-    return path if path.is_dir() else path.parent
-
-
-def _choose_tests_file(options: argparse.Namespace, folder: Path) -> Path:
+def _choose_tests_file(options: argparse.Namespace, folders: Sequence[Path]) -> Path:
     from common.setting_error import SettingError
     from emulator.tests_file.reader import find_tests_file
 
     if options.tests is not None:
         chosen: Path = options.tests
         return chosen
-    file = find_tests_file(folder)
+    file = find_tests_file(folders)
     if file is None:
         raise SettingError(
-            f"there is no tests file: neither .runpod/tests.json nor tests.json is in {folder}; "
-            "name one with --tests"
+            "there is no tests file: neither .runpod/tests.json nor tests.json is in "
+            f"{folders[-1]}; name one with --tests"
         )
     return file
 
@@ -280,6 +275,7 @@ async def _replay(options: argparse.Namespace) -> int:
 def _find_save_file(options: argparse.Namespace) -> Path:
     """Return the tests file to add to; it need not exist."""
     from common.setting_error import SettingError
+    from emulator.autoscaling.handler_file import list_folders
     from emulator.tests_file.saved_job import find_file_to_extend
 
     if options.tests is not None:
@@ -288,7 +284,7 @@ def _find_save_file(options: argparse.Namespace) -> Path:
     path: Path = options.path or options.handler or Path()
     if not path.exists():
         raise SettingError(f"there is no file or folder {path}")
-    return find_file_to_extend(_folder_of(path))
+    return find_file_to_extend(list_folders(path.absolute()))
 
 
 def _command(raw: str) -> str:

@@ -138,10 +138,10 @@ class EmulatorSettings(ResultSettings):
     )
     reload: Literal["on", "replace", "off"] = Field(
         "on",
-        description="Whether a saved change in the folder of HANDLER_FILE starts a new worker: of "
-        "a `.py`, `.toml`, `.yaml` or `.yml` file, or of `.env`. With `replace`, and always with "
-        "WORKER_COMMAND, the workers with the older code end first, after their jobs; otherwise "
-        "they take jobs until the new one has started.",
+        description="Whether a saved change in the folder of HANDLER_FILE, or of its project, "
+        "starts a new worker: of a `.py`, `.toml`, `.yaml` or `.yml` file, or of `.env`. With "
+        "`replace`, and always with WORKER_COMMAND, the workers with the older code end first, "
+        "after their jobs; otherwise they take jobs until the new one has started.",
     )
     reload_jobs: Literal["finish", "requeue"] = Field(
         "finish",

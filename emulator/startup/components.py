@@ -12,6 +12,7 @@ from pathlib import Path
 
 from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.autoscaling.autoscaler import Autoscaler
+from emulator.autoscaling.handler_file import list_folders
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.reload import CodeWatch
 from emulator.autoscaling.worker_log import WorkerLogs
@@ -306,11 +307,11 @@ def build_components(
 def _build_code_watch(
     settings: EmulatorSettings, program: WorkerProgram, autoscaler: Autoscaler
 ) -> CodeWatch | None:
-    if program.folder is None or settings.reload == "off":
+    if program.file is None or settings.reload == "off":
         return None
 
     def on_change(names: Sequence[str]) -> None:
         logger.info("%s changed: a new worker starts", ", ".join(names))
         autoscaler.reload()
 
-    return CodeWatch(program.folder, on_change)
+    return CodeWatch(list_folders(program.file), on_change)

@@ -48,11 +48,13 @@ class HandlerTests:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_tests_file(folder: Path) -> Path | None:
-    """Return the tests file of a handler's folder; that in `.runpod` comes first, as on RunPod."""
-    folders = [folder, folder.parent] if folder.name == "src" else [folder]
-    for each in folders:
-        for candidate in (each / RUNPOD_FOLDER / FILE_NAME, each / FILE_NAME):
+def find_tests_file(folders: Sequence[Path]) -> Path | None:
+    """Return the tests file in the first of a handler's folders that has one.
+
+    In each folder, that in `.runpod` comes first, as on RunPod.
+    """
+    for folder in folders:
+        for candidate in (folder / RUNPOD_FOLDER / FILE_NAME, folder / FILE_NAME):
             if candidate.is_file():
                 return candidate
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,11 @@ def build_test(name: str, job: Mapping[str, Any]) -> dict[str, Any]:
     return test
 
 
-def find_file_to_extend(folder: Path) -> Path:
-    """Return the tests file of a handler's folder, or where a new one belongs."""
-    project = folder.parent if folder.name == "src" else folder
+def find_file_to_extend(folders: Sequence[Path]) -> Path:
+    """Return the tests file of a handler's folders, or where a new one belongs.
+
+    A new one belongs to the project, which is the last of the folders.
+    """
+    project = folders[-1]
     runpod = project / RUNPOD_FOLDER
-    return find_tests_file(folder) or (runpod if runpod.is_dir() else project) / FILE_NAME
+    return find_tests_file(folders) or (runpod if runpod.is_dir() else project) / FILE_NAME

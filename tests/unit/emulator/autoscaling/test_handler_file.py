@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.setting_error import SettingError
-from emulator.autoscaling.handler_file import find_handler_file, name_endpoint
+from emulator.autoscaling.handler_file import find_handler_file, list_folders, name_endpoint
 
 
 def test_find_handler_file_returns_an_absolute_path(
@@ -49,9 +49,27 @@ def test_find_handler_file_explains_what_is_wrong(
         ("/home/me/my-worker/handler.py", "my-worker"),
         ("/home/me/my worker (2)/handler.py", "my-worker-2"),
         ("/home/me/project/src/handler.py", "project"),
+        ("/home/me/project/.runpod/handler.py", "project"),
         ("/handler.py", "handler"),
         ("/ü/handler.py", "handler"),
     ],
 )
 def test_name_endpoint_uses_the_name_of_the_folder(path: str, endpoint: str) -> None:
     assert name_endpoint(Path(path)) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("path", "folders"),
+    [
+        ("handler.py", ["."]),
+        ("src/handler.py", ["src", "."]),
+        ("src", ["src", "."]),
+        (".runpod/handler.py", [".runpod", "."]),
+        ("lib/handler.py", ["lib"]),
+    ],
+)
+def test_list_folders_has_the_project_after_the_handlers_own(
+    tmp_path: Path, path: str, folders: list[str]
+) -> None:
+    (tmp_path / "src").mkdir()
+    assert list_folders(tmp_path / path) == [tmp_path / folder for folder in folders]

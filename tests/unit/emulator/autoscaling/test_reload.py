@@ -32,7 +32,7 @@ def test_code_filter_lets_code_and_configuration_pass(path: str, restarts: bool)
 
 async def test_code_watch_reports_saved_files_until_it_is_closed(tmp_path: Path) -> None:
     changes: list[Sequence[str]] = []
-    watch = CodeWatch(tmp_path, changes.append)
+    watch = CodeWatch([tmp_path], changes.append)
     watch.start()
 
     def save() -> bool:
@@ -46,7 +46,26 @@ async def test_code_watch_reports_saved_files_until_it_is_closed(tmp_path: Path)
         assert changes[0] == ["handler.py"]
     finally:
         await watch.close()
-    await CodeWatch(tmp_path, changes.append).close()
+    await CodeWatch([tmp_path], changes.append).close()
+
+
+async def test_code_watch_reports_files_of_the_project_and_of_its_folders(tmp_path: Path) -> None:
+    changes: list[Sequence[str]] = []
+    source = tmp_path / "src"
+    (tmp_path / "lib").mkdir()
+    source.mkdir()
+    watch = CodeWatch([source, tmp_path], changes.append)
+    watch.start()
+
+    def save() -> bool:
+        for name in ("src/handler.py", "lib/model.py", ".env"):
+            (tmp_path / name).write_text("x = 1")
+        return {"handler.py", "model.py", ".env"} <= {name for names in changes for name in names}
+
+    try:
+        await wait_until(save)
+    finally:
+        await watch.close()
 
 
 @pytest.mark.parametrize("works_without_folders", [True, False])
@@ -57,15 +76,15 @@ async def test_code_watch_watches_less_when_folders_cannot_be_watched(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def awatch(
-        folder: Path, *, recursive: bool, **options: object
+        *folders: Path, recursive: bool, **options: object
     ) -> AsyncIterator[set[tuple[Change, str]]]:
         if recursive or not works_without_folders:
             raise OSError("no more watches")
-        yield {(Change.modified, str(folder / "handler.py"))}
+        yield {(Change.modified, str(folders[-1] / "handler.py"))}
 
     monkeypatch.setattr(emulator.autoscaling.reload, "awatch", awatch)
     changes: list[Sequence[str]] = []
-    watch = CodeWatch(tmp_path, changes.append)
+    watch = CodeWatch([tmp_path], changes.append)
     watch.start()
     assert watch._task is not None
     await watch._task

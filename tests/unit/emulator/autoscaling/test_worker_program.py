@@ -74,6 +74,16 @@ def test_handler_program_runs_in_the_folder_of_the_file_with_its_env_file(tmp_pa
     assert program.variables() == {"TOKEN": "a b"}
 
 
+def test_handler_program_reads_the_env_file_of_the_project_before_the_handlers_own(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "src").mkdir()
+    program = handler_program(tmp_path / "src" / "handler.py", Interpreter("python", "chosen"))
+    (tmp_path / ".env").write_text("TOKEN=project\nREGION=eu\n")
+    (tmp_path / "src" / ".env").write_text("TOKEN=own\n")
+    assert program.variables() == {"TOKEN": "own", "REGION": "eu"}
+
+
 def test_missing_sdk_checks_only_this_packages_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_sdk("") is None
     monkeypatch.setattr(emulator.autoscaling.worker_program, "find_spec", lambda name: None)

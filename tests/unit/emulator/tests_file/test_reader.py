@@ -190,14 +190,14 @@ def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
 def test_find_prefers_the_folder_of_runpod_and_the_handlers_own_folder(tmp_path: Path) -> None:
     source = tmp_path / "src"
     source.mkdir()
-    assert find_tests_file(source) is None
+    assert find_tests_file([source, tmp_path]) is None
     in_project = tmp_path / "tests.json"
     in_project.touch()
-    assert find_tests_file(tmp_path) == find_tests_file(source) == in_project
+    assert find_tests_file([tmp_path]) == find_tests_file([source, tmp_path]) == in_project
     (tmp_path / ".runpod").mkdir()
     in_runpod = tmp_path / ".runpod" / "tests.json"
     in_runpod.touch()
-    assert find_tests_file(tmp_path) == find_tests_file(source) == in_runpod
+    assert find_tests_file([tmp_path]) == find_tests_file([source, tmp_path]) == in_runpod
     in_source = source / "tests.json"
     in_source.touch()
-    assert find_tests_file(source) == in_source
+    assert find_tests_file([source, tmp_path]) == in_source

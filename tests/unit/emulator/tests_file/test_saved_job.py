@@ -31,11 +31,11 @@ def test_job_that_the_handler_has_not_ended_is_no_test(status: str) -> None:
 
 
 def test_new_file_belongs_into_runpods_folder_if_there_is_one(tmp_path: Path) -> None:
-    assert find_file_to_extend(tmp_path) == tmp_path / "tests.json"
+    assert find_file_to_extend([tmp_path]) == tmp_path / "tests.json"
     source = tmp_path / "src"
     source.mkdir()
-    assert find_file_to_extend(source) == tmp_path / "tests.json"
+    assert find_file_to_extend([source, tmp_path]) == tmp_path / "tests.json"
     (tmp_path / ".runpod").mkdir()
-    assert find_file_to_extend(source) == tmp_path / ".runpod" / "tests.json"
+    assert find_file_to_extend([source, tmp_path]) == tmp_path / ".runpod" / "tests.json"
     (tmp_path / "tests.json").touch()
-    assert find_file_to_extend(source) == tmp_path / "tests.json"
+    assert find_file_to_extend([source, tmp_path]) == tmp_path / "tests.json"
