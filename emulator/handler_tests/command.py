@@ -25,7 +25,7 @@ EXIT_PASSED, EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _MAX_TIMEOUT_S = 24 * 3600
 _EXAMPLES = """\
 examples:
-  %(prog)s                                 the handler and the tests.json of this folder
+  %(prog)s                                 the handler and the tests of this folder
   %(prog)s src/handler.py --tests smoke.json --junit-xml results.xml
   %(prog)s --command "python -u handler.py" what a Docker image runs
   %(prog)s --job 6f1c…-u1                  send a kept job of a running server again
@@ -103,7 +103,8 @@ def _parse(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
         "--tests",
         type=Path,
         metavar="FILE",
-        help="the tests (default: .runpod/tests.json or tests.json in the handler's folder)",
+        help="the tests (default: .runpod/tests.json or tests.json in the handler's folder or "
+        "its project's, or else the input in test_input.json)",
     )
     parser.add_argument(
         "--python",
@@ -180,16 +181,16 @@ def _run_tests(options: argparse.Namespace) -> int:
 
 def _choose_tests_file(options: argparse.Namespace, folders: Sequence[Path]) -> Path:
     from common.setting_error import SettingError
-    from emulator.tests_file.reader import find_tests_file
+    from emulator.tests_file.reader import find_test_input, find_tests_file
 
     if options.tests is not None:
         chosen: Path = options.tests
         return chosen
-    file = find_tests_file(folders)
+    file = find_tests_file(folders) or find_test_input(folders)
     if file is None:
         raise SettingError(
-            "there is no tests file: neither .runpod/tests.json nor tests.json is in "
-            f"{folders[-1]}; name one with --tests"
+            f"there is no tests file: {folders[-1]} has none of .runpod/tests.json, tests.json and "
+            "test_input.json; name one with --tests"
         )
     return file
 

@@ -1,4 +1,4 @@
-"""RunPod's tests file: its tests, and the environment variables of the worker."""
+"""RunPod's tests file, with the variables of the worker, and the one input of its SDK's file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 from common.setting_error import SettingError
 
 FILE_NAME = "tests.json"
+# The file from which RunPod's SDK takes a job if a handler is run without a server.
+TEST_INPUT_NAME = "test_input.json"
 RUNPOD_FOLDER = ".runpod"
 DEFAULT_TIMEOUT_MS = 300_000
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
@@ -53,20 +55,35 @@ def find_tests_file(folders: Sequence[Path]) -> Path | None:
 
     In each folder, that in `.runpod` comes first, as on RunPod.
     """
+    return _find_file(folders, FILE_NAME)
+
+
+def find_test_input(folders: Sequence[Path]) -> Path | None:
+    """Return the `test_input.json` in the first of a handler's folders that has one."""
+    return _find_file(folders, TEST_INPUT_NAME)
+
+
+def _find_file(folders: Sequence[Path], name: str) -> Path | None:
     for folder in folders:
-        for candidate in (folder / RUNPOD_FOLDER / FILE_NAME, folder / FILE_NAME):
+        for candidate in (folder / RUNPOD_FOLDER / name, folder / name):
             if candidate.is_file():
                 return candidate
     return None
 
 
 def read_tests_file(path: Path) -> HandlerTests:
-    """Return the tests of a file.
+    """Return the tests of a file; one with an `input` and no `tests` is a single test.
 
     Raises:
         SettingError: the file cannot be read or is malformed; the sentence names the field.
     """
-    return parse_tests_file(read_text(path), path)
+    text = read_text(path)
+    try:
+        body = _load_object(text)
+        is_test_input = path.name == TEST_INPUT_NAME or ("input" in body and "tests" not in body)
+        return _parse_test_input(body, path) if is_test_input else _parse(body, path)
+    except _FieldError as error:
+        raise SettingError(f"{path}: {error}") from None
 
 
 def read_text(path: Path) -> str:
@@ -83,7 +100,7 @@ def read_text(path: Path) -> str:
 def parse_tests_file(text: str, path: Path) -> HandlerTests:
     """Return the tests in the text of a file; `path` is for messages. Raises SettingError."""
     try:
-        return _parse(text, path)
+        return _parse(_load_object(text), path)
     except _FieldError as error:
         raise SettingError(f"{path}: {error}") from None
 
@@ -92,11 +109,28 @@ class _FieldError(Exception):
     """A field is missing or wrong; the message begins with its name."""
 
 
-def _parse(text: str, path: Path) -> HandlerTests:
+def _load_object(text: str) -> Mapping[str, Any]:
     body = _load_json(text)
     _check_surrogates(body)
     if not isinstance(body, dict):
         raise _FieldError(f"the file must contain a JSON object, got {_describe(body)}")
+    return body
+
+
+def _parse_test_input(body: Mapping[str, Any], path: Path) -> HandlerTests:
+    """Return the one test of a job: it passes if the job completes.
+
+    Other keys, such as `id`, are ignored, but not those of an expectation: nothing is compared.
+    """
+    if body.get("input") is None:
+        raise _FieldError("input is missing; it is the input of the job")
+    for key in _OWN_KEYS:
+        if key in body:
+            raise _FieldError(f"{key} is a key of the tests in {FILE_NAME}, and not of one input")
+    return HandlerTests(path=path, tests=[HandlerTest(name=path.stem, input=body["input"])])
+
+
+def _parse(body: Mapping[str, Any], path: Path) -> HandlerTests:
     listed = body.get("tests")
     if not isinstance(listed, list):
         raise _FieldError(f"tests must be an array, got {_describe(body.get('tests', NOT_SET))}")

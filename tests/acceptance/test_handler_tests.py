@@ -106,6 +106,20 @@ def test_example_of_the_documentation(tmp_path: Path) -> None:
     ]
 
 
+def test_input_of_the_sdks_file_is_the_one_test_without_a_tests_file(tmp_path: Path) -> None:
+    project = write_project(tmp_path, {"tests": []})
+    (project / "tests.json").unlink()
+    (project / "src").mkdir()
+    (project / "handler.py").rename(project / "src" / "handler.py")
+    (project / ".env").write_text("GREETING=hello\n")
+    test_input = project / "test_input.json"
+    test_input.write_text(json.dumps({"id": "local", "input": {"x": 1}}))
+    done = command(project, "test", ".")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("Testing handler.py with test_input.json\n")
+    assert parse_table(done.stdout) == {"test_input": ["PASS", "COMPLETED"]}
+
+
 def test_failures_have_their_reasons_and_the_next_tests_run(tmp_path: Path) -> None:
     project = write_project(
         tmp_path,

@@ -57,7 +57,7 @@ def test_options_that_exclude_each_other_are_refused(
         ([], "--handler: the folder . has none of handler.py, rp_handler.py"),
         (["missing.py"], "--handler: there is no file missing.py"),
         (["--handler", "missing.py"], "--handler: there is no file missing.py"),
-        (["mine.py"], "there is no tests file: neither .runpod/tests.json nor tests.json is in"),
+        (["mine.py"], "has none of .runpod/tests.json, tests.json and test_input.json"),
         (["mine.py", "--tests", "missing.json"], "missing.json cannot be read: No such file"),
         (["mine.py", "--tests", "bad.json"], "bad.json: tests is empty"),
         (["mine.py", "--tests", "good.json", "--python", "missing"], "--python: the program"),

@@ -12,6 +12,7 @@ from common.setting_error import SettingError
 from emulator.tests_file.reader import (
     NOT_SET,
     HandlerTest,
+    find_test_input,
     find_tests_file,
     parse_tests_file,
     read_tests_file,
@@ -163,6 +164,46 @@ def test_malformed_file_is_refused_in_one_sentence(body: Any, sentence: str) -> 
     assert parse_error(body) == sentence
 
 
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("test_input", {"input": {"x": 1}}),
+        ("test_input", {"input": {"x": 1}, "id": "local", "webhook": 7, "tests": 1}),
+        ("slow_input", {"input": {"x": 1}, "id": "local"}),
+    ],
+)
+def test_file_with_the_input_of_one_job_is_one_test(
+    tmp_path: Path, name: str, body: dict[str, Any]
+) -> None:
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(body))
+    suite = read_tests_file(path)
+    assert suite.tests == [HandlerTest(name=name, input={"x": 1})]
+    assert (suite.path, suite.variables) == (path, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({}, "input is missing; it is the input of the job"),
+        ({"input": None}, "input is missing; it is the input of the job"),
+        ([], "the file must contain a JSON object, got an array"),
+        (
+            {"input": {}, "expected_output": 1},
+            "expected_output is a key of the tests in tests.json, and not of one input",
+        ),
+    ],
+)
+def test_malformed_test_input_is_refused_in_one_sentence(
+    tmp_path: Path, body: Any, sentence: str
+) -> None:
+    path = tmp_path / "test_input.json"
+    path.write_text(json.dumps(body))
+    with pytest.raises(SettingError) as caught:
+        read_tests_file(path)
+    assert str(caught.value) == f"{path}: {sentence}"
+
+
 def test_deeply_nested_file_is_refused() -> None:
     assert "nested too deep" in parse_error("[" * 200_000)
 
@@ -201,3 +242,16 @@ def test_find_prefers_the_folder_of_runpod_and_the_handlers_own_folder(tmp_path:
     in_source = source / "tests.json"
     in_source.touch()
     assert find_tests_file([source, tmp_path]) == in_source
+
+
+def test_find_test_input_looks_in_the_same_folders_and_is_no_tests_file(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    assert find_test_input([source, tmp_path]) is None
+    in_project = tmp_path / "test_input.json"
+    in_project.touch()
+    assert find_test_input([source, tmp_path]) == in_project
+    assert find_tests_file([source, tmp_path]) is None
+    in_source = source / "test_input.json"
+    in_source.touch()
+    assert find_test_input([source, tmp_path]) == in_source
