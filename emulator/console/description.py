@@ -84,11 +84,14 @@ def describe_console(
 
 
 def describe_handler_console(
-    settings: EmulatorSettings, handler: dict[str, Any] | None
+    settings: EmulatorSettings,
+    handler: dict[str, Any] | None,
+    example_input: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the description of a server without an engine: the form of a job, without parameters.
 
-    `handler` is the state of the user's handler; None if other workers take the jobs.
+    `handler` is the state of the user's handler; None if other workers take the jobs. The form
+    begins with the `example_input`.
     """
     endpoint = settings.endpoint_id
     return {
@@ -104,6 +107,7 @@ def describe_handler_console(
         "trouble": None,
         "warnings": [],
         "handler": handler,
+        "example_input": example_input,
     }
 
 

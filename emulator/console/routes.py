@@ -19,6 +19,7 @@ from emulator.autoscaling.handler_state import HandlerState
 from emulator.console import job_view
 from emulator.console.description import describe_console, describe_handler_console
 from emulator.console.events import JobEventStream
+from emulator.console.example_input import read_example_input
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
@@ -92,11 +93,13 @@ class ConsoleRoutes:
     async def _describe(self, request: Request) -> Response:
         handler = None if self._handler is None else self._handler.to_wire()
         if self._engine is None:
-            return JSON(describe_handler_console(self._settings, handler))
+            file = self._settings.handler_file
+            example = None if file is None else await asyncio.to_thread(read_example_input, file)
+            return JSON(describe_handler_console(self._settings, handler, example))
         failure = self._engine.failure
         trouble = failure.message if failure else self._engine.trouble
         description = describe_console(self._settings, self._engine.capabilities, trouble)
-        return JSON({**description, "handler": handler})
+        return JSON({**description, "handler": handler, "example_input": None})
 
     async def _list(self, request: Request) -> Response:
         status = _read_status(request)

@@ -3,12 +3,13 @@
 import { h, newId } from "./dom.js";
 
 const KEPT = "worker-rkllm.input";
+const EMPTY = "{}";
 
 export class JsonInput {
   constructor() {
     const id = newId("input");
     this.text = h("textarea", { id, class: "prompt grows", rows: 8, spellcheck: "false" });
-    this.text.value = sessionStorage.getItem(KEPT) ?? "{}";
+    this.text.value = sessionStorage.getItem(KEPT) ?? EMPTY;
     this.text.addEventListener("input", () => this.text.removeAttribute("aria-invalid"));
     this.element = h("div", { class: "stack tight", hidden: true }, h("label", { for: id }, "Input as JSON"), this.text);
   }
@@ -25,6 +26,11 @@ export class JsonInput {
     this.text.removeAttribute("aria-invalid");
     sessionStorage.setItem(KEPT, this.text.value);
     return value;
+  }
+
+  /** Begin with an example, unless something was sent or typed before. */
+  offer(example) {
+    if (sessionStorage.getItem(KEPT) === null && this.text.value === EMPTY) this.value = example;
   }
 
   set value(value) {

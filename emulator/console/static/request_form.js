@@ -70,6 +70,8 @@ export class RequestForm {
     if (this.description === null) {
       // A handler of the user's takes any input, and there is no model for the other forms.
       if (description.handler) this.shapes.value = "json";
+      const example = description.example_input;
+      if (example && example.problem === null) this.json.offer(example.input);
       this.kinds.element.hidden = Boolean(description.handler);
       this.validation.input.checked = description.validation.default;
       this.template.input.checked = description.chat_template.default;

@@ -126,6 +126,13 @@ def _build_schemas(_: EmulatorSettings) -> dict[str, Schema]:
                     }
                 ),
                 "warnings": list_of(TEXT),
+                "example_input": or_null(
+                    {
+                        "type": "object",
+                        "description": "The `input` of a handler's test_input.json or of its first "
+                        "test, or the `problem` with that file; null without one.",
+                    }
+                ),
             }
         ),
     }

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from emulator.app import create_app
+from emulator.autoscaling.interpreter import Interpreter
+from emulator.autoscaling.worker_program import handler_program
+from emulator.startup.components import build_components
 from handler.input.sampling import JOB_DEFAULTS, SamplingInput
 from tests.conftest import ScriptFactory
-from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.conftest import Serve, build_settings
 from tests.waiting import poll_until
 
 EVENTS = {"accept": "text/event-stream"}
@@ -184,6 +189,20 @@ async def test_description_matches_the_servers_checks(serve: Serve) -> None:
     assert note in description["warnings"]
     assert description["engine"]["slots"] == server.engine.slots
     assert "a-key" not in json.dumps(description)
+
+
+async def test_description_of_a_handlers_server_has_the_example_input(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_input.json").write_text('{"input": {"x": 1}}')
+    file = tmp_path / "handler.py"
+    settings = build_settings({"job_db": ":memory:", "handler_file": file})
+    program = handler_program(file, Interpreter("/opt/python", "chosen"))
+    app = create_app(build_components(settings, None, program))
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        description = (await client.get("/console/description")).json()
+    assert description["example_input"] == {"input": {"x": 1}, "problem": None}
 
 
 async def test_no_test_is_saved_without_a_handler_or_for_another_origin(serve: Serve) -> None:

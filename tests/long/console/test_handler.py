@@ -30,6 +30,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = tmp_path_factory.mktemp("handler") / "my-worker"
     project.mkdir()
     (project / "handler.py").write_text(HANDLER)
+    (project / "test_input.json").write_text('{"id": "local", "input": {"name": "Example"}}')
     return project
 
 
@@ -50,6 +51,7 @@ async def test_job_with_any_json_is_sent_repeated_and_saved_as_a_test(
         page = console.page
         await page.goto(f"{console.url}/#/playground")
         box = page.get_by_label("Input as JSON", exact=True)
+        await expect(box).to_have_value('{\n  "name": "Example"\n}')
         await box.fill('{"name": ')
         run = page.locator(".button.primary", has_text="Run")
         await run.click()

@@ -60,5 +60,5 @@ def test_description_without_an_engine_has_one_form_without_parameters(
 def test_description_without_an_engine_has_the_keys_of_one_with_an_engine() -> None:
     settings = EmulatorSettings(engine="scripted")
     found = describe_handler_console(settings, None)
-    # The route adds `handler` to the description of an engine.
-    assert found.keys() == {*describe_console(settings, None), "handler"}
+    # The route adds these two to the description of an engine.
+    assert found.keys() == {*describe_console(settings, None), "handler", "example_input"}
