@@ -6,32 +6,31 @@ import re
 from pathlib import Path
 
 from common.setting_error import SettingError
+from emulator.autoscaling.dockerfile import read_image_start
 
 # The names that RunPod's templates and examples use, relative to the project's folder.
 _USUAL_NAMES = ("handler.py", "rp_handler.py", "src/handler.py", "src/rp_handler.py")
+# Names in a project that is also run without RunPod; they count where none of the usual ones is.
+_OTHER_NAMES = ("runpod_handler.py", ".runpod/handler.py", ".runpod/rp_handler.py")
 # Folders inside a project in which templates keep the handler.
 _SOURCE_FOLDERS = ("src", ".runpod")
+# How far above a handler's file the folder of its Dockerfile is looked for.
+_MAX_FOLDERS_ABOVE = 4
 _NO_ENDPOINT_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def find_handler_file(path: Path) -> Path:
     """Return the absolute path of a handler's file; `path` is the file, or a project's folder.
 
+    In a folder, the file has one of the usual names. Where none or several of these exist, the
+    Dockerfile names it.
+
     Raises:
-        SettingError: there is no such file, or a folder has none or several of the usual names.
+        SettingError: there is no such file, or the folder does not show which one it is.
     """
     path = path.expanduser()
     if path.is_dir():
-        candidates = [path / name for name in _USUAL_NAMES if (path / name).is_file()]
-        if not candidates:
-            raise SettingError(
-                f"--handler: the folder {path} has none of {', '.join(_USUAL_NAMES)}; "
-                "name the file that starts the worker"
-            )
-        if len(candidates) > 1:
-            names = ", ".join(str(each.relative_to(path)) for each in candidates)
-            raise SettingError(f"--handler: the folder {path} has {names}; name one of them")
-        path = candidates[0]
+        path = _find_in_folder(path)
     if not path.exists():
         raise SettingError(f"--handler: there is no file {path}")
     if not path.is_file():
@@ -44,6 +43,29 @@ def find_handler_file(path: Path) -> Path:
     return path.absolute()
 
 
+def _find_in_folder(folder: Path) -> Path:
+    names = [name for name in _USUAL_NAMES if (folder / name).is_file()] or [
+        name for name in _OTHER_NAMES if (folder / name).is_file()
+    ]
+    if len(names) == 1:
+        return folder / names[0]
+    start = read_image_start(folder)
+    if start is not None and start.file is not None:
+        return start.file
+    if names:
+        raise SettingError(
+            f"--handler: the folder {folder} has {', '.join(names)}; name one of them"
+        )
+    problem = f"--handler: the folder {folder} has none of {', '.join(_USUAL_NAMES)}"
+    if start is None:
+        raise SettingError(f"{problem}; name the file that starts the worker")
+    kind = "a shell script" if start.is_script else "no Python file of the folder"
+    raise SettingError(
+        f"{problem}, and its Dockerfile starts {start.command}, which is {kind}; name the Python "
+        "file that starts the worker; other programs are started with --worker-command"
+    )
+
+
 def name_endpoint(file: Path) -> str:
     """Return an endpoint ID made of the name of the project's folder."""
     project = list_folders(file)[-1]
@@ -53,8 +75,15 @@ def name_endpoint(file: Path) -> str:
 def list_folders(path: Path) -> list[Path]:
     """Return the folder of a handler's file, and after it that of its project if it is another.
 
-    The files beside a handler, such as `.env` and `tests.json`, may be in both. `path` is the file,
-    or its folder.
+    The project's folder is that of the Dockerfile that starts the file, or the one above `src`. The
+    files beside a handler, such as `.env` and `tests.json`, may be in both. `path` is the file, or
+    its folder.
     """
     folder = path if path.is_dir() else path.parent
-    return [folder, folder.parent] if folder.name in _SOURCE_FOLDERS else [folder]
+    project = folder.parent if folder.name in _SOURCE_FOLDERS else folder
+    for each in [folder, *folder.parents][:_MAX_FOLDERS_ABOVE]:
+        start = None if each.name in _SOURCE_FOLDERS else read_image_start(each)
+        if start is not None and start.file == path:
+            project = each
+            break
+    return list(dict.fromkeys([folder, project]))

@@ -18,11 +18,52 @@ def test_find_handler_file_returns_an_absolute_path(
     assert find_handler_file(Path("own.py")) == tmp_path / "own.py"
 
 
-@pytest.mark.parametrize("name", ["handler.py", "rp_handler.py", "src/handler.py"])
+@pytest.mark.parametrize(
+    "name",
+    ["handler.py", "rp_handler.py", "src/handler.py", "runpod_handler.py", ".runpod/handler.py"],
+)
 def test_find_handler_file_finds_the_usual_names_in_a_folder(tmp_path: Path, name: str) -> None:
-    (tmp_path / "src").mkdir()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     assert find_handler_file(tmp_path) == tmp_path / name
+
+
+def test_find_handler_file_prefers_the_names_of_runpods_templates(tmp_path: Path) -> None:
+    (tmp_path / "handler.py").touch()
+    (tmp_path / "runpod_handler.py").touch()
+    assert find_handler_file(tmp_path) == tmp_path / "handler.py"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["app/worker.py"], "app/worker.py"),
+        (["app/worker.py", "handler.py"], "handler.py"),
+        (["app/worker.py", "handler.py", "rp_handler.py"], "app/worker.py"),
+    ],
+)
+def test_dockerfile_names_the_file_where_the_usual_names_do_not(
+    tmp_path: Path, files: list[str], expected: str
+) -> None:
+    (tmp_path / "app").mkdir()
+    for name in files:
+        (tmp_path / name).touch()
+    (tmp_path / "Dockerfile").write_text("COPY app /\nCMD python -u /worker.py")
+    assert find_handler_file(tmp_path) == tmp_path / expected
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [("/start.sh", "a shell script"), ("python -m worker", "no Python file of the folder")],
+)
+def test_command_of_the_dockerfile_that_cannot_be_used_is_in_the_error(
+    tmp_path: Path, command: str, kind: str
+) -> None:
+    (tmp_path / "Dockerfile").write_text(f"CMD {command}")
+    with pytest.raises(SettingError) as caught:
+        find_handler_file(tmp_path)
+    assert f"its Dockerfile starts {command}, which is {kind}; " in str(caught.value)
+    assert str(caught.value).endswith("other programs are started with --worker-command")
 
 
 @pytest.mark.parametrize(
@@ -73,3 +114,13 @@ def test_list_folders_has_the_project_after_the_handlers_own(
 ) -> None:
     (tmp_path / "src").mkdir()
     assert list_folders(tmp_path / path) == [tmp_path / folder for folder in folders]
+
+
+def test_list_folders_takes_the_folder_of_the_dockerfile_for_the_project(tmp_path: Path) -> None:
+    source = tmp_path / "app" / "src"
+    source.mkdir(parents=True)
+    (source / "worker.py").touch()
+    (source / "other.py").touch()
+    (tmp_path / "Dockerfile").write_text("COPY app /app\nCMD python /app/src/worker.py")
+    assert list_folders(source / "worker.py") == [source, tmp_path]
+    assert list_folders(source / "other.py") == [source, tmp_path / "app"]
