@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 
 from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.remote_worker import RemoteWorker
-from jobs import MAX_START_DELAY_S, Job, JobStatus, JobStore, StoreUnavailable
+from jobs import Job, JobStatus, JobStore, StoreUnavailable
+from jobs.memory.expiry import MAX_START_DELAY_S
 
 logger = logging.getLogger(__name__)
 
@@ -300,6 +301,9 @@ class WorkerRegistry:
         logger.info("worker %s has left endpoint %s%s", worker.name, worker.endpoint, note)
 
     def _detect_duplicate_name(self, worker: RemoteWorker) -> None:
+        if is_managed(worker.name):
+            # The server has given it a name of its own. SDK 1.6 has as many polls as it runs jobs.
+            return
         has_duplicate_name = worker.open_take_polls > 1 or worker.open_stop_polls > 1
         if has_duplicate_name:
             worker.missing_attempts.clear()

@@ -16,7 +16,8 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod.dispatcher import JobDispatcher
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
-from jobs import MAX_START_DELAY_S, Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
+from jobs import Job, JobStatus, MemoryJobStore, NewJob, StoreUnavailable
+from jobs.memory.expiry import MAX_START_DELAY_S
 from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks
 
@@ -224,6 +225,16 @@ async def test_earlier_report_does_not_requeue_a_new_attempt(
         await clock.advance(MISSING_S)
     assert again.id == job.id
     assert await status(store, job) is JobStatus.IN_PROGRESS
+
+
+async def test_parallel_polls_of_a_launched_worker_are_no_duplicate_name(
+    worker_registry: WorkerRegistry, caplog: pytest.LogCaptureFixture, clock: VirtualClock
+) -> None:
+    worker = worker_registry.get_or_register("ep", "launched-a-1")
+    with worker.poll("take"), worker.poll("take"):
+        await clock.advance(1)
+    assert not worker.has_duplicate_name
+    assert "call themselves" not in caplog.text
 
 
 async def test_duplicate_name_is_logged_once_and_its_reports_are_ignored(
