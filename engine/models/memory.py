@@ -122,7 +122,7 @@ class Residency:
             self._memory.schedule()
 
     def keep_alive(self, seconds: float) -> None:
-        """Change how long the model stays after its last user; 0 unloads it when it has none."""
+        """Set how long the model stays in memory after its last request; 0: not longer."""
         self.keep_alive_s = seconds
         if not self.users and self.place is Place.IN:
             self._memory.start_expiry(self)

@@ -126,7 +126,7 @@ class _Builder:
         yield _quote("</function>")
 
     def _add_xml_names(self, properties: Mapping[str, Any]) -> str:
-        """Return the rule of the start of a parameter that has none of these names."""
+        """Return the name of a new rule: the tag that opens a parameter of any other name."""
         name = f"OTHER_{len(self.rules)}"
         known = " | ".join(_quote(f"<parameter={key}>\n") for key in properties)
         self.rules.append(f"{name}: /<parameter=[^<>\\n]+>\\n/{f' & ~({known})' if known else ''}")

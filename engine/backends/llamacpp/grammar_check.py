@@ -94,7 +94,7 @@ class GrammarCheck:
 
 
 def _open_library() -> Any:
-    """Return the library with the functions of llguidance; None if this build has none."""
+    """Return llama.cpp's library if it was built with llguidance, and None otherwise."""
     try:
         # The functions are in the extension module of the package.
         path = importlib.import_module("xllamacpp.xllamacpp").__file__
