@@ -19,6 +19,7 @@ examples:
   %(prog)s                              the embedded model on http://127.0.0.1:8000
   %(prog)s --port 8001 --db jobs.sqlite3
   %(prog)s --handler ./handler.py       your RunPod handler instead of a model
+  %(prog)s --handler a=./a --handler b=./b    two handlers, which may call each other
   %(prog)s --workers 2 --worker-command "python my_handler.py"
   %(prog)s test ./handler.py            run its tests.json: see %(prog)s test --help
   %(prog)s reset                        empty the queue and results of a running server
@@ -52,10 +53,11 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     )
     parser.add_argument(
         "--handler",
-        dest="handler_file",
-        type=Path,
-        metavar="PATH",
-        help="run this RunPod handler in workers, and no model: a file or its folder",
+        dest="handlers",
+        action="append",
+        metavar="[ENDPOINT=]PATH",
+        help="run this RunPod handler in workers, and no model: a file or its folder; may be "
+        "repeated",
     )
     parser.add_argument(
         "--python",
@@ -77,14 +79,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     options = {
         key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None
     }
+    handlers: Sequence[str] = options.pop("handlers", ())
 
     from common.setting_error import SettingError, exit_on_setting_error
-    from emulator.autoscaling.handler_file import find_handler_file
-    from emulator.autoscaling.handler_settings import adapt_to_handler
-    from emulator.autoscaling.interpreter import find_interpreter
+    from emulator.autoscaling.handler_list import find_handlers, split_handlers
+    from emulator.autoscaling.handler_settings import adapt_to_handlers
     from emulator.autoscaling.worker_program import (
         command_program,
-        handler_program,
+        handler_programs,
         missing_sdk,
     )
     from emulator.settings.emulator_settings import EmulatorSettings
@@ -95,13 +97,15 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     settings = read_settings(EmulatorSettings).model_copy(update=options)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
-        if settings.handler_file is not None:
-            file = find_handler_file(settings.handler_file)
-            settings = adapt_to_handler(settings, file)
-            interpreter = find_interpreter(file, settings.worker_python)
-            program = handler_program(file, interpreter, settings.worker_command)
+        handlers = handlers or split_handlers(settings.handler_file)
+        if handlers:
+            is_named = "endpoint_id" in settings.model_fields_set
+            files = find_handlers(handlers, settings.endpoint_id if is_named else None)
+            settings = adapt_to_handlers(settings, next(iter(files)))
+            programs = handler_programs(files, settings.worker_python, settings.worker_command)
         else:
             program = command_program(settings.worker_command, settings.worker_python)
+            files, programs = {}, {settings.endpoint_id: program}
             if settings.workers and (reason := missing_sdk(settings.worker_command)):
                 raise SettingError(reason)
         sockets = listening_sockets(settings.host, settings.port)
@@ -121,10 +125,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         from handler.settings.model_settings import resolve_models
 
         engine = None
-        if program.file is None:
+        if not handlers:
             settings = resolve_models(settings)
             engine = build_engine(settings, grows=settings.model_pull)
-        components = build_components(settings, engine, program)
+        components = build_components(settings, engine, programs)
     except SettingError as error:
         exit_on_setting_error(error)
     raise_open_files_limit()
@@ -132,9 +136,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
 
     def on_listening(url: str) -> None:
         slots = None if engine is None else engine.slots
-        python = None if program.python is None else str(program.python)
-        log_start(settings, slots, url, python)
-        components.autoscaler.start(url)
+        pythons = [str(each.python) for each in programs.values() if each.python is not None]
+        log_start(settings, slots, url, files, pythons)
+        components.start_workers(url)
 
     app = create_app(components)
     config = build_uvicorn_config(app, settings.connection_limits(), settings.host, settings.port)

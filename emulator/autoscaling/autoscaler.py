@@ -72,6 +72,8 @@ class Autoscaler:
     With `ends_old_first` no worker starts while one ends, and a reload ends the old ones first.
 
     If no worker of a user's handler starts, the jobs that wait are answered with the reason.
+
+    If this is not the server's only autoscaler, the names of its workers contain the endpoint.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Autoscaler:
         own_key: str | None = None,
         allows_private_targets: bool = True,
         local: str | None = None,
+        is_only_one: bool = True,
         spawn: Spawn | None = None,
         now: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -113,8 +116,9 @@ class Autoscaler:
         self._url = ""
         self._workers: dict[str, ManagedWorker] = {}
         # Part of each name, so that no worker has the name of one before a restart of the server,
-        # which may still have leases.
-        self._series = secrets.token_hex(3)
+        # which may still have leases. The log has the lines of all workers, by their names.
+        token = secrets.token_hex(3)
+        self._series = token if is_only_one else f"{endpoint}-{token}"
         self._last_number = 0
         self._last_start_at = -float("inf")
         self._consecutive_crashes = 0

@@ -68,8 +68,12 @@ def _find_in_folder(folder: Path) -> Path:
 
 def name_endpoint(file: Path) -> str:
     """Return an endpoint ID made of the name of the project's folder."""
-    project = list_folders(file)[-1]
-    return _NO_ENDPOINT_CHARS.sub("-", project.name).strip("-") or "handler"
+    return to_endpoint_id(list_folders(file)[-1].name)
+
+
+def to_endpoint_id(name: str) -> str:
+    """Return the name with the characters that an endpoint ID may have."""
+    return _NO_ENDPOINT_CHARS.sub("-", name).strip("-") or "handler"
 
 
 def list_folders(path: Path) -> list[Path]:

@@ -1,18 +1,15 @@
-"""The settings of a server that only runs a user's handler."""
+"""The settings of a server that only runs handlers of the user's."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from common.setting_error import SettingError
-from emulator.autoscaling.handler_file import name_endpoint
 from emulator.settings.emulator_settings import EmulatorSettings
 
 
-def adapt_to_handler(settings: EmulatorSettings, file: Path) -> EmulatorSettings:
-    """Return the settings for the handler in `file`: no local worker, and a worker always runs.
+def adapt_to_handlers(settings: EmulatorSettings, endpoint: str) -> EmulatorSettings:
+    """Return the settings for handlers: no local worker, and a worker of each always runs.
 
-    The endpoint is named after the handler's folder unless it is set.
+    Paths without an ID of an endpoint use this `endpoint`, which is that of the first handler.
 
     Raises:
         SettingError: WORKERS is 0.
@@ -20,10 +17,8 @@ def adapt_to_handler(settings: EmulatorSettings, file: Path) -> EmulatorSettings
     chosen = settings.model_fields_set
     if "workers" in chosen and settings.workers == 0:
         raise SettingError("WORKERS must be at least 1 for the handler that HANDLER_FILE names")
-    changes: dict[str, object] = {"handler_file": file, "local_worker": False}
+    changes: dict[str, object] = {"endpoint_id": endpoint, "local_worker": False}
     changes["workers"] = max(settings.workers, 1)
     if "workers_min" not in chosen:
         changes["workers_min"] = 1
-    if "endpoint_id" not in chosen:
-        changes["endpoint_id"] = name_endpoint(file)
     return settings.model_copy(update=changes)

@@ -109,6 +109,8 @@ def worker_environment(
         "RUNPOD_LOG_CAPTURE": "all",
         # A handler that calls an endpoint means one of this server, and not of the paid cloud.
         "RUNPOD_ENDPOINT_BASE_URL": f"{url}/v2",
+        # Without any key, the SDK's client does not call one. A server without keys takes all.
+        "RUNPOD_API_KEY": api_key or "local",
         # Files of this machine, which SDK 1.12 would refuse to download.
         "RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS": "true" if allows_private_targets else "false",
     }

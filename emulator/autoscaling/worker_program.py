@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
+from common.setting_error import SettingError
 from emulator.autoscaling.handler_file import list_folders
 from emulator.autoscaling.interpreter import Interpreter, find_interpreter
 from handler.settings.worker_settings import NO_SDK
@@ -72,6 +73,25 @@ def handler_program(file: Path, interpreter: Interpreter, command_line: str = ""
         words[0] = interpreter.path
     command = tuple(words)
     return WorkerProgram(command=command, file=file, python=interpreter)
+
+
+def handler_programs(
+    files: Mapping[str, Path], python: str | None, command_line: str
+) -> dict[str, WorkerProgram]:
+    """Return the programs of the handlers, by their endpoints.
+
+    Raises:
+        SettingError: there is no such Python, or one command line for several handlers.
+        ValueError: the quotes of the command line do not match.
+    """
+    if command_line and len(files) > 1:
+        raise SettingError(
+            f"WORKER_COMMAND starts the workers of one handler, and there are {len(files)}"
+        )
+    return {
+        endpoint: handler_program(file, find_interpreter(file, python), command_line)
+        for endpoint, file in files.items()
+    }
 
 
 def command_program(command_line: str, python: str | None = None) -> WorkerProgram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -84,19 +85,20 @@ def describe_console(
 
 
 def describe_handler_console(
-    settings: EmulatorSettings,
+    endpoint: str,
+    endpoints: Sequence[str],
     handler: dict[str, Any] | None,
     example_input: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the description of a server without an engine: the form of a job, without parameters.
 
-    `handler` is the state of the user's handler; None if other workers take the jobs. The form
-    begins with the `example_input`.
+    `endpoints` are those of the user's handlers, and `handler` is the state of this endpoint's;
+    None if other workers take the jobs. The form begins with the `example_input`.
     """
-    endpoint = settings.endpoint_id
     return {
         "model": None,
         "endpoint": endpoint,
+        "endpoints": list(endpoints),
         "backend": None,
         "stream_mode": None,
         "local_worker": False,

@@ -56,7 +56,7 @@ class ConsoleRoutes:
     """Lists and follows the jobs of all endpoints, describes the parameters, and saves tests.
 
     `engines` maps model names to engines, and the default model's engine is described. On a server
-    for a user's handler, `engines` is None, and the `handler` is described.
+    for handlers of the user's, `engines` is None, and the `handlers` are described, by endpoint.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class ConsoleRoutes:
         store: JobStore,
         worker_registry: WorkerRegistry,
         engines: Mapping[str, Engine] | None,
-        handler: HandlerState | None,
+        handlers: Mapping[str, HandlerState],
         tracker: GenerationTracker,
         settings: EmulatorSettings,
     ) -> None:
         self._store = store
         self._worker_registry = worker_registry
         self._engine = None if engines is None else engines[settings.served_model]
-        self._handler = handler
+        self._handlers = handlers
         self._tracker = tracker
         self._settings = settings
         self._tests_file_lock = asyncio.Lock()
@@ -91,19 +91,23 @@ class ConsoleRoutes:
         ]
 
     async def _describe(self, request: Request) -> Response:
-        handler = None if self._handler is None else self._handler.to_wire()
-        if self._engine is None:
-            file = self._settings.handler_file
-            example = None if file is None else await asyncio.to_thread(read_example_input, file)
-            return JSON(describe_handler_console(self._settings, handler, example))
-        failure = self._engine.failure
-        trouble = failure.message if failure else self._engine.trouble
-        description = describe_console(self._settings, self._engine.capabilities, trouble)
-        return JSON({**description, "handler": handler, "example_input": None})
+        if self._engine is not None:
+            failure = self._engine.failure
+            trouble = failure.message if failure else self._engine.trouble
+            description = describe_console(self._settings, self._engine.capabilities, trouble)
+            return JSON({**description, "endpoints": [], "handler": None, "example_input": None})
+        endpoint = request.query_params.get("endpoint", self._settings.endpoint_id)
+        endpoints = list(self._handlers)
+        handler = self._handlers.get(endpoint)
+        if handler is None:
+            return JSON(describe_handler_console(endpoint, endpoints, None))
+        example = await asyncio.to_thread(read_example_input, handler.file)
+        return JSON(describe_handler_console(endpoint, endpoints, handler.to_wire(), example))
 
     async def _list(self, request: Request) -> Response:
         status = _read_status(request)
-        endpoints = sorted({self._settings.endpoint_id, *self._store.list_endpoints()})
+        own = {self._settings.endpoint_id, *self._handlers}
+        endpoints = sorted(own.union(self._store.list_endpoints()))
         endpoint = request.query_params.get("endpoint", self._settings.endpoint_id)
         recent = await self._store.list_recent_jobs(
             endpoint, _MAX_LISTED if status is None else _MAX_SEARCHED
@@ -142,11 +146,13 @@ class ConsoleRoutes:
             )
         job_id = request.path_params["job_id"]
         job = await self._store.get(job_id)
-        if self._settings.handler_file is None:
+        if not self._handlers:
             raise NotFound("this server runs no handler, so there is no tests file to add a job to")
         if job is None:
             raise NotFound(f"there is no job {job_id}")
-        path = find_file_to_extend(list_folders(self._settings.handler_file))
+        if job.endpoint not in self._handlers:
+            raise NotFound(f"this server runs no handler of the job's endpoint, {job.endpoint}")
+        path = find_file_to_extend(list_folders(self._handlers[job.endpoint].file))
         if self._waiting_saves >= _MAX_WAITING_SAVES:
             raise HTTPException(
                 429,

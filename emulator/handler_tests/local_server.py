@@ -39,7 +39,7 @@ class LocalServer:
     def __init__(self, url: str, components: Components) -> None:
         self.url = url
         self.endpoint = components.settings.endpoint_id
-        self._autoscaler = components.autoscaler
+        self._autoscaler = components.autoscalers[self.endpoint]
         self._worker_registry = components.worker_registry
         self.output = WorkerOutput(components.worker_logs, self.endpoint)
 
@@ -76,11 +76,12 @@ async def run_local_server(
     sockets = listening_sockets("127.0.0.1", 0)
     with _without_variables(variables):
         program = replace(program, extra_variables=variables)
-        components = build_components(adapt_settings(settings, program), None, program)
+        settings = adapt_settings(settings, program)
+        components = build_components(settings, None, {settings.endpoint_id: program})
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def on_listening(url: str) -> None:
-            components.autoscaler.start(url)
+            components.start_workers(url)
             ready.set_result(url)
 
         limits = components.settings.connection_limits()
@@ -134,7 +135,7 @@ def adapt_settings(settings: EmulatorSettings, program: WorkerProgram) -> Emulat
         "job_db": IN_MEMORY,
         "batch_dir": None,
         "local_worker": False,
-        "handler_file": program.file,
+        "handler_file": "",
         "workers": 1,
         "workers_min": 1,
         "worker_command": "",

@@ -91,17 +91,27 @@ def build_npu_metrics(read: Callable[[], NpuState] = read_npu) -> list[PolledMet
 
 def build_job_metrics(
     settings: EmulatorSettings,
+    endpoints: Sequence[str],
     store: MemoryJobStore,
     worker_registry: WorkerRegistry,
     journal: SqliteJournal | None,
 ) -> list[PolledMetric]:
-    """Return the polled metrics of jobs and workers, each read in constant time for any number."""
-    endpoint = settings.endpoint_id
+    """Return the polled metrics of jobs and workers, each read in constant time for any number.
+
+    `endpoints` are those whose workers this server starts.
+    """
 
     def oldest_s() -> float:
-        queued_at = store.oldest_queued_at(endpoint)
+        times = (store.oldest_queued_at(endpoint) for endpoint in endpoints)
         # The system clock may have been set back since.
-        return 0.0 if queued_at is None else max(0.0, time.time() - queued_at)
+        waits = (time.time() - queued_at for queued_at in times if queued_at is not None)
+        return max([0.0, *waits])
+
+    def count_workers() -> Mapping[str, int]:
+        counts: Counter[str] = Counter()
+        for endpoint in endpoints:
+            counts.update(worker_registry.count_workers(endpoint))
+        return counts
 
     return [
         _labelled_gauge(
@@ -114,7 +124,7 @@ def build_job_metrics(
         _gauge("jobs_max", "Maximum number of stored jobs (MAX_JOBS).", lambda: settings.max_jobs),
         _gauge(
             "oldest_job_wait_seconds",
-            "Waiting time of the oldest queued job of the server's own endpoint; 0 if none waits.",
+            "Waiting time of the oldest queued job of the server's own endpoints; 0 if none waits.",
             oldest_s,
         ),
         _gauge(
@@ -124,10 +134,10 @@ def build_job_metrics(
         ),
         _labelled_gauge(
             "workers",
-            "Workers of the server's own endpoint by state; each slot of the local worker counts.",
+            "Workers of the server's own endpoints by state; each slot of the local worker counts.",
             "state",
             _WORKERS,
-            lambda: worker_registry.count_workers(endpoint),
+            count_workers,
         ),
     ]
 

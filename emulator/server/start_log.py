@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,27 +25,35 @@ _MASKED = "***"
 
 
 def log_start(
-    settings: EmulatorSettings, slots: int | None, url: str, python: str | None = None
+    settings: EmulatorSettings,
+    slots: int | None,
+    url: str,
+    handlers: Mapping[str, Path] | None = None,
+    pythons: Sequence[str] = (),
 ) -> None:
     """Log version, addresses, model or handler, and the settings that differ from their defaults.
 
     One record: rows under one line on a terminal, an object named `server` in JSON. `slots` is None
-    for a server without an engine. `python` is the interpreter that was chosen for the workers.
+    for a server without an engine. `handlers` are the user's files, by their endpoints, and
+    `pythons` the interpreters that were chosen for the workers.
     """
+    handlers = handlers or {}
+    endpoints = [f"{url}/v2/{endpoint}" for endpoint in handlers or [settings.endpoint_id]]
     block: dict[str, Any] = {
         "version": version(),
         "console": f"{url}/",
         "openai": f"{url}/v1",
-        "runpod": f"{url}/v2/{settings.endpoint_id}",
+        "runpod": ", ".join(endpoints),
         "docs": f"{url}/docs",
         "hosts": settings.host_check().describe(),
-        **_describe_work(settings, slots, python),
+        **_describe_work(settings, slots),
+        **_describe_workers(settings, list(handlers.values()), pythons),
         "jobs": settings.job_db,
         "settings": changed_settings(settings),
     }
     if slots is None:
         # Only the handler's own OpenAI routes are there.
-        block["openai"] = f"{block['runpod']}/openai/v1"
+        block["openai"] = ", ".join(f"{endpoint}/openai/v1" for endpoint in endpoints)
     logger.info(
         "%s %s running on %s", _PACKAGE, block["version"], url, extra={FIELDS: {"server": block}}
     )
@@ -54,24 +63,29 @@ def log_start(
         )
 
 
-def _describe_work(
-    settings: EmulatorSettings, slots: int | None, python: str | None
+def _describe_work(settings: EmulatorSettings, slots: int | None) -> dict[str, Any]:
+    """Return the rows about the model."""
+    if slots is None:
+        return {}
+    return {
+        "model": ", ".join(settings.served_models),
+        "engine": "several" if settings.models else settings.backend,
+        "slots": slots,
+        # 0 stands for the model's own.
+        "context_length": settings.context_length or "the model's own",
+    }
+
+
+def _describe_workers(
+    settings: EmulatorSettings, files: Sequence[Path], pythons: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the rows about the model, and about what the workers run if that was chosen."""
-    work: dict[str, Any] = {}
-    if slots is not None:
-        work = {
-            "model": ", ".join(settings.served_models),
-            "engine": "several" if settings.models else settings.backend,
-            "slots": slots,
-            # 0 stands for the model's own.
-            "context_length": settings.context_length or "the model's own",
-        }
-    if settings.handler_file is not None:
-        work |= {"handler": str(settings.handler_file), "workers": settings.workers}
-    if python is not None:
-        work["python"] = python
-    return work
+    """Return the rows about what the workers run, if that was chosen."""
+    rows: dict[str, Any] = {}
+    if files:
+        rows = {"handler": ", ".join(map(str, files)), "workers": settings.workers}
+    if pythons:
+        rows["python"] = ", ".join(dict.fromkeys(pythons))
+    return rows
 
 
 def changed_settings(settings: EmulatorSettings) -> dict[str, str]:

@@ -118,16 +118,17 @@ class EmulatorSettings(ResultSettings):
     worker_command: str = Field(
         "",
         description="Command that starts such a worker. Unset: this project's worker, with the "
-        "server's own Python. `python` as its first word is replaced as for HANDLER_FILE. With "
-        "HANDLER_FILE, the command runs in the handler's folder, in place of `python -u FILE`.",
+        "server's own Python. `python` as its first word is replaced as for HANDLER_FILE. With one "
+        "handler, the command runs in its folder, in place of `python -u FILE`.",
         examples=["python my_handler.py"],
     )
-    handler_file: Path | None = Field(
-        None,
+    handler_file: str = Field(
+        "",
         description="File with a RunPod handler of your own, or the folder of its project, as "
         "`--handler` names it. The server then runs this handler in worker processes, and has no "
-        "model of its own. ENDPOINT_ID is the name of the folder if it is unset.",
-        examples=["./handler.py"],
+        "model of its own. ENDPOINT_ID is the name of the folder if it is unset. Several handlers "
+        "are separated by commas, each with an endpoint of its own: `ENDPOINT=PATH`, or the path.",
+        examples=["./handler.py", "resize=./resize,caption=./caption"],
     )
     worker_python: str | None = Field(
         None,

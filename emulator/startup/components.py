@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes
@@ -60,11 +61,12 @@ class Components:
     end_reporter: JobEndReporter
     webhooks: Webhooks
     worker_registry: WorkerRegistry
-    autoscaler: Autoscaler
+    # By endpoint: one, or that of each handler.
+    autoscalers: Mapping[str, Autoscaler]
     worker_logs: WorkerLogs
     result_watch: ResultWatch
-    # Notices changes of the user's handler; None if there is none, or RELOAD is off.
-    code_watch: CodeWatch | None
+    # Notice changes of the user's handlers; empty if there are none, or RELOAD is off.
+    code_watches: Sequence[CodeWatch]
     shutdown: ShutdownState
     workload: Workload
     graceful_shutdown: GracefulShutdown
@@ -79,6 +81,11 @@ class Components:
     # None if FAULTS_PER_REQUEST is off.
     fault_rules: FaultRules | None = None
 
+    def start_workers(self, url: str) -> None:
+        """Start the worker processes; the server must be reachable at `url`."""
+        for autoscaler in self.autoscalers.values():
+            autoscaler.start(url)
+
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Start all parts; close them at the end, after work that still runs was drained."""
@@ -92,14 +99,14 @@ class Components:
             self.worker_registry.start()
             if engine_components is not None:
                 await engine_components.start()
-            if self.code_watch is not None:
-                self.code_watch.start()
+            for code_watch in self.code_watches:
+                code_watch.start()
             yield
         finally:
             if engine_components is not None:
                 await engine_components.watch.close()
-            if self.code_watch is not None:
-                await self.code_watch.close()
+            for code_watch in self.code_watches:
+                await code_watch.close()
             is_late = self.shutdown.deadline_passed.is_set()
             await self.workload.drain(0 if is_late else self.settings.drain_s)
             await self.worker_registry.close()
@@ -152,7 +159,7 @@ class Workload:
 
     store: MemoryJobStore
     shutdown: ShutdownState
-    autoscaler: Autoscaler
+    autoscalers: Sequence[Autoscaler]
     engine_components: EngineComponents | None
 
     async def drain(self, limit_s: float) -> None:
@@ -160,7 +167,7 @@ class Workload:
 
         What is still running then returns to the queue.
         """
-        drains = [self.autoscaler.drain(limit_s)]
+        drains = [autoscaler.drain(limit_s) for autoscaler in self.autoscalers]
         if self.engine_components is not None:
             drains.append(self.engine_components.drain(limit_s))
         await asyncio.gather(*drains)
@@ -177,18 +184,22 @@ class Workload:
 
 
 def build_components(
-    settings: EmulatorSettings, engine: AnyEngine | None, program: WorkerProgram | None = None
+    settings: EmulatorSettings,
+    engine: AnyEngine | None,
+    programs: Mapping[str, WorkerProgram] | None = None,
 ) -> Components:
     """Build all objects of a server and connect them, without starting any.
 
-    `engine` is None if the server has no model of its own and only runs a user's handler.
-    `program` is the program of the worker processes that the server starts; None stands for this
-    package's worker.
+    `engine` is None if the server has no model of its own and only runs handlers of the user's.
+    `programs` are those of the worker processes that the server starts, by their endpoints; None
+    stands for this package's worker.
 
     Raises:
         SettingError: a setting cannot be used.
     """
-    program = program or command_program(settings.worker_command, settings.worker_python)
+    if programs is None:
+        program = command_program(settings.worker_command, settings.worker_python)
+        programs = {settings.endpoint_id: program}
     shutdown = ShutdownState()
     tracker = GenerationTracker()
     validation = None if engine is None else build_validation(settings)
@@ -222,23 +233,27 @@ def build_components(
     result_watch = ResultWatch(store)
     worker_logs = WorkerLogs(on_printed=result_watch.read_line)
     result_watch.catch_up = worker_logs.catch_up
-    autoscaler = Autoscaler(
-        store,
-        worker_registry,
-        settings.endpoint_id,
-        settings.scaling_policy(),
-        program=program,
-        logs=worker_logs,
-        requeues_on_reload=settings.reload_jobs == "requeue",
-        ends_old_first=settings.reload == "replace" or bool(settings.worker_command),
-        api_key=next(iter(settings.keys()), None),
-        own_key=managed_worker_key,
-        allows_private_targets=settings.outbound_policy().allows_private,
-        local=LOCAL_WORKER_NAME,
-    )
+    autoscalers = {
+        endpoint: Autoscaler(
+            store,
+            worker_registry,
+            endpoint,
+            settings.scaling_policy(),
+            program=program,
+            logs=worker_logs,
+            requeues_on_reload=settings.reload_jobs == "requeue",
+            ends_old_first=settings.reload == "replace" or bool(settings.worker_command),
+            api_key=next(iter(settings.keys()), None),
+            own_key=managed_worker_key,
+            allows_private_targets=settings.outbound_policy().allows_private,
+            local=LOCAL_WORKER_NAME,
+            is_only_one=len(programs) == 1,
+        )
+        for endpoint, program in programs.items()
+    }
     exported_metrics: list[Metric] = [
         *metrics.families,
-        *build_job_metrics(settings, store, worker_registry, journal),
+        *build_job_metrics(settings, list(programs), store, worker_registry, journal),
     ]
     engine_components: EngineComponents | None = None
     if engine is not None and validation is not None:
@@ -255,11 +270,15 @@ def build_components(
             # Called much later, when `graceful_shutdown` is there.
             shut_down=lambda reason: graceful_shutdown.fail(reason),
         )
-    workload = Workload(store, shutdown, autoscaler, engine_components)
+    workload = Workload(store, shutdown, list(autoscalers.values()), engine_components)
     graceful_shutdown = GracefulShutdown(
         shutdown, settings.drain_s, store.wait_until_idle, workload.drain, workload.count
     )
-    handler = None if program.file is None else HandlerState(program, autoscaler)
+    handlers = {
+        endpoint: HandlerState(program.file, program.command[0], autoscalers[endpoint])
+        for endpoint, program in programs.items()
+        if program.file is not None
+    }
     return Components(
         settings=settings,
         engine_components=engine_components,
@@ -270,10 +289,10 @@ def build_components(
         end_reporter=end_reporter,
         webhooks=webhooks,
         worker_registry=worker_registry,
-        autoscaler=autoscaler,
+        autoscalers=autoscalers,
         worker_logs=worker_logs,
         result_watch=result_watch,
-        code_watch=_build_code_watch(settings, program, autoscaler),
+        code_watches=_build_code_watches(settings, programs, autoscalers),
         shutdown=shutdown,
         workload=workload,
         graceful_shutdown=graceful_shutdown,
@@ -286,16 +305,16 @@ def build_components(
         ),
         client_routes=ClientRoutes(store, worker_registry, settings, shutdown),
         worker_routes=WorkerRoutes(store, worker_registry, settings, shutdown, result_watch),
-        worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscaler), worker_logs),
+        worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscalers), worker_logs),
         console_routes=ConsoleRoutes(
             store,
             worker_registry,
             None if engine_components is None else engine_components.engines,
-            handler,
+            handlers,
             tracker,
             settings,
         ),
-        health=Health(engine_components, handler, journal, shutdown),
+        health=Health(engine_components, list(handlers.values()), journal, shutdown),
         fault_rules=(
             FaultRules(settings.endpoint_id, settings.fault_seed)
             if settings.faults_per_request
@@ -304,14 +323,20 @@ def build_components(
     )
 
 
-def _build_code_watch(
-    settings: EmulatorSettings, program: WorkerProgram, autoscaler: Autoscaler
-) -> CodeWatch | None:
-    if program.file is None or settings.reload == "off":
-        return None
+def _build_code_watches(
+    settings: EmulatorSettings,
+    programs: Mapping[str, WorkerProgram],
+    autoscalers: Mapping[str, Autoscaler],
+) -> list[CodeWatch]:
+    if settings.reload == "off":
+        return []
+    return [
+        CodeWatch(list_folders(program.file), partial(_reload, autoscalers[endpoint]))
+        for endpoint, program in programs.items()
+        if program.file is not None
+    ]
 
-    def on_change(names: Sequence[str]) -> None:
-        logger.info("%s changed: a new worker starts", ", ".join(names))
-        autoscaler.reload()
 
-    return CodeWatch(list_folders(program.file), on_change)
+def _reload(autoscaler: Autoscaler, names: Sequence[str]) -> None:
+    logger.info("%s changed: a new worker of %s starts", ", ".join(names), autoscaler.endpoint)
+    autoscaler.reload()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -47,12 +47,12 @@ class EngineParts(Protocol):
 
 
 class Health:
-    """Reports the state of each model's engine, of the user's handler, and of the job database.
+    """Reports the state of each model's engine, of the user's handlers, and of the job database.
 
     The response is 503 if the engine is dead, if the server shuts down, and while requests get 503
     because a restart of the engine takes long. It is 200 if jobs cannot be written to disk, because
     the OpenAI routes do not need the disk, if only some of several models are dead, and if the
-    user's handler does not start, because jobs are answered with the reason.
+    user's handlers do not start, because jobs are answered with the reason.
 
     Without a key, if the server requires one, and to a foreign page, the response has states and
     counts only: a reason can quote what a handler printed, and paths name users and customers.
@@ -61,12 +61,12 @@ class Health:
     def __init__(
         self,
         engine_components: EngineParts | None,
-        handler: HandlerState | None,
+        handlers: Sequence[HandlerState],
         journal: SqliteJournal | None,
         shutdown: ShutdownState,
     ) -> None:
         self._engine_components = engine_components
-        self._handler = handler
+        self._handlers = handlers
         self._journal = journal
         self._shutdown = shutdown
 
@@ -85,9 +85,9 @@ class Health:
             status = _STATUS_OF_ENGINE[engine.state]
             refuses = engine.state is EngineState.DEAD or engine.rejects_interactive
             body = _describe_engines(engines)
-        handler = None if self._handler is None else self._handler.to_wire()
-        if handler is not None:
-            body["handler"] = handler
+        handlers = [handler.to_wire() for handler in self._handlers]
+        if handlers:
+            body |= {"handler": handlers[0], "handlers": handlers}
         if self._shutdown.draining.is_set():
             status, refuses = "draining", True
         elif status not in ("restarting", "unavailable") and trouble is not None:
@@ -95,10 +95,10 @@ class Health:
             status = "degraded"
         elif status == "ok" and (
             (engines is not None and _has_failed_instance(engines))
-            or (handler is not None and handler["failure"] is not None)
+            or any(handler["failure"] is not None for handler in handlers)
         ):
             status = "degraded"
-        elif status == "ok" and handler is not None and handler["state"] == "starting":
+        elif status == "ok" and any(handler["state"] == "starting" for handler in handlers):
             status = "loading"
         jobs = {
             "database": self._database(trouble),
@@ -124,6 +124,7 @@ def _hide_details(body: Mapping[str, Any]) -> dict[str, Any]:
         public["engine"] = {name: body["engine"][name] for name in _OPEN_ENGINE_FIELDS}
     if "handler" in body:
         public["handler"] = {"state": body["handler"]["state"]}
+        public["handlers"] = [{"state": handler["state"]} for handler in body["handlers"]]
     return {**public, "jobs": {"database": body["jobs"]["database"]}}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from emulator.autoscaling.autoscaler import Autoscaler
@@ -25,11 +25,11 @@ class WorkerList:
     def __init__(
         self,
         worker_registry: WorkerRegistry,
-        autoscaler: Autoscaler,
+        autoscalers: Mapping[str, Autoscaler],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._worker_registry = worker_registry
-        self._autoscaler = autoscaler
+        self._autoscalers = autoscalers
         self._clock = clock
 
     def describe(self, endpoint: str) -> dict[str, Any]:
@@ -51,13 +51,18 @@ class WorkerList:
 
     def _version(self, endpoint: str) -> int:
         """Return which state of the code the endpoint has: each reload is another version."""
-        return self._autoscaler.generation if endpoint == self._autoscaler.endpoint else 1
+        autoscaler = self._autoscalers.get(endpoint)
+        return 1 if autoscaler is None else autoscaler.generation
 
     def _list(self, endpoint: str) -> Iterator[dict[str, Any]]:
         registry, version = self._worker_registry, self._version(endpoint)
         managed: dict[str, ManagedWorker] = {}
-        if endpoint == self._autoscaler.endpoint:
-            managed = {worker.name: worker for worker in self._autoscaler.workers}
+        autoscaler = self._autoscalers.get(endpoint)
+        image = ""
+        if autoscaler is not None:
+            managed = {worker.name: worker for worker in autoscaler.workers}
+            # RunPod has the name of its image there.
+            image = autoscaler.command_line
         unhealthy = registry.unhealthy_workers(endpoint)
         local = registry.local_status(endpoint)
         if local is not None:
@@ -70,28 +75,24 @@ class WorkerList:
                 "UNHEALTHY" if name in unhealthy else status,
                 managed[name].generation if name in managed else version,
                 is_stale=name in managed and managed[name].generation != version,
-                image=self._image(managed.get(name)),
+                image=image if name in managed else "",
                 uptime_s=self._clock() - worker.joined_at,
                 started_at=worker.joined_at,
             )
         for name, starting in managed.items():
-            if name not in joined and name not in unhealthy:
-                uptime_s = self._autoscaler.uptime_s(starting)
+            if autoscaler is not None and name not in joined and name not in unhealthy:
+                uptime_s = autoscaler.uptime_s(starting)
                 yield _entry(
                     name,
                     "INITIALIZING",
                     starting.generation,
                     is_stale=starting.generation != version,
-                    image=self._image(starting),
+                    image=image,
                     uptime_s=uptime_s,
                     started_at=self._clock() - uptime_s,
                 )
         for name in unhealthy.keys() - joined.keys():
             yield _entry(name, "UNHEALTHY", version)
-
-    def _image(self, worker: ManagedWorker | None) -> str:
-        """Return the command of a managed worker; RunPod has the name of its image there."""
-        return "" if worker is None else self._autoscaler.command_line
 
 
 def _entry(

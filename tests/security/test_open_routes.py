@@ -46,10 +46,12 @@ def build_handler_app(tmp_path: Path, **settings: Any) -> Starlette:
     """Return a server whose handler did not start after it had printed a secret."""
     file = tmp_path / FOLDER / "handler.py"
     program = handler_program(file, Interpreter("/opt/python", "chosen"))
-    values = {"job_db": ":memory:", "metrics_open": True, "handler_file": file}
-    components = build_components(build_settings(values | settings), None, program)
+    values = {"job_db": ":memory:", "metrics_open": True}
+    components = build_components(build_settings(values | settings), None, {"default": program})
     output = [f"connecting to {SECRET}", f"key {KEY}", f"no file {file}"]
-    components.autoscaler._failure = build_start_failure("w", file, f"printed {SECRET}", output)
+    components.autoscalers["default"]._failure = build_start_failure(
+        "w", file, f"printed {SECRET}", output
+    )
     return create_app(components)
 
 
@@ -112,6 +114,7 @@ async def test_health_without_a_key_has_states_and_counts(
     assert json.loads(handler.body) == {
         "status": "degraded",
         "handler": {"state": "failed"},
+        "handlers": [{"state": "failed"}],
         "jobs": {"database": "memory"},
     }
     model = await call(await build_broken_model_app(tmp_path, script), "/health")

@@ -32,9 +32,9 @@ def open_client(
 ) -> httpx2.AsyncClient:
     """Return a client of a server whose handler is in a folder, and which has one finished job."""
     file = folder / "handler.py"
-    values = {"job_db": ":memory:", "handler_file": file} | settings
+    values = {"job_db": ":memory:"} | settings
     program = handler_program(file, Interpreter("/opt/python", "chosen"))
-    components = build_components(build_settings(values), None, program)
+    components = build_components(build_settings(values), None, {"default": program})
     job = Job(
         id="j",
         endpoint="default",

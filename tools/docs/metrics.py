@@ -37,7 +37,7 @@ def specs() -> tuple[MetricSpec, ...]:
         *Metrics(validator.issue_rules, validator.notice_rules).families,
         *build_engine_metrics(settings, Engine(settings.engine_config()), list),
         *build_npu_metrics(),
-        *build_job_metrics(settings, store, worker_registry, None),
+        *build_job_metrics(settings, [settings.endpoint_id], store, worker_registry, None),
     ]
     return tuple(metric.spec for metric in metrics)
 

@@ -6,7 +6,7 @@ import { count, duration, rate } from "./format.js";
 import { onKey } from "./keys.js";
 import { Polling } from "./polling.js";
 import { Sparkline } from "./sparkline.js";
-import { onHealth } from "./status.js";
+import { failureOf, onHealth } from "./status.js";
 
 const EVERY_MS = 2000;
 /** The capabilities of a backend, by their names in /console/description. */
@@ -126,8 +126,8 @@ export class EngineScreen {
   }
 
   #complain(text) {
-    const { engine, handler, jobs } = this.health ?? {};
-    const said = text || engine?.failure || engine?.trouble || handler?.failure?.reason || jobs?.trouble || "";
+    const { engine, handlers, jobs } = this.health ?? {};
+    const said = text || engine?.failure || engine?.trouble || failureOf(handlers) || jobs?.trouble || "";
     say(this.trouble, said);
     this.trouble.hidden = said === "";
   }
@@ -135,7 +135,7 @@ export class EngineScreen {
   #drawHealth(health) {
     this.health = health;
     if (!health.engine) {
-      say(this.slotWords, "This server runs a handler and has no engine.");
+      say(this.slotWords, "This server runs handlers and has no engine.");
       return;
     }
     const { slots, running, waiting, restarts } = health.engine;

@@ -179,7 +179,7 @@ export class JobView {
     const { id } = this;
     try {
       const description = await ask("/console/description", { background: true });
-      if (id === this.id) this.save.hidden = !description.handler || description.endpoint !== endpoint;
+      if (id === this.id) this.save.hidden = !description.endpoints.includes(endpoint);
     } catch {
       // The button stays hidden.
     }

@@ -1,4 +1,4 @@
-// The input of a job as JSON of any shape, kept while the page is open.
+// The input of a job as JSON of any shape, kept for each endpoint while the page is open.
 
 import { h, newId } from "./dom.js";
 
@@ -9,7 +9,11 @@ export class JsonInput {
   constructor() {
     const id = newId("input");
     this.text = h("textarea", { id, class: "prompt grows", rows: 8, spellcheck: "false" });
-    this.text.value = sessionStorage.getItem(KEPT) ?? EMPTY;
+    this.text.value = EMPTY;
+    /** @type {string|null} */
+    this.endpoint = null;
+    /** What was in the box for another endpoint, by endpoint. @type {Map<string, string>} */
+    this.others = new Map();
     this.text.addEventListener("input", () => this.text.removeAttribute("aria-invalid"));
     this.element = h("div", { class: "stack tight", hidden: true }, h("label", { for: id }, "Input as JSON"), this.text);
   }
@@ -24,13 +28,24 @@ export class JsonInput {
       throw new Error(`The input is not JSON: ${error.message}`);
     }
     this.text.removeAttribute("aria-invalid");
-    sessionStorage.setItem(KEPT, this.text.value);
+    sessionStorage.setItem(this.#key, this.text.value);
     return value;
   }
 
-  /** Begin with an example, unless something was sent or typed before. */
-  offer(example) {
-    if (sessionStorage.getItem(KEPT) === null && this.text.value === EMPTY) this.value = example;
+  get #key() {
+    return `${KEPT}.${this.endpoint}`;
+  }
+
+  /** Show what was typed for an endpoint or sent to it before, or else its example. */
+  select(endpoint, example) {
+    if (endpoint === this.endpoint) return;
+    if (this.endpoint !== null) this.others.set(this.endpoint, this.text.value);
+    // What was typed before the form was loaded.
+    const early = this.endpoint === null && this.text.value !== EMPTY ? this.text.value : undefined;
+    this.endpoint = endpoint;
+    const text = early ?? this.others.get(endpoint) ?? sessionStorage.getItem(this.#key);
+    if (text !== null) this.text.value = text;
+    else this.value = example ?? {};
   }
 
   set value(value) {

@@ -22,7 +22,7 @@ export class PlaygroundScreen {
   constructor() {
     /** @type {Run|null} */
     this.run = null;
-    this.form = new RequestForm();
+    this.form = new RequestForm(() => this.#describe());
     this.answer = new AnswerView(this.#empty(), () => this.#stop(), (text) => this.form.messages.goOn(text));
     this.element = h("div", { class: "playground" }, this.#requestSide(), this.answer.element);
     // Wherever the focus is, as long as this screen is the one in sight.
@@ -74,9 +74,11 @@ export class PlaygroundScreen {
     return h("div", { class: "empty" }, h("p", { class: "empty-title" }, "No answer yet"), this.hint, this.examples);
   }
 
-  async #describe() {
+  /** Load the form, of the selected endpoint if there are several handlers. */
+  async #describe(endpoint = this.form.endpoint.value) {
+    const query = endpoint ? `?endpoint=${encodeURIComponent(endpoint)}` : "";
     try {
-      const description = await ask("/console/description");
+      const description = await ask(`/console/description${query}`);
       this.form.describe(description);
       if (description.handler) {
         // The examples are prompts, which only a model answers.
@@ -94,6 +96,8 @@ export class PlaygroundScreen {
     try {
       const job = await ask(`/console/jobs/${encodeURIComponent(id)}`);
       if (this.form.description === null) await this.#describe();
+      const { endpoint, endpoints } = this.form.description ?? {};
+      if (endpoint !== job.endpoint && endpoints?.includes(job.endpoint)) await this.#describe(job.endpoint);
       if (!this.form.load(job.input)) notice("This job's input does not fit the form.", "bad");
     } catch (error) {
       notice(told(error), "bad");

@@ -1,7 +1,7 @@
 // What is asked: a kind of request, its prompt, its parameters (which stand apart); all of it as a body.
 
 import { Choice, toggle } from "./choice.js";
-import { h, newId } from "./dom.js";
+import { fill, h, newId } from "./dom.js";
 import { JsonInput } from "./json_input.js";
 import { Messages } from "./messages.js";
 import { Parameters } from "./parameters.js";
@@ -24,7 +24,8 @@ const ROUTES = {
 /** @typedef {{kind: Kind, path: string, body: any, stream: boolean}} Request */
 
 export class RequestForm {
-  constructor() {
+  /** @param {() => void} onEndpoint called when another handler's endpoint is selected */
+  constructor(onEndpoint) {
     const promptId = newId("prompt");
     this.kinds = new Choice("Kind of request", KINDS, () => this.#showKind());
     this.shapes = new Choice("Input", [["prompt", "Prompt"], ["messages", "Messages"], ["json", "JSON"]], () => this.#showKind());
@@ -37,11 +38,15 @@ export class RequestForm {
     this.parameters = new Parameters();
     this.wrong = h("p", { class: "form-error", role: "alert", hidden: true });
     this.promptBox = h("div", { class: "stack tight" }, h("label", { for: promptId }, "Prompt"), this.prompt);
+    const endpointId = newId("endpoint");
+    this.endpoint = h("select", { id: endpointId, onchange: () => onEndpoint() });
+    this.endpointRow = h("div", { class: "row", hidden: true }, h("label", { for: endpointId, class: "small muted" }, "Endpoint"), this.endpoint);
     this.jobRow = h("div", { class: "row" }, this.shapes.element, this.template.element);
     this.element = h(
       "div",
       { class: "stack" },
       this.kinds.element,
+      this.endpointRow,
       this.jobRow,
       this.promptBox,
       this.messages.element,
@@ -70,12 +75,14 @@ export class RequestForm {
     if (this.description === null) {
       // A handler of the user's takes any input, and there is no model for the other forms.
       if (description.handler) this.shapes.value = "json";
-      const example = description.example_input;
-      if (example && example.problem === null) this.json.offer(example.input);
       this.kinds.element.hidden = Boolean(description.handler);
       this.validation.input.checked = description.validation.default;
       this.template.input.checked = description.chat_template.default;
     }
+    const { endpoint, endpoints, example_input: example } = description;
+    this.json.select(endpoint, example?.problem === null ? example.input : undefined);
+    this.endpointRow.hidden = endpoints.length < 2;
+    fill(this.endpoint, endpoints.map((each) => h("option", { value: each, selected: each === endpoint }, each)));
     this.description = description;
     this.#showKind();
   }

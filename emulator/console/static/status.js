@@ -28,6 +28,11 @@ export function onHealth(listener) {
   if (latest !== null) listener(latest);
 }
 
+/** Return why one of the user's handlers did not start; undefined if none has failed. */
+export function failureOf(handlers) {
+  return handlers?.find(({ failure }) => failure)?.failure.reason;
+}
+
 async function look() {
   let health;
   try {
@@ -45,14 +50,15 @@ async function look() {
   for (const listener of listeners) listener(health);
 }
 
-function statusWord({ status, handler }) {
-  const isOfHandler = handler && ["degraded", "loading"].includes(status);
-  return (isOfHandler && HANDLER_WORDS[handler.state]) || (WORDS[status] ?? status);
+function statusWord({ status, handlers = [] }) {
+  const state = status === "loading" ? "starting" : handlers.map((each) => each.state).find((each) => ["failed", "outdated"].includes(each));
+  const isOfHandler = handlers.length > 0 && ["degraded", "loading"].includes(status);
+  return (isOfHandler && HANDLER_WORDS[state]) || (WORDS[status] ?? status);
 }
 
-/** Return what runs: the engine's slots, or the user's handler on a server that has no engine. */
-function describeWork({ engine, handler, model }) {
-  if (!engine) return handler?.failure?.reason ?? handler?.file ?? "";
+/** Return what runs: the engine's slots, or the user's handlers on a server that has no engine. */
+function describeWork({ engine, handlers = [], model }) {
+  if (!engine) return failureOf(handlers) ?? handlers.map(({ file }) => file ?? "").join(", ");
   const name = model ? `${model}: ` : "";
   return engine.failure || engine.trouble || `${name}${engine.running} of ${engine.slots} slots busy`;
 }

@@ -60,7 +60,10 @@ export class WorkersScreen {
     this.workers = [];
     this.known = new Map();
     this.isAsked = false;
-    onHealth((health) => this.handler.show(health.handler));
+    onHealth((health) => {
+      this.health = health;
+      this.#showHandler();
+    });
     onKey(() => this.polling.now());
   }
 
@@ -84,14 +87,24 @@ export class WorkersScreen {
     this.view.leave();
   }
 
+  /** Show the handler of the selected endpoint. */
+  #showHandler() {
+    const { handlers = [] } = this.health ?? {};
+    // Without a key, a server that requires one sends no names.
+    const isNamed = this.endpoint.value !== "" && handlers.some(({ endpoint }) => endpoint);
+    this.handler.show(isNamed ? handlers.find(({ endpoint }) => endpoint === this.endpoint.value) : handlers[0]);
+  }
+
   #selectEndpoint(name) {
     if (![...this.endpoint.options].some((each) => each.value === name)) this.endpoint.append(h("option", { value: name }, name));
     this.endpoint.value = name;
     this.workers = [];
+    this.#showHandler();
   }
 
   #changeEndpoint() {
     this.workers = [];
+    this.#showHandler();
     location.hash = "#/workers";
     this.polling.now();
   }

@@ -23,6 +23,7 @@ _OPERATIONS = {
         summary="Get the forms, their parameters and the engine",
         tag=_TAG,
         response="ConsoleDescription",
+        query=(query("endpoint", "The handler's endpoint; the first if unset.", type="string"),),
     ),
     "/console/jobs": Operation(
         summary="List an endpoint's newest jobs with their times",
@@ -110,6 +111,7 @@ def _build_schemas(_: EmulatorSettings) -> dict[str, Schema]:
             {
                 "model": TEXT,
                 "endpoint": TEXT,
+                "endpoints": list_of(TEXT),
                 "backend": TEXT,
                 "stream_mode": {"enum": ["aggregate", "generator"]},
                 "local_worker": FLAG,

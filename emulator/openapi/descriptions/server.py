@@ -159,6 +159,10 @@ def _build_state_schemas() -> dict[str, Schema]:
     }
     reasons = ("failure", "trouble")
     handler_failure = object_of({"worker": TEXT, "reason": TEXT, "output": TEXT})
+    handler = object_of(
+        {"state": {"enum": ["starting", "ready", "idle", "failed", "outdated"]}},
+        {"endpoint": TEXT, "file": TEXT, "python": TEXT, "failure": or_null(handler_failure)},
+    )
     return {
         "WorkerList": object_of(
             {
@@ -213,10 +217,8 @@ def _build_state_schemas() -> dict[str, Schema]:
                     {name: engine[name] for name in engine if name not in reasons},
                     {name: engine[name] for name in reasons},
                 ),
-                "handler": object_of(
-                    {"state": {"enum": ["starting", "ready", "idle", "failed", "outdated"]}},
-                    {"file": TEXT, "python": TEXT, "failure": or_null(handler_failure)},
-                ),
+                "handler": handler,
+                "handlers": list_of(handler),
                 "model": TEXT,
                 "models": list_of(
                     object_of(

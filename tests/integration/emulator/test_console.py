@@ -196,9 +196,9 @@ async def test_description_of_a_handlers_server_has_the_example_input(
 ) -> None:
     (tmp_path / "test_input.json").write_text('{"input": {"x": 1}}')
     file = tmp_path / "handler.py"
-    settings = build_settings({"job_db": ":memory:", "handler_file": file})
+    settings = build_settings({"job_db": ":memory:"})
     program = handler_program(file, Interpreter("/opt/python", "chosen"))
-    app = create_app(build_components(settings, None, program))
+    app = create_app(build_components(settings, None, {"default": program}))
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         description = (await client.get("/console/description")).json()

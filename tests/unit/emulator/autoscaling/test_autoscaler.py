@@ -758,11 +758,16 @@ def test_handler_gets_the_variables_of_the_shell_and_of_its_file(
 def test_handler_that_calls_an_endpoint_calls_this_server(
     monkeypatch: pytest.MonkeyPatch, allows: bool
 ) -> None:
-    for name in ("RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS"):
+    for name in (
+        *("RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS"),
+        "RUNPOD_API_KEY",
+    ):
         monkeypatch.delenv(name, raising=False)
     found = worker_environment(URL, "mine", "w1", None, allows_private_targets=allows)
     assert found["RUNPOD_ENDPOINT_BASE_URL"] == f"{URL}/v2"
     assert found["RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS"] == ("true" if allows else "false")
+    assert found["RUNPOD_API_KEY"] == "local"
+    assert worker_environment(URL, "mine", "w1", "a-key")["RUNPOD_API_KEY"] == "a-key"
     cloud = {"RUNPOD_ENDPOINT_BASE_URL": "https://api.runpod.ai/v2"}
     found = worker_environment(URL, "mine", "w1", None, variables=cloud)
     assert found["RUNPOD_ENDPOINT_BASE_URL"] == cloud["RUNPOD_ENDPOINT_BASE_URL"]

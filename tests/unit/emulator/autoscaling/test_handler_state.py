@@ -35,7 +35,7 @@ class HandlerScene(AutoscalerScene):
             wall_clock=lambda: self.time,
         )
         self.autoscaler._url = URL
-        self.handler = HandlerState(PROGRAM, self.autoscaler)
+        self.handler = HandlerState(Path("/p/handler.py"), "/opt/python", self.autoscaler)
 
     @property
     def state(self) -> str:
@@ -56,6 +56,7 @@ async def test_handler_state_is_starting_until_a_worker_asks_for_a_job() -> None
     scene = HandlerScene()
     await scene.after(0.5)
     assert scene.handler.to_wire() == {
+        "endpoint": ENDPOINT,
         "file": "/p/handler.py",
         "python": "/opt/python",
         "state": "starting",

@@ -50,15 +50,15 @@ def test_description_has_the_settings(on: bool) -> None:
 def test_description_without_an_engine_has_one_form_without_parameters(
     handler: dict[str, Any] | None,
 ) -> None:
-    settings = EmulatorSettings(engine="scripted", endpoint_id="mine")
-    found = describe_handler_console(settings, handler)
+    found = describe_handler_console("mine", ["first", "mine"], handler)
     assert found["forms"] == {"job": {"path": "/v2/mine/run", "parameters": {}}}
     assert (found["model"], found["engine"], found["local_worker"]) == (None, None, False)
-    assert found["handler"] == handler
+    assert (found["handler"], found["endpoints"]) == (handler, ["first", "mine"])
 
 
 def test_description_without_an_engine_has_the_keys_of_one_with_an_engine() -> None:
     settings = EmulatorSettings(engine="scripted")
-    found = describe_handler_console(settings, None)
-    # The route adds these two to the description of an engine.
-    assert found.keys() == {*describe_console(settings, None), "handler", "example_input"}
+    found = describe_handler_console("mine", [], None)
+    # The route adds these to the description of an engine.
+    added = {"endpoints", "handler", "example_input"}
+    assert found.keys() == {*describe_console(settings, None), *added}

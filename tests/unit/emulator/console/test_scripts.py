@@ -298,14 +298,23 @@ def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path)
         globalThis.document = { createElement: element, createTextNode: element };
         const { JsonInput } = await import("./json_input.js");
         const first = new JsonInput();
+        first.select("a", undefined);
         const results = [first.text.value];
         for (const text of ['[1, null]', '"text"', '{"a": ']) {
           first.text.value = text;
           try { results.push(first.value); } catch (error) { results.push(error.message); }
         }
-        results.push(new JsonInput().text.value);
+        const second = new JsonInput();
+        second.select("a", { example: 1 });
+        results.push(second.text.value);
+        second.text.value = "typed";
+        second.select("b", { example: 2 });
+        results.push(second.value);
+        second.select("a", undefined);
+        results.push(second.text.value);
         console.log(JSON.stringify(results));
     """
-    empty, array, text, error, kept = said_by(modules, program)
+    empty, array, text, error, kept, example, typed = said_by(modules, program)
     assert (empty, array, text, kept) == ("{}", [1, None], "text", '"text"')
+    assert (example, typed) == ({"example": 2}, "typed")
     assert error.startswith("The input is not JSON: ")

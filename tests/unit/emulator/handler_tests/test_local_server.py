@@ -33,7 +33,7 @@ def test_settings_of_the_environment_do_not_change_the_result() -> None:
     assert not settings.runpod_rate_limits
     assert settings.batch_folder() is None
     assert settings.max_chunk_mb == 3
-    assert (settings.handler_file, settings.worker_command) == (PROGRAM.file, "")
+    assert (settings.handler_file, settings.worker_command) == ("", "")
 
 
 def test_endpoint_is_named_after_the_folder_unless_it_is_set() -> None:

@@ -32,6 +32,7 @@ class Scene:
         self.workers: dict[str, dict[str, int]] = {}
         self.journal: Any = SimpleNamespace(write_error=None)
         self.batches: list[Any] = []
+        self.endpoints = ["mine"]
 
     def read(self) -> dict[str, Any]:
         """Scrape; return what is found by names without what all begin with."""
@@ -43,7 +44,7 @@ class Scene:
         )
         found = [
             *build_engine_metrics(settings, cast("Any", self.engine), lambda: self.batches),
-            *build_job_metrics(settings, self.store, registry, self.journal),
+            *build_job_metrics(settings, self.endpoints, self.store, registry, self.journal),
         ]
         return {name.removeprefix(PREFIX): value for name, value in metrics_as_json(found).items()}
 
@@ -98,6 +99,9 @@ async def test_oldest_job_is_of_the_own_endpoint(scene: Scene) -> None:
     scene.ago_s = 0
     await scene.store.enqueue(NewJob(endpoint="mine", input=b"2"))
     assert 60 <= scene.read()["oldest_job_wait_seconds"] < 600
+    scene.endpoints = ["idle", "mine"]
+    assert 60 <= scene.read()["oldest_job_wait_seconds"] < 600
+    scene.endpoints = ["mine"]
     assert (scene.read()["jobs"]["IN_QUEUE"], scene.read()["jobs_max"]) == (3, 77)
 
 
@@ -113,6 +117,12 @@ def test_database_is_up_unless_it_has_trouble(scene: Scene) -> None:
     assert scene.read()["job_database_up"] == 0
     scene.journal = None
     assert scene.read()["job_database_up"] == 1
+
+
+def test_workers_of_all_handlers_are_counted(scene: Scene) -> None:
+    scene.workers = {"mine": {"idle": 1, "running": 2}, "other": {"idle": 5}}
+    scene.endpoints = ["mine", "other"]
+    assert scene.read()["workers"] == {"idle": 6, "initializing": 0, "running": 2}
 
 
 def test_workers_and_batches_are_counted_by_state(scene: Scene) -> None:

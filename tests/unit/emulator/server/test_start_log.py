@@ -77,5 +77,16 @@ def test_block_has_addresses_model_engine_slots_and_context(
     assert "          slots           4\n" in text
 
 
+def test_block_has_all_handlers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    files = {name: Path(f"/{name}/handler.py") for name in ("a", "b")}
+    log_start(settings(workers=1), None, URL, files, ["/opt/python", "/opt/python"])
+    block = caplog.records[0].__dict__[FIELDS]["server"]
+    assert block["runpod"] == f"{URL}/v2/a, {URL}/v2/b"
+    assert block["openai"] == f"{URL}/v2/a/openai/v1, {URL}/v2/b/openai/v1"
+    assert block["handler"] == "/a/handler.py, /b/handler.py"
+    assert block["python"] == "/opt/python"
+
+
 def test_version_is_that_of_the_project() -> None:
     assert version()[0].isdigit()

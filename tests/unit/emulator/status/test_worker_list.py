@@ -11,7 +11,7 @@ class ListScene(AutoscalerScene):
 
     def __init__(self, **scaling: Any) -> None:
         super().__init__(**scaling)
-        self.list = WorkerList(self.worker_registry, self.autoscaler)
+        self.list = WorkerList(self.worker_registry, {ENDPOINT: self.autoscaler})
 
     def statuses(self, endpoint: str = ENDPOINT) -> dict[str, str]:
         found = self.list.describe(endpoint)
