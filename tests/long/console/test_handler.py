@@ -91,3 +91,37 @@ async def test_job_with_any_json_is_sent_repeated_and_saved_as_a_test(
         await page.get_by_role("button", name="Empty", exact=True).click()
         await expect(page.get_by_text("No jobs here")).to_be_visible()
         console.check()
+
+
+async def test_form_sends_to_the_selected_one_of_several_handlers(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "handler.py").write_text(HANDLER.replace("Hello", f"The {name}: hello"))
+        text = json.dumps({"input": {"name": f"one of the {name}"}})
+        (tmp_path / name / "test_input.json").write_text(text)
+    settings = {"HOME": str(tmp_path), "DRAIN_S": "0"}
+    options = [part for name in ("first", "second") for part in ("--handler", str(tmp_path / name))]
+    async with run_emulator(settings, *options, "--port", "0") as server:
+        await server.wait_until_listening()
+        async with open_console(server, browser) as console:
+            page = console.page
+            await page.goto(f"{console.url}/#/playground")
+            box = page.get_by_label("Input as JSON", exact=True)
+            await expect(box).to_have_value('{\n  "name": "one of the first"\n}')
+            await page.get_by_label("Endpoint", exact=True).select_option("second")
+            await expect(box).to_have_value('{\n  "name": "one of the second"\n}')
+            await page.locator(".button.primary", has_text="Run").click()
+            await console.wait_for_end()
+            await page.goto(f"{console.url}/#/workers")
+            handler = page.get_by_role("region", name="Handler", exact=True)
+            await expect(handler).to_contain_text(str(tmp_path / "first"))
+            await page.get_by_label("Endpoint", exact=True).select_option("second")
+            await expect(handler).to_contain_text(str(tmp_path / "second"))
+            await page.goto(f"{console.url}/#/jobs")
+            await page.get_by_label("Endpoint", exact=True).select_option("second")
+            await page.locator("tbody tr").first.get_by_role("link").click()
+            await expect(await console.tab("Output")).to_contain_text("The second: hello")
+            await expect(page.get_by_role("button", name="Save as test")).to_be_visible()
+            console.check()
