@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -13,6 +15,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.argument_parser import Parser
+
+logger = logging.getLogger(__name__)
 
 _EXAMPLES = """\
 examples:
@@ -24,9 +28,9 @@ examples:
   %(prog)s test ./handler.py            run its tests.json: see %(prog)s test --help
   %(prog)s reset                        empty the queue and results of a running server
 
-Options override the environment variables HOST, PORT, JOB_DB, HANDLER_FILE, WORKER_PYTHON, RELOAD,
-WORKERS and WORKER_COMMAND. Other settings are environment variables, such as MODEL_PATH and
-API_KEYS: see docs/settings.md."""
+Options override the environment variables HOST, PORT, JOB_DB, HANDLER_FILE, WORKER_PYTHON,
+VOLUME_DIR, RELOAD, WORKERS and WORKER_COMMAND. Other settings are environment variables, such as
+MODEL_PATH and API_KEYS: see docs/settings.md."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator") -> int:
@@ -66,6 +70,13 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         help="the Python of the handler (default: its virtual environment)",
     )
     parser.add_argument(
+        "--volume",
+        dest="volume_dir",
+        type=Path,
+        metavar="DIR",
+        help="the folder that the workers have as /runpod-volume",
+    )
+    parser.add_argument(
         "--no-reload",
         dest="reload",
         action="store_const",
@@ -84,6 +95,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     from common.setting_error import SettingError, exit_on_setting_error
     from emulator.autoscaling.handler_list import find_handlers, split_handlers
     from emulator.autoscaling.handler_settings import adapt_to_handlers
+    from emulator.autoscaling.volume import open_volume
     from emulator.autoscaling.worker_program import (
         command_program,
         handler_programs,
@@ -108,6 +120,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
             files, programs = {}, {settings.endpoint_id: program}
             if settings.workers and (reason := missing_sdk(settings.worker_command)):
                 raise SettingError(reason)
+        volume = None if settings.volume_dir is None else open_volume(settings.volume_dir)
+        programs = {name: replace(each, volume=volume) for name, each in programs.items()}
         sockets = listening_sockets(settings.host, settings.port)
         if settings.ollama_port is not None:
             sockets += listening_sockets(settings.host, settings.ollama_port, "OLLAMA_PORT")
@@ -138,6 +152,11 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         slots = None if engine is None else engine.slots
         pythons = [str(each.python) for each in programs.values() if each.python is not None]
         log_start(settings, slots, url, files, pythons)
+        if volume is not None:
+            if not settings.workers:
+                logger.warning("VOLUME_DIR has no effect: the server starts no workers")
+            elif volume.problem is not None:
+                logger.warning("%s", volume.problem)
         components.start_workers(url)
 
     app = create_app(components)

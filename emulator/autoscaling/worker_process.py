@@ -16,6 +16,7 @@ from typing import Protocol
 
 from emulator.autoscaling import supervisor
 from emulator.autoscaling.output_reader import OutputReader
+from emulator.autoscaling.volume import Volume
 from emulator.autoscaling.worker_log import WorkerLog
 from emulator.http.api_key import WORKER_KEY_PARAM
 
@@ -24,6 +25,7 @@ _SERVER_SETTINGS = frozenset(
     {
         *("HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKERS_MIN"),
         *("WORKER_COMMAND", "WORKER_PYTHON", "HANDLER_FILE", "RELOAD", "RELOAD_JOBS"),
+        "VOLUME_DIR",
     }
 )
 # Not for any worker: the server's secret, and a variable with which the SDK takes no jobs.
@@ -194,9 +196,17 @@ async def spawn_supervised(
     environment: Mapping[str, str],
     folder: Path | None,
     log: WorkerLog,
+    *,
+    volume: Volume | None = None,
 ) -> SupervisedProcess:
-    """Start a worker in a folder, or in this process's own. Raises OSError."""
+    """Start a worker in a folder, or in this process's own. Raises OSError.
+
+    It has the `volume` as `/runpod-volume`; if that cannot be mounted, its log says so.
+    """
+    if volume is not None and volume.problem is not None:
+        log.append("system", volume.problem)
     process = await asyncio.create_subprocess_exec(
+        *(() if volume is None else volume.command_prefix),
         sys.executable,
         *("-I", "-S", supervisor.__file__),
         *command,

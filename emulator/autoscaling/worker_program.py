@@ -14,6 +14,7 @@ from dotenv import dotenv_values
 from common.setting_error import SettingError
 from emulator.autoscaling.handler_file import list_folders
 from emulator.autoscaling.interpreter import Interpreter, find_interpreter
+from emulator.autoscaling.volume import Volume
 from handler.settings.worker_settings import NO_SDK
 
 # As a file and with -P: in the working folder, `-m handler` would find a handler.py of the user's.
@@ -27,13 +28,15 @@ class WorkerProgram:
     """The command of the workers; with a handler's `file`, its folder is the working folder.
 
     `python` is the interpreter that was chosen for it; None if the command names its own program.
-    `extra_variables` come before those of the handler's .env.
+    `extra_variables` come before those of the handler's .env. The workers have the `volume`
+    as `/runpod-volume`.
     """
 
     command: tuple[str, ...]
     file: Path | None = None
     python: Interpreter | None = None
     extra_variables: Mapping[str, str] = field(default_factory=dict)
+    volume: Volume | None = None
 
     @property
     def folder(self) -> Path | None:

@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,12 @@ def _parse(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
         help="the Python of the handler (default: WORKER_PYTHON, or its virtual environment)",
     )
     parser.add_argument(
+        "--volume",
+        type=Path,
+        metavar="DIR",
+        help="the folder that the handler has as /runpod-volume (default: VOLUME_DIR)",
+    )
+    parser.add_argument(
         "--command",
         type=_command,
         metavar="CMD",
@@ -145,7 +152,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
             if getattr(options, name) is not None:
                 parser.error(f"--{name.replace('_', '-')} needs --job")
         return
-    for name in ("command", "python", "junit_xml"):
+    for name in ("command", "python", "volume", "junit_xml"):
         if getattr(options, name) is not None:
             parser.error(f"--{name.replace('_', '-')} has no effect on --job")
     if options.save is not None and not options.save.strip():
@@ -155,8 +162,10 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _run_tests(options: argparse.Namespace) -> int:
+    from common.terminal_text import escape_lines
     from emulator.autoscaling.handler_file import find_handler_file, list_folders
     from emulator.autoscaling.interpreter import find_interpreter
+    from emulator.autoscaling.volume import open_volume
     from emulator.autoscaling.worker_program import command_program, handler_program
     from emulator.handler_tests.junit import check_junit_file
     from emulator.settings.emulator_settings import EmulatorSettings
@@ -173,9 +182,14 @@ def _run_tests(options: argparse.Namespace) -> int:
         path = find_handler_file(path)
         program = handler_program(path, find_interpreter(path, python))
         name = path.name
+    volume_dir = options.volume or settings.volume_dir
+    volume = None if volume_dir is None else open_volume(volume_dir)
+    program = replace(program, volume=volume)
     tests = read_tests_file(_choose_tests_file(options, list_folders(path.absolute())))
     if options.junit_xml is not None:
         check_junit_file(options.junit_xml)
+    if volume is not None and volume.problem is not None:
+        sys.stderr.write(f"warning: {escape_lines(volume.problem)}\n")
     return run_until_signal(_test(options, settings, program, tests, name))
 
 

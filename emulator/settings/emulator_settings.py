@@ -137,6 +137,13 @@ class EmulatorSettings(ResultSettings):
         "file or one folder above it, else the server's own Python.",
         examples=["/opt/venv/bin/python"],
     )
+    volume_dir: Path | None = Field(
+        None,
+        description="Folder that the worker processes have as `/runpod-volume`, where RunPod "
+        "mounts a network volume. The server itself does not see it there. Needs Linux; a warning "
+        "at the start says what to do where the kernel does not allow it.",
+        examples=["./volume"],
+    )
     reload: Literal["on", "replace", "off"] = Field(
         "on",
         description="Whether a saved change in the folder of HANDLER_FILE, or of its project, "

@@ -17,6 +17,7 @@ from emulator.autoscaling.handler_file import list_folders
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.reload import CodeWatch
 from emulator.autoscaling.worker_log import WorkerLogs
+from emulator.autoscaling.worker_process import spawn_supervised
 from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.console.routes import ConsoleRoutes
@@ -248,6 +249,7 @@ def build_components(
             allows_private_targets=settings.outbound_policy().allows_private,
             local=LOCAL_WORKER_NAME,
             is_only_one=len(programs) == 1,
+            spawn=partial(spawn_supervised, volume=program.volume),
         )
         for endpoint, program in programs.items()
     }

@@ -16,6 +16,7 @@ import pytest
 
 from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
+from emulator.autoscaling.volume import Volume, open_volume
 from emulator.autoscaling.worker_log import WorkerLog, WorkerLogs
 from emulator.autoscaling.worker_process import (
     spawn_supervised,
@@ -26,6 +27,7 @@ from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings.limits import ScalingPolicy
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
 from tests.virtual_time import VirtualClock
+from tests.volumes import can_mount
 from tests.waiting import run_ready_tasks, wait_until
 
 ENDPOINT = "here"
@@ -888,3 +890,31 @@ async def test_missing_command_exits_with_127(caplog: pytest.LogCaptureFixture) 
     async with asyncio.timeout(30):
         assert await process.wait() == 127
     assert "w1: /no/such/program cannot be started: No such file" in caplog.text
+
+
+async def test_worker_writes_into_the_folder_of_its_volume(tmp_path: Path) -> None:
+    volume = open_volume(tmp_path)
+    code = "import pathlib; pathlib.Path('/runpod-volume/x').write_text('1')"
+    log = WorkerLog()
+    command = [sys.executable, "-I", "-S", "-c", code]
+    process = await spawn_supervised("w1", command, {}, None, log, volume=volume)
+    async with asyncio.timeout(30):
+        code_of_exit = await process.wait()
+    lines = [line.text for line in log.lines_after(0)]
+    if can_mount():
+        assert (code_of_exit, lines) == (0, [])
+        assert (tmp_path / "x").read_text() == "1"
+    else:
+        assert lines[0] == volume.problem
+
+
+async def test_worker_without_its_volume_is_told_so_in_its_log(tmp_path: Path) -> None:
+    log = WorkerLog()
+    command = [sys.executable, "-I", "-S", "-c", ""]
+    volume = Volume(tmp_path, "it cannot be mounted")
+    process = await spawn_supervised("w1", command, {}, None, log, volume=volume)
+    async with asyncio.timeout(30):
+        assert await process.wait() == 0
+    assert [(line.source, line.text) for line in log.lines_after(0)] == [
+        ("system", "it cannot be mounted")
+    ]

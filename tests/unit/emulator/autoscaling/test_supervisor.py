@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from emulator.autoscaling import supervisor
+from emulator.autoscaling.volume import open_volume
 from tests.waiting import wait_until_blocking
 
 # A worker with a child process; it prints both process ids.
@@ -23,11 +24,21 @@ child.wait()
 """
 
 
+@pytest.fixture(params=["no volume", "volume"])
+def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> Sequence[str]:
+    """What a worker's command begins with; a volume's is empty if the kernel allows no mounts."""
+    return open_volume(tmp_path).command_prefix if request.param == "volume" else ()
+
+
 @contextmanager
-def supervised(*command: str) -> Iterator[subprocess.Popen[str]]:
+def supervised(*command: str, prefix: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     interpreter = [sys.executable, "-I", "-S"]
     with subprocess.Popen(
-        [*interpreter, supervisor.__file__, *(command or (*interpreter, "-c", WORKER))],
+        [
+            *prefix,
+            *(*interpreter, supervisor.__file__),
+            *(command or (*interpreter, "-c", WORKER)),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -51,8 +62,8 @@ def is_running(pid: int) -> bool:
     return "State:\tZ" not in status
 
 
-def test_worker_and_its_children_end_when_the_server_does() -> None:
-    with supervised() as process:
+def test_worker_and_its_children_end_when_the_server_does(prefix: Sequence[str]) -> None:
+    with supervised(prefix=prefix) as process:
         pids = read_ids(process)
         assert process.stdin is not None
         process.stdin.close()
@@ -60,8 +71,8 @@ def test_worker_and_its_children_end_when_the_server_does() -> None:
         wait_until_blocking(lambda: not any(map(is_running, pids)))
 
 
-def test_worker_ends_when_the_supervisor_is_killed() -> None:
-    with supervised() as process:
+def test_worker_ends_when_the_supervisor_is_killed(prefix: Sequence[str]) -> None:
+    with supervised(prefix=prefix) as process:
         worker, _ = read_ids(process)
         process.kill()
         process.wait()
