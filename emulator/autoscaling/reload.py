@@ -19,19 +19,40 @@ _DEBOUNCE_MS = 200
 
 
 class CodeFilter(DefaultFilter):
-    """Lets changes of code and of configuration pass, outside virtual environments and caches."""
+    """Lets changes of code and of configuration pass, outside virtual environments and caches.
+
+    `data` is a folder with what the handler writes, any of which may look like code.
+    """
+
+    def __init__(self, data: Path | None = None) -> None:
+        super().__init__()
+        self._data = data
 
     def __call__(self, change: Change, path: str) -> bool:
         """Return whether the change of this file restarts the workers."""
         is_code = path.endswith(_SUFFIXES) or Path(path).name == _ENV_FILE
-        return is_code and super().__call__(change, path)
+        if not is_code or not super().__call__(change, path):
+            return False
+        return self._data is None or not Path(path).resolve().is_relative_to(self._data)
 
 
 class CodeWatch:
-    """Calls `on_change` with the names of the files saved in folders; owned by the event loop."""
+    """Calls `on_change` with the names of the files saved in folders; owned by the event loop.
 
-    def __init__(self, folders: Sequence[Path], on_change: Callable[[Sequence[str]], None]) -> None:
+    Files in the folder `data` do not count, unless it has one of the folders in it.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        on_change: Callable[[Sequence[str]], None],
+        data: Path | None = None,
+    ) -> None:
         self._folders = folders
+        has_code = data is not None and any(
+            folder.resolve().is_relative_to(data) for folder in folders
+        )
+        self._filter = CodeFilter(None if has_code else data)
         self._on_change = on_change
         self._task: asyncio.Task[None] | None = None
 
@@ -66,7 +87,7 @@ class CodeWatch:
     def _changes(self, *, recursive: bool) -> AsyncIterator[set[tuple[Change, str]]]:
         return awatch(
             *self._folders,
-            watch_filter=CodeFilter(),
+            watch_filter=self._filter,
             debounce=_DEBOUNCE_MS,
             recursive=recursive,
             ignore_permission_denied=True,

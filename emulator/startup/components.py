@@ -333,7 +333,11 @@ def _build_code_watches(
     if settings.reload == "off":
         return []
     return [
-        CodeWatch(list_folders(program.file), partial(_reload, autoscalers[endpoint]))
+        CodeWatch(
+            list_folders(program.file),
+            partial(_reload, autoscalers[endpoint]),
+            None if program.volume is None else program.volume.folder,
+        )
         for endpoint, program in programs.items()
         if program.file is not None
     ]

@@ -92,3 +92,19 @@ async def test_code_watch_watches_less_when_folders_cannot_be_watched(
     assert changes == ([["handler.py"]] if works_without_folders else [])
     assert ("are not noticed any more" in caplog.text) is not works_without_folders
     await watch.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "restarts"),
+    [("project/volume", False), ("project/vol", True), ("project", True), ("", True)],
+)
+def test_code_watch_leaves_out_the_data_of_the_handler(
+    tmp_path: Path, data: str, restarts: bool
+) -> None:
+    # A volume that has the project in it does not turn the reload off.
+    project = tmp_path / "link"
+    (tmp_path / "project").mkdir()
+    project.symlink_to(tmp_path / "project")
+    watch = CodeWatch([project], lambda names: None, tmp_path / data)
+    path = str(project / "volume" / "node.py")
+    assert watch._filter(Change.modified, path) is restarts
