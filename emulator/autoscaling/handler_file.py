@@ -14,6 +14,7 @@ _USUAL_NAMES = ("handler.py", "rp_handler.py", "src/handler.py", "src/rp_handler
 _OTHER_NAMES = ("runpod_handler.py", ".runpod/handler.py", ".runpod/rp_handler.py")
 # Folders inside a project in which templates keep the handler.
 _SOURCE_FOLDERS = ("src", ".runpod")
+_START = b"serverless.start"
 # How far above a handler's file the folder of its Dockerfile is looked for.
 _MAX_FOLDERS_ABOVE = 4
 _NO_ENDPOINT_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
@@ -22,8 +23,8 @@ _NO_ENDPOINT_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
 def find_handler_file(path: Path) -> Path:
     """Return the absolute path of a handler's file; `path` is the file, or a project's folder.
 
-    In a folder, the file has one of the usual names. Where none or several of these exist, the
-    Dockerfile names it.
+    In a folder, the file has one of the usual names. Where none or several of these exist, or
+    where it only defines a function that another file starts, the Dockerfile names it.
 
     Raises:
         SettingError: there is no such file, or the folder does not show which one it is.
@@ -47,11 +48,12 @@ def _find_in_folder(folder: Path) -> Path:
     names = [name for name in _USUAL_NAMES if (folder / name).is_file()] or [
         name for name in _OTHER_NAMES if (folder / name).is_file()
     ]
-    if len(names) == 1:
-        return folder / names[0]
     start = read_image_start(folder)
-    if start is not None and start.file is not None:
-        return start.file
+    image_file = None if start is None else start.file
+    if len(names) == 1 and (image_file is None or _starts_worker(folder / names[0])):
+        return folder / names[0]
+    if image_file is not None:
+        return image_file
     if names:
         raise SettingError(
             f"--handler: the folder {folder} has {', '.join(names)}; name one of them"
@@ -64,6 +66,15 @@ def _find_in_folder(folder: Path) -> Path:
         f"{problem}, and its Dockerfile starts {start.command}, which is {kind}; name the Python "
         "file that starts the worker; other programs are started with --worker-command"
     )
+
+
+def _starts_worker(file: Path) -> bool:
+    """Return whether the text of a file starts the SDK's worker, as far as that can be seen."""
+    try:
+        return _START in file.read_bytes()
+    except OSError:
+        # Its worker will say why it cannot be read.
+        return True
 
 
 def name_endpoint(file: Path) -> str:

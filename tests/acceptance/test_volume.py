@@ -26,7 +26,7 @@ time.sleep(600)
 
 async def test_worker_of_a_server_writes_into_the_folder_of_the_user(
     script: ScriptFactory, tmp_path: Path
-) -> None:  # R88
+) -> None:
     writer = tmp_path / "writer.py"
     writer.write_text(WRITER)
     folder = tmp_path / "data"
@@ -52,7 +52,7 @@ async def test_server_without_workers_says_that_a_volume_has_no_effect(
         await wait_until(lambda: "VOLUME_DIR has no effect" in server.stderr)
 
 
-def test_worker_of_a_tests_file_writes_into_the_folder_of_the_user(tmp_path: Path) -> None:  # R88
+def test_worker_of_a_tests_file_writes_into_the_folder_of_the_user(tmp_path: Path) -> None:
     # It ends without asking for a job, so its test fails.
     (tmp_path / "writer.py").write_text(WRITER.replace("time.sleep(600)", ""))
     (tmp_path / "tests.json").write_text(json.dumps({"tests": [{"name": "a", "input": {}}]}))

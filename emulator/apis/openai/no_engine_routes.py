@@ -43,5 +43,6 @@ class NoEngineRoutes:
     async def _answer(self, request: Request) -> None:
         raise NotFound(
             "this server runs a handler of yours and has no model; OpenAI calls to the handler are "
-            f"under /v2/{self._endpoint}/openai/v1"
+            f"under /v2/{self._endpoint}/openai/v1; if the handler calls a server of its own here, "
+            "such as vLLM, this server has its port and needs another one (--port)"
         )

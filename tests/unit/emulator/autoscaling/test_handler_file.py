@@ -38,7 +38,9 @@ def test_find_handler_file_prefers_the_names_of_runpods_templates(tmp_path: Path
     ("files", "expected"),
     [
         (["app/worker.py"], "app/worker.py"),
-        (["app/worker.py", "handler.py"], "handler.py"),
+        # As in RunPod's worker for vLLM, whose handler.py has the function and no start.
+        (["app/worker.py", "handler.py"], "app/worker.py"),
+        (["handler.py"], "handler.py"),
         (["app/worker.py", "handler.py", "rp_handler.py"], "app/worker.py"),
     ],
 )
@@ -50,6 +52,15 @@ def test_dockerfile_names_the_file_where_the_usual_names_do_not(
         (tmp_path / name).touch()
     (tmp_path / "Dockerfile").write_text("COPY app /\nCMD python -u /worker.py")
     assert find_handler_file(tmp_path) == tmp_path / expected
+
+
+def test_file_with_a_usual_name_that_starts_the_worker_comes_before_the_dockerfile(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "handler.py").write_text('runpod.serverless.start({"handler": handler})')
+    (tmp_path / "server.py").touch()
+    (tmp_path / "Dockerfile").write_text("COPY server.py /\nCMD python /server.py")
+    assert find_handler_file(tmp_path) == tmp_path / "handler.py"
 
 
 @pytest.mark.parametrize(
