@@ -277,9 +277,9 @@ def build_components(
         shutdown, settings.drain_s, store.wait_until_idle, workload.drain, workload.count
     )
     handlers = {
-        endpoint: HandlerState(program.file, program.command[0], autoscalers[endpoint])
+        endpoint: HandlerState(program.file, program.python.path, autoscalers[endpoint])
         for endpoint, program in programs.items()
-        if program.file is not None
+        if program.file is not None and program.python is not None
     }
     return Components(
         settings=settings,
