@@ -9,6 +9,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from emulator.autoscaling.managed_worker import ManagedWorker
@@ -380,6 +381,11 @@ class Autoscaler:
         for job in self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)):
             await self._store.nack(job.id, job.attempt)
 
+    def _find_only_job(self, name: str) -> str | None:
+        """Return the job that a worker runs; None if it runs none or several."""
+        jobs = self._store.list_leased_jobs(worker_key(self._endpoint, name))
+        return jobs[0].id if len(jobs) == 1 else None
+
     def _has_jobs(self, worker: ManagedWorker) -> bool:
         return bool(self._store.list_leased_jobs(worker_key(self._endpoint, worker.name)))
 
@@ -438,7 +444,7 @@ class Autoscaler:
             python=None if self._program.python is None else self._program.python.path,
             is_own_worker=self._program.is_own_worker,
         )
-        log = self._logs.open(self._endpoint, name)
+        log = self._logs.open(self._endpoint, name, partial(self._find_only_job, name))
         try:
             process = await self._spawn(
                 name, self._program.command, environment, self._program.folder, log

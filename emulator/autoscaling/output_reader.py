@@ -11,6 +11,7 @@ from collections.abc import Callable
 from emulator.autoscaling.line_splitter import LineSplitter
 from emulator.autoscaling.worker_log import WorkerLog
 from emulator.http.api_key import WORKER_KEY_PARAM
+from emulator.runpod.handler_exception import format_exception, read_exception
 from emulator.runpod.sdk_log_line import parse_sdk_line
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ _SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
 class OutputReader:
     """Copies one worker's output to its log, and to the server's own log; one task runs it.
 
-    Lines of the SDK's logger are shown as text, with the job that they name. If a worker prints
+    Lines of the SDK's logger are shown as text, with the job that they name, and an exception of
+    the handler as its traceback. Other lines have the job that runs. If a worker prints
     more than `max_logged_per_s` lines in a second, its log has all of them, and the server's log
     says how many it omits.
     """
@@ -66,9 +68,11 @@ class OutputReader:
 
     def _add(self, line: str) -> None:
         text = _SECRET.sub("…", line.rstrip())
-        self._log.append("container", text)
+        message, level, job_id = parse_sdk_line(text)
+        job_id = job_id or self._log.find_job()
+        self._log.append("container", text, job_id)
         if text and self._may_show():
-            self._show(text)
+            self._show(message, level, job_id)
 
     def _may_show(self) -> bool:
         now = self._clock()
@@ -88,8 +92,10 @@ class OutputReader:
             )
             self._omitted = 0
 
-    def _show(self, text: str) -> None:
-        text, level, job_id = parse_sdk_line(text)
+    def _show(self, text: str, level: int, job_id: str | None) -> None:
         extra = None if job_id is None else {"job_id": job_id}
+        exception = read_exception(text)
+        if exception is not None:
+            text = format_exception(exception)
         for line in text.splitlines():
             logger.log(level, "%s: %s", self._worker, line, extra=extra)

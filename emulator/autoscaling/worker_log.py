@@ -26,20 +26,23 @@ Source = Literal["container", "system"]
 class LogLine(NamedTuple):
     """One line. `container`: the worker printed it; `system`: the server says it about the worker.
 
-    `number` counts a worker's lines from 1, and `at` is the wall clock in seconds.
+    `number` counts a worker's lines from 1, and `at` is the wall clock in seconds. `job_id` is the
+    job that printed it, if that is known.
     """
 
     number: int
     at: float
     source: Source
     text: str
+    job_id: str | None = None
 
 
 class WorkerLog:
     """The newest lines of one worker, which any number of readers follow; owned by the event loop.
 
     A reader remembers the number of its last line, so a slow one holds nothing back: it misses the
-    lines that were dropped in between, and `first_number` tells it so.
+    lines that were dropped in between, and `first_number` tells it so. `find_job` returns the job
+    that runs on the worker, if it is only one.
     """
 
     def __init__(
@@ -49,7 +52,9 @@ class WorkerLog:
         max_chars: int = _MAX_CHARS,
         clock: Callable[[], float] = time.time,
         on_printed: Callable[[str], None] = lambda text: None,
+        find_job: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self.find_job = find_job
         self._on_printed = on_printed
         self._max_lines = max_lines
         self._max_chars = max_chars
@@ -73,10 +78,10 @@ class WorkerLog:
         """The number of the newest line; 0 if there was none."""
         return self._last_number
 
-    def append(self, source: Source, text: str) -> None:
+    def append(self, source: Source, text: str, job_id: str | None = None) -> None:
         """Add a line, and drop the oldest ones that are too many."""
         self._last_number += 1
-        self._lines.append(LogLine(self._last_number, self._clock(), source, text))
+        self._lines.append(LogLine(self._last_number, self._clock(), source, text, job_id))
         self._chars += len(text)
         while len(self._lines) > self._max_lines or (
             self._chars > self._max_chars and len(self._lines) > 1
@@ -138,12 +143,17 @@ class WorkerLogs:
         # In the order of the workers' starts.
         self._logs: dict[tuple[str, str], WorkerLog] = {}
 
-    def open(self, endpoint: str, worker: str) -> WorkerLog:
-        """Return a new log for a worker that starts; drop the oldest of ended workers."""
+    def open(
+        self, endpoint: str, worker: str, find_job: Callable[[], str | None] = lambda: None
+    ) -> WorkerLog:
+        """Return a new log for a worker that starts; drop the oldest of ended workers.
+
+        `find_job` returns the job that runs on the worker, if it is only one.
+        """
         ended = [key for key, log in self._logs.items() if log.is_closed]
         for key in ended[: max(0, len(ended) - self._max_ended)]:
             del self._logs[key]
-        log = WorkerLog(on_printed=partial(self._on_printed, endpoint, worker))
+        log = WorkerLog(on_printed=partial(self._on_printed, endpoint, worker), find_job=find_job)
         self._logs[endpoint, worker] = log
         return log
 

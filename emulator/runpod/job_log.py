@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
+from contextvars import Context
 
 from emulator.runpod.job_response import worker_name
 from handler.logs.json_lines import FIELDS
@@ -32,7 +34,7 @@ def log_started(job: Job) -> None:
         "queue_ms": job.delay_ms,
     }
     suffix = f" again (attempt {job.attempt})" if job.attempt > 1 else ""
-    logger.info("job %s started%s", job.id, suffix, extra={FIELDS: fields})
+    _log(f"job {job.id} started{suffix}", fields)
 
 
 def log_ended(job: Job) -> None:
@@ -56,7 +58,15 @@ def log_ended(job: Job) -> None:
         fields["error"] = sanitize_for_log(extract_error_message(job.error) or job.error)
     elif job.status is JobStatus.CANCELLED:
         fields["error"] = "cancelled by its client"
-    logger.info("job %s %s", job.id, job.status.value, extra={FIELDS: fields})
+    _log(f"job {job.id} {job.status.value}", fields)
+
+
+def _log(text: str, fields: Mapping[str, object]) -> None:
+    """Log a line about a job without the id of the request in which it starts or ends.
+
+    Workers send the id of their job before as that of a request for the next one.
+    """
+    Context().run(logger.info, "%s", text, extra={FIELDS: fields})
 
 
 def _find_token_count(output: bytes) -> int | None:

@@ -136,7 +136,10 @@ def _gap_line(next_line: LogLine, missed: int) -> LogLine:
 
 def _event(line: LogLine) -> bytes:
     moment = format_time(line.at)
-    data = orjson.dumps({"ts": moment, "source": line.source, "line": line.text})
+    fields = {"ts": moment, "source": line.source, "line": line.text}
+    if line.job_id is not None:
+        fields["jobId"] = line.job_id
+    data = orjson.dumps(fields)
     return b"id: %b/%012d\ndata: %b\n\n" % (
         moment.encode(),
         line.number,

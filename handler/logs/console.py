@@ -47,18 +47,23 @@ class ConsoleFormatter(logging.Formatter):
     """Formats a record as the time of day, the level unless it is INFO, the text and its fields.
 
     Each record is one line, with two exceptions: a traceback follows below, and a field whose value
-    is a mapping (at the start of the server) follows as a block with one row per item.
+    is a mapping (at the start of the server) follows as a block with one row per item. Of lines
+    about one job in a row, only the first has its id.
     """
 
     def __init__(self, *, colours: bool) -> None:
         super().__init__()
         self._colours = colours
+        # Of the line before: an id is not repeated in the lines that follow.
+        self._last_job_id: object = None
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as text for a terminal."""
         fields = collect_fields(record)
         text = escape_controls(record.getMessage())
+        job_id = fields.get("job_id")
         parts, rows = self._format_details(record, text, fields)
+        self._last_job_id = job_id
         if parts:
             width = 0
             if "state" in fields:
@@ -98,7 +103,8 @@ class ConsoleFormatter(logging.Formatter):
                 if record.levelno > logging.INFO:
                     parts.append(self._dim(f"request {escape_controls(str(value))}"))
             elif name in _ID_FIELDS:
-                if str(value) not in text:
+                is_repeated = name == "job_id" and value == self._last_job_id
+                if str(value) not in text and not is_repeated:
                     parts.append(self._dim(f"{name[:-3]} {escape_controls(str(value))}"))
             else:
                 parts.append(_format_field(name, value))

@@ -195,7 +195,8 @@ def _build_state_schemas() -> dict[str, Schema]:
         ),
         "LogEvents": {
             "type": "string",
-            "description": "Events whose `data` is JSON with `ts`, `source` and `line`.",
+            "description": "Events whose `data` is JSON with `ts`, `source` and `line`, and with "
+            "`jobId` if it is known.",
         },
         "Problem": object_of(
             {"title": TEXT, "status": COUNT, "detail": TEXT, "errors": list_of(ANY)},

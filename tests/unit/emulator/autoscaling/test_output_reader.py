@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -11,8 +12,10 @@ from emulator.autoscaling.worker_log import WorkerLog
 from tests.waiting import run_ready_tasks
 
 
-async def read(printed: bytes, **options: int) -> WorkerLog:
-    log = WorkerLog()
+async def read(
+    printed: bytes, find_job: Callable[[], str | None] = lambda: None, **options: int
+) -> WorkerLog:
+    log = WorkerLog(find_job=find_job)
     stream = asyncio.StreamReader()
     stream.feed_data(printed)
     stream.feed_eof()
@@ -60,6 +63,27 @@ async def test_line_that_only_looks_like_the_sdks_is_shown_as_it_is(
     caplog.set_level("INFO")
     await read(line.encode())
     assert caplog.messages == [f"w1: {line}"]
+
+
+async def test_exception_of_the_handler_is_shown_as_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    traceback = 'Traceback (most recent call last):\n  File "/handler.py", line 3\nValueError: no\n'
+    fields = {"error_type": "<class 'ValueError'>", "error_message": "no"}
+    message = json.dumps(fields | {"error_traceback": traceback}, indent=4)
+    line = json.dumps({"requestId": None, "message": message, "level": "ERROR"})
+    log = await read(line.encode(), find_job=lambda: "job-1")
+    assert texts(log) == [line]
+    assert caplog.messages == [f"w1: {each}" for each in traceback.splitlines()]
+    assert {record.__dict__["job_id"] for record in caplog.records} == {"job-1"}
+
+
+async def test_line_has_the_job_that_runs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log = await read(b"step 1\n", find_job=lambda: "job-1")
+    assert [line.job_id for line in log.lines_after(0)] == ["job-1"]
+    assert caplog.records[0].__dict__["job_id"] == "job-1"
 
 
 async def test_lines_of_the_sdk_without_a_job_have_no_job(caplog: pytest.LogCaptureFixture) -> None:

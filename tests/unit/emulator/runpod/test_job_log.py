@@ -7,9 +7,10 @@ from typing import Any
 
 import orjson
 import pytest
+from structlog.contextvars import bound_contextvars
 
 from emulator.runpod.job_log import log_ended, log_started
-from handler.logs.json_lines import FIELDS
+from handler.logs.json_lines import FIELDS, collect_fields
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
 
 
@@ -51,6 +52,21 @@ def test_started_job_names_endpoint_worker_and_wait(caplog: pytest.LogCaptureFix
         "attempt": 1,
         "queue_ms": 500,
     }
+
+
+def test_line_has_no_id_of_the_request_in_which_the_job_starts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen = []
+    with bound_contextvars(request_id="of-another-job"):
+        handler = logging.Handler()
+        handler.emit = lambda record: seen.append(collect_fields(record))  # type: ignore[method-assign]
+        logging.getLogger("emulator.runpod.job_log").addHandler(handler)
+        try:
+            log_started(job(status=JobStatus.IN_PROGRESS, ended_at=None))
+        finally:
+            logging.getLogger("emulator.runpod.job_log").removeHandler(handler)
+    assert [each.get("request_id") for each in seen] == [None]
 
 
 def test_started_line_has_the_number_of_a_later_attempt(caplog: pytest.LogCaptureFixture) -> None:

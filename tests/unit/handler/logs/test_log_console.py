@@ -50,6 +50,21 @@ def test_ended_job_is_one_line_with_its_times_and_tokens() -> None:
     )
 
 
+def test_id_of_a_job_is_in_the_first_of_several_lines() -> None:
+    formatter = ConsoleFormatter(colours=False)
+    lines = []
+    for text, fields in (
+        ("one", {"job_id": JOB}),
+        ("two", {"job_id": JOB}),
+        ("three", {}),
+        ("four", {"job_id": JOB}),
+    ):
+        record = logging.LogRecord("some.module", logging.INFO, __file__, 1, text, (), None)
+        record.__dict__[FIELDS] = fields
+        lines.append(formatter.format(record)[10:])
+    assert lines == [f"one  job {JOB}", "two", "three", f"four  job {JOB}"]
+
+
 def test_lines_of_jobs_align_whatever_their_state() -> None:
     fields: dict[str, Any] = {"endpoint": "default", "worker": "local"}
     lines = [
