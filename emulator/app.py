@@ -44,6 +44,8 @@ def create_app(components: Components) -> Starlette:
         components.health.route(),
         MetricsRoute(components.exported_metrics, is_open=components.settings.metrics_open).route(),
     ]
+    if components.bucket is not None:
+        routes += components.bucket.routes()
     if components.fault_rules is not None:
         routes += FaultRoutes(components.fault_rules).routes()
     docs = DocsRoutes(routes, components.settings)

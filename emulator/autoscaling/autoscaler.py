@@ -37,6 +37,7 @@ from emulator.autoscaling.worker_exit import (
 from emulator.autoscaling.worker_log import WorkerLogs
 from emulator.autoscaling.worker_process import Spawn, spawn_supervised, worker_environment
 from emulator.autoscaling.worker_program import WorkerProgram, command_program
+from emulator.bucket.service import Bucket
 from emulator.runpod.job_response import MANAGED_PREFIX, worker_key
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.worker_registry import WorkerRegistry
@@ -91,6 +92,7 @@ class Autoscaler:
         api_key: str | None = None,
         own_key: str | None = None,
         allows_private_targets: bool = True,
+        bucket: Bucket | None = None,
         local: str | None = None,
         is_only_one: bool = True,
         spawn: Spawn | None = None,
@@ -110,6 +112,7 @@ class Autoscaler:
         self._api_key = api_key
         self._own_key = own_key
         self._allows_private_targets = allows_private_targets
+        self._bucket = bucket
         self._local = worker_key(endpoint, local) if local is not None else None
         self._spawn: Spawn = spawn or spawn_supervised
         self._now = now
@@ -433,6 +436,8 @@ class Autoscaler:
         self._last_number += 1
         name = f"{MANAGED_PREFIX}{self._series}-{self._last_number}"
         self._last_start_at = now
+        variables = self._program.variables()
+        bucket = {} if self._bucket is None else self._bucket.worker_variables(self._url, variables)
         environment = worker_environment(
             self._url,
             self._endpoint,
@@ -440,7 +445,7 @@ class Autoscaler:
             self._api_key,
             self._own_key,
             allows_private_targets=self._allows_private_targets,
-            variables=self._program.variables(),
+            variables={**variables, **bucket},
             python=None if self._program.python is None else self._program.python.path,
             is_own_worker=self._program.is_own_worker,
         )
@@ -462,6 +467,8 @@ class Autoscaler:
         worker = ManagedWorker(name, process, log, now, self._generation, start_timeout_s, replaces)
         self._workers[name] = worker
         worker.note("starts")
+        if bucket:
+            log.append("system", "it uploads to the bucket of this server: no BUCKET_* is set")
 
     def _terminate(self, worker: ManagedWorker, now: float) -> None:
         """Let a worker end after its jobs. A script may not pass the signal on, so it gets none."""

@@ -42,6 +42,7 @@ class Access(Enum):
     KEY = "requests with a key"
     NO_KEY = "requests without a key as well, except those of foreign pages"
     EVERYONE = "every request; those without a key and of foreign pages see no details"
+    SIGNATURE = "requests with a signature, which the route checks, from whatever page they come"
 
 
 class RequestLog(Enum):
@@ -88,6 +89,7 @@ class OperationName(StrEnum):
     MODELS = "models"
     FILES = "files"
     BATCHES = "batches"
+    BUCKET = "bucket"
     MESSAGES = "messages"
     RESPONSES = "responses"
     TOKENIZE = "tokenize"

@@ -48,8 +48,9 @@ class OriginCheckMiddleware:
       same machine.
 
     Public pages are exempt, because other sites may link to them and health checks may use any host
-    name. A foreign page gets them without details. WebSocket handshakes are rejected, because the
-    server has no WebSocket routes.
+    name. A foreign page gets them without details. So are routes that check a signature: a foreign
+    page that shows an object of the bucket has its signed URL, and can sign no other request.
+    WebSocket handshakes are rejected, because the server has no WebSocket routes.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class OriginCheckMiddleware:
         if (
             problem is not None
             and problem is not _WEBSOCKET
-            and read_route(scope).facts.access is Access.EVERYONE
+            and read_route(scope).facts.access in (Access.EVERYONE, Access.SIGNATURE)
         ):
             scope[DETAILS_HIDDEN] = True
             problem = None

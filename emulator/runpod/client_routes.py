@@ -13,6 +13,7 @@ from structlog.contextvars import bind_contextvars
 
 from common.digits import parse_digits
 from common.failpoints import failpoint
+from emulator.bucket.service import Bucket
 from emulator.http.disconnect import ClientDisconnected, while_connected
 from emulator.http.error_format import ErrorFormat
 from emulator.http.request_body import read_json
@@ -91,9 +92,11 @@ class ClientRoutes:
         worker_registry: WorkerRegistry,
         settings: EmulatorSettings,
         shutdown: ShutdownState,
+        bucket: Bucket | None = None,
     ) -> None:
         self._store = store
         self._shutdown = shutdown
+        self._bucket = bucket
         self._worker_registry = worker_registry
         self._default_endpoint = settings.endpoint_id
         self._policy_limits = settings.policy_limits()
@@ -208,7 +211,11 @@ class ClientRoutes:
         return JSON({"removed": removed, "status": "completed"})
 
     async def _reset(self, request: Request) -> Response:
-        removed = await self._store.reset(self._endpoint_of(request))
+        endpoint = self._endpoint_of(request)
+        removed = await self._store.reset(endpoint)
+        # The workers of the server, which have the bucket, are those of the default endpoint.
+        if self._bucket is not None and endpoint == self._default_endpoint:
+            await self._bucket.clear()
         return JSON({"removed": removed, "status": "completed"})
 
     async def _health(self, request: Request) -> Response:

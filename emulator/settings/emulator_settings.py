@@ -288,6 +288,13 @@ class EmulatorSettings(ResultSettings):
         " or memory only with `JOB_DB=:memory:`.",
         examples=["/data/batches"],
     )
+    bucket_store_mb: float = Field(
+        2_000,
+        ge=0,
+        description="Maximum total size of the objects in the bucket that workers which the server "
+        "starts get while no `BUCKET_ENDPOINT_URL`, `BUCKET_ACCESS_KEY_ID` or "
+        "`BUCKET_SECRET_ACCESS_KEY` is set. Uploads beyond it fail. 0: no bucket.",
+    )
     batch_share: float = Field(
         1,
         gt=0,
@@ -510,6 +517,10 @@ class EmulatorSettings(ResultSettings):
         if self.batch_dir is not None:
             return self.batch_dir
         return None if self.job_db == IN_MEMORY else Path(f"{self.job_db}.batches")
+
+    def bucket_folder(self) -> Path | None:
+        """Return the folder of the workers' bucket; None if it is kept until the end only."""
+        return None if self.job_db == IN_MEMORY else Path(f"{self.job_db}.bucket")
 
     def payload_limits(self) -> PayloadLimits:
         """Return the size limits of the local worker's results."""

@@ -19,6 +19,7 @@ from emulator.autoscaling.reload import CodeWatch
 from emulator.autoscaling.worker_log import WorkerLogs
 from emulator.autoscaling.worker_process import spawn_supervised
 from emulator.autoscaling.worker_program import WorkerProgram, command_program
+from emulator.bucket.service import Bucket
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.console.routes import ConsoleRoutes
 from emulator.http.shutdown_state import ShutdownState
@@ -64,6 +65,8 @@ class Components:
     worker_registry: WorkerRegistry
     # By endpoint: one, or that of each handler.
     autoscalers: Mapping[str, Autoscaler]
+    # The bucket of the workers that the server starts; None if it gives them none.
+    bucket: Bucket | None
     worker_logs: WorkerLogs
     result_watch: ResultWatch
     # Notice changes of the user's handlers; empty if there are none, or RELOAD is off.
@@ -97,6 +100,9 @@ class Components:
             # Only other workers may have survived a restart of the server with their jobs.
             await self.store.start(self._can_outlive_server, self.settings.lease_s)
             self.end_reporter.is_recovering = False
+            # After the store, whose lock keeps other servers from the folder beside its database.
+            if self.bucket is not None:
+                await self.bucket.start()
             self.worker_registry.start()
             if engine_components is not None:
                 await engine_components.start()
@@ -113,6 +119,8 @@ class Components:
             await self.worker_registry.close()
             await self.webhooks.close()
             await self.queued_openai_routes.close()
+            if self.bucket is not None:
+                await self.bucket.close()
             await self.result_watch.close()
             if engine_components is not None:
                 await engine_components.close()
@@ -234,6 +242,10 @@ def build_components(
     result_watch = ResultWatch(store)
     worker_logs = WorkerLogs(on_printed=result_watch.read_line)
     result_watch.catch_up = worker_logs.catch_up
+    # Not for this package's worker: it uses a bucket for results that RunPod would refuse.
+    is_own = any(program.is_own_worker for program in programs.values())
+    has_bucket = settings.workers and settings.bucket_store_mb and not is_own
+    bucket = Bucket(settings) if has_bucket else None
     autoscalers = {
         endpoint: Autoscaler(
             store,
@@ -247,6 +259,7 @@ def build_components(
             api_key=next(iter(settings.keys()), None),
             own_key=managed_worker_key,
             allows_private_targets=settings.outbound_policy().allows_private,
+            bucket=bucket,
             local=LOCAL_WORKER_NAME,
             is_only_one=len(programs) == 1,
             spawn=partial(spawn_supervised, volume=program.volume),
@@ -292,6 +305,7 @@ def build_components(
         webhooks=webhooks,
         worker_registry=worker_registry,
         autoscalers=autoscalers,
+        bucket=bucket,
         worker_logs=worker_logs,
         result_watch=result_watch,
         code_watches=_build_code_watches(settings, programs, autoscalers),
@@ -305,7 +319,7 @@ def build_components(
             shutdown,
             settings,
         ),
-        client_routes=ClientRoutes(store, worker_registry, settings, shutdown),
+        client_routes=ClientRoutes(store, worker_registry, settings, shutdown, bucket),
         worker_routes=WorkerRoutes(store, worker_registry, settings, shutdown, result_watch),
         worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscalers), worker_logs),
         console_routes=ConsoleRoutes(

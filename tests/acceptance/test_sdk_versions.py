@@ -21,10 +21,27 @@ VERSIONS = (*OLD_VERSIONS, OWN_VERSION, *PYTHONS)
 # These ask which jobs to stop, and older ones do not.
 HEEDS_CANCEL = ("1.10.1", OWN_VERSION, *PYTHONS)
 HANDLER = """\
-import asyncio, decimal, os, time
+import asyncio, decimal, os, tempfile, time
 import runpod
+from runpod.serverless.utils import rp_upload
 
 runs = 0
+
+def upload(job, sizes):
+    paths = []
+    for number, size in enumerate(sizes):
+        path = os.path.join(tempfile.gettempdir(), f"{number}.png")
+        with open(path, "wb") as file:
+            file.write(bytes([65 + number]) * size)
+        paths.append(path)
+    urls = rp_upload.files(job["id"], paths)
+    for path in paths:
+        name = os.path.basename(path)
+        urls.append(rp_upload.upload_file_to_bucket(name, path, prefix=job["id"]))
+        with open(path, "rb") as file:
+            urls.append(rp_upload.upload_in_memory_object(name, file.read(), prefix="memory"))
+        os.remove(path)
+    return urls
 
 async def handler(job):
     global runs
@@ -44,6 +61,9 @@ async def handler(job):
             open(path, "w").close()
             while not os.path.exists(other):
                 time.sleep(0.02)
+        case {"upload": sizes}:
+            urls = upload(job, sizes)
+            return {"version": runpod.__version__, "urls": urls}
         case {"decimal": value}:
             return {"value": decimal.Decimal(value)}
     return {"version": runpod.__version__, "process": os.getpid(), "runs": runs}
@@ -152,6 +172,22 @@ def test_result_that_cannot_be_sent_fails_its_job_once(server: SDKServer) -> Non
     reason = "Object of type Decimal is not JSON serializable"
     assert failed["error"] == f"the job's result could not be sent: {reason}"
     assert server.answer(server.send())["runs"] == before + 2
+    server.assert_folder_is_clean()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("server", ONE_WORKER, indirect=True)
+def test_url_of_each_upload_opens(server: SDKServer) -> None:
+    # The SDK uploads the second size in one part and the third in two.
+    sizes = (4_000, 60_000, 6_000_000)
+    urls = server.answer(server.send(upload=sizes))["urls"]
+    contents = [bytes([65 + number]) * size for number, size in enumerate(sizes)]
+    expected = contents + [content for content in contents for _ in range(2)]
+    for url, content in zip(urls, expected, strict=True):
+        response = server.client.get(url)
+        assert response.status_code == 200
+        assert response.content == content
+    assert server.client.get(urls[0]).headers["content-type"] == "image/png"
     server.assert_folder_is_clean()
 
 

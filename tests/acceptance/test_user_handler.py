@@ -134,6 +134,17 @@ def handler(job):
 
 runpod.serverless.start({"handler": handler})
 """
+UPLOADING = """\
+import runpod
+from runpod.serverless.utils import rp_upload
+
+def handler(job):
+    with open("image.png", "wb") as image:
+        image.write(b"\\x89PNG" * 1_000)
+    return rp_upload.upload_image(job["id"], "image.png")
+
+runpod.serverless.start({"handler": handler})
+"""
 OWN_PACKAGE = """\
 import only_in_this_venv, runpod
 
@@ -398,6 +409,18 @@ def test_job_in_progress_ends_with_the_code_it_started_with(
     assert "the input is wrong" in job["error"]
     (tmp_path / "until").touch()
     assert server.finished(job_id)["output"] == "done"
+
+
+def test_uploaded_image_opens_until_a_reset(server: HandlerServer) -> None:
+    server.edit(UPLOADING)
+    url = server.run()["output"]
+    image = server.client.get(url)
+    assert (image.status_code, image.headers["content-type"]) == (200, "image/png")
+    assert image.content == b"\x89PNG" * 1_000
+    assert server.client.get(url.partition("?")[0]).status_code == 403
+    assert not (server.project / "simulated_uploaded").exists()
+    server.client.post(f"/v2/{ENDPOINT}/reset")
+    assert server.client.get(url).status_code == 404
 
 
 def test_result_that_cannot_be_sent_fails_the_job_once(server: HandlerServer) -> None:

@@ -22,10 +22,14 @@ from emulator.autoscaling.worker_process import (
     spawn_supervised,
     worker_environment,
 )
+from emulator.autoscaling.worker_program import WorkerProgram
+from emulator.bucket.keys import BUCKET_VARIABLES
+from emulator.bucket.service import Bucket
 from emulator.runpod.job_response import is_managed, worker_key
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings.limits import ScalingPolicy
 from jobs import Job, JobStatus, MemoryJobStore, NewJob
+from tests.integration.emulator.conftest import build_settings
 from tests.virtual_time import VirtualClock
 from tests.volumes import can_mount
 from tests.waiting import run_ready_tasks, wait_until
@@ -918,3 +922,19 @@ async def test_worker_without_its_volume_is_told_so_in_its_log(tmp_path: Path) -
     assert [(line.source, line.text) for line in log.lines_after(0)] == [
         ("system", "it cannot be mounted")
     ]
+
+
+async def test_worker_gets_the_servers_bucket_unless_the_user_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = AutoscalerScene(max_workers=1, min_workers=1)
+    scene.autoscaler._bucket = Bucket(build_settings({"job_db": ":memory:"}))
+    for name in BUCKET_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    users: dict[str, str] = {"BUCKET_ACCESS_KEY_ID": "mine"}
+    for variables, has_bucket in (({}, True), (users, False)):
+        scene.autoscaler._program = WorkerProgram(command=("x",), extra_variables=variables)
+        await scene.autoscaler._start_worker(0.0)
+        started = scene.processes[-1]
+        assert (started.environment.get("BUCKET_ENDPOINT_URL") == f"{URL}/s3") is has_bucket
+        assert ("bucket of this server" in str(started.log.lines_after(0))) is has_bucket
