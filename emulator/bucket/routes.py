@@ -37,6 +37,8 @@ _FACTS = RouteFacts(
     log=RequestLog.FAILURES,
 )
 _MAX_KEY_BYTES = 1_024
+# S3 allows 2 kB of metadata, and as much of other headers.
+_MAX_METADATA_CHARS = 4_096
 # A list of 10,000 parts with all their checksums.
 _MAX_LIST_BYTES = 4_000_000
 # The headers of an upload that are served with its object; `x-amz-meta-…` too.
@@ -93,11 +95,15 @@ class BucketRoutes:
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
         methods = ["GET", "HEAD", "PUT", "POST", "DELETE"]
-        paths = (f"{BUCKET_PATH}/{{bucket}}", f"{BUCKET_PATH}/{{bucket}}/{{key:path}}")
-        return [ApiRoute(path, self._serve, methods=methods, facts=_FACTS) for path in paths]
+        # The first two are the list of the buckets, whose request is refused as others are.
+        paths = ("", "/", "/{bucket}", "/{bucket}/{key:path}")
+        return [
+            ApiRoute(BUCKET_PATH + path, self._serve, methods=methods, facts=_FACTS)
+            for path in paths
+        ]
 
     async def _serve(self, request: Request) -> Response:
-        bucket = request.path_params["bucket"]
+        bucket = request.path_params.get("bucket", "")
         key = request.path_params.get("key", "")
         try:
             check_signature(request.scope, self._read_keys(), self._wall_clock())
@@ -131,7 +137,8 @@ class BucketRoutes:
         operation = self._operations.get((request.method, parameters))
         if not key:
             # Every bucket exists, so that the names of the SDK (the month and year) do.
-            is_known = request.method in ("PUT", "HEAD") and not parameters
+            names_bucket = "bucket" in request.path_params
+            is_known = names_bucket and request.method in ("PUT", "HEAD") and not parameters
             operation = self._accept_bucket if is_known else None
         if operation is None:
             query = "".join(f" ?{name}" for name in sorted(parameters))
@@ -150,12 +157,11 @@ class BucketRoutes:
         return Response()
 
     async def _put(self, request: Request, bucket: str, key: str) -> Response:
+        headers = _read_headers(request)
         file = await receive_file(request, self._storage)
         etag = f'"{file.md5}"'
         try:
-            await self._storage.store(
-                bucket, key, file, etag, _read_headers(request), self._wall_clock()
-            )
+            await self._storage.store(bucket, key, file, etag, headers, self._wall_clock())
         except OSError:
             await self._storage.discard(file)
             raise
@@ -218,13 +224,22 @@ class BucketRoutes:
 
 
 def _read_headers(request: Request) -> dict[str, str]:
-    """Return the headers that an object is served with, from those of its upload."""
+    """Return the headers that an object is served with, from those of its upload.
+
+    Raises BucketError if they are too long to be kept in memory.
+    """
     headers = {
         name: value
         for name, value in request.headers.items()
         if name in _KEPT_HEADERS or name.startswith(_META_PREFIX)
     }
     headers.setdefault("content-type", _DEFAULT_TYPE)
+    if sum(map(len, (*headers, *headers.values()))) > _MAX_METADATA_CHARS:
+        raise BucketError(
+            "MetadataTooLarge",
+            400,
+            "Your metadata headers exceed the maximum allowed metadata size",
+        )
     encodings = [each.strip() for each in headers.pop("content-encoding", "").split(",")]
     # It is the encoding of the request, which the receiver has decoded.
     if encoding := ",".join(each for each in encodings if each not in ("", "aws-chunked")):

@@ -39,8 +39,9 @@ class Bucket:
         self._uploads = MultipartUploads(self._storage)
         self._retention_s = settings.result_retention_s + settings.execution_timeout_ms / 1000
         self._clock_offset_s = time.time() - time.monotonic()
-        # Others when the folder is opened; until then no request has come.
+        # Replaced by those in the folder when it is opened.
         self._keys = BucketKeys.generate()
+        self._is_open = False
         self._task: asyncio.Task[None] | None = None
         self._routes = BucketRoutes(
             self._storage,
@@ -55,17 +56,26 @@ class Bucket:
         return self._routes.routes()
 
     def worker_variables(self, url: str, others: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the variables by which a worker finds the bucket: see `BucketKeys`."""
-        return self._keys.worker_variables(url, others)
+        """Return the variables by which a worker finds the bucket: see `BucketKeys`.
+
+        They are none if the folder could not be opened.
+        """
+        return self._keys.worker_variables(url, others) if self._is_open else {}
 
     async def start(self) -> None:
-        """Open the folder and start to remove old objects. Raises StoreUnavailable."""
-        if self._scratch is not None:
-            try:
+        """Open the folder and start to remove old objects.
+
+        A folder that cannot be used, on a full disk for example, does not keep the server from its
+        start: its workers then get no bucket, and the log says why.
+        """
+        try:
+            if self._scratch is not None:
                 await asyncio.to_thread(self._scratch.open)
-            except OSError as error:
-                raise StoreUnavailable(f"no folder for the bucket: {error}") from None
-        self._keys = await asyncio.to_thread(self._storage.open)
+            self._keys = await asyncio.to_thread(self._storage.open)
+        except (OSError, StoreUnavailable) as error:
+            logger.error("the workers of this server get no bucket: %s", error)
+            return
+        self._is_open = True
         self._task = asyncio.create_task(self._sweep_forever())
 
     async def close(self) -> None:

@@ -200,6 +200,11 @@ class BucketStorage:
         except (ValueError, TypeError, KeyError):
             logger.warning("%s is damaged: URLs that were signed before do not open", marker)
             keys = BucketKeys.generate()
+        else:
+            # A folder that exists is not written to, because the disk may be full.
+            make_private(self._folder, FOLDER_MODE)
+            make_private(marker, FILE_MODE)
+            return keys
         make_private(self._folder, FOLDER_MODE)
         replace_file(marker, [orjson.dumps(asdict(keys))], FILE_MODE)
         return keys

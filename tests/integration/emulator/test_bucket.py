@@ -124,6 +124,10 @@ async def test_errors_have_the_codes_that_boto3_knows(serve: Serve) -> None:
         assert error_code(s3.put_object, **LOCATION, IfNoneMatch="*") == "NotImplemented"
         assert error_code(s3.list_objects_v2, Bucket="11-26") == "NotImplemented"
         assert error_code(s3.get_object_acl, **LOCATION) == "NotImplemented"
+        assert error_code(s3.list_buckets) == "NotImplemented"
+        assert error_code(s3.put_object, **LOCATION, Metadata={"a": "b" * 4_096}) == (
+            "MetadataTooLarge"
+        )
         key = {"Bucket": "11-26", "Key": "k" * 1_025}
         assert error_code(s3.put_object, **key, Body=b"") == "KeyTooLongError"
         s3.delete_object(**LOCATION)

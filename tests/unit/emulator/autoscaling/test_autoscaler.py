@@ -928,7 +928,8 @@ async def test_worker_gets_the_servers_bucket_unless_the_user_has_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = AutoscalerScene(max_workers=1, min_workers=1)
-    scene.autoscaler._bucket = Bucket(build_settings({"job_db": ":memory:"}))
+    bucket = scene.autoscaler._bucket = Bucket(build_settings({"job_db": ":memory:"}))
+    await bucket.start()
     for name in BUCKET_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     users: dict[str, str] = {"BUCKET_ACCESS_KEY_ID": "mine"}
@@ -938,3 +939,4 @@ async def test_worker_gets_the_servers_bucket_unless_the_user_has_one(
         started = scene.processes[-1]
         assert (started.environment.get("BUCKET_ENDPOINT_URL") == f"{URL}/s3") is has_bucket
         assert ("bucket of this server" in str(started.log.lines_after(0))) is has_bucket
+    await bucket.close()

@@ -6,6 +6,9 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
+from emulator.bucket.keys import BUCKET_VARIABLES
 from emulator.bucket.service import Bucket
 from emulator.bucket.storage import FILE_OVERHEAD_BYTES, ReceivedFile
 from tests.integration.emulator.conftest import build_settings
@@ -41,6 +44,25 @@ async def test_objects_are_removed_after_the_result_of_their_job(tmp_path: Path)
     await bucket.close()
     # It is beside the job database, as the files of batches are.
     assert os.listdir(tmp_path) == ["jobs.bucket"]
+
+
+async def test_folder_that_cannot_be_used_leaves_the_workers_without_a_bucket(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in BUCKET_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    mine = tmp_path / "jobs.bucket" / "mine"
+    mine.parent.mkdir()
+    mine.write_text("x")
+    bucket = Bucket(build_settings({"job_db": str(tmp_path / "jobs")}))
+    await bucket.start()
+    assert bucket.worker_variables("http://127.0.0.1:8000", {}) == {}
+    assert "the workers of this server get no bucket: the folder" in caplog.text
+    await bucket.close()
+    mine.unlink()
+    await bucket.start()
+    assert bucket.worker_variables("http://127.0.0.1:8000", {})
+    await bucket.close()
 
 
 async def test_bucket_of_jobs_in_memory_is_removed_at_the_end() -> None:
