@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 from starlette.requests import Request
 
 from emulator.bucket.errors import BucketError
@@ -71,6 +74,20 @@ async def test_chunks_are_joined_wherever_the_network_cuts_them(
 ) -> None:
     file = await receive(storage, CHUNKED, STREAMING, step)
     assert file.path.read_bytes() == CONTENT
+
+
+async def test_chunks_of_boto3_are_joined(storage: BucketStorage) -> None:
+    # boto3 sends them over HTTPS only.
+    content = os.urandom(70_000)
+    body = AwsChunkedWrapper(
+        io.BytesIO(content),
+        checksum_cls=Crc32Checksum,
+        checksum_name="x-amz-checksum-crc32",
+        chunk_size=16_384,
+    ).read()
+    headers = STREAMING | {"x-amz-decoded-content-length": "70000"}
+    file = await receive(storage, body, headers, step=1_448)
+    assert file.path.read_bytes() == content
 
 
 @pytest.mark.parametrize(
