@@ -477,7 +477,8 @@ def test_worker_that_blocks_past_the_end_of_its_job_is_stopped_and_replaced(
     body = {"input": {"sleep_s": 600}, "policy": policy}
     job_id = server.client.post(f"/v2/{ENDPOINT}/run", json=body).json()["id"]
     if how == "cancel":
-        wait_until_blocking(lambda: f"Started.  job {job_id}" in server.log, WAIT_S)
+        started = re.compile(rf"job {job_id} started.*: Started\.", re.DOTALL)
+        wait_until_blocking(lambda: started.search(server.log), WAIT_S)
         server.client.post(f"/v2/{ENDPOINT}/cancel/{job_id}")
     else:
         gone = lambda: server.client.get(f"/v2/{ENDPOINT}/status/{job_id}").status_code == 404  # noqa: E731

@@ -35,7 +35,7 @@ async def test_openai_path_without_a_model_is_404_and_names_the_path_of_the_hand
     app = serve_routes(NoEngineRoutes("my-worker").routes(), ERRORS)
     response = await call(app, path, method)
     assert response.status == 404
-    assert response.error["message"].endswith("are under /v2/my-worker/openai/v1")
+    assert "are under /v2/my-worker/openai/v1; " in response.error["message"]
 
 
 async def test_other_path_is_not_answered_by_these_routes() -> None:
