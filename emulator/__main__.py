@@ -53,7 +53,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, help="the port to listen on (default: 8000)")
     parser.add_argument(
-        "--db", dest="job_db", help="the database that jobs survive in (default: jobs.sqlite3)"
+        "--db",
+        dest="job_db",
+        help="the database that jobs survive in (default: jobs.sqlite3; with --handler, a file in "
+        "~/.local/state/worker-rkllm)",
     )
     parser.add_argument(
         "--handler",
@@ -113,7 +116,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         if handlers:
             is_named = "endpoint_id" in settings.model_fields_set
             files = find_handlers(handlers, settings.endpoint_id if is_named else None)
-            settings = adapt_to_handlers(settings, next(iter(files)))
+            settings = adapt_to_handlers(settings, files)
             programs = handler_programs(files, settings.worker_python, settings.worker_command)
         else:
             program = command_program(settings.worker_command, settings.worker_python)

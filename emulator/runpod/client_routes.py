@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -93,10 +94,13 @@ class ClientRoutes:
         settings: EmulatorSettings,
         shutdown: ShutdownState,
         bucket: Bucket | None = None,
+        *,
+        check_endpoint: Callable[[str], None] = lambda endpoint: None,
     ) -> None:
         self._store = store
         self._shutdown = shutdown
         self._bucket = bucket
+        self._check_endpoint = check_endpoint
         self._worker_registry = worker_registry
         self._default_endpoint = settings.endpoint_id
         self._policy_limits = settings.policy_limits()
@@ -262,7 +266,9 @@ class ClientRoutes:
         return job
 
     def _endpoint_of(self, request: Request) -> str:
+        """Return the endpoint that a request names. Raises NotFound."""
         endpoint: str = request.path_params.get("endpoint", self._default_endpoint)
+        self._check_endpoint(endpoint)
         return endpoint
 
     async def _find_job(self, request: Request) -> Job:

@@ -97,7 +97,8 @@ class EmulatorSettings(ResultSettings):
         "jobs.sqlite3",
         min_length=1,
         description="SQLite file that jobs are stored in. `:memory:` keeps them in memory only, so "
-        "they are lost when the server ends.",
+        "they are lost when the server ends. With handlers, it is in a folder for each set of "
+        "handlers in `~/.local/state/worker-rkllm` (`XDG_STATE_HOME`) unless it is set.",
         examples=["/data/jobs.sqlite3"],
     )
     local_worker: bool = Field(

@@ -30,6 +30,7 @@ from emulator.middleware.faults.rules import FaultRules
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.job_log import log_ended, log_started
 from emulator.runpod.job_response import is_managed, worker_key, worker_name
+from emulator.runpod.known_endpoints import KnownEndpoints
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.result_watch import ResultWatch
 from emulator.runpod.webhooks import Webhooks
@@ -294,6 +295,7 @@ def build_components(
         for endpoint, program in programs.items()
         if program.file is not None and program.python is not None
     }
+    known_endpoints = KnownEndpoints(list(handlers), store, worker_registry)
     return Components(
         settings=settings,
         engine_components=engine_components,
@@ -318,8 +320,16 @@ def build_components(
             None if engine_components is None else engine_components.services.openai,
             shutdown,
             settings,
+            check_endpoint=known_endpoints.check,
         ),
-        client_routes=ClientRoutes(store, worker_registry, settings, shutdown, bucket),
+        client_routes=ClientRoutes(
+            store,
+            worker_registry,
+            settings,
+            shutdown,
+            bucket,
+            check_endpoint=known_endpoints.check,
+        ),
         worker_routes=WorkerRoutes(store, worker_registry, settings, shutdown, result_watch),
         worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscalers), worker_logs),
         console_routes=ConsoleRoutes(

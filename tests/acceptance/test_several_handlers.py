@@ -56,6 +56,12 @@ def test_handler_calls_another_handler_of_the_same_server(server: HandlerServer)
     }
     assert {each: len(found) for each, found in workers.items()} == {"my-project": 1, "loud": 1}
     assert workers["loud"][0]["id"].startswith("launched-loud-")
+    for path in ("run", "runsync", "openai/v1/chat/completions"):
+        response = server.client.post(f"/v2/louder/{path}", json={"input": {}})
+        assert response.status_code == 404
+        assert "there is no endpoint louder, there is: my-project, loud; " in response.text
+    assert server.client.get("/v2/louder/health").status_code == 404
+    assert not [*server.project.glob("*.sqlite3*")]
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -64,8 +65,11 @@ class QueuedOpenAIRoutes:
         service: OpenAIService | None,
         shutdown: ShutdownState,
         settings: EmulatorSettings,
+        *,
+        check_endpoint: Callable[[str], None] = lambda endpoint: None,
     ) -> None:
         self._store = store
+        self._check_endpoint = check_endpoint
         # That of the local worker, whose models are listed without a job.
         self._local_service = service if settings.local_worker else None
         self._shutdown = shutdown
@@ -161,12 +165,14 @@ class QueuedOpenAIRoutes:
 
         Raises:
             InvalidRequest: the body or the query is wrong.
+            NotFound: the server runs handlers, and none of this endpoint.
             StoreFull: the store has no room for another job.
             StoreUnavailable: the job cannot be written.
         """
         wait_s = read_wait_s(request)
         job_body = {"input": job_input}
         endpoint = request.path_params["endpoint"]
+        self._check_endpoint(endpoint)
         job = await self._store.enqueue(parse_job(job_body, endpoint, self._policy, sync=True))
         # For the request's log line.
         request.path_params["job_id"] = job.id
