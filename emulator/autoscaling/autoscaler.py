@@ -13,6 +13,7 @@ from functools import partial
 from typing import Literal
 
 from emulator.autoscaling.managed_worker import ManagedWorker
+from emulator.autoscaling.missing_module import explain_missing_module
 from emulator.autoscaling.policy import Demand, count_missing, count_spare
 from emulator.autoscaling.start_failure import (
     StartFailure,
@@ -161,6 +162,12 @@ class Autoscaler:
         return list(self._workers.values())
 
     @property
+    def python(self) -> str:
+        """The Python of the handler, or the first word of another command."""
+        program = self._program
+        return program.command[0] if program.python is None else program.python.path
+
+    @property
     def command_line(self) -> str:
         """The command that starts a worker, quoted for a shell."""
         return shlex.join(self._program.command)
@@ -205,6 +212,12 @@ class Autoscaler:
     def _has_joined(self, worker: ManagedWorker) -> bool:
         """Return whether a worker has asked for a job, even if no tick has noticed it yet."""
         return worker.joined or self._worker_registry.is_registered(self._endpoint, worker.name)
+
+    def retry_start(self) -> None:
+        """Start the newest code again if it has failed: a package that it lacks may be there."""
+        if self._failure is not None:
+            logger.info("packages were installed: a new worker of %s starts", self._endpoint)
+            self.reload()
 
     def reload(self) -> None:
         """Replace all workers, because their code has changed; the next tick begins at once."""
@@ -436,6 +449,7 @@ class Autoscaler:
         self._last_number += 1
         name = f"{MANAGED_PREFIX}{self._series}-{self._last_number}"
         self._last_start_at = now
+        self._find_python()
         variables = self._program.variables()
         bucket = {} if self._bucket is None else self._bucket.worker_variables(self._url, variables)
         environment = worker_environment(
@@ -469,6 +483,12 @@ class Autoscaler:
         worker.note("starts")
         if bucket:
             log.append("system", "it uploads to the bucket of this server: no BUCKET_* is set")
+
+    def _find_python(self) -> None:
+        program = self._program.with_current_python()
+        if program.python != self._program.python:
+            logger.info("the handler runs with %s now", program.python)
+        self._program = program
 
     def _terminate(self, worker: ManagedWorker, now: float) -> None:
         """Let a worker end after its jobs. A script may not pass the signal on, so it gets none."""
@@ -522,6 +542,10 @@ class Autoscaler:
                 self._back_off(now, f"{worker.name} {reason}")
             return
         reason = worker.never_starts or explain_failed_start(code, output)
+        if self._program.file is not None and (
+            advice := explain_missing_module(output, self._program.file, self._program.python)
+        ):
+            reason = f"{reason}; {advice}"
         self.failed_starts += 1
         self._mark_unhealthy(worker, code, reason)
         if self._program.file is None:

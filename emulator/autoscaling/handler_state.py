@@ -14,7 +14,6 @@ class HandlerState:
     """Reads the state of the workers that run the user's handler."""
 
     file: Path
-    python: str
     autoscaler: Autoscaler
 
     def to_wire(self) -> dict[str, Any]:
@@ -23,7 +22,7 @@ class HandlerState:
         return {
             "endpoint": self.autoscaler.endpoint,
             "file": str(self.file),
-            "python": self.python,
+            "python": self.autoscaler.python,
             "state": self.autoscaler.handler_state,
             "failure": None if failure is None else failure.to_wire(),
         }

@@ -12,6 +12,8 @@ from pathlib import Path
 from common.setting_error import SettingError
 
 _VENV_NAMES = (".venv", "venv")
+_CHOSEN = "chosen with --python or WORKER_PYTHON"
+_OWN = "the server's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,16 @@ class Interpreter:
 
     path: str
     source: str
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the user has named it."""
+        return self.source.startswith("chosen")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the Python of this server, which was not made for the handler."""
+        return self.source == _OWN
 
     def __str__(self) -> str:
         return f"{self.path} ({self.source})"
@@ -38,7 +50,7 @@ def find_interpreter(
         SettingError: the chosen program does not exist or cannot be run.
     """
     if chosen is not None:
-        return Interpreter(_find_chosen(chosen), "chosen with --python or WORKER_PYTHON")
+        return Interpreter(_find_chosen(chosen), _CHOSEN)
     active = environment.get("VIRTUAL_ENV")
     if active and Path(active).resolve() != Path(sys.prefix).resolve():
         python = _python_of(Path(active))
@@ -48,7 +60,7 @@ def find_interpreter(
         python = _python_of(folder)
         if python is not None:
             return Interpreter(python, f"the virtual environment {folder.name} of the handler")
-    return Interpreter(sys.executable, "the server's own")
+    return Interpreter(sys.executable, _OWN)
 
 
 def _find_chosen(chosen: str) -> str:

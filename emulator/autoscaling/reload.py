@@ -19,8 +19,9 @@ _DEBOUNCE_MS = 200
 
 
 class CodeFilter(DefaultFilter):
-    """Lets changes of code and of configuration pass, outside virtual environments and caches.
+    """Lets changes of code and of configuration pass, and packages that are installed.
 
+    Code in virtual environments and caches does not pass.
     `data` is a folder with what the handler writes, any of which may look like code.
     """
 
@@ -29,23 +30,33 @@ class CodeFilter(DefaultFilter):
         self._data = data
 
     def __call__(self, change: Change, path: str) -> bool:
-        """Return whether the change of this file restarts the workers."""
+        """Return whether the change of this file may restart the workers."""
+        if _is_package(path):
+            return True
         is_code = path.endswith(_SUFFIXES) or Path(path).name == _ENV_FILE
         if not is_code or not super().__call__(change, path):
             return False
         return self._data is None or not Path(path).resolve().is_relative_to(self._data)
 
 
+def _is_package(path: str) -> bool:
+    """Return whether a path is what an installer writes about a package."""
+    return path.endswith(".dist-info") or Path(path).parent.name.endswith(".dist-info")
+
+
 class CodeWatch:
     """Calls `on_change` with the names of the files saved in folders; owned by the event loop.
 
-    Files in the folder `data` do not count, unless it has one of the folders in it.
+    If a package was installed in a virtual environment there, it calls `on_install`. Files in the
+    folder `data` do not count, unless it has one of the folders in it.
     """
 
     def __init__(
         self,
         folders: Sequence[Path],
         on_change: Callable[[Sequence[str]], None],
+        on_install: Callable[[], None] = lambda: None,
+        *,
         data: Path | None = None,
     ) -> None:
         self._folders = folders
@@ -54,6 +65,7 @@ class CodeWatch:
         )
         self._filter = CodeFilter(None if has_code else data)
         self._on_change = on_change
+        self._on_install = on_install
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -95,4 +107,8 @@ class CodeWatch:
 
     async def _report(self, changes: AsyncIterator[set[tuple[Change, str]]]) -> None:
         async for batch in changes:
-            self._on_change(sorted({Path(path).name for _, path in batch}))
+            paths = {path for _, path in batch}
+            if names := sorted({Path(path).name for path in paths if not _is_package(path)}):
+                self._on_change(names)
+            else:
+                self._on_install()

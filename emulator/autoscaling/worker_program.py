@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,6 +47,16 @@ class WorkerProgram:
     def is_own_worker(self) -> bool:
         """Whether it is this package's worker, and not a user's handler."""
         return self.command == _OWN_WORKER
+
+    def with_current_python(self) -> WorkerProgram:
+        """Return the program with the handler's interpreter of now: a `.venv` may be new."""
+        if self.file is None or self.python is None or self.python.is_chosen:
+            return self
+        python = find_interpreter(self.file)
+        command = self.command
+        if command[0] == self.python.path:
+            command = (python.path, *command[1:])
+        return replace(self, command=command, python=python)
 
     def variables(self) -> Mapping[str, str]:
         """Return the variables for a worker; the handler's .env is read again for each worker.

@@ -291,9 +291,9 @@ def build_components(
         shutdown, settings.drain_s, store.wait_until_idle, workload.drain, workload.count
     )
     handlers = {
-        endpoint: HandlerState(program.file, program.python.path, autoscalers[endpoint])
+        endpoint: HandlerState(program.file, autoscalers[endpoint])
         for endpoint, program in programs.items()
-        if program.file is not None and program.python is not None
+        if program.file is not None
     }
     known_endpoints = KnownEndpoints(list(handlers), store, worker_registry)
     return Components(
@@ -360,7 +360,8 @@ def _build_code_watches(
         CodeWatch(
             list_folders(program.file),
             partial(_reload, autoscalers[endpoint]),
-            None if program.volume is None else program.volume.folder,
+            autoscalers[endpoint].retry_start,
+            data=None if program.volume is None else program.volume.folder,
         )
         for endpoint, program in programs.items()
         if program.file is not None

@@ -35,7 +35,7 @@ class HandlerScene(AutoscalerScene):
             wall_clock=lambda: self.time,
         )
         self.autoscaler._url = URL
-        self.handler = HandlerState(Path("/p/handler.py"), "/opt/python", self.autoscaler)
+        self.handler = HandlerState(Path("/p/handler.py"), self.autoscaler)
 
     @property
     def state(self) -> str:
@@ -302,3 +302,23 @@ async def test_reload_lets_jobs_finish_or_requeues_them() -> None:
         assert now is not None
         assert (now.status is JobStatus.IN_QUEUE, now.lost_attempts) == (requeues, 0)
         assert scene.processes[0].killed == requeues
+
+
+async def test_installed_packages_start_a_handler_again_that_has_failed() -> None:
+    scene = HandlerScene()
+    await scene.after(0.5)
+    scene.autoscaler.retry_start()
+    await scene.after(0.5)
+    assert len(scene.processes) == 1
+    scene.processes[0].prints = ["ModuleNotFoundError: No module named 'torch'"]
+    scene.processes[0].end(1)
+    await scene.after(0.5)
+    failure = scene.handler.to_wire()["failure"]
+    assert (
+        "No module named 'torch'; it ran with /opt/python (chosen); run `cd /p && "
+        in (failure["reason"])
+    )
+    scene.autoscaler.retry_start()
+    await scene.after(0.25)
+    assert len(scene.processes) == 2
+    assert scene.handler.to_wire()["failure"] is None

@@ -22,6 +22,8 @@ from tests.waiting import wait_until
         ("/project/.env", True),
         ("/project/result.json", False),
         ("/project/.venv/lib/x.py", False),
+        ("/project/.venv/lib/python3.11/site-packages/x-1.dist-info", True),
+        ("/project/.venv/lib/python3.11/site-packages/x-1.dist-info/RECORD", True),
         ("/project/__pycache__/handler.py", False),
         ("/project/.git/hooks/x.py", False),
     ],
@@ -105,6 +107,27 @@ def test_code_watch_leaves_out_the_data_of_the_handler(
     project = tmp_path / "link"
     (tmp_path / "project").mkdir()
     project.symlink_to(tmp_path / "project")
-    watch = CodeWatch([project], lambda names: None, tmp_path / data)
+    watch = CodeWatch([project], lambda names: None, data=tmp_path / data)
     path = str(project / "volume" / "node.py")
     assert watch._filter(Change.modified, path) is restarts
+
+
+async def test_code_watch_reports_installed_packages_apart_from_code(tmp_path: Path) -> None:
+    changes: list[Sequence[str]] = []
+    installed: list[bool] = []
+    packages = tmp_path / ".venv" / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    watch = CodeWatch([tmp_path], changes.append, lambda: installed.append(True))
+    watch.start()
+
+    def install() -> bool:
+        (packages / "x.py").write_text("x = 1")
+        (packages / "x-1.dist-info").mkdir(exist_ok=True)
+        (packages / "x-1.dist-info" / "RECORD").write_text("x.py")
+        return bool(installed)
+
+    try:
+        await wait_until(install)
+    finally:
+        await watch.close()
+    assert changes == []

@@ -9,7 +9,7 @@ import pytest
 
 import emulator.autoscaling.worker_program
 from common.setting_error import SettingError
-from emulator.autoscaling.interpreter import Interpreter
+from emulator.autoscaling.interpreter import Interpreter, find_interpreter
 from emulator.autoscaling.worker_program import command_program, handler_program, missing_sdk
 from tests.integration.emulator.processes import ROOT
 
@@ -89,3 +89,21 @@ def test_missing_sdk_checks_only_this_packages_worker(monkeypatch: pytest.Monkey
     monkeypatch.setattr(emulator.autoscaling.worker_program, "find_spec", lambda name: None)
     assert missing_sdk("python handler.py") is None
     assert str(missing_sdk("")).startswith("WORKERS: ")
+
+
+def test_program_uses_a_virtual_environment_that_was_made_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    file = tmp_path / "handler.py"
+    program = handler_program(file, find_interpreter(file))
+    assert program.with_current_python().command == (sys.executable, "-u", str(file))
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    (tmp_path / ".venv" / "pyvenv.cfg").touch()
+    python.symlink_to(sys.executable)
+    assert program.with_current_python().command == (str(python), "-u", str(file))
+    script = handler_program(file, find_interpreter(file), "bash start.sh")
+    assert script.with_current_python().command == ("bash", "start.sh")
+    chosen = handler_program(file, find_interpreter(file, sys.executable))
+    assert chosen.with_current_python() == chosen

@@ -19,7 +19,7 @@ def test_state_of_a_handler_has_its_python_beside_a_command(tmp_path: Path) -> N
     program = handler_program(tmp_path / "handler.py", python, "bash start.sh")
     settings = build_settings({"job_db": ":memory:"})
     console = build_components(settings, None, {"default": program}).console_routes
-    assert console._handlers["default"].python == "/opt/python"
+    assert console._handlers["default"].to_wire()["python"] == "/opt/python"
 
 
 def test_code_saved_in_the_volume_starts_no_new_worker(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ FAILURE = build_start_failure("launched-1", FILE, "exited with code 1", ["no mod
 
 def handler_state(state: str, *, failed: bool = False) -> HandlerState:
     autoscaler: Any = SimpleNamespace(
-        endpoint="p", handler_state=state, failure=FAILURE if failed else None
+        endpoint="p", python="/opt/python", handler_state=state, failure=FAILURE if failed else None
     )
-    return HandlerState(FILE, "/opt/python", autoscaler)
+    return HandlerState(FILE, autoscaler)
 
 
 async def get_health(

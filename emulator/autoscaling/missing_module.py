@@ -1,0 +1,36 @@
+"""Say how to install a package that a user's handler does not find."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from emulator.autoscaling.handler_file import list_folders
+from emulator.autoscaling.interpreter import Interpreter
+from emulator.autoscaling.worker_exit import last_printed_line
+
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)[^']*'")
+# RunPod's templates have it in the second.
+_REQUIREMENTS = ("requirements.txt", "builder/requirements.txt")
+
+
+def explain_missing_module(
+    output: Sequence[str], file: Path, python: Interpreter | None
+) -> str | None:
+    """Return which Python lacks a module, and the commands that install it; None if none does.
+
+    The server's own Python is not for packages of handlers, so a virtual environment is made.
+    """
+    match = _MISSING.match(last_printed_line(output))
+    if match is None or python is None:
+        return None
+    folder = list_folders(file)[-1]
+    names = [name for name in _REQUIREMENTS if (folder / name).is_file()]
+    packages = f"-r {names[0]}" if names else match[1]
+    if python.is_own:
+        install = f"python3 -m venv .venv && .venv/bin/python -m pip install runpod {packages}"
+    else:
+        install = f"{shlex.quote(python.path)} -m pip install {packages}"
+    return f"it ran with {python}; run `cd {shlex.quote(str(folder))} && {install}`"
