@@ -28,9 +28,11 @@ def explain_missing_module(
         return None
     folder = list_folders(file)[-1]
     names = [name for name in _REQUIREMENTS if (folder / name).is_file()]
-    packages = f"-r {names[0]}" if names else match[1]
+    packages = [f"-r {names[0]}" if names else match[1]]
+    if "runpod" not in packages and (python.is_own or match[1] == "runpod"):
+        packages.insert(0, "runpod")
+    program = ".venv/bin/python" if python.is_own else shlex.quote(python.path)
+    install = f"{program} -m pip install {' '.join(packages)}"
     if python.is_own:
-        install = f"python3 -m venv .venv && .venv/bin/python -m pip install runpod {packages}"
-    else:
-        install = f"{shlex.quote(python.path)} -m pip install {packages}"
+        install = f"python3 -m venv .venv && {install}"
     return f"it ran with {python}; run `cd {shlex.quote(str(folder))} && {install}`"

@@ -16,6 +16,8 @@ _SUFFIXES = (".py", ".toml", ".yaml", ".yml")
 _ENV_FILE = ".env"
 # An editor writes several files within a moment. The default of the library is 1.6 s.
 _DEBOUNCE_MS = 200
+# An installer writes many packages, one after the other.
+_INSTALLED_AFTER_S = 2.0
 
 
 class CodeFilter(DefaultFilter):
@@ -47,8 +49,8 @@ def _is_package(path: str) -> bool:
 class CodeWatch:
     """Calls `on_change` with the names of the files saved in folders; owned by the event loop.
 
-    If a package was installed in a virtual environment there, it calls `on_install`. Files in the
-    folder `data` do not count, unless it has one of the folders in it.
+    If packages were installed in a virtual environment there, it calls `on_install` after the last.
+    Files in the folder `data` do not count, unless it has one of the folders in it.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class CodeWatch:
         self._filter = CodeFilter(None if has_code else data)
         self._on_change = on_change
         self._on_install = on_install
+        self._install_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -74,6 +77,8 @@ class CodeWatch:
 
     async def close(self) -> None:
         """Stop watching."""
+        if self._install_timer is not None:
+            self._install_timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -110,5 +115,11 @@ class CodeWatch:
             paths = {path for _, path in batch}
             if names := sorted({Path(path).name for path in paths if not _is_package(path)}):
                 self._on_change(names)
-            else:
-                self._on_install()
+            if any(map(_is_package, paths)):
+                self._wait_for_installer()
+
+    def _wait_for_installer(self) -> None:
+        if self._install_timer is not None:
+            self._install_timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._install_timer = loop.call_later(_INSTALLED_AFTER_S, self._on_install)

@@ -34,6 +34,17 @@ def test_packages_of_the_project_are_installed_in_its_environment(
     assert advice.endswith(f"`cd {tmp_path} && {VENV.path} -m pip install -r {name}`")
 
 
+def test_environment_without_the_sdk_gets_it(tmp_path: Path) -> None:
+    output = ["ModuleNotFoundError: No module named 'runpod'"]
+    advice = explain_missing_module(output, tmp_path / "handler.py", VENV)
+    assert advice is not None
+    assert advice.endswith(f"{VENV.path} -m pip install runpod`")
+    (tmp_path / "requirements.txt").touch()
+    advice = explain_missing_module(output, tmp_path / "handler.py", VENV)
+    assert advice is not None
+    assert advice.endswith(f"{VENV.path} -m pip install runpod -r requirements.txt`")
+
+
 @pytest.mark.parametrize("line", ["ValueError: no", "ImportError: cannot import name 'x'", ""])
 def test_other_errors_need_no_package(tmp_path: Path, line: str) -> None:
     assert explain_missing_module([line], tmp_path / "handler.py", OWN) is None

@@ -112,7 +112,10 @@ def test_code_watch_leaves_out_the_data_of_the_handler(
     assert watch._filter(Change.modified, path) is restarts
 
 
-async def test_code_watch_reports_installed_packages_apart_from_code(tmp_path: Path) -> None:
+async def test_code_watch_reports_installed_packages_apart_from_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulator.autoscaling.reload, "_INSTALLED_AFTER_S", 0.01)
     changes: list[Sequence[str]] = []
     installed: list[bool] = []
     packages = tmp_path / ".venv" / "lib" / "site-packages"
