@@ -25,8 +25,8 @@ examples:
   %(prog)s --handler ./handler.py       your RunPod handler instead of a model
   %(prog)s --handler a=./a --handler b=./b    two handlers, which may call each other
   %(prog)s --workers 2 --worker-command "python my_handler.py"
-  %(prog)s test ./handler.py            run its tests.json: see %(prog)s test --help
-  %(prog)s reset                        empty the queue and results of a running server
+  {command} test ./handler.py            run its tests.json: see {command} test --help
+  {command} reset                        empty the queue and results of a running server
 
 Options override the environment variables HOST, PORT, JOB_DB, HANDLER_FILE, WORKER_PYTHON,
 VOLUME_DIR, RELOAD, WORKERS and WORKER_COMMAND. Other settings are environment variables, such as
@@ -42,14 +42,19 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     imports are in the function, so that `--help` and a wrong argument are answered without them.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] in (["test"], ["reset"]):
+    command = prog.removesuffix(" serve")
+    if command == prog and arguments[:1] in (["test"], ["reset"]):
         name = arguments.pop(0)
         if name == "test":
             from emulator.handler_tests.command import main as run_command
         else:
             from emulator.handler_tests.reset import main as run_command
         return run_command(arguments, prog=f"{prog} {name}")
-    parser = Parser(prog=prog, description="A local RunPod and OpenAI API.", epilog=_EXAMPLES)
+    parser = Parser(
+        prog=prog,
+        description="A local RunPod and OpenAI API.",
+        epilog=_EXAMPLES.replace("{command}", command),
+    )
     parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, help="the port to listen on (default: 8000)")
     parser.add_argument(

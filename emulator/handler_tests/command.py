@@ -282,9 +282,9 @@ async def _replay(options: argparse.Namespace) -> int:
             sys.stdout.write(f"the test {options.save} is in {tests_file}\n")
             return EXIT_PASSED
         timeout_s = options.timeout or DEFAULT_TIMEOUT_MS / 1000
-        has_completed, text = await replay_job(client, options.job, timeout_s)
+        has_passed, text = await replay_job(client, options.job, timeout_s)
         sys.stdout.write(f"{text}\n")
-        return EXIT_PASSED if has_completed else EXIT_FAILED
+        return EXIT_PASSED if has_passed else EXIT_FAILED
 
 
 def _find_save_file(options: argparse.Namespace) -> Path:

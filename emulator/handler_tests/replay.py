@@ -16,7 +16,8 @@ from handler.worker.terminal import format_json
 async def replay_job(client: JobClient, job_id: str, timeout_s: float) -> tuple[bool, str]:
     """Send the input of a kept job as a new job and wait for its end.
 
-    Returns whether it has COMPLETED, and a text about its result and the kept one.
+    Returns whether it has COMPLETED with the output of the kept job, if that has COMPLETED too, and
+    a text about both.
 
     Raises:
         JobRequestFailed: the job is not kept, or the new one has not ended in time.
@@ -33,7 +34,10 @@ async def replay_job(client: JobClient, job_id: str, timeout_s: float) -> tuple[
         raise JobRequestFailed(
             f"the job {new_id} did not end within {timeout_s:g} s and was cancelled"
         )
-    return job["status"] == "COMPLETED", "\n".join(_describe(kept, job))
+    has_passed = job["status"] == "COMPLETED" and (
+        kept["status"] != "COMPLETED" or is_equal(kept.get("output"), job.get("output"))
+    )
+    return has_passed, "\n".join(_describe(kept, job))
 
 
 def _describe(kept: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -50,6 +51,11 @@ async def on_http_error(request: Request, error: Exception) -> Response:
         return await on_error(request, error)
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
     message = f"{request.method} {request.url.path}: {error.detail}"
+    if error.detail == HTTPStatus.NOT_FOUND.phrase:
+        message = (
+            f"{request.method} {request.url.path} is not supported here; /openapi.json has the "
+            "routes of this server"
+        )
     failure = ErrorInfo(message, ErrorMapping(error.status_code, kind))
     response = error_response(failure, request.scope)
     response.headers.update(error.headers or {})

@@ -55,7 +55,9 @@ def parse_doctor(argv: Sequence[str] | None, prog: str) -> DoctorArguments | Non
 
 
 def _parse_doctor_options(arguments: Sequence[str], prog: str) -> DoctorArguments:
-    parser = Parser(prog=f"{prog} doctor", description=_DOCTOR)
+    # The installed command has its name already.
+    prog = prog if prog.endswith(" doctor") else f"{prog} doctor"
+    parser = Parser(prog=prog, description=_DOCTOR)
     parser.add_argument(
         "--record",
         metavar="FILE",

@@ -127,3 +127,27 @@ def raising(error: Exception) -> Callable[[str], object]:
         raise error
 
     return load
+
+
+@pytest.mark.parametrize(
+    ("name", "usage", "command"),
+    [
+        ("serve", "worker-rkllm serve", "worker-rkllm test ./handler.py"),
+        ("doctor", "worker-rkllm doctor", "--compare"),
+    ],
+)
+def test_help_of_a_command_names_commands_that_exist(
+    name: str, usage: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: {usage} [")
+    assert command in text
+    assert "serve test" not in text
+
+
+def test_serve_has_no_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "test", "handler.py"])
+    assert "unrecognized arguments: test handler.py" in capsys.readouterr().err

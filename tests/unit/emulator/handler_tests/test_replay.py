@@ -36,7 +36,8 @@ async def test_same_output_is_reported() -> None:
 
 async def test_other_output_is_a_diff() -> None:
     kept = {"input": {"x": 1}, "status": "COMPLETED", "output": 1}
-    _, lines = await replay(kept, status="COMPLETED", output=2)
+    has_passed, lines = await replay(kept, status="COMPLETED", output=2)
+    assert not has_passed
     assert "the output differs from the kept one:" in lines
     assert lines[-2:] == ["-1", "+2"]
 
@@ -46,6 +47,13 @@ async def test_failed_replay_has_the_error_and_the_kept_status() -> None:
     has_completed, lines = await replay(kept, status="FAILED", error="bad \x1b")
     assert not has_completed
     assert lines == ["job job-1: FAILED", "bad \\x1b", "the kept job is COMPLETED"]
+
+
+async def test_job_that_had_failed_passes_when_it_completes() -> None:
+    kept = {"input": {"x": 1}, "status": "FAILED", "error": "no"}
+    has_passed, lines = await replay(kept, status="COMPLETED", output=1)
+    assert has_passed
+    assert lines[-1] == "the kept job is FAILED"
 
 
 async def test_job_that_is_not_kept_is_refused() -> None:

@@ -83,7 +83,8 @@ async def test_unknown_exception_is_only_in_the_log(
 async def test_unknown_path_and_method_have_the_same_format() -> None:
     missing = await on_http_error(REQUEST, HTTPException(404))
     assert read_error(missing) == {
-        "message": "PUT /v1/chat/completions: Not Found",
+        "message": "PUT /v1/chat/completions is not supported here; /openapi.json has the routes "
+        "of this server",
         "type": "not_found_error",
         "param": None,
         "code": 404,
