@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+# The packages of each extra, which are named themselves: no package index has this one.
+_PACKAGES_OF_EXTRA = {
+    "lambda": "aws-lambda-powertools",
+    "otel": "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+    "rkllm": "jinja2 tokenizers",
+    "s3": "boto3",
+    "validation": "json-repair jsonschema-rs py3langid",
+    "vision": "pillow",
+}
 # Modules that an extra installs.
 _EXTRA_OF_MODULE = {
     "PIL": "vision",
@@ -38,12 +47,12 @@ def missing_package_message(error: ModuleNotFoundError, command: str) -> str | N
     """
     module = (error.name or "").partition(".")[0]
     if module in _REQUIRED_MODULES:
-        requirement = "worker-rkllm"
+        packages = module.replace("_", "-")
     elif module in _EXTRA_OF_MODULE:
-        requirement = f"'worker-rkllm[{_EXTRA_OF_MODULE[module]}]'"
+        packages = _PACKAGES_OF_EXTRA[_EXTRA_OF_MODULE[module]]
     else:
         return None
     return (
         f"worker-rkllm {command} needs the package {module}, which is not installed: "
-        f"`pip install {requirement}` installs it."
+        f"`pip install {packages}` installs it."
     )

@@ -67,7 +67,7 @@ def build_tracing(settings: EmulatorSettings, engine: AnyEngine | None = None) -
     except ImportError as error:
         raise SettingError(
             f"OTEL_EXPORTER_OTLP_ENDPOINT: traces need {error.name}, which is not installed: "
-            "`pip install 'worker-rkllm[otel]'` adds it"
+            "`pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http` adds it"
         ) from None
     tracing: Any = OpenTelemetryTracing(build_exporter(endpoint), settings.served_model)
     if engine is not None:

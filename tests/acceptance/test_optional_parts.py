@@ -55,6 +55,6 @@ def test_warnings_name_the_missing_packages(
         "input.validation.json_schema",
         "input.validation.language",
     ]
-    assert "`pip install 'worker-rkllm[validation]'` adds it" in warnings[0]
-    assert "`pip install 'worker-rkllm[validation]'` adds it" in warnings[1]
+    assert "`pip install jsonschema-rs` adds it" in warnings[0]
+    assert "`pip install py3langid` adds it" in warnings[1]
     assert "the classifier needs the package numpy" in done.stdout + done.stderr

@@ -11,6 +11,6 @@ class MissingPart(Exception):
     def __init__(self, option: str, package: str) -> None:
         super().__init__(
             f"{option} needs the package {package}, which is not installed: "
-            "`pip install 'worker-rkllm[validation]'` adds it."
+            f"`pip install {package}` adds it."
         )
         self.package = package

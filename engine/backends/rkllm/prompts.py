@@ -48,7 +48,7 @@ class ChatTokenizer:
         except ImportError as error:
             raise ModelLoadFailed(
                 "RKLLM_TOKENIZER: reading tokenizer files needs tokenizers and jinja2: "
-                "`pip install 'worker-rkllm[rkllm]'` adds them"
+                "`pip install jinja2 tokenizers` adds them"
             ) from error
         path = folder / _TOKENIZER
         text = _read_text(path)

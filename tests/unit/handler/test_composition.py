@@ -243,11 +243,11 @@ def without_optional_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SCHEMA_WARNING = (
     "json_schema was not checked. Checking answers against a JSON schema needs the package "
-    "jsonschema-rs, which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
+    "jsonschema-rs, which is not installed: `pip install jsonschema-rs` adds it."
 )
 LANGUAGE_WARNING = (
     "language was not checked. Checking the language of answers needs the package py3langid, "
-    "which is not installed: `pip install 'worker-rkllm[validation]'` adds it."
+    "which is not installed: `pip install py3langid` adds it."
 )
 
 

@@ -37,5 +37,10 @@ def test_required_module_is_one_of_every_installation(module: str) -> None:
     assert package_name(module) in names(PROJECT["dependencies"])
 
 
+@pytest.mark.parametrize(("extra", "packages"), extras._PACKAGES_OF_EXTRA.items())
+def test_packages_of_an_extra_are_its_requirements(extra: str, packages: str) -> None:
+    assert set(packages.split()) <= names(PROJECT["optional-dependencies"][extra])
+
+
 def test_every_extra_installs_something() -> None:
     assert all(PROJECT["optional-dependencies"].values())

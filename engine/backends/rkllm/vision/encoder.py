@@ -122,8 +122,7 @@ def _load_model(path: Path) -> Any:
         import PIL.Image  # noqa: F401 - a missing package is reported here, not at first use
     except ImportError as error:
         raise ModelLoadFailed(
-            "RKLLM_VISION: decoding images needs Pillow: "
-            "`pip install 'worker-rkllm[vision]'` adds it"
+            "RKLLM_VISION: decoding images needs Pillow: `pip install pillow` adds it"
         ) from error
     try:
         from rknnlite.api import RKNNLite

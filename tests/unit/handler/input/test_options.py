@@ -367,13 +367,13 @@ MISSING = {
         "jsonschema_rs",
         SCHEMA,
         "Checking answers against a JSON schema needs the package jsonschema-rs, which is not "
-        "installed: `pip install 'worker-rkllm[validation]'` adds it.",
+        "installed: `pip install jsonschema-rs` adds it.",
     ),
     "language": (
         "py3langid",
         "en",
         "Checking the language of answers needs the package py3langid, which is not installed: "
-        "`pip install 'worker-rkllm[validation]'` adds it.",
+        "`pip install py3langid` adds it.",
     ),
 }
 

@@ -160,7 +160,7 @@ def test_threads_share_one_model() -> None:
 def test_missing_package_raises_missing_part(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "py3langid", None)
-        with pytest.raises(MissingPart, match=r"worker-rkllm\[validation\]'` adds it"):
+        with pytest.raises(MissingPart, match=r"`pip install py3langid` adds it"):
             LanguageCheck("en")
     assert LanguageCheck("en").find_issues(SENTENCES["en"]) == ()
 

@@ -388,7 +388,7 @@ def test_answer_that_is_too_large_is_reported() -> None:
 
 def test_missing_package_raises_missing_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    with pytest.raises(MissingPart, match=r"worker-rkllm\[validation\]'` adds it\.$") as caught:
+    with pytest.raises(MissingPart, match=r"`pip install jsonschema-rs` adds it\.$") as caught:
         SchemaCheck(PERSON)
     assert caught.value.package == "jsonschema-rs"
 
