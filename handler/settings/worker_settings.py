@@ -11,7 +11,7 @@ from handler.settings.shared_settings import Settings
 
 NO_SDK = (
     "the worker needs RunPod's SDK, the package runpod, which is not installed: `pip install "
-    "worker-rkllm` or, in a clone, `make sdk` installs it"
+    "runpod` or, in a clone, `make sdk` installs it"
 )
 
 

@@ -25,10 +25,14 @@ LONG_PAGES = frozenset(
         *("docs/openai.md", "docs/operations.md", "docs/responses.md"),
     }
 )
+# tests/long/test_handler_examples.py runs the blocks of this page in a server of their own.
+EXAMPLES_PAGE = "docs/handler-examples.md"
 
 
 def blocks_to_run(page: str, *, long: bool) -> Sequence[Block]:
     """Return the blocks of a page to run; with `long`, also the ones that take minutes."""
+    if page == EXAMPLES_PAGE:
+        return []
     return [
         block
         for block in BLOCKS[page]

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_RUN_PAGE = ROOT / "docs" / "not-run.md"
 RUN = ("sh", "python", "javascript", "json")
 # The languages of blocks that are not meant to be run.
-NOT_RUN_LANGUAGES = ("text", "markdown", "ini", "yaml", "dockerfile")
+NOT_RUN_LANGUAGES = ("text", "markdown", "ini", "yaml", "dockerfile", "html")
 
 # Blocks within a list are indented.
 _FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)

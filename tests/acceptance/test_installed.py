@@ -336,7 +336,7 @@ def test_missing_sdk_is_one_sentence_with_its_installation(
         )
         assert done.returncode == 2, done.stderr
         [sentence] = done.stderr.splitlines()
-        assert "`pip install worker-rkllm`" in sentence
+        assert "`pip install runpod`" in sentence
 
 
 @pytest.mark.long

@@ -16,13 +16,14 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
+from tests.acceptance.page_checks import EXAMPLES_PAGE
 from tests.acceptance.pages import ROOT, blocks
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
 from tests.long.console.browser import chromium
 from tests.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-PAGE = ROOT / "docs" / "handler-examples.md"
+PAGE = ROOT / EXAMPLES_PAGE
 PAGE_PORT = free_port()
 _NAME = re.compile(r"# (\w+)\.py\n")
 
