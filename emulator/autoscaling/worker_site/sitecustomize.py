@@ -5,7 +5,8 @@ next worker would count itself full and take no jobs, and two workers of one fol
 other's jobs for their own. So each launched worker keeps the file in a folder of its own.
 
 SDK 1.6 does not handle SIGTERM, which would end a worker in the middle of a job. So such a worker
-ends after its jobs, as later versions do.
+ends after its jobs, as later versions do. Its client calls the paid cloud whatever
+RUNPOD_ENDPOINT_BASE_URL says, so that address is set in the module.
 """
 
 from __future__ import annotations
@@ -19,21 +20,26 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
-_MODULE = "runpod.serverless.modules.worker_state"
 _FOLDER = os.environ.get("WORKER_RKLLM_STATE_DIR", "")
 _POLL_INTERVAL_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class _StateFinder(importlib.abc.MetaPathFinder):
-    """Finds the module as usual, and changes what old versions do when it has been executed."""
+class _SdkFinder(importlib.abc.MetaPathFinder):
+    """Finds modules of the SDK as usual, and changes each when it has been executed."""
+
+    def __init__(self, changes: dict[str, Callable[[Any], None]]) -> None:
+        # Called with the module of this name.
+        self._changes = changes
 
     def find_spec(self, fullname, path=None, target=None):  # type: ignore[no-untyped-def]
-        if fullname != _MODULE:
+        # Removed, because the search below asks this finder, too.
+        change = self._changes.pop(fullname, None)
+        if change is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return spec
@@ -41,15 +47,26 @@ class _StateFinder(importlib.abc.MetaPathFinder):
 
         def exec_module(module):  # type: ignore[no-untyped-def]
             execute(module)
-            jobs: Any = getattr(module, "JobsProgress", None)
-            if hasattr(jobs, "_STATE_FILE") and _make_folder():
-                jobs._STATE_DIR = _FOLDER
-                jobs._STATE_FILE = os.path.join(_FOLDER, ".runpod_jobs.pkl")
-            if hasattr(module, "Jobs"):  # SDK 1.6
-                _handle_sigterm(module.Jobs())
+            change(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _set_endpoint_url(module: Any) -> None:
+    """Let the client of SDK 1.6 call the server that later versions call."""
+    url = os.environ.get("RUNPOD_ENDPOINT_BASE_URL")
+    if url and hasattr(module, "endpoint_url_base"):
+        module.endpoint_url_base = url
+
+
+def _change_state(module: Any) -> None:
+    jobs: Any = getattr(module, "JobsProgress", None)
+    if hasattr(jobs, "_STATE_FILE") and _make_folder():
+        jobs._STATE_DIR = _FOLDER
+        jobs._STATE_FILE = os.path.join(_FOLDER, ".runpod_jobs.pkl")
+    if hasattr(module, "Jobs"):  # SDK 1.6
+        _handle_sigterm(module.Jobs())
 
 
 def _make_folder() -> bool:
@@ -96,5 +113,9 @@ def _run_next() -> None:
 
 
 if _FOLDER:
-    sys.meta_path.insert(0, _StateFinder())
+    changes: dict[str, Callable[[Any], None]] = {
+        "runpod": _set_endpoint_url,
+        "runpod.serverless.modules.worker_state": _change_state,
+    }
+    sys.meta_path.insert(0, _SdkFinder(changes))
 _run_next()

@@ -65,6 +65,23 @@ def test_each_worker_keeps_its_jobs_in_a_folder_of_its_own(
     assert (project / "w1").stat().st_mode & 0o777 == 0o700
 
 
+def test_client_of_sdk_1_6_calls_this_server(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.delenv("RUNPOD_ENDPOINT_BASE_URL", raising=False)
+    # As SDK 1.6 has it: it reads no variable, and imports its own modules first.
+    (project / "packages" / "runpod" / "__init__.py").write_text(
+        "import runpod.serverless.modules.worker_state\n"
+        'endpoint_url_base = "https://api.runpod.ai/v2"\n'
+    )
+    program = "import runpod; print(runpod.endpoint_url_base)"
+    assert run(project, program, "w1") == "http://x/v2"
+    assert run(project, SAVE, "w1") == str(project / "w1" / ".runpod_jobs.pkl")
+    monkeypatch.setenv("RUNPOD_ENDPOINT_BASE_URL", "http://mine/v2")
+    assert run(project, program, "w1") == "http://mine/v2"
+
+
 def test_folder_of_another_user_is_not_used(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The file is a pickle, which is a program.
     monkeypatch.delenv("PYTHONPATH", raising=False)
