@@ -21,15 +21,17 @@ _READ_BYTES = 16_384
 _MAX_LOGGED_PER_S = 500
 # The SDK logs the URL of a failed request.
 _SECRET = re.compile(rf"(?<={WORKER_KEY_PARAM.decode()}=)[\w-]+")
+# The SDK logs this with the job's id, and in the next line the exception without it.
+_EXCEPTION_FOLLOWS = "Captured Handler Exception"
 
 
 class OutputReader:
     """Copies one worker's output to its log, and to the server's own log; one task runs it.
 
     Lines of the SDK's logger are shown as text, with the job that they name, and an exception of
-    the handler as its traceback. Other lines have the job that runs. If a worker prints
-    more than `max_logged_per_s` lines in a second, its log has all of them, and the server's log
-    says how many it omits.
+    the handler as its traceback, with the job of the line before. Other lines have the job that
+    runs. If a worker prints more than `max_logged_per_s` lines in a second, its log has all of
+    them, and the server's log says how many it omits.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class OutputReader:
         self._log = log
         self._max_logged_per_s = max_logged_per_s
         self._clock = clock
+        # The job whose exception is the next line.
+        self._failed_job: str | None = None
         self._second_started_at = -1.0
         self._logged_lines = 0
         self._omitted = 0
@@ -68,7 +72,11 @@ class OutputReader:
 
     def _add(self, line: str) -> None:
         text = _SECRET.sub("…", line.rstrip())
-        message, level, job_id = parse_sdk_line(text)
+        message, level, named_job = parse_sdk_line(text)
+        job_id = named_job
+        if job_id is None and self._failed_job is not None and read_exception(message) is not None:
+            job_id = self._failed_job
+        self._failed_job = named_job if message == _EXCEPTION_FOLLOWS else None
         job_id = job_id or self._log.find_job()
         self._log.append("container", text, job_id)
         if text and self._may_show():

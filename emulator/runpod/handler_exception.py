@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from handler.logs.reasons import extract_error_message
 
 # The frames of the SDK, which call the handler.
 _SDK_FOLDER = "/runpod/serverless/"
+# What stands before each line of an exception group.
+_GROUP_MARGIN = re.compile(r"(?: +\| )?")
 
 
 def read_exception(text: str) -> Mapping[str, Any] | None:
@@ -31,16 +34,17 @@ def format_exception(fields: Mapping[str, Any]) -> str:
     """
     traceback = fields.get("error_traceback")
     if isinstance(traceback, str) and traceback.strip():
-        return "\n".join(_without_sdk(traceback.strip().splitlines()))
+        return "\n".join(_without_sdk(traceback.strip("\n").splitlines()))
     return extract_error_message(dict(fields)) or "" if fields.get("error_message") else ""
 
 
 def _without_sdk(lines: list[str]) -> Iterator[str]:
     is_of_sdk = False
     for line in lines:
-        if line.startswith("  File "):
-            is_of_sdk = _SDK_FOLDER in line.replace("\\", "/")
-        elif not line.startswith("    "):
+        text = _GROUP_MARGIN.sub("", line, count=1)
+        if text.startswith("  File "):
+            is_of_sdk = _SDK_FOLDER in text.replace("\\", "/")
+        elif not text.startswith("    "):
             is_of_sdk = False
         if not is_of_sdk:
             yield line

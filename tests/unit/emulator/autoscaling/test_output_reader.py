@@ -65,6 +65,29 @@ async def test_line_that_only_looks_like_the_sdks_is_shown_as_it_is(
     assert caplog.messages == [f"w1: {line}"]
 
 
+async def test_exception_has_the_job_of_the_line_before_when_several_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    exception = json.dumps({"error_message": "no", "error_traceback": "ValueError: no"}, indent=4)
+    printed: list[tuple[str | None, str]] = [
+        ("job-1", "Captured Handler Exception"),
+        (None, exception),
+        (None, exception),
+        ("job-2", "Captured Handler Exception"),
+        (None, "of another thread"),
+    ]
+    lines = [
+        json.dumps({"requestId": job_id, "message": message, "level": "ERROR"})
+        for job_id, message in printed
+    ]
+    log = await read("\n".join(lines).encode())
+    jobs = ["job-1", "job-1", None, "job-2", None]
+    assert [line.job_id for line in log.lines_after(0)] == jobs
+    assert [record.__dict__.get("job_id") for record in caplog.records] == jobs
+    assert caplog.messages[1] == "w1: ValueError: no"
+
+
 async def test_exception_of_the_handler_is_shown_as_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -32,6 +32,25 @@ def test_traceback_begins_with_the_frames_of_the_handler() -> None:
     ]
 
 
+def test_exception_group_begins_with_the_frames_of_the_handler() -> None:
+    group = [
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "/venv/runpod/serverless/modules/rp_job.py", line 259, in run_job',
+        "  |     await handler_return",
+        '  |   File "/p/handler.py", line 17, in handler',
+        "  |     async with asyncio.TaskGroup() as tasks:",
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "/p/handler.py", line 16, in load',
+        "    |     raise RuntimeError(name)",
+        "    | RuntimeError: a",
+        "    +------------------------------------",
+    ]
+    text = format_exception({"error_message": "x", "error_traceback": "\n".join(group) + "\n"})
+    assert text.splitlines() == [group[0], *group[3:]]
+
+
 def test_exception_without_a_traceback_is_its_type_and_message() -> None:
     fields = {"error_type": "<class 'KeyError'>", "error_message": "'x'"}
     assert format_exception(fields) == "KeyError: 'x'"
