@@ -12,7 +12,7 @@ from handler.logs.reasons import extract_error_message
 
 # The frames of the SDK, which call the handler.
 _SDK_FOLDER = "/runpod/serverless/"
-# What stands before each line of an exception group.
+# The margin of each line of an exception group.
 _GROUP_MARGIN = re.compile(r"(?: +\| )?")
 
 
