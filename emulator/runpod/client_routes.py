@@ -263,6 +263,8 @@ class ClientRoutes:
         job = await self._store.enqueue(new)
         # All later log lines of this request have the job's id, including the request's own line.
         bind_contextvars(job_id=job.id)
+        if (reason := self._worker_registry.explain_unserved(job.endpoint)) is not None:
+            logger.warning("job %s waits: %s", job.id, reason)
         return job
 
     def _endpoint_of(self, request: Request) -> str:

@@ -200,7 +200,22 @@ class WorkerRegistry:
             return f"the job waits for the server's own model, which is {state}"
         if explain is not None:
             return "the job waits for a worker, which the server starts when the scaling allows it"
-        return f"the job waits: no worker asks for jobs of the endpoint {endpoint}"
+        return f"the job waits: {self._describe_unserved(endpoint)}"
+
+    def explain_unserved(self, endpoint: str) -> str | None:
+        """Return why no worker takes the jobs of an endpoint; None if one does or may come.
+
+        Only a server that starts workers knows that an endpoint's name is probably wrong.
+        """
+        is_served = endpoint in self._explain_wait or endpoint in self._count_local_slots
+        if is_served or not self._explain_wait or self.workers(endpoint):
+            return None
+        return self._describe_unserved(endpoint)
+
+    def _describe_unserved(self, endpoint: str) -> str:
+        served = ", ".join(sorted({*self._explain_wait, *self._count_local_slots}))
+        suffix = f", but of {served}" if served else ""
+        return f"no worker asks for jobs of the endpoint {endpoint}{suffix}"
 
     def set_initializing(self, endpoint: str, count: int) -> None:
         """Set the number of workers that were started and have not called for a job yet."""

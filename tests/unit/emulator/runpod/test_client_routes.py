@@ -1,6 +1,10 @@
-"""Which routes there are for clients, in both of their forms."""
+"""Which routes there are for clients, in both of their forms, and the log of a wrong endpoint."""
 
 from __future__ import annotations
+
+import httpx
+import pytest
+from starlette.applications import Starlette
 
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod.client_routes import ClientRoutes
@@ -35,3 +39,19 @@ def test_every_route_exists_with_and_without_an_endpoint() -> None:
     assert found == BOTH_FORMS | {
         f"/v2/{{endpoint}}{path}": methods for path, methods in with_endpoint.items()
     }
+
+
+async def test_job_of_an_endpoint_that_no_worker_serves_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryJobStore()
+    worker_registry = WorkerRegistry(store, lease_s=30, grace_s=2)
+    worker_registry.set_explain_wait("resize", lambda: None)
+    routes = ClientRoutes(store, worker_registry, EmulatorSettings(), ShutdownState()).routes()
+    transport = httpx.ASGITransport(Starlette(routes=routes))
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        wrong = await client.post("/v2/rezise/run", json={"input": {}})
+        right = await client.post("/v2/resize/run", json={"input": {}})
+    assert (wrong.status_code, right.status_code) == (200, 200)
+    reason = "no worker asks for jobs of the endpoint rezise, but of resize"
+    assert caplog.messages == [f"job {wrong.json()['id']} waits: {reason}"]

@@ -436,6 +436,21 @@ async def test_stop_of_a_job_leaves_its_worker_some_time(
     assert worker.find_unstopped_job(now + MAX_START_DELAY_S + grace_s) == why
 
 
+def test_endpoint_without_workers_is_named_with_those_that_have_some(
+    worker_registry: WorkerRegistry,
+) -> None:
+    # Workers that others start may come at any time.
+    assert worker_registry.explain_unserved("wrong") is None
+    worker_registry.set_explain_wait("resize", lambda: None)
+    worker_registry.set_explain_wait("caption", lambda: None)
+    reason = "no worker asks for jobs of the endpoint wrong, but of caption, resize"
+    assert worker_registry.explain_unserved("wrong") == reason
+    assert worker_registry.explain_wait("wrong") == f"the job waits: {reason}"
+    assert worker_registry.explain_unserved("resize") is None
+    worker_registry.get_or_register("wrong", "pod-1")
+    assert worker_registry.explain_unserved("wrong") is None
+
+
 async def test_queued_job_says_what_it_waits_for(
     worker_registry: WorkerRegistry, store: MemoryJobStore
 ) -> None:
