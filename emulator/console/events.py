@@ -19,6 +19,8 @@ from jobs import Chunk, Job, JobStatus, JobStore
 # screen refresh, and grows to the maximum while nothing is new.
 _MIN_POLL_INTERVAL_S = 0.015
 _MAX_POLL_INTERVAL_S = 0.1
+# A larger progress update would be sent again at each change; only its size is.
+_MAX_PROGRESS_BYTES = 100_000
 
 
 class JobEventStream:
@@ -30,6 +32,8 @@ class JobEventStream:
     - `deltas`: the deltas of this process's engine since the last event; `first` is the number of
       the first one. If personal data is redacted from the job, there are none before the redaction.
     - `chunk`: a chunk that another worker has streamed.
+    - `progress`: the progress of the running job, whenever it has changed: its `output`, or its
+      `bytes` if they are more than 100,000.
     - `restart`: all deltas and chunks so far are void, because another attempt has started.
     - `end`: the whole job. `gone`: the job does not exist.
 
@@ -46,6 +50,7 @@ class JobEventStream:
         self._tracker = tracker
         self._job_id = job_id
         self._last_summary: dict[str, Any] = {}
+        self._last_progress = b""
         # The attempt and number of the last chunk.
         self._last_chunk = (0, 0)
         # Kept here, so that its last deltas can be read after its worker has released it.
@@ -69,7 +74,7 @@ class JobEventStream:
             if self._needs_chunks is None:
                 is_completed = job.status is JobStatus.COMPLETED
                 self._needs_chunks = not (is_completed and job.worker_id == self._local_worker)
-            block = self._job_event(job) + self._delta_event()
+            block = self._job_event(job) + self._progress_event(job) + self._delta_event()
             chunks = await self._store.read_chunks(self._job_id, self._last_chunk, 0)
             async for step in split_chunks(chunks):
                 if len(block) >= STEP_BYTES:
@@ -95,6 +100,19 @@ class JobEventStream:
         self._last_summary = summary
         restart = self._restart_event() if job.attempt != last_attempt else b""
         return restart + _event("job", summary)
+
+    def _progress_event(self, job: Job) -> bytes:
+        if job.progress == self._last_progress or job.status.is_final:
+            return b""
+        self._last_progress = job.progress
+        # A new attempt begins without progress.
+        if not job.progress:
+            return b""
+        size = len(job.progress)
+        is_large = size > _MAX_PROGRESS_BYTES
+        return _event(
+            "progress", {"bytes": size} if is_large else {"output": orjson.Fragment(job.progress)}
+        )
 
     def _delta_event(self) -> bytes:
         generation = self._tracker.find(self._job_id)

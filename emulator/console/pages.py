@@ -10,10 +10,12 @@ from emulator.http.route_facts import ApiRoute, OperationName, public_facts
 from emulator.http.static_files import HEADERS, load_asset, send_asset
 
 # Enforced by the browser: nothing from other hosts, nothing inline, no frames, and a model's text
-# is never parsed as markup (`trusted-types 'none'` allows no script to create any).
+# is never parsed as markup (`trusted-types 'none'` allows no script to create any). `data:` is for
+# the pictures in the outputs of jobs.
 POLICY = (
-    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
 )
 _FACTS = public_facts(OperationName.OTHER)
 _HEADERS = {**HEADERS, "content-security-policy": POLICY}

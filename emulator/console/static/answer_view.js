@@ -2,10 +2,13 @@
 
 import { toggle } from "./choice.js";
 import { h, say } from "./dom.js";
+import { ErrorView } from "./error_view.js";
 import { Facts } from "./facts.js";
 import { count, duration, rate } from "./format.js";
+import { readJobError } from "./job_error.js";
 import { JsonView } from "./json_view.js";
 import { announce } from "./notices.js";
+import { OutputView } from "./output_view.js";
 import { Rhythm } from "./rhythm.js";
 import { StreamView } from "./stream_view.js";
 import { Tabs } from "./tabs.js";
@@ -25,8 +28,10 @@ const FACTS = {
   Tokens: "Prompt tokens + answer tokens",
   Time: "From sending the request to the end of the answer",
   Queue: "How long the job waited for a worker",
+  "Run time": "How long the worker ran the job",
   Finish: "Why the answer ended: the finish reason, and the stop sequence if there was one",
 };
+const NO_FACTS = Object.fromEntries(["First token", "Tokens/s", "Tokens", "Time", "Queue", "Finish"].map((name) => [name, "–"]));
 // As in layout.css: one column.
 const NARROW = "(max-width: 64rem)";
 
@@ -38,6 +43,7 @@ export class AnswerView {
     this.run = null;
     this.empty = empty;
     this.stream = new StreamView("Answer");
+    this.output = new OutputView("Output");
     this.rhythm = new Rhythm();
     this.facts = new Facts(FACTS);
     this.json = new JsonView("Final JSON", "answer.json");
@@ -45,7 +51,7 @@ export class AnswerView {
     this.changes = new ChangesView();
     this.state = h("span", { class: "badge", hidden: true });
     this.jobLink = h("a", { class: "small", hidden: true }, "View job");
-    this.failure = h("p", { class: "form-error", role: "alert", hidden: true });
+    this.failure = new ErrorView();
     // Where the answer is below the request, the request's own button is out of sight.
     this.stop = h("button", { type: "button", class: "button small danger narrow-only", hidden: true, onclick: onStop }, "Stop");
     this.goOn = h("button", { type: "button", class: "button small", hidden: true, onclick: () => onGoOn(this.run.outcome.text ?? this.run.log.text()) }, "Continue the chat");
@@ -63,9 +69,11 @@ export class AnswerView {
       this.tabs.element,
     );
     this.stream.onDrawn = () => this.rhythm.changed();
+    this.setPlain(false);
   }
 
   #answer() {
+    this.output.element.hidden = true;
     const boundaries = toggle("Boundaries", false, (on) => this.stream.setBoundaries(on));
     const timing = toggle("Timing", false, (on) => {
       this.rhythm.element.hidden = !on;
@@ -73,22 +81,38 @@ export class AnswerView {
     });
     this.rhythm.element.hidden = true;
     this.stream.element.hidden = true;
+    this.isTimed = timing.input;
+    this.modelTools = h("div", { class: "row" }, boundaries.element, timing.element, this.goOn);
     return h(
       "div",
       { class: "stack tight" },
-      h("div", { class: "row" }, boundaries.element, timing.element, this.goOn),
-      this.failure,
+      this.modelTools,
+      this.failure.element,
       this.rhythm.element,
       this.empty,
       this.stream.element,
+      this.output.element,
     );
+  }
+
+  /** Show only what a program's job has, and nothing of a model's answer; or all. */
+  setPlain(isPlain) {
+    this.isPlain = isPlain;
+    this.modelTools.hidden = isPlain;
+    this.rhythm.element.hidden = isPlain || !this.isTimed.checked;
+    for (const name of ["Verdict", "Changes"]) this.tabs.hide(name, isPlain);
+    const isEmpty = this.run === null;
+    this.stream.element.hidden = isEmpty || isPlain;
+    this.output.element.hidden = isEmpty || !isPlain;
+    if (isEmpty) this.facts.show(isPlain ? { Time: "–", Queue: "–", "Run time": "–" } : NO_FACTS);
   }
 
   /** Show a run from its beginning. @param {import("./run.js").Run} run */
   begin(run) {
     this.run = run;
     this.empty.hidden = true;
-    this.stream.element.hidden = false;
+    this.output.show(run.output);
+    this.setPlain(run.output.isPlain);
     this.goOn.hidden = true;
     this.stream.show(run.log);
     this.rhythm.show(run.log);
@@ -98,7 +122,7 @@ export class AnswerView {
     this.tabs.badge("Changes", "");
     this.tabs.show("Answer");
     if (matchMedia(NARROW).matches) this.element.scrollIntoView();
-    announce("Generating");
+    announce(run.output.isPlain ? "Running" : "Generating");
   }
 
   /** Something of the run is new: what it says is drawn by itself, with the next frame. */
@@ -107,13 +131,14 @@ export class AnswerView {
     this.stop.hidden = run.over;
     this.state.hidden = false;
     this.state.className = `badge state-${run.state}`;
-    say(this.state, STATES[run.state]);
+    if (run.output.isPlain !== this.isPlain) this.setPlain(run.output.isPlain);
+    this.output.changed();
+    say(this.state, stateWord(run));
     this.stream.element.setAttribute("aria-busy", String(!run.over));
     this.jobLink.hidden = run.job === null;
     if (run.job !== null) this.jobLink.setAttribute("href", `#/jobs/${encodeURIComponent(run.job.id)}`);
     this.facts.show(factsOf(run));
-    this.failure.hidden = run.error === null;
-    say(this.failure, run.error?.message ?? "");
+    this.failure.show(run.error?.message ?? "");
   }
 
   /** Show what is known at the run's end. */
@@ -130,13 +155,22 @@ export class AnswerView {
     this.tabs.badge("Changes", changed ? String(changed) : "");
     this.json.show(outcome?.json ?? run.job ?? { error: error?.message ?? run.state });
     this.goOn.hidden = run.state !== "done" || run.request.kind !== "chat";
-    const spoken = `${STATES[run.state]}, ${count(run.log.count)} deltas in ${duration(run.endedMs)}`;
-    announce(error === null ? spoken : `Failed: ${error.message}`);
+    const spoken = `${stateWord(run)}, ${run.output.isPlain ? "" : `${count(run.log.count)} deltas `}in ${duration(run.endedMs)}`;
+    announce(error === null ? spoken : `Failed: ${readJobError(error.message).headline}`);
   }
+}
+
+function stateWord({ state, output }) {
+  return state === "running" && output.isPlain ? "Running" : STATES[state];
 }
 
 function factsOf(run) {
   const { log, outcome, job } = run;
+  const time = duration(run.endedMs ?? performance.now() - run.began);
+  const queue = job === null ? "–" : duration(job.startedAt ? job.startedAt - job.queuedAt : null);
+  if (run.output.isPlain) {
+    return { Time: time, Queue: queue, "Run time": duration(job?.startedAt ? (job.endedAt ?? Date.now()) - job.startedAt : null) };
+  }
   const exact = outcome?.tokens ?? null;
   // The gaps are as many as the tokens but one, however many came together.
   const spanMs = (log.lastMs ?? 0) - (log.firstMs ?? 0);
@@ -148,8 +182,8 @@ function factsOf(run) {
     "First token": duration(log.firstMs),
     "Tokens/s": known === null && log.rate !== null ? `${sign} ${rate(log.rate)}` : rate(known),
     Tokens: exact === null ? (log.count ? `${sign} ${count(log.count)}` : "–") : `${count(exact.input)} + ${count(exact.output)}`,
-    Time: duration(run.endedMs ?? performance.now() - run.began),
-    Queue: job === null ? "–" : duration(job.startedAt ? job.startedAt - job.queuedAt : null),
+    Time: time,
+    Queue: queue,
     Finish: endedBy(run),
   };
 }

@@ -16,8 +16,11 @@ export class Facts {
     );
   }
 
-  /** @param {Record<string, string>} values */
+  /** Show these facts, and hide the others. @param {Record<string, string>} values */
   show(values) {
-    for (const [name, value] of Object.entries(values)) say(this.values[name], value);
+    for (const [name, element] of Object.entries(this.values)) {
+      element.parentElement.hidden = values[name] === undefined;
+      say(element, values[name] ?? "–");
+    }
   }
 }

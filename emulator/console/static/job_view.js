@@ -1,12 +1,13 @@
 // One job: its timeline, what it says while it says it, its input and output, what can be done.
 
 import { ask, told } from "./api.js";
-import { DeltaLog } from "./delta_log.js";
 import { h, say } from "./dom.js";
-import { follow, missing } from "./job_follow.js";
+import { ErrorView } from "./error_view.js";
+import { follow } from "./job_follow.js";
+import { JobOutput } from "./job_output.js";
 import { JsonView } from "./json_view.js";
 import { announce, copy, notice } from "./notices.js";
-import { ofJob } from "./outcome.js";
+import { OutputView } from "./output_view.js";
 import { StreamView } from "./stream_view.js";
 import { Tabs } from "./tabs.js";
 import { Timeline } from "./timeline.js";
@@ -25,23 +26,24 @@ export class JobView {
     this.job = null;
     this.timeline = new Timeline();
     this.stream = new StreamView("Job output");
-    this.output = new JsonView("Output", "output.json");
+    this.outputView = new OutputView("Output");
+    this.json = new JsonView("Output as JSON", "output.json");
     this.input = new JsonView("Input", "input.json");
     this.verdict = new VerdictView();
     this.changes = new ChangesView();
     this.badge = statusBadge();
     this.name = h("code", { class: "job-id" });
-    this.failure = h("p", { class: "form-error", role: "alert", hidden: true });
+    this.failure = new ErrorView();
     this.facts = h("p", { class: "small muted" });
     this.quiet = h("p", { class: "muted" });
     this.tabs = new Tabs("Job", [
-      { name: "Stream", element: h("div", { class: "stack tight" }, this.quiet, this.stream.element) },
-      { name: "Output", element: this.output.element },
+      { name: "Output", element: h("div", { class: "stack tight" }, this.quiet, this.stream.element, this.outputView.element) },
       { name: "Input", element: this.input.element },
       { name: "Verdict", element: this.verdict.element },
       { name: "Changes", element: this.changes.element },
+      { name: "JSON", element: this.json.element },
     ]);
-    this.element = h("section", { class: "card detail", "aria-label": "Job" }, this.#head(), this.failure, this.timeline.element, this.facts, this.tabs.element);
+    this.element = h("section", { class: "card detail", "aria-label": "Job" }, this.#head(), this.failure.element, this.timeline.element, this.facts, this.tabs.element);
   }
 
   #head() {
@@ -67,26 +69,28 @@ export class JobView {
     this.leave();
     this.id = id;
     this.abort = new AbortController();
-    this.log = new DeltaLog(performance.now());
-    this.stream.show(this.log);
-    this.tabs.show("Stream");
+    this.tabs.show("Output");
     this.verdict.show(null);
     this.changes.show(null);
     say(this.name, id);
     this.again.href = `#/playground/${encodeURIComponent(id)}`;
-    this.output.show(null);
+    this.#setOutput(new JobOutput(true));
+    this.json.show(null);
     this.resend.hidden = this.save.hidden = true;
     const { signal } = this.abort;
     try {
       const job = await ask(`/console/jobs/${encodeURIComponent(id)}`, { signal });
+      const description = await ask("/console/description", { signal });
+      this.#setOutput(new JobOutput(description.model !== null));
       this.input.show(job.input);
       this.sent = job.input;
       this.resend.hidden = false;
-      this.#offerTest(job.endpoint);
+      // Only the endpoint of a handler has a tests file.
+      this.save.hidden = !description.endpoints.includes(job.endpoint);
       this.#draw(job);
       await this.#follow(signal);
     } catch (error) {
-      if (!signal.aborted) this.#fail(told(error));
+      if (!signal.aborted) this.failure.show(told(error));
     }
   }
 
@@ -95,59 +99,77 @@ export class JobView {
     this.abort?.abort();
     clearInterval(this.timer);
     this.id = null;
-    this.#fail("");
+    this.failure.show("");
   }
 
   async #follow(signal) {
     // A bar that grows is drawn although nothing is said.
-    this.timer = setInterval(() => this.timeline.show(this.job), DRAW_MS);
+    this.timer = setInterval(() => this.timeline.show(this.job, this.output.isPlain), DRAW_MS);
     try {
       const job = await follow(this.id, {
         signal,
         onJob: (summary) => this.#draw(summary),
-        onSaid: (text) => this.#say(text),
-        onRestart: () => this.#restart(),
+        onSaid: (text) => {
+          this.output.log.add(text);
+          this.#changed();
+        },
+        onChunk: (chunk) => {
+          this.output.addChunk(chunk);
+          this.#changed();
+        },
+        onProgress: (progress) => {
+          this.output.setProgress(progress);
+          this.#changed();
+        },
+        onRestart: () => {
+          this.output.clear();
+          this.#changed();
+        },
       });
       if (signal.aborted) return;
-      if (job === null) this.#fail("The server no longer has this job.");
+      if (job === null) this.failure.show("The server no longer has this job.");
       else this.#end(job);
     } finally {
       if (!signal.aborted) clearInterval(this.timer);
     }
   }
 
-  #say(text) {
-    this.log.add(text);
-    this.quiet.hidden = true;
-    this.stream.changed();
+  /** Show another job's output from its beginning. */
+  #setOutput(output) {
+    this.output = output;
+    this.stream.show(output.log);
+    this.outputView.show(output);
+    this.#changed();
   }
 
-  #restart() {
-    this.log.clear();
+  #changed() {
+    const { isPlain, log } = this.output;
+    this.stream.element.hidden = isPlain;
+    this.outputView.element.hidden = !isPlain;
+    this.quiet.hidden = isPlain || log.count > 0;
+    for (const name of ["Verdict", "Changes"]) this.tabs.hide(name, isPlain);
     this.stream.changed();
+    this.outputView.changed();
   }
 
   #end(job) {
-    const outcome = job.output === undefined ? null : ofJob(job.output);
-    const whole = Array.isArray(job.output) ? job.output[job.output.length - 1] : job.output;
-    const deltas = whole?.choices?.[0]?.deltas;
-    for (const text of missing(this.log, deltas)) this.#say(text);
-    if (this.log.count === 0 && outcome?.text) this.#say(outcome.text);
+    this.output.end(job);
     this.#draw(job);
-    this.output.show(job.output ?? null);
-    this.verdict.show(outcome);
-    this.changes.show(outcome);
+    this.json.show(job.output ?? null);
+    this.verdict.show(this.output.outcome);
+    this.changes.show(this.output.outcome);
     announce(`The job is ${job.status}`);
   }
 
   #draw(job) {
     this.job = job;
     this.badge.show(job.status);
-    this.timeline.show(job);
-    this.#fail(job.error ?? "");
+    this.output.setJob(job);
+    this.timeline.show(job, this.output.isPlain);
+    this.failure.show(job.error ?? "");
     this.cancel.hidden = !ACTIVE.includes(job.status);
     this.retry.hidden = !RETRYABLE.includes(job.status);
-    this.quiet.hidden = this.log.count > 0;
+    this.#changed();
     say(this.quiet, ACTIVE.includes(job.status) ? "No output yet." : "No output.");
     const told = [`endpoint ${job.endpoint}`];
     if (job.workerId) told.push(`worker ${job.workerId}`);
@@ -155,11 +177,6 @@ export class JobView {
     if (job.losses) told.push(`worker lost ${job.losses}×`);
     if (job.retries) told.push(`retried ${job.retries}×`);
     say(this.facts, told.join(" · "));
-  }
-
-  #fail(text) {
-    say(this.failure, text);
-    this.failure.hidden = text === "";
   }
 
   /** Send the job's input as a new job, and show that one. */
@@ -171,17 +188,6 @@ export class JobView {
       location.hash = `#/jobs/${encodeURIComponent(id)}`;
     } catch (error) {
       notice(told(error), "bad");
-    }
-  }
-
-  /** Offer the handler's tests file, which only a server with a handler of the user's has. */
-  async #offerTest(endpoint) {
-    const { id } = this;
-    try {
-      const description = await ask("/console/description", { background: true });
-      if (id === this.id) this.save.hidden = !description.endpoints.includes(endpoint);
-    } catch {
-      // The button stays hidden.
     }
   }
 

@@ -1,12 +1,12 @@
 // The page: which screen is shown, by the part of the address behind "#".
 
 import "./theme.js";
-import "./status.js";
 import { BatchesScreen } from "./batches.js";
 import { EngineScreen } from "./engine.js";
 import { JobsScreen } from "./jobs.js";
 import { isWithin, placeOf } from "./place.js";
 import { PlaygroundScreen } from "./playground.js";
+import { onHealth } from "./status.js";
 import { WorkersScreen } from "./workers.js";
 
 const main = /** @type {HTMLElement} */ (document.getElementById("screen"));
@@ -18,6 +18,8 @@ const makers = {
   batches: BatchesScreen,
   engine: EngineScreen,
 };
+
+const OF_AN_ENGINE = ["#/batches", "#/engine"];
 
 /** Screens that were shown once; they keep what was typed and what is under way. */
 const screens = new Map();
@@ -43,5 +45,9 @@ function go() {
   next.show(rest);
 }
 
+onHealth(({ engine }) => {
+  // A server that runs a handler has no engine, and runs no batches.
+  for (const link of links) if (OF_AN_ENGINE.includes(link.getAttribute("href"))) link.hidden = !engine;
+});
 addEventListener("hashchange", go);
 go();

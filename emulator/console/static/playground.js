@@ -80,6 +80,7 @@ export class PlaygroundScreen {
     try {
       const description = await ask(`/console/description${query}`);
       this.form.describe(description);
+      if (this.run === null) this.answer.setPlain(description.model === null);
       if (description.handler) {
         // The examples are prompts, which only a model answers.
         this.examples.hidden = true;

@@ -21,7 +21,7 @@ const ROUTES = {
 };
 
 /** @typedef {"job"|"completion"|"chat"|"response"|"message"} Kind */
-/** @typedef {{kind: Kind, path: string, body: any, stream: boolean}} Request */
+/** @typedef {{kind: Kind, path: string, body: any, stream: boolean, hasEngine?: boolean}} Request */
 
 export class RequestForm {
   /** @param {() => void} onEndpoint called when another handler's endpoint is selected */
@@ -115,7 +115,7 @@ export class RequestForm {
     const form = this.description.forms[this.kind];
     if (form === undefined) throw new Error("This server has no model. Send a RunPod job.");
     const { path } = form;
-    if (this.#isJson) return { kind: "job", path, body: { input: this.json.value }, stream: false };
+    if (this.#isJson) return { kind: "job", path, body: { input: this.json.value }, stream: false, hasEngine: this.description.model !== null };
     const model = this.description.model;
     if (this.kind === "message") {
       return { kind: "message", path, body: { model, ...splitSystem(this.messages.value), ...sampling, stream }, stream };

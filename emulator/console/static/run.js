@@ -2,10 +2,10 @@
 
 import { ApiError, ask, send } from "./api.js";
 import { Assembly } from "./assembly.js";
-import { DeltaLog } from "./delta_log.js";
 import { MessageAssembly, ResponseAssembly } from "./event_assembly.js";
-import { follow, missing } from "./job_follow.js";
-import { ofJob, ofMessage, ofOpenAI, ofResponse } from "./outcome.js";
+import { follow } from "./job_follow.js";
+import { JobOutput } from "./job_output.js";
+import { ofMessage, ofOpenAI, ofResponse } from "./outcome.js";
 import { events } from "./sse.js";
 
 /** How the answers of each API are read: whole, and from events up to the one that ends them. */
@@ -29,7 +29,8 @@ export class Run {
     this.request = request;
     this.onChange = onChange;
     this.began = performance.now();
-    this.log = new DeltaLog(this.began);
+    this.output = new JobOutput(request.hasEngine !== false, this.began);
+    this.log = this.output.log;
     this.state = "sending";
     /** @type {any} The job's summary, where it is one. */
     this.job = null;
@@ -136,28 +137,31 @@ export class Run {
     const job = await follow(id, {
       onJob: (told) => {
         this.job = told;
+        this.output.setJob(told);
         this.#become(told.status === "IN_QUEUE" ? "queued" : "running");
       },
       onSaid: (text) => this.#say(text),
+      onChunk: (chunk) => {
+        this.output.addChunk(chunk);
+        this.#become("running");
+      },
+      onProgress: (progress) => {
+        this.output.setProgress(progress);
+        this.onChange();
+      },
       onRestart: () => {
-        this.log.clear();
+        this.output.clear();
         this.onChange();
       },
     });
     if (job === null) throw new ApiError(404, "The server no longer has this job.");
     this.job = job;
+    this.output.end(job);
+    this.outcome = this.output.outcome;
     if (job.status === "CANCELLED") return "stopped";
-    if (job.status !== "COMPLETED") throw new ApiError(0, job.error ?? `The job is ${job.status}.`, paramOf(job.error));
-    this.outcome = ofJob(job.output);
-    const deltas = this.outcome.json?.choices?.[0]?.deltas;
-    for (const text of deltas === undefined ? unsaid(this) : missing(this.log, deltas)) this.#say(text);
+    if (job.status !== "COMPLETED") throw new ApiError(0, job.error ?? `The job is ${job.status}.`, this.output.isPlain ? null : paramOf(job.error));
     return "done";
   }
-}
-
-/** The text of an answer that was told at its end alone. */
-function unsaid(run) {
-  return run.log.count === 0 && run.outcome.text ? [run.outcome.text] : [];
 }
 
 /** Which field a job's error is about: its first word, as everywhere here. */

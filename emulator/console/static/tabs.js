@@ -44,12 +44,20 @@ export class Tabs {
     say(page.badge, text);
   }
 
+  /** Hide a tab, or show it again. */
+  hide(name, isHidden) {
+    const page = this.pages.find((each) => each.name === name);
+    page.tab.hidden = isHidden;
+    if (isHidden && this.shown === name) this.show(this.pages[0].name);
+  }
+
   #move(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (step === undefined) return;
     event.preventDefault();
-    const at = this.pages.findIndex((page) => page.name === this.shown);
-    const next = this.pages[(at + step + this.pages.length) % this.pages.length];
+    const pages = this.pages.filter((page) => !page.tab.hidden);
+    const at = pages.findIndex((page) => page.name === this.shown);
+    const next = pages[(at + step + pages.length) % pages.length];
     this.show(next.name);
     next.tab.focus();
   }

@@ -23,15 +23,15 @@ export class Timeline {
     this.element = h("div", { class: "stack tight" }, this.bar, this.moments);
   }
 
-  /** @param {any} job its summary */
-  show(job) {
-    this.#drawBar(job);
+  /** @param {any} job its summary @param {boolean} isPlain whether no model answers it */
+  show(job, isPlain) {
+    this.#drawBar(job, isPlain);
     const end = job.endedAt === null ? null : ENDS[job.status];
     const rows = [
       job.createdAt < job.queuedAt ? ["Created", job.createdAt, null] : null,
       ["Queued", job.queuedAt, job.createdAt < job.queuedAt ? job.createdAt : null],
       ["Started", job.startedAt, job.queuedAt],
-      ["First token", job.firstTokenAt, job.startedAt],
+      isPlain ? null : ["First token", job.firstTokenAt, job.startedAt],
       [end ?? "Finished", job.endedAt, job.firstTokenAt ?? job.startedAt ?? job.queuedAt],
     ];
     const webhook = WEBHOOKS[job.webhook];
@@ -55,7 +55,7 @@ export class Timeline {
     );
   }
 
-  #drawBar(job) {
+  #drawBar(job, isPlain) {
     const now = job.endedAt ?? Date.now();
     const whole = Math.max(1, now - job.queuedAt);
     fill(this.bar);
@@ -65,7 +65,7 @@ export class Timeline {
       if (kind === "prefill" && job.firstTokenAt === null) continue;
       if (start === null) continue;
       const span = Math.max(0, (job[to] ?? now) - start);
-      const part = h("span", { class: `life-${kind}`, title: `${name}: ${duration(span)}` });
+      const part = h("span", { class: `life-${kind}`, title: `${isPlain && kind === "saying" ? "Running" : name}: ${duration(span)}` });
       part.style.flexGrow = String(span / whole);
       this.bar.append(part);
     }

@@ -81,7 +81,7 @@ async def test_finished_job_is_inspected_and_opened_in_the_playground(
         await client.get(f"/status-sync/{job_id}")
         await console.go(f"jobs/{job_id}")
         await expect(console.text).to_have_text("yes it is")
-        panel = await console.tab("Output")
+        panel = await console.tab("JSON")
         await expect(panel).to_contain_text('"finish_reason": "stop"')
         panel = await console.tab("Verdict")
         await expect(panel).to_contain_text("Intent")

@@ -114,6 +114,19 @@ async def test_new_attempt_of_another_worker_sends_a_restart(scene: Scene) -> No
     assert [name for name, _ in await scene.next()] == ["restart", "job", "chunk"]
 
 
+async def test_progress_is_sent_when_it_changes_and_of_a_large_one_the_size(scene: Scene) -> None:
+    await scene.next()
+    for progress in (b"1", b'"half"', b'"%b"' % (b"x" * 100_000)):
+        await scene.store.save_progress(scene.job.id, scene.job.attempt, progress)
+        expected = {"bytes": 100_002} if len(progress) > 9 else {"output": json.loads(progress)}
+        assert await scene.next() == [("progress", expected)]
+    await scene.store.nack(scene.job.id, scene.job.attempt)
+    await scene.take()
+    await scene.store.save_progress(scene.job.id, scene.job.attempt, b"1")
+    events = await scene.next()
+    assert [name for name, _ in events] == ["job", "progress"]
+
+
 async def test_line_separators_do_not_end_an_event(scene: Scene) -> None:
     spoken = scene.speak("a\u2028data: b\u2029c\u0085d")
     block = (await anext(scene.events)).decode()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -318,3 +320,221 @@ def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path)
     assert (empty, array, text, kept) == ("{}", [1, None], "text", '"text"')
     assert (example, typed) == ({"example": 2}, "typed")
     assert error.startswith("The input is not JSON: ")
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()
+PICTURES = {
+    "image/png": PNG,
+    "image/jpeg": base64.b64encode(b"\xff\xd8\xff\xe0" + bytes(40)).decode(),
+    "image/gif": base64.b64encode(b"GIF89a" + bytes(40)).decode(),
+    "image/webp": base64.b64encode(b"RIFF\x12\xab\x00\x00WEBPVP8 " + bytes(40)).decode(),
+}
+
+
+def test_pictures_and_files_in_an_output_are_found(modules: Path) -> None:
+    texts = {
+        **{text: [kind, True] for kind, text in PICTURES.items()},
+        f"data:image/svg+xml;base64,{PNG}": ["image/svg+xml", True],
+        "data:audio/wav;base64,UklGRg==": ["audio/wav", False],
+        "data:text/html;charset=utf-8,%3Cb%3E": ["text/html", False],
+        "data:,plain": ["text/plain", False],
+    }
+    others = ["", "text", PNG[:20], f"{PNG[:60]}<script>", "data: none", "data:a/b;base64,<b>"]
+    program = f"""
+        import {{ contentOf, findFiles, nameOf, readFile }} from "./media.js";
+        const files = {json.dumps([*texts])}.map(readFile);
+        const found = files.map(({{ type, isPicture }}) => [type, isPicture]);
+        const others = {json.dumps(others)}.map(readFile);
+        const png = "{PNG}";
+        const {{ files: inside, hasMore }} = findFiles({{ a: [png, {{ "b c": png }}], d: "text" }});
+        const content = await contentOf(files[6]).text();
+        const many = findFiles(Array(30).fill(png));
+        console.log(JSON.stringify([
+          found, others, inside.map(({{ path }}) => path), hasMore, content, nameOf(files[1]),
+          nameOf(files[4]), files[0].bytes, [many.files.length, many.hasMore],
+          findFiles(Array(50_000).fill("x")).hasMore,
+        ]));
+    """
+    found, none, paths, has_more, content, jpg, svg, size, many, is_cut = said_by(modules, program)
+    assert found == [*texts.values()]
+    assert none == [None] * len(others)
+    assert (paths, has_more, content) == (["a[0]", "a[1].b c"], False, "<b>")
+    assert (jpg, svg, size) == ("output.jpg", "output.svg", 48)
+    assert (many, is_cut) == ([24, True], True)
+
+
+def test_only_web_addresses_become_links(modules: Path) -> None:
+    addresses = ["https://example.com/a.png?b=1", "http://localhost:1/", "HTTPS://a.example/x.gif"]
+    others = [
+        "javascript:alert(1)",
+        "https://",
+        "see https://a.example",
+        "https://a b",
+        "//a.example",
+    ]
+    program = f"""
+        import {{ webAddress }} from "./media.js";
+        console.log(JSON.stringify({json.dumps(addresses + others)}.map(webAddress)));
+    """
+    assert said_by(modules, program) == addresses + [None] * len(others)
+
+
+def test_progress_is_a_fraction_where_it_has_a_number_or_a_percentage(modules: Path) -> None:
+    progress: list[tuple[Any, bool, float | None]] = [
+        (0, False, 0),
+        (40, False, 0.4),
+        (1, False, 0.01),
+        (1, True, 1),
+        (0.25, True, 0.25),
+        ("50%", False, 0.5),
+        ("step 3, 12.5 % done", False, 0.125),
+        ("1%", False, 0.01),
+        ("40", False, 0.4),
+        ({"percent": "7%", "text": "a"}, False, 0.07),
+        ({"progress": 30}, False, 0.3),
+        (101, False, None),
+        (-1, False, None),
+        ("250%", False, None),
+        ("loading", False, None),
+        ("", False, None),
+        ({"step": 3}, False, None),
+        ([50], False, None),
+        (None, False, None),
+        (True, False, None),
+    ]
+    program = f"""
+        import {{ fractionOf, isFractional }} from "./progress.js";
+        const progress = {json.dumps([[value, is_fraction] for value, is_fraction, _ in progress])};
+        const seen = [0.5, "0.5", {{ progress: 0.5 }}, 0, 1, 50, "a", null].map(isFractional);
+        console.log(JSON.stringify([progress.map((each) => fractionOf(...each)), seen]));
+    """
+    fractions, fractional = said_by(modules, program)
+    assert fractions == [expected for *_, expected in progress]
+    assert fractional == [True] * 3 + [False] * 5
+
+
+def test_output_is_plain_unless_an_engine_may_have_made_it(modules: Path) -> None:
+    model = {"choices": [{"text": "said", "deltas": ["sa", "id"]}], "usage": {"input": 1}}
+    cases: list[tuple[bool, list[Any], Any, bool, str]] = [
+        (True, [], model, False, "said"),
+        (True, ["a", "b"], ["a", "b"], False, "ab"),
+        (True, [], {"a": 1}, True, ""),
+        (True, ["a", {"b": 1}], [], True, "a"),
+        (True, [{"choices": 1}], [], True, ""),
+        (False, [], model, True, "said"),
+        (False, ["a"], ["a"], True, "a"),
+    ]
+    program = f"""
+        import {{ JobOutput }} from "./job_output.js";
+        const cases = {json.dumps([each[:3] for each in cases])};
+        const results = cases.map(([hasEngine, chunks, output]) => {{
+          const job = new JobOutput(hasEngine, 0);
+          for (const chunk of chunks) job.addChunk(chunk);
+          job.end({{ status: "COMPLETED", output }});
+          return [job.isPlain, job.log.text()];
+        }});
+        const job = new JobOutput(false, 0);
+        job.setProgress({{ output: 0.5 }});
+        results.push([job.hasProgress, job.isFraction]);
+        job.setJob({{ status: "IN_QUEUE" }});
+        results.push([job.hasProgress, job.isFraction]);
+        job.addChunk(1);
+        job.clear();
+        results.push([job.chunks.length, job.isPlain]);
+        console.log(JSON.stringify(results));
+    """
+    *found, running, queued, cleared = said_by(modules, program)
+    assert found == [[is_plain, text] for *_, is_plain, text in cases]
+    assert (running, queued, cleared) == ([True, True], [False, False], [0, True])
+
+
+DRAW = """
+    globalThis.Node = class {{}};
+    const leaves = [];
+    const element = () => ({{
+      append: () => {{}}, addEventListener: () => {{}}, setAttribute: () => {{}},
+    }});
+    globalThis.document = {{
+      createElement: element, createTextNode: (text) => {{ leaves.push(text); return element(); }},
+      getElementById: element,
+    }};
+    const {{ jsonNodes }} = await import("./json_view.js");
+    const text = ({{ nodes }}) => nodes.filter((each) => typeof each === "string").join("");
+    {program}
+"""
+
+
+def test_drawing_of_a_large_value_is_bounded_and_says_so(modules: Path) -> None:
+    program = DRAW.format(
+        program="""
+        const PNG = "PNG-IN-BASE64";
+        // Each of 13 levels has 40 values: all of them would never be drawn.
+        let nested = [null];
+        for (let level = 0; level < 12; level += 1)
+          nested = level < 3 ? Array(40).fill(nested) : [nested];
+        const small = jsonNodes({ a: [1, { b: null }] });
+        const deep = jsonNodes(nested, 500);
+        const long = jsonNodes({ a: "x".repeat(5_000) });
+        const file = leaves.length;
+        jsonNodes([PNG]);
+        console.log(JSON.stringify(
+          [small.cut, deep.cut, deep.nodes.length < 10_000, long.cut, leaves.slice(file)],
+        ));
+        """.replace("PNG-IN-BASE64", PNG)
+    )
+    small, deep, is_bounded, long, file = said_by(modules, program)
+    assert (small, is_bounded, long) == ("", True, "long texts are cut")
+    assert re.fullmatch(r"5\d\d of 1\d\d,\d{3} values are shown", deep)
+    assert file == ["(image/png, 48 B)"]
+
+
+TRACE = (
+    "Traceback (most recent call last):\n"
+    '  File "/venv/lib/python3.11/site-packages/runpod/rp_job.py", line 164, in run_job\n'
+    "    handler_return = handler(job)\n"
+    '  File "/my/handler.py", line 12, in handler\n'
+    "    return check(99)\n"
+    "ValueError: at most 50\n"
+)
+
+
+def test_error_of_the_sdk_has_a_headline_a_traceback_and_facts(modules: Path) -> None:
+    exception = {
+        "error_type": "<class 'ValueError'>",
+        "error_message": "at most 50",
+        "error_traceback": TRACE,
+        "hostname": "host",
+        "worker_id": "w1",
+        "runpod_version": "1.7",
+    }
+    facts = [["hostname", "host"], ["worker_id", "w1"], ["runpod_version", "1.7"]]
+    trace = TRACE.rstrip()
+    errors: list[tuple[str, list[Any]]] = [
+        (json.dumps(exception), ["ValueError: at most 50", trace, facts]),
+        (json.dumps({**exception, "error_message": ""}), ["ValueError", trace, facts]),
+        ('{"error_type": "<class \'__main__.Odd\'>"}', ["Odd", "", []]),
+        ('{"error_message": {"a": 1}}', ['{"a":1}', "", []]),
+        (json.dumps({"error_traceback": TRACE}), ["ValueError: at most 50", trace, []]),
+        (f"handler: at most 50 \ntraceback: {TRACE}", ["ValueError: at most 50", trace, []]),
+        (f"The model failed.\n{TRACE}", ["The model failed.", trace, []]),
+        (TRACE, ["ValueError: at most 50", trace, []]),
+        ("no GPU is free", ["no GPU is free", "", []]),
+        ('{"code": 3}', ['{\n  "code": 3\n}', "", []]),
+        ("{not JSON", ["{not JSON", "", []]),
+        ("", ["", "", []]),
+    ]
+    program = f"""
+        import {{ readJobError, tracebackLines }} from "./job_error.js";
+        const errors = {json.dumps([error for error, _ in errors])}.map(readJobError);
+        const lines = tracebackLines({json.dumps(trace)});
+        const long = tracebackLines("x\\n".repeat(1_000) + "y".repeat(5_000));
+        console.log(JSON.stringify([
+          errors.map(({{ headline, traceback, facts }}) => [headline, traceback, facts]),
+          lines.filter((each) => each.isOwn).map((each) => each.line),
+          [long.length, long[100].line, long.at(-1).line.length],
+        ]));
+    """
+    found, own, long = said_by(modules, program)
+    assert found == [expected for _, expected in errors]
+    assert own == ['  File "/my/handler.py", line 12, in handler', "    return check(99)"]
+    assert long == [301, "… 701 lines are not shown; Copy has all …", 1_001]
