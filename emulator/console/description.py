@@ -88,12 +88,12 @@ def describe_handler_console(
     endpoint: str,
     endpoints: Sequence[str],
     handler: dict[str, Any] | None,
-    example_input: dict[str, Any] | None = None,
+    examples: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the description of a server without an engine: the form of a job, without parameters.
 
     `endpoints` are those of the user's handlers, and `handler` is the state of this endpoint's;
-    None if other workers take the jobs. The form begins with the `example_input`.
+    None if other workers take the jobs. The form offers the `examples`.
     """
     return {
         "model": None,
@@ -109,7 +109,7 @@ def describe_handler_console(
         "trouble": None,
         "warnings": [],
         "handler": handler,
-        "example_input": example_input,
+        "examples": examples,
     }
 
 

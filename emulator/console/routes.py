@@ -19,7 +19,7 @@ from emulator.autoscaling.handler_state import HandlerState
 from emulator.console import job_view
 from emulator.console.description import describe_console, describe_handler_console
 from emulator.console.events import JobEventStream
-from emulator.console.example_input import read_example_input
+from emulator.console.example_inputs import read_example_inputs
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.http.request_body import read_json
 from emulator.http.responses import JSON
@@ -95,14 +95,14 @@ class ConsoleRoutes:
             failure = self._engine.failure
             trouble = failure.message if failure else self._engine.trouble
             description = describe_console(self._settings, self._engine.capabilities, trouble)
-            return JSON({**description, "endpoints": [], "handler": None, "example_input": None})
+            return JSON({**description, "endpoints": [], "handler": None, "examples": None})
         endpoint = request.query_params.get("endpoint", self._settings.endpoint_id)
         endpoints = list(self._handlers)
         handler = self._handlers.get(endpoint)
         if handler is None:
             return JSON(describe_handler_console(endpoint, endpoints, None))
-        example = await asyncio.to_thread(read_example_input, handler.file)
-        return JSON(describe_handler_console(endpoint, endpoints, handler.to_wire(), example))
+        examples = await asyncio.to_thread(read_example_inputs, handler.file)
+        return JSON(describe_handler_console(endpoint, endpoints, handler.to_wire(), examples))
 
     async def _list(self, request: Request) -> Response:
         status = _read_status(request)

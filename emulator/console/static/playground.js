@@ -86,7 +86,7 @@ export class PlaygroundScreen {
         this.examples.hidden = true;
         say(this.hint, "Write the input of a job as JSON and press Run.");
       }
-      this.form.complain(null, description.example_input?.problem ?? "");
+      this.form.complain(null, (description.examples?.problems ?? []).join("\n"));
     } catch (error) {
       this.form.complain(null, told(error));
     }

@@ -2,6 +2,7 @@
 
 import { Choice, toggle } from "./choice.js";
 import { fill, h, newId } from "./dom.js";
+import { JobOptions } from "./job_options.js";
 import { JsonInput } from "./json_input.js";
 import { Messages } from "./messages.js";
 import { Parameters } from "./parameters.js";
@@ -32,6 +33,7 @@ export class RequestForm {
     this.prompt = h("textarea", { id: promptId, class: "prompt grows", rows: 5, placeholder: "Write a prompt" });
     this.messages = new Messages();
     this.json = new JsonInput();
+    this.options = new JobOptions();
     this.template = toggle("Chat template", true);
     this.stream = toggle("Stream", true);
     this.validation = toggle("Validate", true);
@@ -51,6 +53,7 @@ export class RequestForm {
       this.promptBox,
       this.messages.element,
       this.json.element,
+      this.options.element,
       h("div", { class: "row" }, this.stream.element, this.validation.element),
       this.wrong,
     );
@@ -79,8 +82,8 @@ export class RequestForm {
       this.validation.input.checked = description.validation.default;
       this.template.input.checked = description.chat_template.default;
     }
-    const { endpoint, endpoints, example_input: example } = description;
-    this.json.select(endpoint, example?.problem === null ? example.input : undefined);
+    const { endpoint, endpoints, examples } = description;
+    this.json.select(endpoint, examples?.inputs ?? []);
     this.endpointRow.hidden = endpoints.length < 2;
     fill(this.endpoint, endpoints.map((each) => h("option", { value: each, selected: each === endpoint }, each)));
     this.description = description;
@@ -95,7 +98,7 @@ export class RequestForm {
     this.template.element.hidden = this.#isChat || json;
     this.promptBox.hidden = this.#isChat || json;
     this.messages.element.hidden = !this.#isChat;
-    this.json.element.hidden = !json;
+    this.json.element.hidden = this.options.element.hidden = !json;
     this.stream.element.hidden = this.parameters.element.hidden = json;
     // A message has no place for the verdict.
     this.validation.element.hidden = json || this.kind === "message";
@@ -115,7 +118,7 @@ export class RequestForm {
     const form = this.description.forms[this.kind];
     if (form === undefined) throw new Error("This server has no model. Send a RunPod job.");
     const { path } = form;
-    if (this.#isJson) return { kind: "job", path, body: { input: this.json.value }, stream: false, hasEngine: this.description.model !== null };
+    if (this.#isJson) return { kind: "job", path, body: { input: this.json.value, ...this.options.values() }, stream: false, hasEngine: this.description.model !== null };
     const model = this.description.model;
     if (this.kind === "message") {
       return { kind: "message", path, body: { model, ...splitSystem(this.messages.value), ...sampling, stream }, stream };

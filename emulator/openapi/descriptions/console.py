@@ -128,11 +128,11 @@ def _build_schemas(_: EmulatorSettings) -> dict[str, Schema]:
                     }
                 ),
                 "warnings": list_of(TEXT),
-                "example_input": or_null(
+                "examples": or_null(
                     {
                         "type": "object",
-                        "description": "The `input` of a handler's test_input.json or of its first "
-                        "test, or the `problem` with that file; null without one.",
+                        "description": "The `inputs` of a handler's test_input.json and of its "
+                        "first 100 tests, and the `problems` with these files.",
                     }
                 ),
             }

@@ -191,7 +191,7 @@ async def test_description_matches_the_servers_checks(serve: Serve) -> None:
     assert "a-key" not in json.dumps(description)
 
 
-async def test_description_of_a_handlers_server_has_the_example_input(
+async def test_description_of_a_handlers_server_has_the_example_inputs(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "test_input.json").write_text('{"input": {"x": 1}}')
@@ -202,7 +202,8 @@ async def test_description_of_a_handlers_server_has_the_example_input(
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         description = (await client.get("/console/description")).json()
-    assert description["example_input"] == {"input": {"x": 1}, "problem": None}
+    first = {"file": "test_input.json", "name": "test_input", "input": {"x": 1}}
+    assert description["examples"] == {"inputs": [first], "problems": []}
 
 
 async def test_no_test_is_saved_without_a_handler_or_for_another_origin(serve: Serve) -> None:

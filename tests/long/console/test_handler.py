@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Dialog, expect
 
 from tests.integration.emulator.processes import EmulatorProcess, run_emulator
-from tests.long.console.browser import open_console
+from tests.long.console.browser import PHONE, open_console
+from tests.long.console.test_accessibility import examine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -124,4 +126,51 @@ async def test_form_sends_to_the_selected_one_of_several_handlers(
             await page.locator("tbody tr").first.get_by_role("link").click()
             await expect(await console.tab("Output")).to_contain_text("The second: hello")
             await expect(page.get_by_role("button", name="Save as test")).to_be_visible()
+            console.check()
+
+
+async def test_form_offers_each_test_and_sends_webhook_policy_and_bucket(
+    browser: Browser, tmp_path: Path
+) -> None:
+    project = tmp_path / "tested"
+    project.mkdir()
+    (project / "handler.py").write_text(HANDLER)
+    (project / "test_input.json").write_text('{"input": {"name": "Example"}}')
+    tests = {"tests": [{"name": "<b>greets", "input": {"name": "Grace"}}]}
+    (project / "tests.json").write_text(json.dumps(tests))
+    settings = {"HOME": str(tmp_path), "DRAIN_S": "0"}
+    async with run_emulator(settings, "--handler", str(project), "--port", "0") as server:
+        await server.wait_until_listening()
+        async with open_console(server, browser, viewport=PHONE) as console:
+            page = console.page
+            await page.goto(f"{console.url}/#/playground")
+            examples = page.get_by_label("Start with", exact=True)
+            box = page.get_by_label("Input as JSON", exact=True)
+            await expect(box).to_have_value(re.compile("Example"))
+            await examples.select_option("tests.json: <b>greets")
+            await expect(box).to_have_value(re.compile("Grace"))
+            await page.get_by_text("Webhook, policy and bucket").click()
+            await page.get_by_label("webhook", exact=True).fill(f"{console.url}/nowhere")
+            await page.get_by_label("executionTimeout", exact=True).fill("60000")
+            await page.get_by_label("ttl", exact=True).fill("90000")
+            await page.get_by_role("switch", name="lowPriority").check()
+            bucket = page.get_by_label("s3Config", exact=True)
+            await bucket.fill("{")
+            run = page.locator(".button.primary", has_text="Run")
+            await run.click()
+            error = page.locator(".form-error:visible")
+            await expect(error).to_contain_text("s3Config is not JSON")
+            await examine(console, "options of a job")
+            await bucket.fill('{"bucketName": "b"}')
+            async with page.expect_request("**/run") as request:
+                await run.click()
+            assert json.loads((await request.value).post_data or "") == {
+                "input": {"name": "Grace"},
+                "webhook": f"{console.url}/nowhere",
+                "policy": {"executionTimeout": 60000, "ttl": 90000, "lowPriority": True},
+                "s3Config": {"bucketName": "b"},
+            }
+            await console.wait_for_end()
+            width = await page.evaluate("document.documentElement.scrollWidth")
+            assert width <= PHONE["width"]
             console.check()

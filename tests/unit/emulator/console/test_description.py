@@ -60,5 +60,5 @@ def test_description_without_an_engine_has_the_keys_of_one_with_an_engine() -> N
     settings = EmulatorSettings(engine="scripted")
     found = describe_handler_console("mine", [], None)
     # The route adds these to the description of an engine.
-    added = {"endpoints", "handler", "example_input"}
+    added = {"endpoints", "handler", "examples"}
     assert found.keys() == {*describe_console(settings, None), *added}

@@ -295,24 +295,25 @@ def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path)
           addEventListener: nothing,
           append: nothing,
           removeAttribute: nothing,
+          replaceChildren: nothing,
           setAttribute: nothing,
         });
         globalThis.document = { createElement: element, createTextNode: element };
         const { JsonInput } = await import("./json_input.js");
         const first = new JsonInput();
-        first.select("a", undefined);
+        first.select("a", []);
         const results = [first.text.value];
         for (const text of ['[1, null]', '"text"', '{"a": ']) {
           first.text.value = text;
           try { results.push(first.value); } catch (error) { results.push(error.message); }
         }
         const second = new JsonInput();
-        second.select("a", { example: 1 });
+        second.select("a", [{ file: "tests.json", name: "n", input: { example: 1 } }]);
         results.push(second.text.value);
         second.text.value = "typed";
-        second.select("b", { example: 2 });
+        second.select("b", [{ file: "tests.json", name: "n", input: { example: 2 } }]);
         results.push(second.value);
-        second.select("a", undefined);
+        second.select("a", []);
         results.push(second.text.value);
         console.log(JSON.stringify(results));
     """
