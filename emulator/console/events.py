@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import orjson
@@ -37,14 +37,22 @@ class JobEventStream:
     - `restart`: all deltas and chunks so far are void, because another attempt has started.
     - `end`: the whole job. `gone`: the job does not exist.
 
+    `explain_wait` returns what a queued job waits for, which is the `message` of its summary.
+
     If `local_worker` (the key of this process's worker) has completed the job before the stream
     starts, its chunks are not sent, because the output has all of their text.
     """
 
     def __init__(
-        self, store: JobStore, tracker: GenerationTracker, job_id: str, local_worker: str = ""
+        self,
+        store: JobStore,
+        tracker: GenerationTracker,
+        job_id: str,
+        local_worker: str = "",
+        explain_wait: Callable[[Job], str | None] = lambda job: None,
     ) -> None:
         self._store = store
+        self._explain_wait = explain_wait
         self._local_worker = local_worker
         self._needs_chunks: bool | None = None
         self._tracker = tracker
@@ -93,7 +101,9 @@ class JobEventStream:
             await self._store.read_chunks(self._job_id, self._last_chunk, wait_s)
 
     def _job_event(self, job: Job) -> bytes:
-        summary = job_view.summary_view(job, self._tracker.first_text_at(job.id))
+        summary = job_view.summary_view(
+            job, self._tracker.first_text_at(job.id), self._explain_wait(job)
+        )
         if summary == self._last_summary:
             return b""
         last_attempt = self._last_summary.get("attempt", job.attempt)

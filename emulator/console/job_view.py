@@ -14,8 +14,13 @@ _MAX_PREVIEW_INPUT_BYTES = 20_000
 _PREVIEW_CHARS = 120
 
 
-def summary_view(job: Job, first_token_at: float | None) -> dict[str, Any]:
-    """Return a job without the fields of unlimited length, its input and output."""
+def summary_view(
+    job: Job, first_token_at: float | None, message: str | None = None
+) -> dict[str, Any]:
+    """Return a job without the fields of unlimited length, its input and output.
+
+    The `message` says what a queued job waits for.
+    """
     started_at = job.started_at
     # Ignore the first token of an earlier attempt.
     if not (started_at and first_token_at and first_token_at >= started_at):
@@ -35,12 +40,13 @@ def summary_view(job: Job, first_token_at: float | None) -> dict[str, Any]:
         "workerId": job_response.worker_name(job.worker_id) if job.worker_id else None,
         "webhook": _webhook_state(job),
         "preview": _preview(job.input),
+        "message": message,
     }
 
 
-def full_view(job: Job, first_token_at: float | None) -> dict[str, Any]:
+def full_view(job: Job, first_token_at: float | None, message: str | None = None) -> dict[str, Any]:
     """Return all fields of a job that a client may see."""
-    return {**summary_view(job, first_token_at), **job_response.build_request(job)}
+    return {**summary_view(job, first_token_at, message), **job_response.build_request(job)}
 
 
 def _webhook_state(job: Job) -> str:

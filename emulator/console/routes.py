@@ -133,8 +133,12 @@ class ConsoleRoutes:
             raise NotFound(f"there is no job {job_id}")
         if "text/event-stream" in request.headers.get("accept", ""):
             local = worker_key(self._settings.endpoint_id, LOCAL_WORKER_NAME)
-            return JobEventStream(self._store, self._tracker, job_id, local).response()
-        return JSON(job_view.full_view(job, self._tracker.first_text_at(job_id)))
+            explain_wait = self._worker_registry.explain_waiting_job
+            return JobEventStream(
+                self._store, self._tracker, job_id, local, explain_wait
+            ).response()
+        message = self._worker_registry.explain_waiting_job(job)
+        return JSON(job_view.full_view(job, self._tracker.first_text_at(job_id), message))
 
     async def _save_as_test(self, request: Request) -> Response:
         """Write a stored job as a test into the `tests.json` beside the handler file."""

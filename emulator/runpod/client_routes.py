@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -47,8 +46,6 @@ logger = logging.getLogger(__name__)
 _DEFAULT_WAIT_MS, _MIN_WAIT_MS, _MAX_WAIT_MS = 90_000, 1_000, 300_000
 # During a wait this short, the connection of the client is not watched.
 _UNWATCHED_WAIT_S = 0.25
-# A job that has waited for longer says what it waits for.
-_EXPLAINED_WAIT_S = 2.0
 # The maximum number of jobs in a response to `/requests`.
 _MAX_RECENT_JOBS = 100
 
@@ -178,9 +175,8 @@ class ClientRoutes:
         Of a job that was streamed, it says where the output is.
         """
         status = job_response.build_status(job)
-        if job.status is JobStatus.IN_QUEUE and time.time() - job.queued_at > _EXPLAINED_WAIT_S:
-            if (message := self._worker_registry.explain_wait(job.endpoint)) is not None:
-                status["message"] = message
+        if (message := self._worker_registry.explain_waiting_job(job)) is not None:
+            status["message"] = message
         if job.status is JobStatus.COMPLETED and job.output == b"[]":
             chunks = await self._store.read_chunks(job.id, (0, 0), 0)
             if (message := explain_empty_output(len(chunks))) is not None:

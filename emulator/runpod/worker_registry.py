@@ -25,6 +25,8 @@ _IDLE_EXPIRY_S = 10.0
 _MISSING_CONFIRM_S = 1.5
 # How long a worker is shown as unhealthy after it has reported that, or has failed to start.
 _UNHEALTHY_EXPIRY_S = 120.0
+# A job that has waited for longer says what it waits for.
+_EXPLAINED_WAIT_S = 2.0
 _MAX_UNHEALTHY = 100
 _MAX_REASON_CHARS = 300
 # A list of job ids that is shorter than this is complete: the SDK truncates longer lists.
@@ -179,6 +181,12 @@ class WorkerRegistry:
     def set_explain_wait(self, endpoint: str, explain: Callable[[], str | None]) -> None:
         """Let `explain` say why no worker that the server starts takes a job of an endpoint."""
         self._explain_wait[endpoint] = explain
+
+    def explain_waiting_job(self, job: Job) -> str | None:
+        """Return what a job waits for that has waited for two seconds; None for any other job."""
+        if job.status is not JobStatus.IN_QUEUE or time.time() - job.queued_at <= _EXPLAINED_WAIT_S:
+            return None
+        return self.explain_wait(job.endpoint)
 
     def explain_wait(self, endpoint: str) -> str | None:
         """Return what a queued job waits for; None if a worker is about to take it."""

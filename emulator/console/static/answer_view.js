@@ -4,7 +4,7 @@ import { toggle } from "./choice.js";
 import { h, say } from "./dom.js";
 import { ErrorView } from "./error_view.js";
 import { Facts } from "./facts.js";
-import { count, duration, rate } from "./format.js";
+import { count, duration, rate, sentence } from "./format.js";
 import { readJobError } from "./job_error.js";
 import { JsonView } from "./json_view.js";
 import { announce } from "./notices.js";
@@ -52,6 +52,7 @@ export class AnswerView {
     this.state = h("span", { class: "badge", hidden: true });
     this.jobLink = h("a", { class: "small", hidden: true }, "View job");
     this.failure = new ErrorView();
+    this.waits = h("p", { role: "status", hidden: true });
     // Where the answer is below the request, the request's own button is out of sight.
     this.stop = h("button", { type: "button", class: "button small danger narrow-only", hidden: true, onclick: onStop }, "Stop");
     this.goOn = h("button", { type: "button", class: "button small", hidden: true, onclick: () => onGoOn(this.run.outcome.text ?? this.run.log.text()) }, "Continue the chat");
@@ -88,6 +89,7 @@ export class AnswerView {
       { class: "stack tight" },
       this.modelTools,
       this.failure.element,
+      this.waits,
       this.rhythm.element,
       this.empty,
       this.stream.element,
@@ -139,6 +141,8 @@ export class AnswerView {
     if (run.job !== null) this.jobLink.setAttribute("href", `#/jobs/${encodeURIComponent(run.job.id)}`);
     this.facts.show(factsOf(run));
     this.failure.show(run.error?.message ?? "");
+    this.waits.hidden = !run.job?.message || run.over;
+    say(this.waits, run.job?.message ? sentence(run.job.message) : "");
   }
 
   /** Show what is known at the run's end. */

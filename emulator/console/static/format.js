@@ -12,6 +12,11 @@ export function plural(value, noun) {
   return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
+/** A phrase of the server as a sentence. */
+export function sentence(phrase) {
+  return `${phrase[0].toUpperCase()}${phrase.slice(1)}.`;
+}
+
 /** A span of time from milliseconds; a dash for none. */
 export function duration(ms) {
   if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";

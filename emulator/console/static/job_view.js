@@ -2,6 +2,7 @@
 
 import { ask, told } from "./api.js";
 import { h, say } from "./dom.js";
+import { sentence } from "./format.js";
 import { ErrorView } from "./error_view.js";
 import { follow } from "./job_follow.js";
 import { JobOutput } from "./job_output.js";
@@ -17,6 +18,8 @@ import { statusBadge } from "./job_status.js";
 const RETRYABLE = ["FAILED", "TIMED_OUT"];
 const ACTIVE = ["IN_QUEUE", "IN_PROGRESS"];
 const DRAW_MS = 250;
+// The worker of the server's own engine.
+const LOCAL_WORKER = "local";
 
 export class JobView {
   /** @param {() => void} onChange called when something was done to a job */
@@ -35,7 +38,9 @@ export class JobView {
     this.name = h("code", { class: "job-id" });
     this.failure = new ErrorView();
     this.facts = h("p", { class: "small muted" });
+    this.worker = h("a", { class: "small job-id", hidden: true });
     this.quiet = h("p", { class: "muted" });
+    this.waits = h("p", { role: "status", hidden: true });
     this.tabs = new Tabs("Job", [
       { name: "Output", element: h("div", { class: "stack tight" }, this.quiet, this.stream.element, this.outputView.element) },
       { name: "Input", element: this.input.element },
@@ -43,7 +48,7 @@ export class JobView {
       { name: "Changes", element: this.changes.element },
       { name: "JSON", element: this.json.element },
     ]);
-    this.element = h("section", { class: "card detail", "aria-label": "Job" }, this.#head(), this.failure.element, this.timeline.element, this.facts, this.tabs.element);
+    this.element = h("section", { class: "card detail", "aria-label": "Job" }, this.#head(), this.failure.element, this.waits, this.timeline.element, h("div", { class: "row" }, this.facts, this.worker), this.tabs.element);
   }
 
   #head() {
@@ -167,16 +172,27 @@ export class JobView {
     this.output.setJob(job);
     this.timeline.show(job, this.output.isPlain);
     this.failure.show(job.error ?? "");
+    this.waits.hidden = !job.message;
+    say(this.waits, job.message ? sentence(job.message) : "");
     this.cancel.hidden = !ACTIVE.includes(job.status);
     this.retry.hidden = !RETRYABLE.includes(job.status);
     this.#changed();
     say(this.quiet, ACTIVE.includes(job.status) ? "No output yet." : "No output.");
     const told = [`endpoint ${job.endpoint}`];
-    if (job.workerId) told.push(`worker ${job.workerId}`);
     if (job.attempt > 1) told.push(`attempt ${job.attempt}`);
     if (job.losses) told.push(`worker lost ${job.losses}×`);
     if (job.retries) told.push(`retried ${job.retries}×`);
+    this.#showWorker(job);
     say(this.facts, told.join(" · "));
+  }
+
+  /** Link to the job's lines in the log of its worker. The engine in the server has no log of its own. */
+  #showWorker({ id, endpoint, workerId }) {
+    const hasLog = Boolean(workerId) && workerId !== LOCAL_WORKER;
+    this.worker.hidden = !hasLog;
+    if (!hasLog) return;
+    this.worker.setAttribute("href", `#/workers/${[endpoint, workerId, id].map(encodeURIComponent).join("/")}`);
+    say(this.worker, `Log of worker ${workerId}`);
   }
 
   /** Send the job's input as a new job, and show that one. */

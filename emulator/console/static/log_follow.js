@@ -4,6 +4,8 @@ import { ApiError, send, told } from "./api.js";
 import { events } from "./sse.js";
 
 const TAIL_LINES = 1000;
+/** As many lines as the server keeps of a worker. */
+export const MAX_TAIL_LINES = 5000;
 const RETRY_MS = 1000;
 const MAX_RETRY_MS = 10_000;
 
@@ -14,11 +16,11 @@ const MAX_RETRY_MS = 10_000;
  * @param {string} worker
  * @param {{onLine: (line: {ts: string, source: string, line: string}) => void,
  *   onConnect?: () => void, onBreak?: (reason: string) => void, signal?: AbortSignal,
- *   retryMs?: number}} options
+ *   retryMs?: number, tail?: number}} options
  */
-export async function followLog(endpoint, worker, { onLine, onConnect, onBreak, signal, retryMs = RETRY_MS }) {
+export async function followLog(endpoint, worker, { onLine, onConnect, onBreak, signal, retryMs = RETRY_MS, tail = TAIL_LINES }) {
   const [endpointPart, workerPart] = [endpoint, worker].map(encodeURIComponent);
-  const path = `/v2/serverless/${endpointPart}/workers/${workerPart}/logs?tail=${TAIL_LINES}`;
+  const path = `/v2/serverless/${endpointPart}/workers/${workerPart}/logs?tail=${tail}`;
   let lastEventId = "";
   let delayMs = retryMs;
   for (let isRetry = false; ; isRetry = true) {

@@ -2,8 +2,11 @@
 
 import { fill, h, say } from "./dom.js";
 import { clock, count } from "./format.js";
+import { readLine } from "./log_line.js";
 
 export const MAX_LINES = 2000;
+// What is kept for a change of the filter: as many lines as the server keeps.
+const MAX_KEPT = 5000;
 export const MAX_LINE_CHARS = 4000;
 // A scroll position this close to the end follows new lines.
 const END_PX = 40;
@@ -15,13 +18,28 @@ export class LogView {
   constructor(label) {
     this.lines = h("div", { class: "log-lines" });
     this.cut = h("p", { class: "small muted", hidden: true });
+    this.none = h("p", { class: "small muted", hidden: true }, "The log has no line of this job.");
     // Not a live region: a worker may print a thousand lines in a second.
-    this.element = h("div", { class: "log", role: "region", "aria-label": label, tabindex: "0" }, this.cut, this.lines);
+    this.element = h("div", { class: "log", role: "region", "aria-label": label, tabindex: "0" }, this.cut, this.none, this.lines);
+    this.isFiltered = false;
     this.clear();
   }
 
   clear() {
-    /** @type {{ts: string, source: string, line: string}[]} */
+    /** @type {{ts: string, source: string, line: string, isOfJob?: boolean}[]} */
+    this.kept = [];
+    this.#restart();
+  }
+
+  /** Show only the lines with `isOfJob`, or all lines. */
+  setFilter(isFiltered) {
+    this.isFiltered = isFiltered;
+    this.#restart();
+    for (const line of this.kept) this.#show(line);
+    this.draw();
+  }
+
+  #restart() {
     this.pending = [];
     this.total = 0;
     fill(this.lines);
@@ -30,6 +48,13 @@ export class LogView {
 
   /** Add a line with the next frame. */
   add(line) {
+    this.kept.push(line);
+    if (this.kept.length > 2 * MAX_KEPT) this.kept = this.kept.slice(-MAX_KEPT);
+    this.#show(line);
+  }
+
+  #show(line) {
+    if (this.isFiltered && !line.isOfJob) return;
     this.total += 1;
     this.pending.push(line);
     // A hidden tab draws no frames, so the lines that wait are bounded too.
@@ -51,6 +76,7 @@ export class LogView {
     while (this.lines.childNodes.length > MAX_LINES) this.lines.firstChild.remove();
     const hidden = this.total - this.lines.childNodes.length;
     this.cut.hidden = hidden === 0;
+    this.none.hidden = !this.isFiltered || this.total > 0;
     if (hidden > 0) say(this.cut, `${count(hidden)} earlier lines are not shown.`);
     if (isAtEnd) box.scrollTop = box.scrollHeight;
   }
@@ -58,7 +84,7 @@ export class LogView {
 
 function lineElement({ ts, source, line }) {
   const time = h("span", { class: "log-time" }, clock(Date.parse(ts)));
-  return h("div", { class: `log-line ${source === "system" ? "system" : ""}` }, time, " ", displayText(line));
+  return h("div", { class: `log-line ${source === "system" ? "system" : ""}` }, time, " ", displayText(source === "system" ? line : readLine(line).text));
 }
 
 /** Return a line without terminal codes, cut to a length that the page can lay out. */

@@ -2,7 +2,9 @@
 
 import { told } from "./api.js";
 import { h, say } from "./dom.js";
-import { followLog } from "./log_follow.js";
+import { toggle } from "./choice.js";
+import { followLog, MAX_TAIL_LINES } from "./log_follow.js";
+import { JobLines } from "./log_line.js";
 import { LogView } from "./log_view.js";
 import { announce } from "./notices.js";
 import { isOrderlyEnd } from "./worker_list.js";
@@ -13,25 +15,33 @@ export class WorkerView {
     this.state = h("p", { class: "small muted" });
     this.failure = h("p", { class: "form-error", role: "alert", hidden: true });
     this.log = new LogView("Worker log");
+    this.onlyJob = toggle("Only this job", false, (on) => this.log.setFilter(on));
+    this.jobLink = h("a", { class: "small" }, "View job");
+    this.jobRow = h("div", { class: "row", hidden: true }, this.onlyJob.element, this.jobLink);
     this.element = h(
       "section",
       { class: "card detail", "aria-label": "Worker" },
-      h("div", { class: "stack tight" }, h("a", { class: "back small", href: "#/workers" }, "← All workers"), h("h2", {}, "Worker log"), this.name, this.state),
+      h("div", { class: "stack tight" }, h("a", { class: "back small", href: "#/workers" }, "← All workers"), h("h2", {}, "Worker log"), this.name, this.state, this.jobRow),
       this.failure,
       this.log.element,
     );
     this.shown = "";
   }
 
-  /** Show the log of a worker, and follow it while the worker runs. */
-  async show(endpoint, worker) {
-    const shown = `${endpoint}/${worker}`;
+  /** Show the log of a worker, or only a job's lines of it, and follow it while the worker runs. */
+  async show(endpoint, worker, job) {
+    const shown = JSON.stringify([endpoint, worker, job]);
     if (shown === this.shown) return;
     this.leave();
     this.shown = shown;
     this.abort = new AbortController();
     const { signal } = this.abort;
+    this.jobRow.hidden = job === undefined;
+    this.onlyJob.input.checked = job !== undefined;
+    this.jobLink.setAttribute("href", `#/jobs/${encodeURIComponent(job ?? "")}`);
+    const jobLines = job === undefined ? null : new JobLines(job);
     this.log.clear();
+    this.log.setFilter(job !== undefined);
     this.log.element.hidden = false;
     say(this.name, worker);
     say(this.state, "Connecting…");
@@ -39,11 +49,12 @@ export class WorkerView {
     try {
       await followLog(endpoint, worker, {
         signal,
+        tail: job === undefined ? undefined : MAX_TAIL_LINES,
         onConnect: () => say(this.state, "Following the log."),
         onBreak: (reason) => say(this.state, `${reason} Connecting again…`),
         onLine: (line) => {
           if (line.source === "system") lastSystemLine = line.line;
-          this.log.add(line);
+          this.log.add({ ...line, isOfJob: jobLines?.includes(line) });
         },
       });
       if (signal.aborted) return;

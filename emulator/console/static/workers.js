@@ -67,7 +67,7 @@ export class WorkersScreen {
     onKey(() => this.polling.now());
   }
 
-  show([endpoint, worker]) {
+  show([endpoint, worker, job]) {
     const hasLog = worker !== undefined;
     this.element.classList.toggle("one", hasLog);
     this.view.element.hidden = !hasLog;
@@ -76,7 +76,7 @@ export class WorkersScreen {
     this.hasEndpoints = false;
     if (hasLog) {
       if (this.endpoint.value !== endpoint) this.#selectEndpoint(endpoint);
-      this.view.show(endpoint, worker);
+      this.view.show(endpoint, worker, job);
     } else this.view.leave();
     this.#mark();
     this.polling.start();

@@ -70,6 +70,7 @@ _SUMMARY: dict[str, Schema] = {
     "workerId": or_null(TEXT),
     "webhook": {"enum": ["none", "due", "done"]},
     "preview": TEXT | {"description": "The first words of the job's prompt."},
+    "message": or_null(TEXT | {"description": "What a queued job waits for, after two seconds."}),
 }
 _FORM = object_of(
     {

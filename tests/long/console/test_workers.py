@@ -205,3 +205,44 @@ async def test_handler_that_never_started_is_shown_as_failed(
             await expect(page.locator(".detail .form-error")).to_contain_text("code 1")
             await expect(page.locator(".log-line", has_text="before")).to_have_count(1)
             console.check()
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+async def test_job_links_to_its_lines_in_the_log_of_its_worker(
+    browser: Browser, server: EmulatorProcess, size: dict[str, int]
+) -> None:
+    async with open_console(server, browser, viewport=size) as console, server.client() as client:
+        page = console.page
+        ids = []
+        for lines in (2, 3):
+            job = await client.post("/run", json={"input": {"lines": lines}})
+            ids.append(job.json()["id"])
+            await client.get(f"/status-sync/{ids[-1]}")
+        await console.go(f"jobs/{ids[1]}")
+        await page.get_by_role("link", name="Log of worker").click()
+        log = page.get_by_role("region", name="Worker log")
+        await expect(log).to_contain_text(f"INFO   | {ids[1]} | Started.")
+        await expect(log).to_contain_text("line 2")
+        await expect(log).not_to_contain_text(ids[0])
+        await examine(console, "the lines of a job")
+        await page.get_by_role("switch", name="Only this job").click()
+        await expect(log).to_contain_text(ids[0])
+        await page.get_by_role("switch", name="Only this job").click()
+        await expect(log).not_to_contain_text(ids[0])
+        await page.get_by_role("link", name="View job").locator("visible=true").click()
+        await expect(page.locator(".detail .badge").first).to_have_text("Done")
+        console.check()
+
+
+async def test_waiting_job_says_what_it_waits_for(
+    browser: Browser, server: EmulatorProcess
+) -> None:
+    async with open_console(server, browser) as console, server.client() as client:
+        page = console.page
+        job = await client.post("/v2/nobody/run", json={"input": {}})
+        await console.go(f"jobs/{job.json()['id']}")
+        reason = "The job waits: no worker asks for jobs of the endpoint nobody."
+        await expect(page.locator(".detail").get_by_text(reason)).to_be_visible()
+        await page.get_by_role("button", name="Cancel", exact=True).click()
+        await expect(page.locator(".detail").get_by_text(reason)).to_be_hidden()
+        console.check()

@@ -127,6 +127,14 @@ async def test_progress_is_sent_when_it_changes_and_of_a_large_one_the_size(scen
     assert [name for name, _ in events] == ["job", "progress"]
 
 
+async def test_queued_job_has_the_message_on_what_it_waits_for(scene: Scene) -> None:
+    await scene.store.nack(scene.job.id, scene.job.attempt)
+    events = JobEventStream(
+        scene.store, scene.answers, scene.job.id, explain_wait=lambda job: f"{job.endpoint} waits"
+    ).events()
+    assert b'"message":"default waits"' in await anext(events)
+
+
 async def test_line_separators_do_not_end_an_event(scene: Scene) -> None:
     spoken = scene.speak("a\u2028data: b\u2029c\u0085d")
     block = (await anext(scene.events)).decode()

@@ -539,3 +539,36 @@ def test_error_of_the_sdk_has_a_headline_a_traceback_and_facts(modules: Path) ->
     assert found == [expected for _, expected in errors]
     assert own == ['  File "/my/handler.py", line 12, in handler', "    return check(99)"]
     assert long == [301, "… 701 lines are not shown; Copy has all …", 1_001]
+
+
+def test_lines_of_a_job_are_those_that_name_it_and_those_without_a_job_in_between(
+    modules: Path,
+) -> None:
+    def sdk(job: str | None, message: str) -> str:
+        return json.dumps({"requestId": job, "message": message, "level": "INFO"})
+
+    lines = [
+        ("starting", False),
+        (sdk(None, "Jobs in queue: 1"), False),
+        (sdk("a", "Started."), True),
+        ("my own line", True),
+        (sdk("b", "Started."), False),
+        ("of a or of b", True),
+        ("INFO   | a | still here", True),
+        (sdk("a", "Finished."), True),
+        ("of b", False),
+        ("DEBUG  | b | Finished Job", False),
+        (sdk("a", "Started."), True),
+    ]
+    program = f"""
+        import {{ JobLines, readLine }} from "./log_line.js";
+        const lines = {json.dumps([line for line, _ in lines])};
+        const jobLines = new JobLines("a");
+        const found = lines.map((line) => jobLines.includes({{ source: "container", line }}));
+        found.push(jobLines.includes({{ source: "system", line: "the worker was killed" }}));
+        const texts = [lines[2], lines[0], '{{"requestId": 1}}', '{{"requestId": '];
+        console.log(JSON.stringify([found, texts.map((line) => readLine(line).text)]));
+    """
+    found, texts = said_by(modules, program)
+    assert found == [expected for _, expected in lines] + [True]
+    assert texts == ["INFO   | a | Started.", "starting", '{"requestId": 1}', '{"requestId": ']

@@ -468,6 +468,17 @@ async def test_queued_job_says_what_it_waits_for(
     assert explain("here") == "the job waits: the next worker starts in 4 s"
 
 
+async def test_job_is_explained_after_two_seconds_in_the_queue(
+    worker_registry: WorkerRegistry, store: MemoryJobStore
+) -> None:
+    job = await store.enqueue(NewJob(endpoint="here", input=b"{}"))
+    explain = worker_registry.explain_waiting_job
+    assert explain(job) is None
+    old = job.replace(queued_at=job.queued_at - 3)
+    assert explain(old) == "the job waits: no worker asks for jobs of the endpoint here"
+    assert explain(old.replace(status=JobStatus.CANCELLED)) is None
+
+
 @pytest.mark.parametrize(
     ("slots", "text"),
     [
