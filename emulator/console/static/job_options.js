@@ -20,7 +20,7 @@ export class JobOptions {
       h(
         "div",
         { class: "fields" },
-        field("webhook", "a URL that gets the result", this.webhook, "stops"),
+        field("webhook", "a URL that gets the result", this.webhook, "text"),
         field("executionTimeout", "milliseconds", this.executionTimeout),
         field("ttl", "milliseconds", this.ttl),
         this.lowPriority.element,

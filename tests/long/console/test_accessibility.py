@@ -58,7 +58,7 @@ async def test_no_screen_has_a_serious_issue(
         page = console.page
         await console.go()
         await examine(console, "playground, empty")
-        for summary in await page.locator("summary").all():
+        for summary in await page.locator("summary:visible").all():
             await summary.click()
         await page.get_by_role("switch", name="Boundaries").click()
         await page.get_by_role("switch", name="Timing").click()
