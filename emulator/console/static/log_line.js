@@ -37,8 +37,10 @@ export class JobLines {
   }
 
   /** Return whether the next line of the log belongs to the job. */
-  includes({ source, line }) {
-    const { job, message } = source === "system" ? { job: null, message: line } : readLine(line);
+  includes({ source, line, jobId }) {
+    const { job: named, message } = source === "system" ? { job: null, message: line } : readLine(line);
+    // The server knows the job of a line while its worker runs only one.
+    const job = jobId ?? named;
     if (job === null) return this.isRunning;
     if (job !== this.job) return false;
     this.isRunning = !JOB_ENDS.includes(message);
