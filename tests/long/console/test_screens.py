@@ -177,7 +177,9 @@ async def test_engine_screen_has_the_states_of_several_models(
             await expect(card.locator("dd")).to_have_text(
                 ["loaded", "loaded when it is requested", "not available"]
             )
-            await expect(card.locator("dd").last).to_have_attribute("title", "no such chip")
+            await expect(card.locator("dd").last).to_have_attribute(
+                "title", "the model third cannot be loaded: no such chip"
+            )
 
 
 async def test_engine_screen_has_capabilities_slots_and_charts(
