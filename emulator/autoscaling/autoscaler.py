@@ -152,6 +152,11 @@ class Autoscaler:
         return self._endpoint
 
     @property
+    def policy(self) -> ScalingPolicy:
+        """The settings by which it starts and stops workers."""
+        return self._policy
+
+    @property
     def generation(self) -> int:
         """Which state of the code new workers run; each reload starts another one."""
         return self._generation

@@ -19,6 +19,8 @@ from emulator.http.route_facts import (
 )
 
 _UNKNOWN = RouteFacts(group=RouteGroup.CLIENT, operation=OperationName.OTHER)
+# In place of the next segment, where that is a path parameter.
+_ANY = "*"
 _UNKNOWN_OF_ENDPOINT = replace(_UNKNOWN, error_format=ErrorFormat.RUNPOD)
 
 
@@ -48,10 +50,12 @@ class RouteTable:
             endpoint, segments = split_path(route.path)
             has_endpoint = endpoint is not None
             if route.param_convertors:
-                self._with_parameters[has_endpoint, segments[0]].append(route)
+                first = _ANY if segments[0].startswith("{") else segments[0]
+                self._with_parameters[has_endpoint, first].append(route)
             similar = _describe_similar(route.facts)
             other = _describe_other_form(similar, has_endpoint=not has_endpoint)
-            for count in range(1, len(segments) + 1):
+            # `/v2/…` is most often an endpoint, and says nothing about what follows.
+            for count in range(2 if segments[0] == "v2" else 1, len(segments) + 1):
                 beginning = segments[:count]
                 self._unknown.setdefault((has_endpoint, *beginning), similar)
                 in_other_form.setdefault((not has_endpoint, *beginning), other)
@@ -70,7 +74,10 @@ class RouteTable:
         has_endpoint = endpoint is not None
         candidates = self._by_path.get(path)
         if candidates is None:
-            candidates = self._with_parameters.get((has_endpoint, segments[0]), [])
+            candidates = [
+                *self._with_parameters.get((has_endpoint, segments[0]), ()),
+                *self._with_parameters.get((has_endpoint, _ANY), ()),
+            ]
         route = None
         for each in candidates:
             if each.fits(path):

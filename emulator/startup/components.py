@@ -39,6 +39,7 @@ from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.server.graceful_shutdown import GracefulShutdown, RunningWork
 from emulator.settings.emulator_settings import IN_MEMORY, EmulatorSettings
 from emulator.startup.engine_components import EngineComponents, build_engine_components
+from emulator.status.endpoint_list import EndpointList
 from emulator.status.health import Health
 from emulator.status.worker_list import WorkerList
 from emulator.status.worker_list_routes import WorkerListRoutes
@@ -331,7 +332,11 @@ def build_components(
             check_endpoint=known_endpoints.check,
         ),
         worker_routes=WorkerRoutes(store, worker_registry, settings, shutdown, result_watch),
-        worker_list_routes=WorkerListRoutes(WorkerList(worker_registry, autoscalers), worker_logs),
+        worker_list_routes=WorkerListRoutes(
+            EndpointList(autoscalers, store.list_endpoints, settings.execution_timeout_ms),
+            WorkerList(worker_registry, autoscalers),
+            worker_logs,
+        ),
         console_routes=ConsoleRoutes(
             store,
             worker_registry,

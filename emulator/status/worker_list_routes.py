@@ -1,4 +1,4 @@
-"""`/v2/serverless/{endpoint}/workers`: the workers of an endpoint and their logs."""
+"""`/v2/serverless`: the endpoints of the server, their workers and the logs of these."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from emulator.http.error_format import ErrorFormat
 from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, RequestLog, RouteFacts, RouteGroup
 from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.status.endpoint_list import EndpointList
 from emulator.status.log_stream import WorkerLogStream, read_log_query
 from emulator.status.worker_list import WorkerList
 from handler.errors import NotFound
@@ -28,20 +29,38 @@ _FACTS = RouteFacts(
 class WorkerListRoutes:
     """Answers as RunPod's REST API v2 does; its clients are RunPod's console, CLI and MCP server.
 
-    Any endpoint is known here, so one without workers has an empty list.
+    Any endpoint may have workers, so the list of one without any is empty.
     """
 
-    def __init__(self, worker_list: WorkerList, logs: WorkerLogs) -> None:
+    def __init__(
+        self, endpoint_list: EndpointList, worker_list: WorkerList, logs: WorkerLogs
+    ) -> None:
+        self._endpoint_list = endpoint_list
         self._worker_list = worker_list
         self._logs = logs
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
-        base = "/v2/serverless/{endpoint}/workers"
+        endpoints = "/v2/serverless"
+        base = f"{endpoints}/{{endpoint}}/workers"
         return [
+            ApiRoute(endpoints, self._list_endpoints, methods=["GET"], facts=_FACTS),
+            ApiRoute(
+                f"{endpoints}/{{endpoint}}", self._get_endpoint, methods=["GET"], facts=_FACTS
+            ),
             ApiRoute(base, self._list, methods=["GET"], facts=_FACTS),
             ApiRoute(f"{base}/{{worker}}/logs", self._follow_log, methods=["GET"], facts=_FACTS),
         ]
+
+    async def _list_endpoints(self, request: Request) -> Response:
+        return JSON(self._endpoint_list.describe())
+
+    async def _get_endpoint(self, request: Request) -> Response:
+        endpoint = request.path_params["endpoint"]
+        description = self._endpoint_list.find(endpoint)
+        if description is None:
+            raise NotFound(f"there is no endpoint {endpoint}")
+        return JSON(description)
 
     async def _list(self, request: Request) -> Response:
         return JSON(self._worker_list.describe(request.path_params["endpoint"]))

@@ -163,6 +163,9 @@ def test_runpods_mcp_server_finds_out_why_a_worker_does_not_start(
     url = f"http://127.0.0.1:{platform.port}"
     try:
         with RunPodMCP(url, str(folder / "home")) as mcp:
+            endpoints = [each["id"] for each in mcp.call("list-endpoints")["items"]]
+            assert endpoints == [ENDPOINT]
+            assert mcp.call("get-endpoint", id=ENDPOINT)["workers"]["max"] == 1
             # The running worker ends, and the next ones do not start.
             job = platform.run(ENDPOINT, {"crashes": True})
             assert "exited with code 3" in job.wait_for_end()["error"]

@@ -44,6 +44,19 @@ _OPERATIONS = {
         response="Metrics",
         response_type=PLAIN_TEXT,
     ),
+    "/v2/serverless": Operation(
+        summary="List the endpoints",
+        tag=_TAG,
+        response="EndpointList",
+        description="In the shape of RunPod's REST API v2.",
+    ),
+    "/v2/serverless/{endpoint}": Operation(
+        summary="Get an endpoint",
+        tag=_TAG,
+        response="Endpoint",
+        description="In the shape of RunPod's REST API v2.",
+        errors=(404,),
+    ),
     "/v2/serverless/{endpoint}/workers": Operation(
         summary="List the workers of an endpoint",
         tag=_TAG,
@@ -191,6 +204,22 @@ def _build_state_schemas() -> dict[str, Schema]:
                         }
                     )
                 ),
+            }
+        ),
+        "EndpointList": object_of({"endpoints": list_of(ref("Endpoint"))}),
+        "Endpoint": object_of(
+            {
+                **dict.fromkeys(("id", "name", "image", "createdAt"), TEXT),
+                "type": {"enum": ["QUEUE"]},
+                "workers": counts_of("min", "max", "idleTimeout"),
+                "scaling": object_of(
+                    {"type": {"enum": ["QUEUE_DELAY", "REQUEST_COUNT"]}},
+                    {"queueDelay": {"type": "number"}, "requestCount": COUNT},
+                ),
+                "dataCenterIds": list_of(TEXT),
+                "networkVolumes": list_of(TEXT),
+                "timeout": COUNT,
+                "flashboot": {"enum": ["OFF"]},
             }
         ),
         "LogEvents": {

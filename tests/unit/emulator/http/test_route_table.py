@@ -40,7 +40,8 @@ KNOWN = [
     ("/v2/my-ep/runsync", CLIENT, "my-ep", "runsync", RUNPOD),
     ("/v2/metrics/status/job-1", CLIENT, "metrics", "status", RUNPOD),
     ("/v2/models/run", CLIENT, "models", "run", RUNPOD),
-    ("/v2/serverless/run", CLIENT, "serverless", "run", RUNPOD),
+    # A GET, as of the endpoint `run`; a POST sends a job to the endpoint `serverless`.
+    ("/v2/serverless/run", CLIENT, "serverless", "workers", PROBLEM),
     ("/v2/v1/health", CLIENT, "v1", "health", RUNPOD),
     ("/v2/serverless/ping/workers", CLIENT, "ping", "workers", PROBLEM),
     ("/v2/serverless/ping/workers/w/logs", CLIENT, "ping", "workers", PROBLEM),
@@ -110,6 +111,12 @@ UNKNOWN = [
     ("/v2/ep/api/chat", OPENAI, "ep", "chat", OF_OPENAI),
     ("/openai/v1/chat/completions", OPENAI, None, "chat", OF_OPENAI),
 ]
+
+
+def test_endpoint_may_have_the_name_of_the_list_of_endpoints() -> None:
+    found = find_route("/v2/serverless/run", "POST")
+    assert (found.operation, found.endpoint) == ("run", "serverless")
+    assert found.facts.error_format is RUNPOD
 
 
 @pytest.mark.parametrize("row", [*KNOWN, *OPEN, *UNKNOWN], ids=lambda row: repr(row[0]))

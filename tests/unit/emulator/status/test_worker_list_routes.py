@@ -5,6 +5,7 @@ from typing import Any
 import httpx2
 
 from emulator.http.responses import on_error
+from emulator.status.endpoint_list import EndpointList
 from emulator.status.worker_list_routes import WorkerListRoutes
 from handler.errors import HandlerError
 from tests.unit.emulator.asgi import serve_routes
@@ -17,8 +18,9 @@ class RoutesScene(ListScene):
 
     def __init__(self, **scaling: Any) -> None:
         super().__init__(**scaling)
+        endpoints = EndpointList({ENDPOINT: self.autoscaler}, lambda: ["by-hand"], 600_000)
         app = serve_routes(
-            WorkerListRoutes(self.list, self.logs).routes(), {HandlerError: on_error}
+            WorkerListRoutes(endpoints, self.list, self.logs).routes(), {HandlerError: on_error}
         )
         transport = httpx2.ASGITransport(app=app)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://server")
@@ -64,3 +66,28 @@ async def test_log_that_is_not_there_is_a_problem_with_its_reason() -> None:
         wrong = await scene.get("/nobody/logs?tail=none")
     assert wrong.status_code == wrong.json()["status"] == 400
     assert wrong.json()["detail"] == 'tail must be a whole number from 0 to 5000, got "none"'
+
+
+async def test_endpoints_are_listed_in_the_shape_of_rest_v2() -> None:
+    scene = RoutesScene(min_workers=1, max_workers=2)
+    async with scene.client:
+        listed = (await scene.client.get("/v2/serverless")).json()["endpoints"]
+        (own, other) = [
+            (await scene.client.get(f"/v2/serverless/{each['id']}")).json() for each in listed
+        ]
+        missing = await scene.client.get("/v2/serverless/nobody")
+    assert listed == [own, other]
+    assert (own["id"], own["name"], other["id"]) == (ENDPOINT, ENDPOINT, "by-hand")
+    assert own["workers"] == {"min": 1, "max": 2, "idleTimeout": 5}
+    assert own["scaling"] == {"type": "QUEUE_DELAY", "queueDelay": 4.0}
+    assert other["workers"]["max"] == 0
+    assert (own["type"], own["timeout"], own["flashboot"]) == ("QUEUE", 600_000, "OFF")
+    assert missing.status_code == 404
+    assert missing.json()["detail"] == "there is no endpoint nobody"
+
+
+async def test_endpoint_that_scales_by_count_says_so() -> None:
+    scene = RoutesScene(scaler="count", request_count=3)
+    async with scene.client:
+        own = (await scene.client.get(f"/v2/serverless/{ENDPOINT}")).json()
+    assert own["scaling"] == {"type": "REQUEST_COUNT", "requestCount": 3}
