@@ -455,25 +455,28 @@ class Autoscaler:
         name = f"{MANAGED_PREFIX}{self._series}-{self._last_number}"
         self._last_start_at = now
         self._find_python()
-        variables = self._program.variables()
-        bucket = {} if self._bucket is None else self._bucket.worker_variables(self._url, variables)
-        environment = worker_environment(
-            self._url,
-            self._endpoint,
-            name,
-            self._api_key,
-            self._own_key,
-            allows_private_targets=self._allows_private_targets,
-            variables={**variables, **bucket},
-            python=None if self._program.python is None else self._program.python.path,
-            is_own_worker=self._program.is_own_worker,
-        )
         log = self._logs.open(self._endpoint, name, partial(self._find_only_job, name))
+        bucket: Mapping[str, str] = {}
         try:
+            variables = self._program.variables()
+            if self._bucket is not None:
+                bucket = self._bucket.worker_variables(self._url, variables)
+            environment = worker_environment(
+                self._url,
+                self._endpoint,
+                name,
+                self._api_key,
+                self._own_key,
+                allows_private_targets=self._allows_private_targets,
+                variables={**variables, **bucket},
+                python=None if self._program.python is None else self._program.python.path,
+                is_own_worker=self._program.is_own_worker,
+            )
             process = await self._spawn(
                 name, self._program.command, environment, self._program.folder, log
             )
-        except OSError as error:
+        # ValueError: a .env that is not text, or a variable in it that no process can have.
+        except (OSError, ValueError) as error:
             reason = f"could not be started: {error}"
             log.append("system", f"{name} {reason}")
             log.close()

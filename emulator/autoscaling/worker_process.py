@@ -121,7 +121,8 @@ def worker_environment(
         folders = [str(_WORKER_SITE), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
         environment[_STATE_FOLDER] = str(Path(tempfile.gettempdir(), f"worker-rkllm-{name}"))
-    if python is not None and Path(python).with_name("python").exists():
+    # Unlike `exists`, this raises nothing if a folder on the way may not be read.
+    if python is not None and os.access(Path(python).with_name("python"), os.X_OK):
         folders = [str(Path(python).parent), environment.get("PATH", "")]
         environment["PATH"] = os.pathsep.join(filter(None, folders))
     environment.pop(_FITNESS_MARKER, None)
@@ -190,6 +191,12 @@ def _kill_session(leader: int) -> None:
                 os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
+def _require_folder(folder: Path) -> None:
+    # The error of the start itself does not say what is missing.
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+
+
 async def spawn_supervised(
     name: str,
     command: Sequence[str],
@@ -199,10 +206,16 @@ async def spawn_supervised(
     *,
     volume: Volume | None = None,
 ) -> SupervisedProcess:
-    """Start a worker in a folder, or in this process's own. Raises OSError.
+    """Start a worker in a folder, or in this process's own.
 
     It has the `volume` as `/runpod-volume`; if that cannot be mounted, its log says so.
+
+    Raises:
+        OSError: the process cannot be started, for instance because the folder was removed.
+        ValueError: a variable has a name or a value that no process can have.
     """
+    if folder is not None:
+        _require_folder(folder)
     if volume is not None and volume.problem is not None:
         log.append("system", volume.problem)
     process = await asyncio.create_subprocess_exec(

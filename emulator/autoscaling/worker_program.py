@@ -62,14 +62,25 @@ class WorkerProgram:
         """Return the variables for a worker; the handler's .env is read again for each worker.
 
         A variable of the .env beside the file comes before one of the project's.
+
+        Raises:
+            OSError, ValueError: a .env cannot be read.
         """
         if self.file is None:
             return self.extra_variables
         values: dict[str, str | None] = {}
         for folder in reversed(list_folders(self.file)):
-            values |= dotenv_values(folder / ".env")
+            values |= _read_variables(folder / ".env")
         set_values = {name: value for name, value in values.items() if value is not None}
         return set_values | dict(self.extra_variables)
+
+
+def _read_variables(file: Path) -> dict[str, str | None]:
+    try:
+        # With the mark that editors on Windows put before UTF-8.
+        return dotenv_values(file, encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8: {error.reason} (byte {error.start})") from None
 
 
 def handler_program(file: Path, interpreter: Interpreter, command_line: str = "") -> WorkerProgram:

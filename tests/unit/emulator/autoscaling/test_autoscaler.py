@@ -787,7 +787,7 @@ def test_start_script_finds_the_python_of_the_handler(
     path = worker_environment(URL, ENDPOINT, "w", None, python=str(python))["PATH"]
     assert path == "/usr/bin"
     python.parent.mkdir()
-    (tmp_path / "bin" / "python").touch()
+    (tmp_path / "bin" / "python").touch(0o755)
     path = worker_environment(URL, ENDPOINT, "w", None, python=str(python))["PATH"]
     assert path == f"{tmp_path}/bin:/usr/bin"
 
@@ -886,6 +886,12 @@ async def test_children_of_a_worker_end_when_its_supervisor_was_killed(
     await gone(child, worker)
     async with asyncio.timeout(30):
         await process.wait()
+
+
+async def test_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    with pytest.raises(FileNotFoundError, match=f"there is no folder {folder}"):
+        await spawn_supervised("w1", [sys.executable], {}, folder, WorkerLog())
 
 
 async def test_missing_command_exits_with_127(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from emulator.autoscaling.autoscaler import Autoscaler
@@ -164,6 +165,23 @@ async def test_command_that_cannot_be_started_is_a_failure_of_the_handler() -> N
     await scene.after(0.5)
     failure = scene.handler.to_wire()["failure"]
     assert failure["reason"] == "it could not be started: no such program"
+
+
+async def test_dotenv_that_cannot_be_read_is_a_failure_of_the_handler(tmp_path: Path) -> None:
+    scene = HandlerScene()
+    scene.autoscaler._program = replace(scene.autoscaler._program, file=tmp_path / "handler.py")
+    file = tmp_path / ".env"
+    await scene.started()
+    file.write_bytes(b"CITY=Z\xfcrich\n")
+    scene.autoscaler.reload()
+    await scene.after(0.5)
+    reason = f"it could not be started: {file} is not UTF-8: invalid start byte (byte 6)"
+    assert scene.handler.to_wire()["failure"]["reason"] == reason
+    assert not scene.is_paused(0)
+    file.write_text("CITY=Zürich\n")
+    scene.autoscaler.reload()
+    await scene.after(0.5)
+    assert (scene.state, len(scene.processes)) == ("starting", 2)
 
 
 async def test_reload_replaces_the_worker_when_the_new_one_has_started() -> None:

@@ -107,3 +107,14 @@ def test_program_uses_a_virtual_environment_that_was_made_since(
     assert script.with_current_python().command == ("bash", "start.sh")
     chosen = handler_program(file, find_interpreter(file, sys.executable))
     assert chosen.with_current_python() == chosen
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_dotenv_that_is_not_utf_8_is_named(tmp_path: Path, encoding: str) -> None:
+    program = handler_program(tmp_path / "handler.py", Interpreter("/opt/python", "chosen"))
+    file = tmp_path / ".env"
+    file.write_bytes("CITY=Zürich\n".encode("utf-8-sig"))
+    assert program.variables() == {"CITY": "Zürich"}
+    file.write_bytes("CITY=Zürich\n".encode(encoding))
+    with pytest.raises(ValueError, match=r"\.env is not UTF-8: invalid .* byte \(byte \d+\)"):
+        program.variables()
