@@ -213,7 +213,7 @@ class ClientRoutes:
     async def _reset(self, request: Request) -> Response:
         endpoint = self._endpoint_of(request)
         removed = await self._store.reset(endpoint)
-        # The workers of the server, which have the bucket, are those of the default endpoint.
+        # Objects have no endpoint: those of several handlers are removed with the first one's jobs.
         if self._bucket is not None and endpoint == self._default_endpoint:
             await self._bucket.clear()
         return JSON({"removed": removed, "status": "completed"})
