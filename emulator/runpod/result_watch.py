@@ -60,13 +60,13 @@ class ResultWatch:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def take_reason(self, job: Job) -> str | None:
-        """Return why something of a job was not sent, and forget it; None if nothing is known.
-
-        The worker prints it before it sends what comes next, which may still be here earlier.
-        """
+    async def read_output(self, job: Job) -> None:
+        """Read what the worker has printed so far, which its result may have overtaken."""
         if self.catch_up is not None:
             await self.catch_up(job.endpoint, worker_name(job.worker_id or ""))
+
+    def take_reason(self, job: Job) -> str | None:
+        """Return why something of a job was not sent, and forget it; None if nothing is known."""
         return self._reasons.pop((job.worker_id or "", job.id), None)
 
     async def close(self) -> None:

@@ -241,6 +241,8 @@ class WorkerRoutes:
         else:
             if body.get("stopPod"):
                 self._request_replacement(self._worker(request))
+            # The lines that the handler printed last have the job only until it has ended.
+            await self._result_watch.read_output(job)
             if job_error is None:
                 job_error = await self._describe_lost_chunk(job)
             is_accepted = await self._store.ack(job.id, job.attempt, output=output, error=job_error)
@@ -251,7 +253,7 @@ class WorkerRoutes:
         """Return the error of a streamed job of which the worker could not send a chunk."""
         if not await self._store.read_chunks(job.id, (0, 0), 0):
             return None
-        reason = await self._result_watch.take_reason(job)
+        reason = self._result_watch.take_reason(job)
         if reason is None:
             return None
         return f"a part of the job's stream could not be sent: {reason}"

@@ -66,8 +66,8 @@ async def test_job_goes_on_after_an_update_that_was_not_sent(store: MemoryJobSto
     watch, job = ResultWatch(store), await lease(store)
     now = await read(store, watch, job, NO_JSON)
     assert now.status is JobStatus.IN_PROGRESS
-    assert await watch.take_reason(now) == "Object of type Decimal is not JSON serializable"
-    assert await watch.take_reason(now) is None
+    assert watch.take_reason(now) == "Object of type Decimal is not JSON serializable"
+    assert watch.take_reason(now) is None
 
 
 @pytest.mark.parametrize("case", ["ended", "of another worker"])

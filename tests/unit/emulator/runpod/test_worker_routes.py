@@ -1,4 +1,4 @@
-"""Long-polls of a worker that break off at any turn of the event loop."""
+"""Long-polls of a worker that break off at any turn of the event loop, and its posts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from starlette.types import Message
 
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.shutdown_state import ShutdownState
@@ -30,8 +31,10 @@ class WorkerRoutesScene:
         self.store = MemoryJobStore()
         self.worker_registry = WorkerRegistry(self.store, lease_s=30, grace_s=1)
         self.shutdown = ShutdownState()
-        watch = ResultWatch(self.store)
-        self.routes = WorkerRoutes(self.store, self.worker_registry, settings, self.shutdown, watch)
+        self.watch = ResultWatch(self.store)
+        self.routes = WorkerRoutes(
+            self.store, self.worker_registry, settings, self.shutdown, self.watch
+        )
         self.worker = self.worker_registry.get_or_register("ep", "w")
 
     def request(self, peer: Any, query: str = "") -> Request:
@@ -148,3 +151,32 @@ async def test_busy_worker_does_not_get_a_new_attempt_of_its_job(connection: Con
             assert (await scene.routes._take(busy)).status_code == 204
             free = scene.request(connection(), "job_in_progress=0")
             assert job.id.encode() in (await scene.routes._take(free)).body
+
+
+async def test_what_a_worker_has_printed_is_read_before_its_result_ends_the_job() -> None:
+    scene = WorkerRoutesScene()
+    job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
+    await scene.store.receive("ep", scene.worker.key, lease_s=30)
+    seen: list[tuple[str, str, JobStatus]] = []
+
+    async def catch_up(endpoint: str, worker: str) -> None:
+        now = await scene.store.get(job.id)
+        assert now is not None
+        seen.append((endpoint, worker, now.status))
+
+    scene.watch.catch_up = catch_up
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "headers": [(b"content-type", b"application/json")],
+        "query_string": b"",
+        "path_params": {"endpoint": "ep", "worker": "w", "job_id": job.id},
+    }
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b'{"output": 1}'}
+
+    await scene.routes._done(Request(scope, receive))
+    now = await scene.store.get(job.id)
+    assert now is not None
+    assert (now.status, seen) == (JobStatus.COMPLETED, [("ep", "w", JobStatus.IN_PROGRESS)])
