@@ -31,7 +31,7 @@ def find_handlers(handlers: Sequence[str], endpoint_id: str | None = None) -> di
     the ID of the first one.
 
     Raises:
-        SettingError: a file does not exist, or two handlers have one endpoint.
+        SettingError: a file does not exist, an ID is not one, or two handlers have one endpoint.
     """
     ids, files = zip(*map(_split_id, handlers), strict=True)
     handlers_of = Counter(list_folders(file)[-1] for file in files)
@@ -49,8 +49,16 @@ def find_handlers(handlers: Sequence[str], endpoint_id: str | None = None) -> di
 
 
 def _split_id(handler: str) -> tuple[str | None, Path]:
-    match = _NAMED.fullmatch(handler)
     # A path may have the form of a named handler, too.
-    if match is None or Path(handler).exists():
+    if Path(handler).exists():
         return None, find_handler_file(Path(handler))
-    return match[1], find_handler_file(Path(match[2]))
+    match = _NAMED.fullmatch(handler)
+    if match is not None:
+        return match[1], find_handler_file(Path(match[2]))
+    name, _, path = handler.partition("=")
+    if path and Path(path).expanduser().exists():
+        raise SettingError(
+            f"--handler: the endpoint's ID {name!r} of {path} must consist of letters A-Z, digits,"
+            " - and _"
+        )
+    return None, find_handler_file(Path(handler))

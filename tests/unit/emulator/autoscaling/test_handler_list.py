@@ -68,6 +68,12 @@ def test_find_handlers_refuses_a_missing_file() -> None:
         find_handlers(["a=resize", "b=gone"])
 
 
+@pytest.mark.parametrize("wrong", ["my ep", "v1.2", "Größe", ""])
+def test_find_handlers_names_a_wrong_endpoint_id(wrong: str) -> None:
+    with pytest.raises(SettingError, match=rf"the endpoint's ID '{wrong}' of resize must consist"):
+        find_handlers([f"{wrong}=resize"])
+
+
 def test_split_handlers_separates_at_commas() -> None:
     assert split_handlers("a=./a, ./b,") == ["a=./a", "./b"]
     assert split_handlers(" ") == []
