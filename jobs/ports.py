@@ -184,8 +184,13 @@ class JobStore(JobQueue, Protocol):
     def list_endpoints(self) -> Sequence[str]:
         """Return the endpoints that have jobs or waiting workers."""
 
-    async def list_recent_jobs(self, endpoint: str, limit: int) -> Sequence[Job]:
-        """Return an endpoint's newest jobs, newest first."""
+    async def list_recent_jobs(
+        self, endpoint: str, limit: int, *, with_unpublished: bool = False
+    ) -> Sequence[Job]:
+        """Return an endpoint's newest jobs, newest first.
+
+        Synchronous jobs are only included `with_unpublished`, until a client has their id.
+        """
 
     async def mark_webhook_sent(self, job_id: str) -> None:
         """Record that a job's webhook was delivered or given up."""

@@ -110,7 +110,10 @@ class ConsoleRoutes:
         endpoints = sorted(own.union(self._store.list_endpoints()))
         endpoint = request.query_params.get("endpoint", self._settings.endpoint_id)
         recent = await self._store.list_recent_jobs(
-            endpoint, _MAX_LISTED if status is None else _MAX_SEARCHED
+            endpoint,
+            _MAX_LISTED if status is None else _MAX_SEARCHED,
+            # Also jobs of /runsync and of OpenAI calls.
+            with_unpublished=True,
         )
         jobs = [job for job in recent if status in (None, job.status)][:_MAX_LISTED]
         stats = await self._store.stats(endpoint)

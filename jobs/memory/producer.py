@@ -236,12 +236,14 @@ class ProducerOperations:
         """Return the endpoints that have jobs or waiting workers."""
         return self._table.endpoint_names()
 
-    async def list_recent_jobs(self, endpoint: str, limit: int) -> Sequence[Job]:
-        """Return an endpoint's newest published jobs, newest first."""
+    async def list_recent_jobs(
+        self, endpoint: str, limit: int, *, with_unpublished: bool = False
+    ) -> Sequence[Job]:
+        """Return an endpoint's newest jobs, newest first; unpublished ones only if asked for."""
         newest = (
             record.job
             for record in self._table.newest_first()
-            if record.job.endpoint == endpoint and not record.is_unpublished
+            if record.job.endpoint == endpoint and (with_unpublished or not record.is_unpublished)
         )
         return list(islice(newest, limit))
 

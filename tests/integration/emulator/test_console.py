@@ -149,6 +149,19 @@ async def test_jobs_are_listed_by_endpoint_and_state(serve: Serve) -> None:
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "status")
 
 
+async def test_synchronous_jobs_and_calls_to_the_queue_are_listed(serve: Serve) -> None:
+    server = await serve()
+    async with server.client() as client:
+        job = (await client.post("/runsync", json={"input": {"prompt": "x"}})).json()
+        body = {"prompt": "x", "max_tokens": 1}
+        called = await client.post("/v2/default/openai/v1/completions", json=body)
+        assert called.status_code == 200
+        listed = (await client.get("/console/jobs")).json()["jobs"]
+        assert [each["status"] for each in listed] == ["COMPLETED", "COMPLETED"]
+        assert listed[1]["id"] == job["id"]
+        assert (await client.get("/requests")).json()["requests"] == []
+
+
 async def test_list_has_at_most_100_jobs_and_filters_before_the_limit(serve: Serve) -> None:
     server = await serve(local_worker=False)
     async with server.client() as client:

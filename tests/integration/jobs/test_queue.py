@@ -335,6 +335,16 @@ async def test_endpoints_are_independent(store: MemoryJobStore) -> None:
     assert sorted(store.list_endpoints()) == ["a", "b"]
 
 
+async def test_synchronous_jobs_are_listed_only_where_they_are_asked_for(
+    store: MemoryJobStore,
+) -> None:
+    job = await store.enqueue(new(endpoint="a", sync=True))
+    assert await store.list_recent_jobs("a", 10) == []
+    assert [each.id for each in await store.list_recent_jobs("a", 10, with_unpublished=True)] == [
+        job.id
+    ]
+
+
 async def test_count_by_status_covers_all_endpoints(store: MemoryJobStore) -> None:
     for endpoint in ("a", "b", "b"):
         await store.enqueue(new(endpoint=endpoint))
