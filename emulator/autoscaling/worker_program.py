@@ -78,9 +78,14 @@ class WorkerProgram:
 def _read_variables(file: Path) -> dict[str, str | None]:
     try:
         # With the mark that editors on Windows put before UTF-8.
-        return dotenv_values(file, encoding="utf-8-sig")
+        values = dotenv_values(file, encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8: {error.reason} (byte {error.start})") from None
+    for name, value in values.items():
+        # uvloop would cut the value there.
+        if "\0" in name or "\0" in (value or ""):
+            raise ValueError(f"{file} has a NUL character in a line with the variable {name!r}")
+    return values
 
 
 def handler_program(file: Path, interpreter: Interpreter, command_line: str = "") -> WorkerProgram:

@@ -118,3 +118,10 @@ def test_dotenv_that_is_not_utf_8_is_named(tmp_path: Path, encoding: str) -> Non
     file.write_bytes("CITY=Zürich\n".encode(encoding))
     with pytest.raises(ValueError, match=r"\.env is not UTF-8: invalid .* byte \(byte \d+\)"):
         program.variables()
+
+
+def test_nul_in_a_dotenv_is_named(tmp_path: Path) -> None:
+    program = handler_program(tmp_path / "handler.py", Interpreter("/opt/python", "chosen"))
+    (tmp_path / ".env").write_bytes(b'TOKEN="a\0b"\n')
+    with pytest.raises(ValueError, match=r"\.env has a NUL character .* the variable 'TOKEN'"):
+        program.variables()
