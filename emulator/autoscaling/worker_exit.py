@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from common.child_processes import describe_exit
 from emulator.runpod.sdk_log_line import parse_sdk_line
 
-# The SDK's last line after a failed fitness check; the reason is in the line before it.
-_SDK_EXIT_LINE = "Worker is unhealthy, exiting."
+# Lines of the SDK that say nothing about the handler. The first comes after a failed fitness check,
+# whose reason is in the line before it.
+_SDK_LINES = (
+    "Worker is unhealthy, exiting.",
+    "--- Starting Serverless Worker ",
+    "Jobs in queue: ",
+    "Jobs in progress: ",
+    "Started.",
+    "Finished.",
+)
 # The supervisor returns this number plus the signal's, as a shell does.
 _SIGNAL_BASE = 128
 # The exit code of a worker that was killed, by its user or because memory ran out.
@@ -33,16 +41,12 @@ def last_printed_line(output: Sequence[str]) -> str:
 
     Of a line of the SDK's logger, it is the message.
     """
-    line = next(
-        (
-            line
-            for line in reversed(output)
-            if line and not line[0].isspace() and _SDK_EXIT_LINE not in line
-        ),
-        "",
-    )
-    message, _, _ = parse_sdk_line(line)
-    return " ".join(message.splitlines())
+    for line in reversed(output):
+        message, _, _ = parse_sdk_line(line)
+        is_of_sdk = message.startswith(_SDK_LINES) or _SDK_LINES[0] in line
+        if line and not line[0].isspace() and not is_of_sdk:
+            return " ".join(message.splitlines())
+    return ""
 
 
 def explain_worker_exit(code: int, output: Sequence[str]) -> str:

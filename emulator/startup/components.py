@@ -126,8 +126,16 @@ class Components:
             await self.result_watch.close()
             if engine_components is not None:
                 await engine_components.close()
+            self._warn_of_lost_jobs()
             await self.store.close()
             await self.tracing.close()
+
+    def _warn_of_lost_jobs(self) -> None:
+        waiting = self.store.count_by_status()[JobStatus.IN_QUEUE]
+        if waiting and self.settings.job_db == IN_MEMORY:
+            logger.warning(
+                "%s in the queue are lost: JOB_DB=:memory: keeps nothing", f"{waiting:,} jobs"
+            )
 
     def _can_outlive_server(self, key: str) -> bool:
         local = worker_key(self.settings.endpoint_id, LOCAL_WORKER_NAME)

@@ -44,6 +44,13 @@ def test_last_printed_line_is_the_message_of_the_sdk_and_not_its_farewell() -> N
     )
 
 
+def test_last_printed_line_is_none_of_those_that_the_sdk_prints_about_jobs() -> None:
+    messages = ["loading", "Jobs in queue: 1", "Started."]
+    output = [f'{{"requestId": "a", "message": "{each}", "level": "INFO"}}' for each in messages]
+    assert last_printed_line(output) == "loading"
+    assert last_printed_line(output[1:]) == ""
+
+
 def test_explain_worker_exit_is_never_empty() -> None:
     assert explain_worker_exit(1, []) == "exited with code 1 and printed nothing"
     assert explain_worker_exit(1, ["a", "b"]) == "exited with code 1; its last line: b"

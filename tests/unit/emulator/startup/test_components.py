@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from watchfiles import Change
 
 from emulator.autoscaling.interpreter import Interpreter
 from emulator.autoscaling.volume import Volume
 from emulator.autoscaling.worker_program import handler_program
 from emulator.startup.components import build_components
+from jobs import NewJob
 from tests.integration.emulator.conftest import build_settings
 
 
@@ -30,3 +32,14 @@ def test_code_saved_in_the_volume_starts_no_new_worker(tmp_path: Path) -> None:
     (watch,) = build_components(settings, None, {"default": program}).code_watches
     assert watch._filter(Change.modified, str(file))
     assert not watch._filter(Change.modified, str(tmp_path / "volume" / "node.py"))
+
+
+async def test_jobs_that_wait_in_memory_are_said_to_be_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = build_settings({"job_db": ":memory:", "drain_s": 0})
+    components = build_components(settings, None)
+    async with components.run():
+        for _ in range(2):
+            await components.store.enqueue(NewJob(endpoint="default", input=b"{}"))
+    assert "2 jobs in the queue are lost: JOB_DB=:memory: keeps nothing" in caplog.text
