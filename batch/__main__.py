@@ -96,7 +96,11 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") ->
     from handler.settings.shared_settings import read_settings
 
     settings = read_settings(BatchSettings)
-    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
+    style = settings.log_format
+    if style == "auto" and args.prints_messages:
+        # The log is beside the messages of the command, which are no JSON.
+        style = "console"
+    configure_logging(settings.log_level, style, texts=settings.log_texts)
     console = Console(stderr=True)
     try:
         return int(args.run(args, settings, console))
@@ -139,7 +143,7 @@ def _create_parser(prog: str) -> argparse.ArgumentParser:
         action="store_true",
         help="start over: discard the journal and the output of an earlier run",
     )
-    run.set_defaults(run=_run)
+    run.set_defaults(run=_run, prints_messages=True)
     for name, queue_command in _QUEUE_COMMANDS.items():
         command = commands.add_parser(
             name,
@@ -148,7 +152,9 @@ def _create_parser(prog: str) -> argparse.ArgumentParser:
             epilog=queue_command.exit_codes,
         )
         queue_command.add_arguments(command)
-        command.set_defaults(run=partial(_run_queue_command, name))
+        command.set_defaults(
+            run=partial(_run_queue_command, name), prints_messages=name != "worker"
+        )
     return parser
 
 

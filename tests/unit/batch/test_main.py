@@ -38,3 +38,20 @@ def test_run_freezes_imports_and_raises_the_gc_threshold(monkeypatch: pytest.Mon
     [(frozen, threshold)] = gc_states
     assert frozen > object_count / 2
     assert threshold >= 10_000
+
+
+@pytest.mark.parametrize(
+    ("chosen", "used"), [(None, "console"), ("json", "json"), ("console", "console")]
+)
+def test_log_of_a_command_with_messages_is_readable_unless_it_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None, used: str
+) -> None:
+    styles: list[str] = []
+    monkeypatch.setattr(RunCommand, "run", lambda self: 0)
+    monkeypatch.setattr(
+        "handler.logs.configuration.configure_logging",
+        lambda level, style, **how: styles.append(style),
+    )
+    monkeypatch.setenv("LOG_FORMAT", chosen or "")
+    assert batch.__main__.main(["run", "-i", "in", "-o", "out"]) == 0
+    assert styles == [used]
