@@ -1,5 +1,7 @@
 // A line of a worker's log: what RunPod's SDK has written about a job, or anything else.
 
+import { readJobError } from "./job_error.js";
+
 const SDK_JSON = '{"requestId": ';
 // The SDK's form where it does not run on RunPod: `INFO   | the job's id | the message`.
 const SDK_TEXT = /^(DEBUG|INFO|WARN|ERROR|TRACE) *\| (?:([\w-]{1,100}) \| )?/;
@@ -11,10 +13,15 @@ export function readLine(line) {
   if (typeof fields?.message === "string") {
     const job = typeof fields.requestId === "string" ? fields.requestId : null;
     const level = String(fields.level).slice(0, 10);
-    return { job, message: fields.message, text: `${level.padEnd(7)}| ${job === null ? "" : `${job} | `}${fields.message}` };
+    return { job, message: fields.message, text: `${level.padEnd(7)}| ${job === null ? "" : `${job} | `}${readable(fields.message)}` };
   }
   const match = SDK_TEXT.exec(line);
   return { job: match?.[2] ?? null, message: match === null ? line : line.slice(match[0].length), text: line };
+}
+
+/** Return a message; of an exception that the SDK has written as JSON, its traceback. */
+function readable(message) {
+  return (message.startsWith("{") && readJobError(message).traceback) || message;
 }
 
 function readObject(text) {

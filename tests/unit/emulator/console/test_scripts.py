@@ -560,15 +560,21 @@ def test_lines_of_a_job_are_those_that_name_it_and_those_without_a_job_in_betwee
         ("DEBUG  | b | Finished Job", False),
         (sdk("a", "Started."), True),
     ]
+    failure = json.dumps({"error_message": "no", "error_traceback": "Traceback\nKeyError: no"})
+    failed = json.dumps({"requestId": None, "message": failure, "level": "ERROR"})
     program = f"""
         import {{ JobLines, readLine }} from "./log_line.js";
         const lines = {json.dumps([line for line, _ in lines])};
         const jobLines = new JobLines("a");
         const found = lines.map((line) => jobLines.includes({{ source: "container", line }}));
         found.push(jobLines.includes({{ source: "system", line: "the worker was killed" }}));
-        const texts = [lines[2], lines[0], '{{"requestId": 1}}', '{{"requestId": '];
+        const failed = {json.dumps(failed)};
+        const texts = [lines[2], lines[0], '{{"requestId": 1}}', '{{"requestId": ', failed];
         console.log(JSON.stringify([found, texts.map((line) => readLine(line).text)]));
     """
     found, texts = said_by(modules, program)
     assert found == [expected for _, expected in lines] + [True]
-    assert texts == ["INFO   | a | Started.", "starting", '{"requestId": 1}', '{"requestId": ']
+    assert texts == [
+        *("INFO   | a | Started.", "starting", '{"requestId": 1}', '{"requestId": '),
+        "ERROR  | Traceback\nKeyError: no",
+    ]
