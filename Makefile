@@ -165,8 +165,9 @@ docs: $(VENV)/.serve ## generate the reference pages in docs/ from the code
 docs-site: $(VENV)/.dev ## build the pages as a site in build/site; warnings are errors
 	@$(SITE)
 
-screenshot: $(VENV)/.dev $(MODEL) ## take the picture of the console in docs/, with Debian's package chromium
+screenshot: $(VENV)/.dev $(MODEL) ## take the pictures of the console in docs/, with Debian's package chromium
 	@$(BIN)/python tools/screenshot.py $(or $(SCREENSHOT),docs/console.png)
+	@$(BIN)/python tools/screenshot.py --handler $(or $(HANDLER_SCREENSHOT),docs/handler.png)
 
 # In this order: serve.txt, lambda.txt, sdk2.txt and dev.txt use the versions of run.txt, and
 # arm64.txt those of dev.txt. uv keeps the versions that it finds in its output file, where it can.

@@ -1,6 +1,7 @@
-"""Take the console's screenshot for docs/console.png: a streaming chat with the default model.
+"""Take the screenshots in docs/: a streaming chat in console.png, a handler's job in handler.png.
 
-Start a server on a free port, open its console in Debian's chromium, and send a chat.
+Start a server on a free port, open its console in Debian's chromium, and send a chat to the default
+model, or a job to the handler in tools/picture_handler.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from playwright.async_api import Error as BrowserError
 from playwright.async_api import Page, ViewportSize, async_playwright, expect
 
 ROOT = Path(__file__).resolve().parents[1]
+HANDLER = ROOT / "tools" / "picture_handler"
 SIZE: ViewportSize = {"width": 1200, "height": 720}
 COLOURS = 256
 PROMPT = "How does photosynthesis work?"
@@ -48,14 +50,15 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def run_server() -> AsyncIterator[str]:
-    """Start a server with the default settings and model; yield its address."""
+async def run_server(*options: str) -> AsyncIterator[str]:
+    """Start a server with the default settings; yield its address."""
     port = free_port()
     kept_names = {"PATH", "HOME", "LANG"}
     environment = {name: value for name, value in os.environ.items() if name in kept_names}
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "emulator", "--port", str(port), "--db", ":memory:"),
+            *options,
             cwd=ROOT,
             env={**environment, "DRAIN_S": "0"},
             stdout=log,
@@ -77,7 +80,7 @@ async def run_server() -> AsyncIterator[str]:
 
 
 async def open_console(page: Page, url: str) -> None:
-    """Open the playground and wait until the model is loaded."""
+    """Open the playground and wait until the model is loaded, or the handler has started."""
     async with asyncio.timeout(LOAD_TIMEOUT_S):
         while True:
             try:
@@ -88,7 +91,6 @@ async def open_console(page: Page, url: str) -> None:
                     raise
                 await asyncio.sleep(0.2)
     await expect(page.locator("#status-text")).to_have_text("Ready", timeout=LOAD_TIMEOUT_S * 1000)
-    await page.get_by_label("temperature", exact=True).wait_for()
 
 
 async def warm_up(page: Page, url: str) -> None:
@@ -99,6 +101,7 @@ async def warm_up(page: Page, url: str) -> None:
 
 async def send_chat(page: Page) -> None:
     """Fill in the chat and send it."""
+    await page.get_by_label("temperature", exact=True).wait_for()
     await page.locator(".choice label", has_text="Chat").click()
     await page.get_by_label("Content", exact=True).fill(PROMPT)
     await page.get_by_label("max_tokens", exact=True).fill(str(MAX_TOKENS))
@@ -128,6 +131,14 @@ async def take_mid_stream(page: Page) -> bytes:
     raise ScreenshotError(f"the answer ended before its picture was taken, {MAX_ATTEMPTS} times")
 
 
+async def take_job(page: Page) -> bytes:
+    """Send the handler's example as a job and return a screenshot of its result."""
+    await page.locator(".button.primary", has_text="Run").click()
+    await expect(page.locator(".answer .badge").first).to_have_text("Done")
+    await expect(page.locator(".answer img").first).to_be_visible()
+    return await page.screenshot()
+
+
 def reduce_colours(picture: bytes) -> bytes:
     """Convert the picture to a palette: a fraction of the bytes, without a visible difference."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
@@ -137,18 +148,21 @@ def reduce_colours(picture: bytes) -> bytes:
     return buffer.getvalue()
 
 
-async def take_screenshot() -> bytes:
-    """Return the screenshot as a small PNG."""
+async def take_screenshot(*, of_handler: bool) -> bytes:
+    """Return the screenshot of a chat, or of a handler's job, as a small PNG."""
     browser_path = shutil.which("chromium")
     if browser_path is None:
         raise ScreenshotError("the browser is missing: install Debian's package chromium")
-    async with run_server() as url, async_playwright() as playwright:
+    options = ("--handler", str(HANDLER)) if of_handler else ()
+    async with run_server(*options) as url, async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=browser_path, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
         try:
             page = await browser.new_page(viewport=SIZE, color_scheme="light")
             await open_console(page, url)
+            if of_handler:
+                return reduce_colours(await take_job(page))
             await warm_up(page, url)
             return reduce_colours(await take_mid_stream(page))
         finally:
@@ -157,12 +171,14 @@ async def take_screenshot() -> bytes:
 
 def main() -> int:
     """Take the screenshot; return the exit code."""
-    if len(sys.argv) != 2:
-        print("usage: python tools/screenshot.py FILE.png", file=sys.stderr)
+    words = sys.argv[1:]
+    of_handler = words[:1] == ["--handler"]
+    if len(words) != 1 + of_handler:
+        print("usage: python tools/screenshot.py [--handler] FILE.png", file=sys.stderr)
         return 2
-    path = Path(sys.argv[1])
+    path = Path(words[-1])
     try:
-        picture = asyncio.run(take_screenshot())
+        picture = asyncio.run(take_screenshot(of_handler=of_handler))
     except (ScreenshotError, BrowserError, AssertionError, TimeoutError) as error:
         print(f"no screenshot: {error}", file=sys.stderr)
         return 1

@@ -1,12 +1,14 @@
-"""The console's picture in the documentation."""
+"""The pictures of the console in the documentation."""
 
 from __future__ import annotations
 
 import struct
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-PICTURE = ROOT / "docs" / "console.png"
+PICTURES = ("console", "handler")
 MAX_BYTES = 150_000
 
 
@@ -22,9 +24,7 @@ def check_picture(content: bytes) -> None:
     assert len(content) > 15_000
 
 
-def test_console_picture_is_a_small_png() -> None:
-    check_picture(PICTURE.read_bytes())
-
-
-def test_console_page_shows_the_picture() -> None:
-    assert "](console.png)" in (ROOT / "docs" / "console.md").read_text()
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture_is_a_small_png_on_its_page(name: str) -> None:
+    check_picture((ROOT / "docs" / f"{name}.png").read_bytes())
+    assert f"]({name}.png)" in (ROOT / "docs" / f"{name}.md").read_text()

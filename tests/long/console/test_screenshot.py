@@ -12,7 +12,9 @@ from tests.unit.test_console_picture import ROOT, check_picture
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_make_screenshot_writes_a_small_png(tmp_path: Path) -> None:
-    path = tmp_path / "console.png"
-    subprocess.run(["make", "screenshot", f"SCREENSHOT={path}"], cwd=ROOT, check=True, timeout=240)
-    check_picture(path.read_bytes())
+def test_make_screenshot_writes_two_small_pngs(tmp_path: Path) -> None:
+    paths = [tmp_path / "console.png", tmp_path / "handler.png"]
+    variables = [f"SCREENSHOT={paths[0]}", f"HANDLER_SCREENSHOT={paths[1]}"]
+    subprocess.run(["make", "screenshot", *variables], cwd=ROOT, check=True, timeout=240)
+    for path in paths:
+        check_picture(path.read_bytes())
