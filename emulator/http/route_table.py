@@ -22,6 +22,9 @@ _UNKNOWN = RouteFacts(group=RouteGroup.CLIENT, operation=OperationName.OTHER)
 # In place of the next segment, where that is a path parameter.
 _ANY = "*"
 _UNKNOWN_OF_ENDPOINT = replace(_UNKNOWN, error_format=ErrorFormat.RUNPOD)
+# RunPod's REST API v2 is under this name, and no job operation follows.
+_REST_V2 = "serverless"
+_UNKNOWN_OF_REST_V2 = replace(_UNKNOWN, error_format=ErrorFormat.PROBLEM)
 
 
 class RouteTable:
@@ -86,7 +89,7 @@ class RouteTable:
                     break
                 # If no route has the method, this one answers 405.
                 route = route or each
-        facts = self._find_unknown(has_endpoint, segments) if route is None else route.facts
+        facts = self._find_unknown(endpoint, segments) if route is None else route.facts
         operation = facts.operation or self._find_operation(segments)
         return RequestRoute(path, facts, operation, endpoint, route)
 
@@ -94,12 +97,15 @@ class RouteTable:
         names = (self._operations[each] for each in segments if each in self._operations)
         return next(names, OperationName.OTHER)
 
-    def _find_unknown(self, has_endpoint: bool, segments: list[str]) -> RouteFacts:
+    def _find_unknown(self, endpoint: str | None, segments: list[str]) -> RouteFacts:
         """Return the facts of a path by the routes that have the most first segments of it."""
+        has_endpoint = endpoint is not None
         for count in range(min(len(segments), self._max_segments), 0, -1):
             facts = self._unknown.get((has_endpoint, *segments[:count]))
             if facts is not None:
                 return facts
+        if endpoint == _REST_V2:
+            return _UNKNOWN_OF_REST_V2
         return _UNKNOWN_OF_ENDPOINT if has_endpoint else _UNKNOWN
 
 
@@ -148,7 +154,7 @@ def split_path(path: str) -> tuple[str | None, list[str]]:
     segments = path.split("/")[1:] or [""]
     if segments[0] == "v2" and len(segments) > 2:
         # RunPod's REST API v2 has another order than its job API.
-        if segments[1] == "serverless" and segments[3:4] == ["workers"]:
+        if segments[1] == _REST_V2 and segments[3:4] == ["workers"]:
             return segments[2], segments[3:]
         return segments[1], segments[2:]
     return None, segments

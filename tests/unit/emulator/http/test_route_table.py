@@ -95,6 +95,7 @@ UNKNOWN = [
     ("/v2/ep/drop tables", CLIENT, "ep", "other", RUNPOD),
     ("/v2/ep/docs", CLIENT, "ep", "docs", RUNPOD),
     ("/v2/serverless/ep/workers/w", CLIENT, "ep", "workers", PROBLEM),
+    ("/v2/serverless/ep/nothing", CLIENT, "serverless", "other", PROBLEM),
     ("/v2/serverless/job-done/workers/j", CLIENT, "job-done", "workers", PROBLEM),
     ("/v2/ep/job-take", WORKER, "ep", "job-take", RUNPOD),
     ("/v2/ep/ping/w/x", WORKER, "ep", "ping", RUNPOD),
