@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import zipfile
@@ -18,7 +19,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import yaml
 
+from tests.acceptance.pages import blocks, pages
 from tests.ports import free_port
 from tests.waiting import wait_for_server
 
@@ -356,3 +359,33 @@ def test_uvx_runs_the_wheel_without_an_installation(installation: Installation) 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed, 0 failed" in done.stdout
+
+
+@pytest.mark.long
+def test_workflow_of_the_page_runs_as_printed(installation: Installation, tmp_path: Path) -> None:
+    (page,) = (page for page in pages() if page.name == "handler.md")
+    (text,) = (block.text for block in blocks(page) if "upload-artifact" in block.text)
+    steps = yaml.safe_load(text)["jobs"]["handler"]["steps"]
+    run(["python3", "-m", "venv", str(tmp_path / "environment")])
+    project = tmp_path / "project"
+    (project / "wheels").mkdir(parents=True)
+    shutil.copy(installation.wheel, project / "wheels")
+    (project / "requirements.txt").touch()
+    handler = 'import runpod\n\nrunpod.serverless.start({"handler": lambda job: job["input"]})\n'
+    (project / "handler.py").write_text(handler)
+    test = {"name": "echoes", "input": {"x": 1}, "expected_output": {"x": 1}}
+    (project / "tests.json").write_text(json.dumps({"tests": [test]}))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    variables = kept | {"PATH": f"{tmp_path / 'environment' / 'bin'}:{os.environ['PATH']}"}
+    for command in (step["run"] for step in steps if "run" in step):
+        done = subprocess.run(
+            ["bash", "-e", "-c", command],
+            cwd=project,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S * 2,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert 'tests="1" failures="0"' in (project / "results.xml").read_text()
