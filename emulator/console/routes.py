@@ -194,7 +194,7 @@ def _add_job_as_test(path: Path, name: str, job: Job) -> None:
 
 def _read_status(request: Request) -> JobStatus | None:
     raw = request.query_params.get("status")
-    if raw is None:
+    if not raw:
         return None
     try:
         return JobStatus(raw)
