@@ -13,6 +13,7 @@ import { Rhythm } from "./rhythm.js";
 import { StreamView } from "./stream_view.js";
 import { Tabs } from "./tabs.js";
 import { ChangesView, VerdictView } from "./verdict_view.js";
+import { WireView } from "./wire_view.js";
 
 const STATES = {
   sending: "Sending",
@@ -49,6 +50,7 @@ export class AnswerView {
     this.json = new JsonView("Final JSON", "answer.json");
     this.verdict = new VerdictView();
     this.changes = new ChangesView();
+    this.wire = new WireView();
     this.state = h("span", { class: "badge", hidden: true });
     this.jobLink = h("a", { class: "small", hidden: true }, "View job");
     this.failure = new ErrorView();
@@ -61,7 +63,9 @@ export class AnswerView {
       { name: "Verdict", element: this.verdict.element },
       { name: "Changes", element: this.changes.element },
       { name: "JSON", element: this.json.element },
+      { name: "Wire", element: this.wire.element },
     ]);
+    this.tabs.onShow = () => this.#drawWire();
     this.element = h(
       "section",
       { class: "card answer", "aria-label": "Answer" },
@@ -122,7 +126,9 @@ export class AnswerView {
     this.changes.show(null);
     this.tabs.badge("Verdict", "");
     this.tabs.badge("Changes", "");
-    this.tabs.show("Answer");
+    this.wire.show(run);
+    // Whoever watches the wire goes on watching it.
+    if (this.tabs.shown !== "Wire") this.tabs.show("Answer");
     if (matchMedia(NARROW).matches) this.element.scrollIntoView();
     announce(run.output.isPlain ? "Running" : "Generating");
   }
@@ -143,6 +149,12 @@ export class AnswerView {
     this.failure.show(run.error?.message ?? "");
     this.waits.hidden = !run.job?.message || run.over;
     say(this.waits, run.job?.message ? sentence(run.job.message) : "");
+    this.#drawWire();
+  }
+
+  /** Draw the wire only where it is seen: a fast stream has a part for every token. */
+  #drawWire() {
+    if (this.tabs.shown === "Wire") this.wire.draw();
   }
 
   /** Show what is known at the run's end. */

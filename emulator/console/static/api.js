@@ -16,7 +16,7 @@ export class ApiError extends Error {
  * made again; in the background it is an error like any other.
  * @param {string} path
  * @param {{method?: string, body?: any, accept?: string, signal?: AbortSignal,
- *   headers?: Record<string, string>, background?: boolean}} [options]
+ *   headers?: Record<string, string>, background?: boolean, wire?: import("./wire_log.js").WireLog}} [options]
  * @returns {Promise<Response>}
  */
 export async function send(path, options = {}) {
@@ -30,7 +30,7 @@ export async function send(path, options = {}) {
   }
 }
 
-async function once(path, { method, body, accept, signal, headers: extraHeaders }) {
+async function once(path, { body, method = body === undefined ? "GET" : "POST", accept, signal, headers: extraHeaders, wire }) {
   /** @type {Record<string, string>} */
   const headers = { accept: accept ?? "application/json", ...extraHeaders, ...keyHeaders() };
   let content;
@@ -39,15 +39,12 @@ async function once(path, { method, body, accept, signal, headers: extraHeaders 
     headers["content-type"] = "application/json";
     content = JSON.stringify(body);
   }
+  const exchange = wire?.begin(method, path, headers, content);
   try {
-    return await fetch(path, {
-      method: method ?? (body === undefined ? "GET" : "POST"),
-      headers,
-      body: content,
-      signal,
-      cache: "no-store",
-    });
+    const response = await fetch(path, { method, headers, body: content, signal, cache: "no-store" });
+    return exchange === undefined ? response : exchange.receive(response);
   } catch (error) {
+    exchange?.fail(error);
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError(0, "The server cannot be reached.");
   }

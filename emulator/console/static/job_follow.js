@@ -8,11 +8,11 @@ import { events } from "./sse.js";
  * @param {string} id
  * @param {{onJob?: (job: any) => void, onSaid?: (text: string) => void, onChunk?: (chunk: any) => void,
  *   onProgress?: (progress: {output?: any, bytes?: number}) => void, onRestart?: () => void,
- *   signal?: AbortSignal}} listeners
+ *   signal?: AbortSignal, wire?: import("./wire_log.js").WireLog}} listeners
  */
-export async function follow(id, { onJob, onSaid, onChunk, onProgress, onRestart, signal }) {
+export async function follow(id, { onJob, onSaid, onChunk, onProgress, onRestart, signal, wire }) {
   const path = `/console/jobs/${encodeURIComponent(id)}`;
-  const response = await send(path, { accept: "text/event-stream", signal });
+  const response = await send(path, { accept: "text/event-stream", signal, wire });
   for await (const { event, data } of events(response.body)) {
     const told = JSON.parse(data);
     if (event === "job") onJob?.(told);

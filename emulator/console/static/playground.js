@@ -133,6 +133,7 @@ export class PlaygroundScreen {
     this.#draw();
     this.answer.end();
     if (run.error !== null && run.error.param !== null) this.form.complain(run.error.param, run.error.message);
+    await run.readStatus();
   }
 
   async #stop() {

@@ -7,6 +7,7 @@ import { follow } from "./job_follow.js";
 import { JobOutput } from "./job_output.js";
 import { ofMessage, ofOpenAI, ofResponse } from "./outcome.js";
 import { events } from "./sse.js";
+import { WireLog } from "./wire_log.js";
 
 /** How the answers of each API are read: whole, and from events up to the one that ends them. */
 const APIS = {
@@ -31,6 +32,7 @@ export class Run {
     this.began = performance.now();
     this.output = new JobOutput(request.hasEngine !== false, this.began);
     this.log = this.output.log;
+    this.wire = new WireLog(this.began, onChange);
     this.state = "sending";
     /** @type {any} The job's summary, where it is one. */
     this.job = null;
@@ -58,7 +60,7 @@ export class Run {
     } catch (error) {
       if (this.state === "stopped" || (error instanceof DOMException && error.name === "AbortError")) this.#end("stopped");
       else {
-        this.error = error instanceof ApiError ? error : new ApiError(0, error.message);
+        this.error = error instanceof ApiError ? error : new ApiError(0, this.#explain(error));
         this.#end("failed");
       }
     }
@@ -79,8 +81,22 @@ export class Run {
     }
   }
 
+  /** Request the job's /status, which a client would have polled, for the record of the exchanges. */
+  async readStatus() {
+    if (this.job === null) return;
+    // What goes wrong is in that record, and changes nothing about the job.
+    await ask(this.#of("status"), { background: true, wire: this.wire }).catch(() => {});
+  }
+
   #of(operation) {
     return `/v2/${this.job.endpoint}/${operation}/${encodeURIComponent(this.job.id)}`;
+  }
+
+  #explain(error) {
+    const broken = this.wire.exchanges.find(({ end }) => end?.error === error);
+    if (broken !== undefined) return broken.end.reason;
+    const isUnreadable = error instanceof SyntaxError || error instanceof TypeError;
+    return isUnreadable ? `The answer cannot be read: ${error.message}` : error.message;
   }
 
   #become(state) {
@@ -104,37 +120,48 @@ export class Run {
     const { kind, path, body, stream } = this.request;
     const api = APIS[kind];
     const accept = stream ? "text/event-stream" : "application/json";
-    const response = await send(path, { body, accept, signal: this.abort.signal });
+    const response = await send(path, { body, accept, signal: this.abort.signal, wire: this.wire });
     if (!stream) {
       this.outcome = api.outcome(await response.json(), null);
       if (this.outcome.text) this.#say(this.outcome.text);
       return "done";
     }
     const assembly = api.assembly();
-    for await (const { event, data } of events(response.body)) {
-      if (event === "closing") throw new ApiError(503, JSON.parse(data).error.message);
-      if (api.isEnd(data)) {
-        this.outcome = api.outcome(assembly.whole(), this.log.text());
-        return "done";
-      }
-      const chunk = JSON.parse(data);
-      if (chunk.error || chunk.type === "error") {
-        const { code, message, param } = chunk.error ?? chunk;
-        throw new ApiError(typeof code === "number" ? code : 500, message, param ?? null);
-      }
-      const text = assembly.add(chunk);
-      if (text !== "") this.#say(text);
+    try {
+      for await (const event of events(response.body)) this.#take(event, api, assembly);
+    } catch (error) {
+      // What comes after the end of the answer does not change it.
+      if (this.outcome === null) throw error;
     }
-    throw new ApiError(0, "The connection ended before the answer did.");
+    if (this.outcome === null) throw new ApiError(0, "The connection ended before the answer did.");
+    return "done";
+  }
+
+  #take({ event, data }, api, assembly) {
+    // Events after the end are only shown as they were on the wire.
+    if (this.outcome !== null) return;
+    if (event === "closing") throw new ApiError(503, JSON.parse(data).error.message);
+    if (api.isEnd(data)) {
+      this.outcome = api.outcome(assembly.whole(), this.log.text());
+      return;
+    }
+    const chunk = JSON.parse(data);
+    if (chunk.error || chunk.type === "error") {
+      const { code, message, param } = chunk.error ?? chunk;
+      throw new ApiError(typeof code === "number" ? code : 500, message, param ?? null);
+    }
+    const text = assembly.add(chunk);
+    if (text !== "") this.#say(text);
   }
 
   async #asJob() {
     const { path, body } = this.request;
-    const { id } = await ask(path, { body, signal: this.abort.signal });
+    const { id } = await ask(path, { body, signal: this.abort.signal, wire: this.wire });
     this.job = { id, endpoint: path.split("/")[2], status: "IN_QUEUE" };
     this.#know();
     this.#become("queued");
     const job = await follow(id, {
+      wire: this.wire,
       onJob: (told) => {
         this.job = told;
         this.output.setJob(told);

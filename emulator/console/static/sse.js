@@ -12,12 +12,16 @@ export async function* events(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   let held = "";
+  let hasReturn = false;
   let since = performance.now();
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      held += decoder.decode(value, { stream: true });
+      const text = decoder.decode(value, { stream: true });
+      // A line ends with LF, CR or CR LF, whose halves may arrive apart.
+      held += (hasReturn && text.startsWith("\n") ? text.slice(1) : text).replace(/\r\n?/g, "\n");
+      hasReturn = text.endsWith("\r");
       let from = 0;
       for (let at; (at = held.indexOf("\n\n", from)) !== -1; from = at + 2) {
         const event = parsed(held.slice(from, at));

@@ -116,7 +116,7 @@ async def test_controls_are_reachable_by_keyboard(
         await page.keyboard.press("Control+Enter")
         await console.wait_for_end()
         await page.get_by_role("tab", name="Answer").focus()
-        for name in ("Verdict", "Changes", "JSON", "Answer"):
+        for name in ("Verdict", "Changes", "JSON", "Wire", "Answer"):
             await page.keyboard.press("ArrowRight")
             await expect(page.get_by_role("tab", name=name)).to_be_focused()
             await expect(page.get_by_role("tabpanel", name=name)).to_be_visible()

@@ -5,32 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import emulator.console
 from emulator.autoscaling.worker_exit import KILLED, describe_worker_exit
-
-FOLDER = Path(emulator.console.__file__).with_name("static")
+from tests.unit.emulator.console.scripts import copy_modules, run_program
 
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
-    """The modules, marked as modules, which the page does in a browser."""
-    shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    return tmp_path
-
-
-def said_by(modules: Path, program: str) -> Any:
-    command = ["node", "--input-type=module", "--eval", program]
-    done = subprocess.run(command, cwd=modules, capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)
+    return copy_modules(tmp_path)
 
 
 def test_spans_and_sizes_are_rounded_once(modules: Path) -> None:
@@ -50,7 +36,7 @@ def test_spans_and_sizes_are_rounded_once(modules: Path) -> None:
         const told = [{[*spans]}.map(duration), {[*sizes]}.map(bytes)];
         console.log(JSON.stringify(told));
     """
-    assert said_by(modules, program) == [[*spans.values()], [*sizes.values()]]
+    assert run_program(modules, program) == [[*spans.values()], [*sizes.values()]]
 
 
 def test_every_route_leads_to_an_existing_screen(modules: Path) -> None:
@@ -71,7 +57,7 @@ def test_every_route_leads_to_an_existing_screen(modules: Path) -> None:
         const told = hashes.map((hash) => placeOf(hash, ["first", "second"]));
         console.log(JSON.stringify([told, hashes.filter(isWithin)]));
     """
-    screens, within = said_by(modules, program)
+    screens, within = run_program(modules, program)
     assert [[each["name"], each["rest"]] for each in screens] == [*places.values()]
     assert within == ["#screen"]
 
@@ -90,7 +76,7 @@ def test_polling_continues_after_a_failed_request(modules: Path) -> None:
         }, 1);
         polling.start();
     """
-    assert said_by(modules, program) == 2
+    assert run_program(modules, program) == 2
 
 
 RUN = """
@@ -128,7 +114,7 @@ def run_of(modules: Path, request: str, answer: str) -> Any:
     # The real ones ask for a key in a dialog of the page.
     keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
     (modules / "keys.js").write_text(keys)
-    return said_by(modules, RUN.format(request=request, answer=answer))
+    return run_program(modules, RUN.format(request=request, answer=answer))
 
 
 def test_job_stopped_while_it_is_sent_is_cancelled(modules: Path) -> None:
@@ -201,7 +187,7 @@ def follow_log(modules: Path, answer: str, on_break: str = "") -> Any:
     """Return how following a log ended, its lines, the requests, and the reasons of breaks."""
     keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
     (modules / "keys.js").write_text(keys)
-    return said_by(modules, LOG.format(answer=answer, on_break=on_break))
+    return run_program(modules, LOG.format(answer=answer, on_break=on_break))
 
 
 def test_log_resumes_after_the_last_event_when_the_connection_breaks(modules: Path) -> None:
@@ -254,7 +240,7 @@ def test_long_lines_and_terminal_codes_are_cut(modules: Path) -> None:
         const lines = ["\\x1b[1;31mred\\x1b[0m \\x1b[2K<b>", "x".repeat(MAX_LINE_CHARS + 5)];
         console.log(JSON.stringify([lines.map(displayText), MAX_LINE_CHARS]));
     """
-    (plain, long), limit = said_by(modules, program)
+    (plain, long), limit = run_program(modules, program)
     assert plain == "red <b>"
     assert long == "x" * limit + "… (5 more characters)"
 
@@ -267,7 +253,7 @@ def test_ended_workers_stay_in_the_list_up_to_a_limit(modules: Path) -> None:
         for (let at = 0; at < 30; at += 1) list = addEnded(list, [worker(`w${at}`, "IDLE")]);
         console.log(JSON.stringify(list));
     """
-    running, *ended = said_by(modules, program)
+    running, *ended = run_program(modules, program)
     assert running == {"id": "w29", "status": "IDLE"}
     assert ended == [{"id": f"w{at}", "status": "ENDED"} for at in range(28, 8, -1)]
 
@@ -279,7 +265,7 @@ def test_end_of_a_worker_is_an_error_unless_it_was_orderly(modules: Path) -> Non
         import {{ isOrderlyEnd }} from "./worker_list.js";
         console.log(JSON.stringify({json.dumps(lines)}.map(isOrderlyEnd)));
     """
-    assert said_by(modules, program) == list(codes.values())
+    assert run_program(modules, program) == list(codes.values())
 
 
 def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path) -> None:
@@ -317,7 +303,7 @@ def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path)
         results.push(second.text.value);
         console.log(JSON.stringify(results));
     """
-    empty, array, text, error, kept, example, typed = said_by(modules, program)
+    empty, array, text, error, kept, example, typed = run_program(modules, program)
     assert (empty, array, text, kept) == ("{}", [1, None], "text", '"text"')
     assert (example, typed) == ({"example": 2}, "typed")
     assert error.startswith("The input is not JSON: ")
@@ -356,7 +342,9 @@ def test_pictures_and_files_in_an_output_are_found(modules: Path) -> None:
           findFiles(Array(50_000).fill("x")).hasMore,
         ]));
     """
-    found, none, paths, has_more, content, jpg, svg, size, many, is_cut = said_by(modules, program)
+    found, none, paths, has_more, content, jpg, svg, size, many, is_cut = run_program(
+        modules, program
+    )
     assert found == [*texts.values()]
     assert none == [None] * len(others)
     assert (paths, has_more, content) == (["a[0]", "a[1].b c"], False, "<b>")
@@ -377,7 +365,7 @@ def test_only_web_addresses_become_links(modules: Path) -> None:
         import {{ webAddress }} from "./media.js";
         console.log(JSON.stringify({json.dumps(addresses + others)}.map(webAddress)));
     """
-    assert said_by(modules, program) == addresses + [None] * len(others)
+    assert run_program(modules, program) == addresses + [None] * len(others)
 
 
 def test_progress_is_a_fraction_where_it_has_a_number_or_a_percentage(modules: Path) -> None:
@@ -409,7 +397,7 @@ def test_progress_is_a_fraction_where_it_has_a_number_or_a_percentage(modules: P
         const seen = [0.5, "0.5", {{ progress: 0.5 }}, 0, 1, 50, "a", null].map(isFractional);
         console.log(JSON.stringify([progress.map((each) => fractionOf(...each)), seen]));
     """
-    fractions, fractional = said_by(modules, program)
+    fractions, fractional = run_program(modules, program)
     assert fractions == [expected for *_, expected in progress]
     assert fractional == [True] * 3 + [False] * 5
 
@@ -444,7 +432,7 @@ def test_output_is_plain_unless_an_engine_may_have_made_it(modules: Path) -> Non
         results.push([job.chunks.length, job.isPlain]);
         console.log(JSON.stringify(results));
     """
-    *found, running, queued, cleared = said_by(modules, program)
+    *found, running, queued, cleared = run_program(modules, program)
     assert found == [[is_plain, text] for *_, is_plain, text in cases]
     assert (running, queued, cleared) == ([True, True], [False, False], [0, True])
 
@@ -483,7 +471,7 @@ def test_drawing_of_a_large_value_is_bounded_and_says_so(modules: Path) -> None:
         ));
         """.replace("PNG-IN-BASE64", PNG)
     )
-    small, deep, is_bounded, long, file = said_by(modules, program)
+    small, deep, is_bounded, long, file = run_program(modules, program)
     assert (small, is_bounded, long) == ("", True, "long texts are cut")
     assert re.fullmatch(r"5\d\d of 1\d\d,\d{3} values are shown", deep)
     assert file == ["(image/png, 48 B)"]
@@ -535,7 +523,7 @@ def test_error_of_the_sdk_has_a_headline_a_traceback_and_facts(modules: Path) ->
           [long.length, long[100].line, long.at(-1).line.length],
         ]));
     """
-    found, own, long = said_by(modules, program)
+    found, own, long = run_program(modules, program)
     assert found == [expected for _, expected in errors]
     assert own == ['  File "/my/handler.py", line 12, in handler', "    return check(99)"]
     assert long == [301, "… 701 lines are not shown; Copy has all …", 1_001]
@@ -572,7 +560,7 @@ def test_lines_of_a_job_are_those_that_name_it_and_those_without_a_job_in_betwee
         const texts = [lines[2], lines[0], '{{"requestId": 1}}', '{{"requestId": ', failed];
         console.log(JSON.stringify([found, texts.map((line) => readLine(line).text)]));
     """
-    found, texts = said_by(modules, program)
+    found, texts = run_program(modules, program)
     assert found == [expected for _, expected in lines] + [True]
     assert texts == [
         *("INFO   | a | Started.", "starting", '{"requestId": 1}', '{"requestId": '),
