@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class ConsoleRoutes:
 
     `engines` maps model names to engines, and the default model's engine is described. On a server
     for handlers of the user's, `engines` is None, and the `handlers` are described, by endpoint.
+    `faults` lists what a request may ask for; None if it may ask for none.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ConsoleRoutes:
         handlers: Mapping[str, HandlerState],
         tracker: GenerationTracker,
         settings: EmulatorSettings,
+        faults: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
         self._store = store
         self._worker_registry = worker_registry
@@ -74,6 +76,7 @@ class ConsoleRoutes:
         self._handlers = handlers
         self._tracker = tracker
         self._settings = settings
+        self._faults = faults
         self._tests_file_lock = asyncio.Lock()
         self._waiting_saves = 0
 
@@ -91,18 +94,21 @@ class ConsoleRoutes:
         ]
 
     async def _describe(self, request: Request) -> Response:
+        return JSON({**await self._read_description(request), "faults": self._faults})
+
+    async def _read_description(self, request: Request) -> dict[str, Any]:
         if self._engine is not None:
             failure = self._engine.failure
             trouble = failure.message if failure else self._engine.trouble
             description = describe_console(self._settings, self._engine.capabilities, trouble)
-            return JSON({**description, "endpoints": [], "handler": None, "examples": None})
+            return {**description, "endpoints": [], "handler": None, "examples": None}
         endpoint = request.query_params.get("endpoint", self._settings.endpoint_id)
         endpoints = list(self._handlers)
         handler = self._handlers.get(endpoint)
         if handler is None:
-            return JSON(describe_handler_console(endpoint, endpoints, None))
+            return describe_handler_console(endpoint, endpoints, None)
         examples = await asyncio.to_thread(read_example_inputs, handler.file)
-        return JSON(describe_handler_console(endpoint, endpoints, handler.to_wire(), examples))
+        return describe_handler_console(endpoint, endpoints, handler.to_wire(), examples)
 
     async def _list(self, request: Request) -> Response:
         status = _read_status(request)

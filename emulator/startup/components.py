@@ -26,6 +26,7 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
 from emulator.metrics.gauges import build_job_metrics
 from emulator.metrics.instruments import Metric
+from emulator.middleware.faults.catalogue import describe_faults
 from emulator.middleware.faults.rules import FaultRules
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.job_log import log_ended, log_started
@@ -352,6 +353,7 @@ def build_components(
             handlers,
             tracker,
             settings,
+            faults=describe_faults() if settings.faults_per_request else None,
         ),
         health=Health(engine_components, list(handlers.values()), journal, shutdown),
         fault_rules=(

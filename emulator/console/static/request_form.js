@@ -2,6 +2,7 @@
 
 import { Choice, toggle } from "./choice.js";
 import { fill, h, newId } from "./dom.js";
+import { FaultChoice } from "./fault_choice.js";
 import { JobOptions } from "./job_options.js";
 import { JsonInput } from "./json_input.js";
 import { Messages } from "./messages.js";
@@ -22,7 +23,7 @@ const ROUTES = {
 };
 
 /** @typedef {"job"|"completion"|"chat"|"response"|"message"} Kind */
-/** @typedef {{kind: Kind, path: string, body: any, stream: boolean, hasEngine?: boolean}} Request */
+/** @typedef {{kind: Kind, path: string, body: any, stream: boolean, hasEngine?: boolean, fault?: string}} Request */
 
 export class RequestForm {
   /** @param {() => void} onEndpoint called when another handler's endpoint is selected */
@@ -35,7 +36,8 @@ export class RequestForm {
     this.json = new JsonInput();
     this.options = new JobOptions();
     this.template = toggle("Chat template", true);
-    this.stream = toggle("Stream", true);
+    this.stream = toggle("Stream", true, () => this.#showFaults());
+    this.faults = new FaultChoice();
     this.validation = toggle("Validate", true);
     this.parameters = new Parameters();
     this.wrong = h("p", { class: "form-error", role: "alert", hidden: true });
@@ -55,6 +57,7 @@ export class RequestForm {
       this.json.element,
       this.options.element,
       h("div", { class: "row" }, this.stream.element, this.validation.element),
+      this.faults.element,
       this.wrong,
     );
     this.description = null;
@@ -86,8 +89,14 @@ export class RequestForm {
     this.json.select(endpoint, examples?.inputs ?? []);
     this.endpointRow.hidden = endpoints.length < 2;
     fill(this.endpoint, endpoints.map((each) => h("option", { value: each, selected: each === endpoint }, each)));
+    this.faults.describe(description.faults);
     this.description = description;
     this.#showKind();
+  }
+
+  #showFaults() {
+    // The fault of a job is that of /run, which returns JSON.
+    this.faults.setStreamed(this.kind !== "job" && this.stream.input.checked);
   }
 
   #showKind() {
@@ -103,6 +112,7 @@ export class RequestForm {
     // A message has no place for the verdict.
     this.validation.element.hidden = json || this.kind === "message";
     this.complain(null, "");
+    this.#showFaults();
     if (this.description === null) return;
     const { forms, validation } = this.description;
     // A server that runs a user's handler has no model, and only the form for jobs.
@@ -111,6 +121,12 @@ export class RequestForm {
 
   /** Return what is asked. Throws an Error whose `param` names what is wrong. @returns {Request} */
   request() {
+    const fault = this.faults.value;
+    return { ...this.#withoutFault(), ...(fault === "" ? {} : { fault }) };
+  }
+
+  /** @returns {Request} */
+  #withoutFault() {
     const sampling = this.parameters.values();
     const validation = this.parameters.checkValues();
     const checks = Object.keys(validation).length ? { validation } : {};
@@ -162,6 +178,7 @@ export class RequestForm {
     else this.prompt.value = typeof asked.prompt === "string" ? asked.prompt : JSON.stringify(asked.prompt);
     this.template.input.checked = asked.apply_chat_template ?? this.description?.chat_template.default ?? true;
     this.stream.input.checked = Boolean(parameters.stream ?? asked.stream);
+    this.#showFaults();
     this.validation.input.checked = asked.enable_validation ?? this.description?.validation.default ?? true;
     this.parameters.set(parameters, asked.validation ?? {});
     return true;

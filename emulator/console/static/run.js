@@ -88,12 +88,17 @@ export class Run {
     await ask(this.#of("status"), { background: true, wire: this.wire }).catch(() => {});
   }
 
+  get #how() {
+    const { fault } = this.request;
+    return { signal: this.abort.signal, wire: this.wire, headers: fault === undefined ? {} : { "x-fault": fault } };
+  }
+
   #of(operation) {
     return `/v2/${this.job.endpoint}/${operation}/${encodeURIComponent(this.job.id)}`;
   }
 
   #explain(error) {
-    const broken = this.wire.exchanges.find(({ end }) => end?.error === error);
+    const broken = this.wire.exchanges.find(({ end }) => end?.state === "broken");
     if (broken !== undefined) return broken.end.reason;
     const isUnreadable = error instanceof SyntaxError || error instanceof TypeError;
     return isUnreadable ? `The answer cannot be read: ${error.message}` : error.message;
@@ -120,7 +125,7 @@ export class Run {
     const { kind, path, body, stream } = this.request;
     const api = APIS[kind];
     const accept = stream ? "text/event-stream" : "application/json";
-    const response = await send(path, { body, accept, signal: this.abort.signal, wire: this.wire });
+    const response = await send(path, { body, accept, ...this.#how });
     if (!stream) {
       this.outcome = api.outcome(await response.json(), null);
       if (this.outcome.text) this.#say(this.outcome.text);
@@ -156,7 +161,7 @@ export class Run {
 
   async #asJob() {
     const { path, body } = this.request;
-    const { id } = await ask(path, { body, signal: this.abort.signal, wire: this.wire });
+    const { id } = await ask(path, { body, ...this.#how });
     this.job = { id, endpoint: path.split("/")[2], status: "IN_QUEUE" };
     this.#know();
     this.#become("queued");

@@ -1,6 +1,6 @@
 // The request on the screen as a program: one that works when it is pasted somewhere.
 
-/** @typedef {{url: string, body: any, stream: boolean, needsKey: boolean,
+/** @typedef {{url: string, body: any, stream: boolean, needsKey: boolean, fault?: string,
  *   kind: import("./request_form.js").Kind}} Asked */
 
 const PYTHON_CHOICES = '            for choice in json.loads(line[6:]).get("choices", ()):';
@@ -30,6 +30,7 @@ const JAVASCRIPT_EVENTS = {
 export function curl(asked) {
   const lines = [`curl -sS${asked.stream ? "N" : ""} ${quoted(asked.url)}`, "-H 'Content-Type: application/json'"];
   if (asked.needsKey) lines.push('-H "Authorization: Bearer $API_KEY"');
+  if (asked.fault) lines.push(`-H ${quoted(`x-fault: ${asked.fault}`)}`);
   lines.push(`-d ${quoted(JSON.stringify(asked.body, null, 2))}`);
   return `${lines.join(" \\\n  ")}\n`;
 }
@@ -43,6 +44,7 @@ function quoted(text) {
 export function python(asked) {
   const imports = ["import json", ...(asked.needsKey ? ["import os"] : []), "import urllib.request"];
   const key = asked.needsKey ? `, "Authorization": f"Bearer {os.environ['API_KEY']}"` : "";
+  const fault = asked.fault ? `, "x-fault": ${JSON.stringify(asked.fault)}` : "";
   const lines = [
     ...imports,
     "",
@@ -50,7 +52,7 @@ export function python(asked) {
     "request = urllib.request.Request(",
     `    ${JSON.stringify(asked.url)},`,
     "    data=json.dumps(body).encode(),",
-    `    headers={"Content-Type": "application/json"${key}},`,
+    `    headers={"Content-Type": "application/json"${key}${fault}},`,
     ")",
     "with urllib.request.urlopen(request) as response:",
   ];
@@ -80,11 +82,12 @@ function literal(value, margin) {
 /** @param {Asked} asked */
 export function javascript(asked) {
   const key = asked.needsKey ? ", Authorization: `Bearer ${process.env.API_KEY}`" : "";
+  const fault = asked.fault ? `, "x-fault": ${JSON.stringify(asked.fault)}` : "";
   const lines = [
     "// Node.js 18 or newer: save it as ask.mjs, then `node ask.mjs`.",
     `const response = await fetch(${JSON.stringify(asked.url)}, {`,
     '  method: "POST",',
-    `  headers: { "Content-Type": "application/json"${key} },`,
+    `  headers: { "Content-Type": "application/json"${key}${fault} },`,
     `  body: JSON.stringify(${JSON.stringify(asked.body, null, 2).replaceAll("\n", "\n  ")}),`,
     "});",
     "if (!response.ok) throw new Error(await response.text());",

@@ -55,7 +55,7 @@ export class Exchange {
     this.isStream = false;
     /** The last bytes of the body, as characters. */
     this.tail = "";
-    /** @type {{ms: number, isWhole: boolean, reason: string, error: any}|null} How it ended; null while it is open. */
+    /** @type {{ms: number, state: "complete"|"closed"|"broken", reason: string}|null} Null while it is open. */
     this.end = null;
   }
 
@@ -66,7 +66,7 @@ export class Exchange {
     this.isStream = (response.headers.get("content-type") ?? "").startsWith("text/event-stream");
     this.log.onChange();
     if (body === null) {
-      this.finish(true);
+      this.#finish("complete");
       return response;
     }
     const reader = body.getReader();
@@ -75,7 +75,7 @@ export class Exchange {
         try {
           const { value, done } = await reader.read();
           if (done) {
-            this.finish(true);
+            this.#finish("complete");
             controller.close();
           } else {
             this.#add(value);
@@ -87,7 +87,7 @@ export class Exchange {
         }
       },
       cancel: (reason) => {
-        this.finish(false, CLOSED_HERE);
+        this.#finish("closed", CLOSED_HERE);
         return reader.cancel(reason);
       },
     });
@@ -97,13 +97,13 @@ export class Exchange {
   /** Note the error of a request without a response, or of a response that breaks off. */
   fail(error) {
     const inside = this.#isInsideEvent ? " in the middle of an event" : "";
-    if (error.name === "AbortError") this.finish(false, CLOSED_HERE);
-    else if (this.head === null) this.finish(false, `There was no response (${error.message}).`, error);
-    else this.finish(false, `The connection broke${inside} (${error.message}).`, error);
+    if (error.name === "AbortError") this.#finish("closed", CLOSED_HERE);
+    else if (this.head === null) this.#finish("broken", `There was no response (${error.message}).`);
+    else this.#finish("broken", `The connection broke${inside} (${error.message}).`);
   }
 
-  finish(isWhole, reason = "", error = null) {
-    this.end ??= { ms: this.log.nowMs, isWhole, reason, error };
+  #finish(state, reason = "") {
+    this.end ??= { ms: this.log.nowMs, state, reason };
     this.log.onChange();
   }
 

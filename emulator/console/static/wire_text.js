@@ -77,7 +77,7 @@ export function stateOf({ end, head, sentMs, partCount, bytes: size }) {
   const amount = `${plural(partCount, "part")}, ${bytes(size)}`;
   if (end === null) return head === null ? "Waiting for the response." : `Open: ${amount} so far.`;
   const took = moment(end.ms - sentMs).slice(1);
-  if (end.isWhole) return `Complete: ${amount} in ${took}.`;
+  if (end.state === "complete") return `Complete: ${amount} in ${took}.`;
   return head === null ? `${end.reason} It took ${took}.` : `${end.reason} ${amount} had arrived in ${took}.`;
 }
 

@@ -14,7 +14,7 @@ export class WireView {
     this.run = null;
     /** @type {ExchangeView[]} */
     this.views = [];
-    this.none = h("p", { class: "muted" }, "Nothing was sent yet.");
+    this.none = h("p", { class: "small muted" }, "Nothing was sent yet.");
     this.copy = h("button", { type: "button", class: "button small", hidden: true, onclick: () => copy(this.#transcript(), "The exchange") }, "Copy");
     this.list = h("div", { class: "stack" });
     this.failure = h("p", { class: "form-error", hidden: true });
@@ -40,7 +40,8 @@ export class WireView {
       this.list.append(view.element);
     }
     for (const view of this.views) view.draw();
-    this.failure.hidden = error === null;
+    // A broken connection is named at its exchange.
+    this.failure.hidden = error === null || wire.exchanges.some(({ end }) => end?.reason === error.message);
     say(this.failure, error?.message ?? "");
   }
 
@@ -64,10 +65,12 @@ class ExchangeView {
     this.parts = h("ol", { class: "wire-parts" });
     this.box = h("div", { class: "wire-box", role: "region", "aria-label": `Response to ${name}`, tabindex: "0", hidden: true }, this.cut, this.parts);
     this.state = h("p", { class: "small muted" });
+    const fault = exchange.headers.find(([each]) => each === "x-fault");
     this.element = h(
       "section",
       { class: "exchange", "aria-label": name },
       h("div", { class: "row between" }, h("h2", { class: "mono" }, name), this.status),
+      fault && h("p", { class: "small" }, `This request asks for a fault: ${fault[1]}`),
       h("details", {}, h("summary", {}, "Request ", h("span", { class: "small muted" }, moment(exchange.sentMs))), h("pre", {}, requestHead(exchange), exchange.body && "\n\n", requestBody(exchange))),
       this.response,
       this.box,
@@ -87,7 +90,7 @@ class ExchangeView {
     }
     this.#drawParts();
     say(this.state, stateOf(exchange));
-    this.state.className = end?.error ? "small wrong" : "small muted";
+    this.state.className = end?.state === "broken" ? "small wrong" : "small muted";
   }
 
   #drawParts() {

@@ -23,8 +23,8 @@ class ValueKind(Enum):
 class FaultKind:
     """A fault, its effect on the client and the range of its value.
 
-    `default` is used if the request gives no value; None if a value is required. `only_events`: the
-    fault has no meaning in a stream of lines of JSON.
+    `default` is used if the request gives no value; None if a value is required, of which `example`
+    is one. `only_events`: the fault has no meaning in a stream of lines of JSON.
     """
 
     name: str
@@ -33,6 +33,7 @@ class FaultKind:
     minimum: float = 0
     maximum: float = 0
     default: float | None = None
+    example: float = 1
     only_events: bool = False
 
     def usage(self) -> str:
@@ -41,6 +42,12 @@ class FaultKind:
             return self.name
         value = "SECONDS" if self.value_kind is ValueKind.SECONDS else "N"
         return f"{self.name}={value}" if self.default is None else f"{self.name}[={value}]"
+
+    def example_usage(self) -> str:
+        """Return the fault with its default or an example of its value."""
+        if self.value_kind is ValueKind.NONE:
+            return self.name
+        return f"{self.name}={self.example if self.default is None else self.default:g}"
 
 
 def _count(name: str, meaning: str, minimum: int = 1) -> FaultKind:
@@ -63,6 +70,7 @@ REPLACEMENTS = (
         ValueKind.COUNT,
         400,
         599,
+        example=503,
     ),
     FaultKind("html-502", "The response is the HTML page of a proxy with status 502."),
     FaultKind("reset", "The connection is reset (TCP RST) before any response."),
@@ -75,6 +83,7 @@ RESPONSE_FAULTS = (
         ValueKind.COUNT,
         0,
         86_400,
+        example=2,
     ),
     _pause("delay", "The response starts this many seconds later, at most 300."),
     FaultKind("wrong-content-type", "The `Content-Type` is `text/html`."),
@@ -126,8 +135,15 @@ STREAM_FAULTS = (
 )
 # The faults that have no meaning in a stream of lines, such as Ollama's.
 EVENT_FAULT_NAMES = frozenset(kind.name for kind in STREAM_FAULTS if kind.only_events)
+# By what a fault applies to. Replacements are sent instead of a response.
+FAULT_GROUPS: Mapping[str, tuple[FaultKind, ...]] = {
+    "replacement": REPLACEMENTS,
+    "response": RESPONSE_FAULTS,
+    "json": JSON_FAULTS,
+    "stream": STREAM_FAULTS,
+}
 FAULT_KINDS: Mapping[str, FaultKind] = {
-    kind.name: kind for kind in (*REPLACEMENTS, *RESPONSE_FAULTS, *JSON_FAULTS, *STREAM_FAULTS)
+    kind.name: kind for kinds in FAULT_GROUPS.values() for kind in kinds
 }
 # Of each group, a request can have one fault.
 EXCLUSIVE_GROUPS = (
@@ -136,3 +152,17 @@ EXCLUSIVE_GROUPS = (
     frozenset({"crlf", "cr"}),
     frozenset({"split-character", "split-bytes"}),
 )
+
+
+def describe_faults() -> list[dict[str, str]]:
+    """Return all faults for a form that offers them."""
+    return [
+        {
+            "name": kind.name,
+            "group": group,
+            "example": kind.example_usage(),
+            "meaning": kind.meaning,
+        }
+        for group, kinds in FAULT_GROUPS.items()
+        for kind in kinds
+    ]

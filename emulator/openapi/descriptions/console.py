@@ -55,6 +55,16 @@ _OPERATIONS = {
 _EXAMPLES = {"NewTest": Example({"name": "greets"})}
 
 _MOMENT: Schema = or_null({"type": "integer", "description": "Unix time in milliseconds."})
+_FAULT: dict[str, Schema] = {
+    "name": TEXT,
+    "group": {
+        "enum": ["replacement", "response", "json", "stream"],
+        "description": "What the fault applies to: it replaces the response, or changes any "
+        "response, those of JSON, or streams.",
+    },
+    "example": TEXT | {"description": "The fault with a value, if it takes one."},
+    "meaning": TEXT,
+}
 _SUMMARY: dict[str, Schema] = {
     "id": TEXT,
     "endpoint": TEXT,
@@ -134,6 +144,13 @@ def _build_schemas(_: EmulatorSettings) -> dict[str, Schema]:
                         "type": "object",
                         "description": "The `inputs` of a handler's test_input.json and of its "
                         "first 100 tests, and the `problems` with these files.",
+                    }
+                ),
+                "faults": or_null(
+                    list_of(object_of(_FAULT))
+                    | {
+                        "description": "The faults that a request can ask for with `x-fault`; "
+                        "null without FAULTS_PER_REQUEST.",
                     }
                 ),
             }

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from emulator.app import create_app
 from emulator.autoscaling.interpreter import Interpreter
 from emulator.autoscaling.worker_program import handler_program
+from emulator.middleware.faults.catalogue import FAULT_KINDS
 from emulator.startup.components import build_components
 from handler.input.sampling import JOB_DEFAULTS, SamplingInput
 from tests.conftest import ScriptFactory
@@ -202,6 +204,31 @@ async def test_description_matches_the_servers_checks(serve: Serve) -> None:
     assert note in description["warnings"]
     assert description["engine"]["slots"] == server.engine.slots
     assert "a-key" not in json.dumps(description)
+
+
+@pytest.mark.parametrize("has_engine", [True, False])
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_description_has_the_faults_only_if_requests_may_ask_for_them(
+    is_on: bool, has_engine: bool, serve: Serve
+) -> None:
+    if has_engine:
+        client = (await serve(faults_per_request=is_on)).client()
+    else:
+        settings = build_settings({"job_db": ":memory:", "faults_per_request": is_on})
+        transport = httpx2.ASGITransport(app=create_app(build_components(settings, None, {})))
+        client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
+    async with client:
+        faults = (await client.get("/console/description")).json()["faults"]
+    if not is_on:
+        assert faults is None
+        return
+    assert [fault["name"] for fault in faults] == [*FAULT_KINDS]
+    assert faults[0] == {
+        "name": "status",
+        "group": "replacement",
+        "example": "status=503",
+        "meaning": FAULT_KINDS["status"].meaning,
+    }
 
 
 async def test_description_of_a_handlers_server_has_the_example_inputs(

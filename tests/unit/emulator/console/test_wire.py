@@ -41,7 +41,7 @@ SERVER = """
       status: each.head?.status ?? null,
       parts: each.newest.map((part) => [textOf(part).text, part.bytes]),
       areInOrder: each.newest.every(({{ ms }}, at) => ms >= (each.newest[at - 1] ?? each.head).ms),
-      isWhole: each.end?.isWhole ?? null,
+      end: each.end?.state ?? null,
       reason: each.end?.reason ?? null,
       copy: transcript(each),
     }}));
@@ -101,7 +101,7 @@ def test_stream_is_recorded_event_by_event(modules: Path, kind: str) -> None:
     assert (exchange["request"], exchange["status"]) == (f"POST {path}", 200)
     assert exchange["body"] == '{"prompt":"é"}'
     assert exchange["parts"] == [[event, len(event)] for event in events]
-    assert (exchange["isWhole"], exchange["areInOrder"]) == (True, True)
+    assert (exchange["end"], exchange["areInOrder"]) == ("complete", True)
     assert "secret" not in exchange["copy"]
     for text in (path, "authorization: (the key)", "content-type: text/event-stream", *data):
         assert text in exchange["copy"]
@@ -152,7 +152,7 @@ def test_stream_that_breaks_is_recorded_up_to_the_break(modules: Path) -> None:
         response.destroy();
     """
     state, error, (exchange,) = record(modules, request_of("completion", stream=True), answer)
-    assert (state, exchange["isWhole"]) == ("failed", False)
+    assert (state, exchange["end"]) == ("failed", "broken")
     assert [text for text, _ in exchange["parts"]][1] == 'data: {"cho'
     assert exchange["reason"].startswith("The connection broke in the middle of an event (")
     assert error == exchange["reason"]
@@ -173,7 +173,7 @@ def test_break_between_events_is_not_said_to_be_inside_one(modules: Path) -> Non
 
 def test_request_without_a_response_says_so(modules: Path) -> None:
     _, error, (exchange,) = record(modules, request_of("chat", stream=True), "response.destroy();")
-    assert (exchange["status"], exchange["isWhole"]) == (None, False)
+    assert (exchange["status"], exchange["end"]) == (None, "broken")
     assert exchange["reason"].startswith("There was no response (")
     assert error == "The server cannot be reached."
 
@@ -193,7 +193,7 @@ def test_events_after_the_end_are_recorded_and_change_nothing(modules: Path) -> 
         response.end("data: nonsense\\n\\n");
     """
     state, error, (exchange,) = record(modules, request_of("completion", stream=True), answer)
-    assert (state, error, exchange["isWhole"]) == ("done", None, True)
+    assert (state, error, exchange["end"]) == ("done", None, "complete")
     assert [text for text, _ in exchange["parts"]][-1] == "data: nonsense\n\n"
 
 
@@ -266,3 +266,28 @@ def test_unseen_characters_and_halves_of_characters_are_written_out(modules: Pat
         console.log(JSON.stringify(parts.map((each) => textOf(part(each)).text)));
     """
     assert run_program(modules, program) == [*parts]
+
+
+def test_fault_is_sent_with_the_request_and_not_with_its_status(modules: Path) -> None:
+    request = json.loads(request_of("job", stream=False))
+    answer = """
+        if (url.endsWith("/run")) response.end('{"id": "a-job", "status": "IN_QUEUE"}');
+        else response.end("event: gone\\ndata: {}\\n\\n");
+    """
+    *_, exchanges = record(modules, json.dumps({**request, "fault": "delay=0"}), answer)
+    assert len(exchanges) == 3
+    assert [("x-fault: delay=0" in each["copy"]) for each in exchanges] == [True, False, False]
+
+
+def test_copied_programs_ask_for_the_fault(modules: Path) -> None:
+    program = """
+        import { SNIPPETS } from "./snippets.js";
+        const asked = { url: "/", body: {}, stream: false, needsKey: false, kind: "chat" };
+        const make = Object.values(SNIPPETS);
+        const texts = make.map((each) => each({ ...asked, fault: "status=503" }));
+        console.log(JSON.stringify([texts, make.map((each) => each(asked))]));
+    """
+    with_fault, without = run_program(modules, program)
+    headers = ("'x-fault: status=503'", '"x-fault": "status=503"', '"x-fault": "status=503"')
+    assert all(header in text for header, text in zip(headers, with_fault, strict=True))
+    assert not any("x-fault" in text for text in without)

@@ -11,7 +11,9 @@ from emulator.middleware.faults.catalogue import (
     REPLACEMENTS,
     RESPONSE_FAULTS,
     STREAM_FAULTS,
+    describe_faults,
 )
+from emulator.middleware.faults.parser import parse_faults
 
 PAGE = Path(__file__).resolve().parents[5] / "docs" / "faults.md"
 
@@ -30,3 +32,11 @@ def test_names_are_unique() -> None:
 def test_excluded_faults_exist() -> None:
     for group in EXCLUSIVE_GROUPS:
         assert group <= FAULT_KINDS.keys()
+
+
+def test_example_of_each_fault_is_a_valid_fault() -> None:
+    for fault in describe_faults():
+        name, example = fault["name"], fault["example"]
+        # This one is part of an error status.
+        text = f"status=429; {example}" if name == "retry-after" else example
+        assert name in parse_faults(text)
