@@ -206,7 +206,7 @@ class LocalWorker:
         """Return the numbers of idle, running and unhealthy slots."""
         running = len(self._running)
         not_running = max(0, self._engine.slots - running)
-        if self._engine.state is EngineState.DEAD:
+        if self._engine.state in (EngineState.DEAD, EngineState.RESTARTING):
             return 0, running, not_running
         return not_running, running, 0
 

@@ -52,6 +52,7 @@ export class AnswerView {
     this.changes = new ChangesView();
     this.wire = new WireView();
     this.state = h("span", { class: "badge", hidden: true });
+    this.model = h("span", { class: "small muted" });
     this.jobLink = h("a", { class: "small", hidden: true }, "View job");
     this.failure = new ErrorView();
     this.waits = h("p", { role: "status", hidden: true });
@@ -69,7 +70,7 @@ export class AnswerView {
     this.element = h(
       "section",
       { class: "card answer", "aria-label": "Answer" },
-      h("div", { class: "row between" }, h("h1", {}, "Answer"), h("div", { class: "row" }, this.jobLink, this.state, this.stop)),
+      h("div", { class: "row between" }, h("div", { class: "row" }, h("h1", {}, "Answer"), this.model), h("div", { class: "row" }, this.jobLink, this.state, this.stop)),
       this.facts.element,
       this.tabs.element,
     );
@@ -147,6 +148,7 @@ export class AnswerView {
     if (run.job !== null) this.jobLink.setAttribute("href", `#/jobs/${encodeURIComponent(run.job.id)}`);
     this.facts.show(factsOf(run));
     this.failure.show(run.error?.message ?? "");
+    say(this.model, modelOf(run));
     this.waits.hidden = !run.job?.message || run.over;
     say(this.waits, run.job?.message ? sentence(run.job.message) : "");
     this.#drawWire();
@@ -178,6 +180,14 @@ export class AnswerView {
 
 function stateWord({ state, output }) {
   return state === "running" && output.isPlain ? "Running" : STATES[state];
+}
+
+/** Return the name of the model that answered; before that, of the one that was asked for. */
+function modelOf({ outcome, request }) {
+  const json = outcome?.json;
+  const name = (Array.isArray(json) ? json[json.length - 1] : json)?.model;
+  const asked = request.body.model ?? request.body.input?.model;
+  return [name, asked].find((each) => typeof each === "string" && each !== "") ?? "";
 }
 
 function factsOf(run) {

@@ -36,7 +36,7 @@ const ABLE = {
 const STATES = {
   ready: "loaded",
   loading: "loading",
-  restarting: "restarting",
+  restarting: "being restarted",
   dead: "not available",
   unloaded: "loaded when it is requested",
 };
@@ -54,6 +54,7 @@ export class EngineScreen {
     };
     this.facts = h("dl", { class: "plain-facts" });
     this.able = h("ul", { class: "able" });
+    this.notLoaded = h("li", { class: "muted" }, "The model is loading.");
     this.warnings = h("ul", { class: "issues" });
     this.calm = h("p", { class: "muted" }, "None: the engine supports every parameter.");
     this.trouble = h("p", { class: "form-error", role: "alert", hidden: true });
@@ -126,8 +127,9 @@ export class EngineScreen {
   }
 
   #complain(text) {
-    const { engine, handlers, jobs } = this.health ?? {};
-    const said = text || engine?.failure || engine?.trouble || failureOf(handlers) || jobs?.trouble || "";
+    // Each page says why an engine is dead or being restarted.
+    const { handlers, jobs } = this.health ?? {};
+    const said = text || failureOf(handlers) || jobs?.trouble || "";
     say(this.trouble, said);
     this.trouble.hidden = said === "";
   }
@@ -138,13 +140,19 @@ export class EngineScreen {
       say(this.slotWords, "This server runs handlers and has no engine.");
       return;
     }
-    const { slots, running, waiting, restarts } = health.engine;
+    const { slots, running, waiting, restarts, state } = health.engine;
     if (this.slots.children.length !== slots) fill(this.slots, Array.from({ length: slots }, () => h("span")));
     [...this.slots.children].forEach((each, at) => each.classList.toggle("busy", at < running));
-    this.slots.setAttribute("aria-label", `${running} of ${slots} slots are busy`);
+    // The slots of an engine that does not run are not free.
+    const isDown = state === "dead" || state === "restarting";
+    const down = `The engine is ${STATES[state]}`;
+    this.slots.classList.toggle("down", isDown);
+    this.slots.setAttribute("aria-label", isDown ? down : `${running} of ${slots} slots are busy`);
     this.#drawModels(health.models ?? []);
     const again = restarts ? `, restarted ${restarts}×` : "";
-    say(this.slotWords, `${running} of ${slots} busy, ${count(waiting)} waiting${again}`);
+    say(this.slotWords, `${isDown ? down : `${running} of ${slots} busy`}, ${count(waiting)} waiting${again}`);
+    // A model that is not loaded has no capabilities to show.
+    say(this.notLoaded, isDown ? `${down}.` : "The model is loading.");
   }
 
   #drawModels(models) {
@@ -169,7 +177,7 @@ export class EngineScreen {
     fill(this.facts, rows.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     const able = engine ? Object.entries(ABLE) : [];
     fill(this.able, able.map(([name, words]) => h("li", { class: engine[name] ? "yes" : "no" }, h("span", { class: "mark", "aria-hidden": "true" }, engine[name] ? "✓" : "–"), words, h("span", { class: "unseen" }, engine[name] ? " yes" : " no"))));
-    if (!engine) fill(this.able, h("li", { class: "muted" }, model === null ? "There is no model." : "The model is loading."));
+    if (!engine) fill(this.able, model === null ? h("li", { class: "muted" }, "There is no model.") : this.notLoaded);
     fill(this.warnings, warnings.map((each) => h("li", { class: "issue warn" }, each)));
     this.calm.hidden = warnings.length > 0 || !engine;
   }

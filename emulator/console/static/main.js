@@ -1,6 +1,7 @@
 // The page: which screen is shown, by the part of the address behind "#".
 
 import "./theme.js";
+import "./engine_trouble.js";
 import { BatchesScreen } from "./batches.js";
 import { EngineScreen } from "./engine.js";
 import { JobsScreen } from "./jobs.js";

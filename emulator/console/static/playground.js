@@ -87,6 +87,7 @@ export class PlaygroundScreen {
         say(this.hint, "Write the input of a job as JSON and press Run.");
       }
       this.form.complain(null, (description.examples?.problems ?? []).join("\n"));
+      if (description.model !== null) this.form.setModels((await ask("/v1/models", { background: true })).data.map(({ id }) => id));
     } catch (error) {
       this.form.complain(null, told(error));
     }

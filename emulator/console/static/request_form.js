@@ -45,12 +45,16 @@ export class RequestForm {
     const endpointId = newId("endpoint");
     this.endpoint = h("select", { id: endpointId, onchange: () => onEndpoint() });
     this.endpointRow = h("div", { class: "row", hidden: true }, h("label", { for: endpointId, class: "small muted" }, "Endpoint"), this.endpoint);
+    const modelId = newId("model");
+    this.model = h("select", { id: modelId });
+    this.modelRow = h("div", { class: "row", hidden: true }, h("label", { for: modelId, class: "small muted" }, "Model"), this.model);
     this.jobRow = h("div", { class: "row" }, this.shapes.element, this.template.element);
     this.element = h(
       "div",
       { class: "stack" },
       this.kinds.element,
       this.endpointRow,
+      this.modelRow,
       this.jobRow,
       this.promptBox,
       this.messages.element,
@@ -94,6 +98,17 @@ export class RequestForm {
     this.#showKind();
   }
 
+  /** Offer the models of a server, whose first one is the default. @param {string[]} names */
+  setModels(names) {
+    const selected = this.model.value;
+    fill(this.model, names.map((name) => h("option", { value: name, selected: name === selected }, name)));
+    this.#showModels();
+  }
+
+  #showModels() {
+    this.modelRow.hidden = this.model.options.length < 2 || this.#isJson;
+  }
+
   #showFaults() {
     // The fault of a job is that of /run, which returns JSON.
     this.faults.setStreamed(this.kind !== "job" && this.stream.input.checked);
@@ -113,6 +128,7 @@ export class RequestForm {
     this.validation.element.hidden = json || this.kind === "message";
     this.complain(null, "");
     this.#showFaults();
+    this.#showModels();
     if (this.description === null) return;
     const { forms, validation } = this.description;
     // A server that runs a user's handler has no model, and only the form for jobs.
@@ -135,7 +151,7 @@ export class RequestForm {
     if (form === undefined) throw new Error("This server has no model. Send a RunPod job.");
     const { path } = form;
     if (this.#isJson) return { kind: "job", path, body: { input: this.json.value, ...this.options.values() }, stream: false, hasEngine: this.description.model !== null };
-    const model = this.description.model;
+    const model = this.model.value || this.description.model;
     if (this.kind === "message") {
       return { kind: "message", path, body: { model, ...splitSystem(this.messages.value), ...sampling, stream }, stream };
     }
@@ -151,6 +167,7 @@ export class RequestForm {
     const template = differs ? { apply_chat_template: applies } : {};
     const input = {
       ...given,
+      ...(model === this.description.model ? {} : { model }),
       ...template,
       sampling_params: { ...sampling, stream },
       enable_validation: this.validation.input.checked,
@@ -177,6 +194,7 @@ export class RequestForm {
     if (turns) this.messages.value = turns;
     else this.prompt.value = typeof asked.prompt === "string" ? asked.prompt : JSON.stringify(asked.prompt);
     this.template.input.checked = asked.apply_chat_template ?? this.description?.chat_template.default ?? true;
+    this.model.value = [...this.model.options].some(({ value }) => value === asked.model) ? asked.model : (this.description?.model ?? "");
     this.stream.input.checked = Boolean(parameters.stream ?? asked.stream);
     this.#showFaults();
     this.validation.input.checked = asked.enable_validation ?? this.description?.validation.default ?? true;

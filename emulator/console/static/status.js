@@ -60,6 +60,8 @@ function statusWord({ status, handlers = [] }) {
 function describeWork({ engine, handlers = [], model }) {
   if (!engine) return failureOf(handlers) ?? handlers.map(({ file }) => file ?? "").join(", ");
   const name = model ? `${model}: ` : "";
+  const state = { dead: "not available", restarting: "being restarted" }[engine.state];
+  if (state !== undefined) return engine.failure || engine.trouble || `The engine is ${state}`;
   return engine.failure || engine.trouble || `${name}${engine.running} of ${engine.slots} slots busy`;
 }
 

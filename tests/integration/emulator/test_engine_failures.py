@@ -148,6 +148,8 @@ async def test_requests_get_503_and_jobs_wait_while_a_restart_takes_long(
         assert (health.status_code, health.json()["status"]) == (503, "restarting")
         assert health.json()["engine"]["state"] == "restarting"
         assert health.json()["engine"]["trouble"].startswith("restarting in ")
+        workers = (await client.get("/v2/default/health")).json()["workers"]
+        assert (workers["idle"], workers["unhealthy"]) == (0, server.engine.slots)
         metrics = (await client.get("/metrics")).text
         assert 'worker_rkllm_engine_state{state="restarting"} 1' in metrics
         description = (await client.get("/console/description")).json()
