@@ -18,11 +18,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HANDLER = """\
 import os
+import time
 import runpod
 
 def handler(job):
     if job["input"].get("crashes"):
         os._exit(3)
+    time.sleep(job["input"].get("sleep_s", 0))
     for number in range(job["input"].get("lines", 0)):
         print("line", number)
     print("<b onclick='x'>\\x1b[31mbold\\x1b[0m</b>", flush=True)
@@ -239,9 +241,10 @@ async def test_waiting_job_says_what_it_waits_for(
 ) -> None:
     async with open_console(server, browser) as console, server.client() as client:
         page = console.page
-        job = await client.post("/v2/nobody/run", json={"input": {}})
+        await client.post("/run", json={"input": {"sleep_s": 60}})
+        job = await client.post("/run", json={"input": {}})
         await console.go(f"jobs/{job.json()['id']}")
-        reason = "The job waits: no worker asks for jobs of the endpoint nobody."
+        reason = "The job waits for a worker that runs other jobs."
         await expect(page.locator(".detail").get_by_text(reason)).to_be_visible()
         await page.get_by_role("button", name="Cancel", exact=True).click()
         await expect(page.locator(".detail").get_by_text(reason)).to_be_hidden()
