@@ -199,7 +199,7 @@ async def test_end_event_has_the_status_and_the_error(serve: Serve) -> None:
 async def test_expired_job_sends_a_gone_event(serve: Serve) -> None:
     server = await serve(min_job_ttl_ms=1)
     async with server.client() as client:
-        job_id = await submit_job(client, policy={"ttl": 200})
+        job_id = await submit_job(client, policy={"ttl": 2_000})
         async with open_stream(server, job_id) as events:
             assert await events.rest() == ["event: gone\ndata: {}"]
 

@@ -105,7 +105,7 @@ def test_file_that_is_no_model_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "command"),
     [
-        ("PIL.Image", "pip install 'worker-rkllm\\[vision\\]'"),
+        ("PIL.Image", "pip install pillow"),
         ("rknnlite.api", "pip install rknn-toolkit-lite2"),
     ],
 )
