@@ -250,6 +250,7 @@ async def test_lines_have_one_answer_each_when_the_server_is_killed_at_random_ti
         counter.close()
 
 
+@pytest.mark.long
 async def test_batch_waits_while_the_disk_is_full(
     template: Template, script: ScriptFactory, tmp_path: Path
 ) -> None:

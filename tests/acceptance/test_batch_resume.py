@@ -135,6 +135,7 @@ def test_concurrency_is_the_setting_or_the_number_of_slots(
     assert f"stopped by SIGTERM; {expected} of 20 lines are answered" in stderr
 
 
+@pytest.mark.long
 def test_journal_of_another_input_is_refused(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter
 ) -> None:
@@ -171,6 +172,7 @@ def test_second_command_for_the_same_output_is_refused(
         assert process.poll() is None
 
 
+@pytest.mark.long
 def test_batch_resumes_after_a_full_disk(script: ScriptFactory, tmp_path: Path) -> None:
     """A file size limit for the journal has the effect of a full disk."""
     model = script({"delay_ms": 0}, slots=4)

@@ -108,6 +108,7 @@ def _failpoints(source: str) -> Iterator[str]:
             yield str(name.value)
 
 
+@pytest.mark.long
 async def test_server_exits_with_a_message_when_each_store_process_dies_at_its_start(
     prepared: PreparedServer, tmp_path: Path
 ) -> None:

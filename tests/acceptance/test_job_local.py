@@ -123,6 +123,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 def test_counting_to_the_stop_on_the_embedded_model(run: Runner) -> None:
     # R4, R11, R26, R44-R46
     done = run("counting")

@@ -132,6 +132,7 @@ async def test_worker_starts_with_a_job_and_ends_when_idle(tmp_path: Path) -> No
         assert "secret" not in server.stderr
 
 
+@pytest.mark.long
 async def test_workers_end_with_the_server(tmp_path: Path) -> None:
     variables = settings(tmp_path, WORKERS_MIN="1", WORKERS="1", QUEUE_DELAY_S="0")
     async with run_emulator(variables, "--port", "0") as server:

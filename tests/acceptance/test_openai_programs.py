@@ -190,6 +190,7 @@ async def test_curl_streams_a_text_completion(servers: Servers) -> None:  # R19,
     assert chunks[-1]["usage"]["completion_tokens"] == 50
 
 
+@pytest.mark.long
 async def test_openai_python_streams_a_text_completion(servers: Servers) -> None:
     assert await run("text_stream.py", servers.open) == first_tokens(50)
 
@@ -332,6 +333,7 @@ async def test_model_server_answers_curl(servers: Servers) -> None:  # R1, R2, R
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
+@pytest.mark.long
 async def test_model_server_takes_what_the_client_does_not_know(servers: Servers) -> None:  # R9
     assert await run("model_server.py", servers.open) == first_tokens(100) + "\n"
 

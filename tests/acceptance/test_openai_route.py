@@ -228,6 +228,7 @@ def test_endpoint_without_workers(endpoints: dict[str, Endpoint]) -> None:
             assert late.value.status_code == 504
 
 
+@pytest.mark.long
 @pytest.mark.long_except("generator")
 def test_documented_program_runs(endpoint: Endpoint) -> None:  # R37
     documentation = (ROOT / "docs" / "runpod.md").read_text()

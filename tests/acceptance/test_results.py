@@ -123,6 +123,7 @@ def test_concurrent_jobs_with_and_without_a_bucket(platform: Platform, server: S
         assert "".join(texts[:-1]) == texts[-1] == TEXT
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("worker")
 def test_bucket_that_cannot_be_used(platform: Platform, server: Seaweed) -> None:
     bad = platform.send("mine", body(server, endpointUrl="here"))

@@ -113,6 +113,7 @@ def test_own_worker_answers_and_streams(platform: Platform, worker: SDKWorker) -
     assert "Version 2." in worker.log
 
 
+@pytest.mark.long
 def test_cancel_frees_the_slot_of_an_own_worker(platform: Platform, worker: SDKWorker) -> None:
     job_input = {"prompt": "hang", "sampling_params": {"stream": True}}
     job = platform.run(worker.endpoint, job_input).wait_until_started()

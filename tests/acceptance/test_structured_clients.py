@@ -168,6 +168,7 @@ async def test_client_returns_object(
     assert reports[f"{model} {method} whole"]["value"] == VALUES[model]
 
 
+@pytest.mark.long
 @pytest.mark.long_except(
     "pydantic-ai-call-Plan", "pydantic-ai-call-Tree", "pydantic-ai-call-Forest"
 )

@@ -454,6 +454,7 @@ def test_job_that_crashes_its_workers_fails_with_the_signal(server: HandlerServe
     assert "about to crash" in job["error"]
 
 
+@pytest.mark.long
 def test_worker_that_blocks_past_the_execution_timeout_is_stopped_and_replaced(
     server: HandlerServer,
 ) -> None:

@@ -774,6 +774,7 @@ async def test_unsupported_context_length_is_refused(rkllm_of: RkllmMaker, token
     )
 
 
+@pytest.mark.long
 async def test_context_beyond_the_model_is_refused(rkllm_of: RkllmMaker) -> None:
     error = await load_error(rkllm_of(f"context 4096\n{COUNT}", context_length=8192))
     assert "rkllm_init failed with -1" in error.message

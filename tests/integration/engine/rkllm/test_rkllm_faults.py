@@ -126,6 +126,7 @@ async def test_crash_loop_ends_dead_with_the_last_words(rkllm_of: RkllmMaker) ->
     assert (engine.state, engine.restarts) == (EngineState.DEAD, 4)
 
 
+@pytest.mark.long
 @only_processes
 @only_13
 async def test_init_that_hangs_ends_dead(rkllm_of: RkllmMaker) -> None:

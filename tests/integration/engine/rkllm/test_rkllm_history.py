@@ -197,6 +197,7 @@ def caller(
     started.backend.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_random_turns_of_several_chats(
     caller: Caller, render_ids: Callable[[list[Message]], str], call_log: Path, scale: int

@@ -96,6 +96,7 @@ async def test_admission_is_one_for_all_copies(pair: Engine) -> None:
     await wait_until(lambda: pair.running == 0)
 
 
+@pytest.mark.long
 async def test_killed_copy_fails_only_its_own_request(pair: Engine, call_log: Path) -> None:
     first = await pair.generate(request("on and on"))
     await first_text(first)

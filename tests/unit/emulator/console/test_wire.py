@@ -84,6 +84,7 @@ def record(modules: Path, request: str, answer: str) -> Any:
     return run_program(modules, SERVER.format(request=request, answer=answer))
 
 
+@pytest.mark.long_except("chat")
 @pytest.mark.parametrize("kind", APIS)
 def test_stream_is_recorded_event_by_event(modules: Path, kind: str) -> None:
     path, data = APIS[kind]
@@ -107,6 +108,7 @@ def test_stream_is_recorded_event_by_event(modules: Path, kind: str) -> None:
         assert text in exchange["copy"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
@@ -158,6 +160,7 @@ def test_stream_that_breaks_is_recorded_up_to_the_break(modules: Path) -> None:
     assert error == exchange["reason"]
 
 
+@pytest.mark.long
 def test_break_between_events_is_not_said_to_be_inside_one(modules: Path) -> None:
     answer = """
         response.writeHead(200, events);
@@ -203,6 +206,7 @@ def test_event_that_is_not_json_is_an_error_that_says_so(modules: Path) -> None:
     assert error.startswith("The answer cannot be read: ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_events_are_read_with_every_kind_of_line_end(modules: Path, newline: str) -> None:
     stream = "\ufeff: note\n\nevent: a\ndata: 1\ndata: 2\n\ndata: 🦀\n\n".replace("\n", newline)
@@ -279,6 +283,7 @@ def test_fault_is_sent_with_the_request_and_not_with_its_status(modules: Path) -
     assert [("x-fault: delay=0" in each["copy"]) for each in exchanges] == [True, False, False]
 
 
+@pytest.mark.long
 def test_copied_programs_ask_for_the_fault(modules: Path) -> None:
     program = """
         import { SNIPPETS } from "./snippets.js";
