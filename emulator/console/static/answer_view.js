@@ -7,11 +7,13 @@ import { Facts } from "./facts.js";
 import { count, duration, rate, sentence } from "./format.js";
 import { readJobError } from "./job_error.js";
 import { JsonView } from "./json_view.js";
+import { ModelAnswerView } from "./model_answer_view.js";
 import { announce } from "./notices.js";
 import { OutputView } from "./output_view.js";
+import { ReplyForm } from "./reply_form.js";
 import { Rhythm } from "./rhythm.js";
-import { StreamView } from "./stream_view.js";
 import { Tabs } from "./tabs.js";
+import { TurnList } from "./turn_list.js";
 import { ChangesView, VerdictView } from "./verdict_view.js";
 import { WireView } from "./wire_view.js";
 
@@ -38,12 +40,15 @@ const NARROW = "(max-width: 64rem)";
 
 export class AnswerView {
   /** @param {Element} empty what is shown before anything was asked
-   *  @param {() => void} onStop @param {(answer: string) => void} onGoOn */
-  constructor(empty, onStop, onGoOn) {
+   *  @param {() => void} onStop
+   *  @param {(turns: import("./turns.js").Turn[]) => void} onReply called with a chat that goes on */
+  constructor(empty, onStop, onReply) {
     /** @type {import("./run.js").Run|null} */
     this.run = null;
     this.empty = empty;
-    this.stream = new StreamView("Answer");
+    this.stream = new ModelAnswerView("Answer");
+    this.turns = new TurnList();
+    this.reply = new ReplyForm(onReply);
     this.output = new OutputView("Output");
     this.rhythm = new Rhythm();
     this.facts = new Facts(FACTS);
@@ -58,7 +63,6 @@ export class AnswerView {
     this.waits = h("p", { role: "status", hidden: true });
     // Where the answer is below the request, the request's own button is out of sight.
     this.stop = h("button", { type: "button", class: "button small danger narrow-only", hidden: true, onclick: onStop }, "Stop");
-    this.goOn = h("button", { type: "button", class: "button small", hidden: true, onclick: () => onGoOn(this.run.outcome.text ?? this.run.log.text()) }, "Continue the chat");
     this.tabs = new Tabs("Answer", [
       { name: "Answer", element: this.#answer() },
       { name: "Verdict", element: this.verdict.element },
@@ -88,7 +92,7 @@ export class AnswerView {
     this.rhythm.element.hidden = true;
     this.stream.element.hidden = true;
     this.isTimed = timing.input;
-    this.modelTools = h("div", { class: "row" }, boundaries.element, timing.element, this.goOn);
+    this.modelTools = h("div", { class: "row" }, boundaries.element, timing.element);
     return h(
       "div",
       { class: "stack tight" },
@@ -97,7 +101,9 @@ export class AnswerView {
       this.waits,
       this.rhythm.element,
       this.empty,
+      this.turns.element,
       this.stream.element,
+      this.reply.element,
       this.output.element,
     );
   }
@@ -120,8 +126,10 @@ export class AnswerView {
     this.empty.hidden = true;
     this.output.show(run.output);
     this.setPlain(run.output.isPlain);
-    this.goOn.hidden = true;
-    this.stream.show(run.log);
+    this.turns.show(run.request.turns ?? []);
+    this.stream.element.classList.toggle("chat", run.request.turns !== undefined);
+    this.reply.hide();
+    this.stream.show(run.answer);
     this.rhythm.show(run.log);
     this.verdict.show(null);
     this.changes.show(null);
@@ -172,7 +180,7 @@ export class AnswerView {
     this.tabs.badge("Verdict", issues ? String(issues) : outcome?.validation ? "✓" : "");
     this.tabs.badge("Changes", changed ? String(changed) : "");
     this.json.show(outcome?.json ?? run.job ?? { error: error?.message ?? run.state });
-    this.goOn.hidden = run.state !== "done" || run.request.kind !== "chat";
+    if (run.state === "done" && run.request.turns) this.reply.show(run.request.turns, outcome.text ?? run.answer.text.text(), outcome.calls);
     const spoken = `${stateWord(run)}, ${run.output.isPlain ? "" : `${count(run.log.count)} deltas `}in ${duration(run.endedMs)}`;
     announce(error === null ? spoken : `Failed: ${readJobError(error.message).headline}`);
   }

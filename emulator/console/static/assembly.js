@@ -1,5 +1,7 @@
 // The events of an OpenAI stream put together again, as the answer would have been without one.
 
+import { callsOf } from "./outcome.js";
+
 export class Assembly {
   constructor() {
     this.body = null;
@@ -7,14 +9,14 @@ export class Assembly {
     this.choices = new Map();
   }
 
-  /** Take a chunk; return what its first choice says that is new. */
+  /** Take a chunk; return what its first choice says that is new. @returns {import("./model_answer.js").Piece[]} */
   add(chunk) {
     const { choices, object, ...rest } = chunk;
     this.body = { ...this.body, ...rest, object: object?.replace(".chunk", "") };
-    let said = "";
+    const said = [];
     for (const choice of choices ?? []) {
-      const text = this.#take(choice);
-      if ((choice.index ?? 0) === 0) said += text;
+      const pieces = this.#take(choice);
+      if ((choice.index ?? 0) === 0) said.push(...pieces);
     }
     return said;
   }
@@ -35,7 +37,15 @@ export class Assembly {
     known.parts.push(said);
     if (thought) known.thoughts.push(thought);
     for (const call of delta?.tool_calls ?? []) addCall(known.calls, call);
-    return thought + said;
+    return [
+      { kind: "reasoning", text: thought },
+      { kind: "text", text: said },
+    ].filter((piece) => piece.text !== "");
+  }
+
+  /** The calls of the first choice, as far as they have come. @returns {import("./model_answer.js").Call[]} */
+  get calls() {
+    return callsOf(this.choices.get(0)?.calls);
   }
 
   /** The whole answer as JSON. */

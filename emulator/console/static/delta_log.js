@@ -46,6 +46,17 @@ export class DeltaLog {
     return this.texts.join("");
   }
 
+  /** Take the deltas of another log from a character on. */
+  copy(log, fromChar) {
+    this.clear();
+    let end = 0;
+    log.texts.forEach((text, at) => {
+      end += text.length;
+      const shown = end > fromChar ? text.slice(Math.max(0, text.length - (end - fromChar))) : "";
+      if (shown !== "") this.add(shown, log.times[at] + log.began);
+    });
+  }
+
   clear() {
     this.texts = [];
     this.times = [];

@@ -1,16 +1,27 @@
 // The events of a streamed response (/v1/responses) or message (/v1/messages), put together again.
 
+import { callsOf } from "./outcome.js";
+
 /** A response: its last event has all of it. */
 export class ResponseAssembly {
   constructor() {
     this.response = null;
+    /** @type {Map<number, any>} The calls that have begun, by their place in the output. */
+    this.items = new Map();
   }
 
-  /** Take an event; return the new text that it has. */
+  /** Take an event; return what it says that is new. @returns {import("./model_answer.js").Piece[]} */
   add(event) {
     if (event.response) this.response = event.response;
-    if (event.type === "response.output_text.delta" || event.type === "response.reasoning_text.delta") return event.delta;
-    return "";
+    if (event.type === "response.output_text.delta") return [{ kind: "text", text: event.delta }];
+    if (event.type === "response.reasoning_text.delta") return [{ kind: "reasoning", text: event.delta }];
+    if (event.type === "response.output_item.added" && event.item.type === "function_call") this.items.set(event.output_index, { ...event.item, arguments: "" });
+    if (event.type === "response.function_call_arguments.delta") this.items.get(event.output_index).arguments += event.delta;
+    return [];
+  }
+
+  get calls() {
+    return callsOf([...this.items.values()]);
   }
 
   whole() {
@@ -25,7 +36,7 @@ export class MessageAssembly {
     this.inputs = new Map();
   }
 
-  /** Take an event; return the new text that it has. */
+  /** Take an event; return what it says that is new. @returns {import("./model_answer.js").Piece[]} */
   add(event) {
     if (event.type === "message_start") this.message = structuredClone(event.message);
     else if (event.type === "content_block_start") this.message.content[event.index] = structuredClone(event.content_block);
@@ -36,7 +47,13 @@ export class MessageAssembly {
       delete rest.type;
       Object.assign(this.message, delta, rest, { usage: { ...this.message.usage, ...usage } });
     }
-    return "";
+    return [];
+  }
+
+  /** The calls that have begun, whose input is complete only at the end of each. */
+  get calls() {
+    const blocks = this.message?.content.map((block, at) => ({ ...block, arguments: this.inputs.get(at) })) ?? [];
+    return callsOf(blocks.filter(({ type }) => type === "tool_use"));
   }
 
   #extend(index, delta) {
@@ -45,7 +62,8 @@ export class MessageAssembly {
     if (delta.type === "signature_delta") block.signature = delta.signature;
     if (delta.type === "thinking_delta") block.thinking += delta.thinking;
     if (delta.type === "text_delta") block.text += delta.text;
-    return delta.text ?? delta.thinking ?? "";
+    if (delta.text) return [{ kind: "text", text: delta.text }];
+    return delta.thinking ? [{ kind: "reasoning", text: delta.thinking }] : [];
   }
 
   #close(index) {

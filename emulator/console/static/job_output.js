@@ -1,6 +1,6 @@
 // What a job has put out so far: the text of a model, chunks, progress, and its output at the end.
 
-import { DeltaLog } from "./delta_log.js";
+import { ModelAnswer } from "./model_answer.js";
 import { ofJob } from "./outcome.js";
 import { isFractional } from "./progress.js";
 
@@ -12,15 +12,20 @@ export class JobOutput {
   /** @param {boolean} hasEngine whether the server has an engine @param {number} began by performance.now() */
   constructor(hasEngine, began = performance.now()) {
     this.hasEngine = hasEngine;
-    this.log = new DeltaLog(began);
+    this.answer = new ModelAnswer(began);
     /** @type {import("./outcome.js").Outcome|null} */
     this.outcome = null;
     this.clear();
   }
 
+  /** The deltas of the answer. */
+  get log() {
+    return this.answer.log;
+  }
+
   /** Forget everything, because another attempt of the job has started. */
   clear() {
-    this.log.clear();
+    this.answer.clear();
     this.isPlain = !this.hasEngine;
     /** @type {any[]} */
     this.chunks = [];
@@ -36,7 +41,12 @@ export class JobOutput {
     if (texts === null) {
       this.isPlain = true;
       this.hasOnlyTexts = false;
-    } else for (const text of texts) if (text !== "") this.log.add(text);
+    } else for (const text of texts) if (text !== "") this.say(text);
+  }
+
+  /** Add a delta of the model: that of a job has the marks of the reasoning. */
+  say(text) {
+    this.answer.add({ kind: "text", text });
   }
 
   /** Take the progress of a running job; of a large one, only the size is known. */
@@ -59,9 +69,10 @@ export class JobOutput {
     this.outcome = job.output === undefined ? null : ofJob(job.output);
     if (this.outcome === null) return;
     const last = Array.isArray(job.output) ? job.output[job.output.length - 1] : job.output;
-    for (const text of missing(this.log, last?.choices?.[0]?.deltas)) this.log.add(text);
-    if (this.log.count === 0 && this.outcome.text) this.log.add(this.outcome.text);
-    if (this.log.count === 0 && last?.choices === undefined) this.isPlain = true;
+    for (const text of missing(this.log, last?.choices?.[0]?.deltas)) this.say(text);
+    this.answer.end(this.outcome);
+    const isAnswer = this.log.count > 0 || this.outcome.calls.length > 0 || last?.choices !== undefined;
+    if (!isAnswer) this.isPlain = true;
   }
 
   /** Whether the output says no more than the chunks that were streamed. */

@@ -7,9 +7,9 @@ import { ErrorView } from "./error_view.js";
 import { follow } from "./job_follow.js";
 import { JobOutput } from "./job_output.js";
 import { JsonView } from "./json_view.js";
+import { ModelAnswerView } from "./model_answer_view.js";
 import { announce, copy, notice } from "./notices.js";
 import { OutputView } from "./output_view.js";
-import { StreamView } from "./stream_view.js";
 import { Tabs } from "./tabs.js";
 import { Timeline } from "./timeline.js";
 import { ChangesView, VerdictView } from "./verdict_view.js";
@@ -28,7 +28,7 @@ export class JobView {
     this.id = null;
     this.job = null;
     this.timeline = new Timeline();
-    this.stream = new StreamView("Job output");
+    this.stream = new ModelAnswerView("Job output");
     this.outputView = new OutputView("Output");
     this.json = new JsonView("Output as JSON", "output.json");
     this.input = new JsonView("Input", "input.json");
@@ -115,7 +115,7 @@ export class JobView {
         signal,
         onJob: (summary) => this.#draw(summary),
         onSaid: (text) => {
-          this.output.log.add(text);
+          this.output.say(text);
           this.#changed();
         },
         onChunk: (chunk) => {
@@ -142,16 +142,16 @@ export class JobView {
   /** Show another job's output from its beginning. */
   #setOutput(output) {
     this.output = output;
-    this.stream.show(output.log);
+    this.stream.show(output.answer);
     this.outputView.show(output);
     this.#changed();
   }
 
   #changed() {
-    const { isPlain, log } = this.output;
+    const { isPlain, answer } = this.output;
     this.stream.element.hidden = isPlain;
     this.outputView.element.hidden = !isPlain;
-    this.quiet.hidden = isPlain || log.count > 0;
+    this.quiet.hidden = isPlain || answer.log.count > 0 || answer.calls.length > 0;
     for (const name of ["Verdict", "Changes"]) this.tabs.hide(name, isPlain);
     this.stream.changed();
     this.outputView.changed();

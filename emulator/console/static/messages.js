@@ -1,6 +1,8 @@
 // The turns of a chat, to be written and put in order.
 
+import { CallsView } from "./calls_view.js";
 import { fill, h, newId } from "./dom.js";
+import { callsOf } from "./outcome.js";
 
 const ROLES = ["system", "user", "assistant"];
 
@@ -11,48 +13,55 @@ export class Messages {
       "div",
       { class: "stack tight" },
       this.list,
-      h("button", { type: "button", class: "button small", onclick: () => this.#append("user", "", true) }, "Add a message"),
+      h("button", { type: "button", class: "button small", onclick: () => this.#append({ role: "user", content: "" }, true) }, "Add a message"),
     );
     this.value = [{ role: "user", content: "" }];
   }
 
-  /** @returns {{role: string, content: string}[]} */
+  /** The turns. Throws an Error if a content that was JSON no longer is. @returns {import("./turns.js").Turn[]} */
   get value() {
-    return this.turns.map(({ role, content }) => ({ role: role.value, content: content.value }));
+    return this.turns.map(({ role, content, isJson, rest }) => ({ role: role.value, content: isJson ? read(content.value) : content.value, ...rest }));
   }
 
   set value(messages) {
     this.turns = [];
     fill(this.list);
-    for (const { role, content } of messages) this.#append(role, typeof content === "string" ? content : JSON.stringify(content));
+    for (const message of messages) this.#append(message);
   }
 
-  /** Go on with what was answered. */
-  goOn(answer) {
-    this.#append("assistant", answer);
-    this.#append("user", "", true);
-  }
-
-  #append(role, text, focus = false) {
-    const id = newId("turn");
+  #append({ role, content: value, ...rest }, focus = false) {
     const roles = ROLES.includes(role) ? ROLES : [...ROLES, role];
     const chosen = h("select", { "aria-label": "Role", class: "role" }, roles.map((each) => h("option", { value: each, selected: each === role }, each)));
-    const content = h("textarea", { id, rows: 2, class: "grows", "aria-label": "Content" });
-    content.value = text;
-    const turn = { role: chosen, content };
+    const content = h("textarea", { id: newId("turn"), rows: 2, class: "grows", "aria-label": "Content" });
+    // Such as the parts of a message with a picture, or the nothing beside a tool call.
+    const isJson = typeof value !== "string";
+    content.value = !isJson ? value : value === null || value === undefined ? "" : JSON.stringify(value);
+    const turn = { role: chosen, content, isJson, rest };
+    const calls = new CallsView();
+    calls.show(callsOf(rest.tool_calls));
     const row = h(
       "li",
       { class: "turn" },
-      h("div", { class: "turn-head" }, chosen, h("button", { type: "button", class: "link", onclick: () => remove() }, "Remove")),
+      h("div", { class: "turn-head" }, chosen, rest.tool_call_id ? h("span", { class: "small muted" }, rest.tool_call_id) : null, h("button", { type: "button", class: "link", onclick: () => remove() }, "Remove")),
       content,
+      rest.tool_calls ? calls.element : null,
     );
     const remove = () => {
       this.turns = this.turns.filter((each) => each !== turn);
       row.remove();
-      if (this.turns.length === 0) this.#append("user", "", true);
+      if (this.turns.length === 0) this.#append({ role: "user", content: "" }, true);
     };
     this.turns.push(turn);
     this.list.append(row);
     if (focus) content.focus();
+  }
+}
+
+function read(text) {
+  if (text.trim() === "") return null;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`A message's content is not JSON: ${error.message}`);
   }
 }

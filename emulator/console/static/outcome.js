@@ -2,6 +2,7 @@
 
 /**
  * @typedef {{json: any, raw: string|null, text: string|null, finish: string|null,
+ *   reasoning: string|null, calls: import("./model_answer.js").Call[],
  *   stop: string|number|null, validation: any, warnings: string[], redacted: any, blocked: boolean,
  *   tokens: {input: number, output: number}|null, perSecond: number|null}} Outcome
  */
@@ -10,13 +11,17 @@
 export function ofJob(output) {
   const json = output;
   const last = Array.isArray(output) ? output[output.length - 1] : output;
-  if (typeof last !== "object" || last === null || !Array.isArray(last.choices)) return bare(json);
+  if (typeof last !== "object" || last === null) return bare(json);
+  if (last.object === "response" && Array.isArray(last.output)) return { ...ofResponse(last, null), json };
+  if (last.type === "message" && last.role === "assistant" && Array.isArray(last.content)) return { ...ofMessage(last, null), json };
+  if (!Array.isArray(last.choices)) return bare(json);
   if (last.choices[0]?.deltas === undefined && last.usage?.input === undefined) return { ...ofOpenAI(last, null), json };
   const choice = last.choices[0];
   const usage = last.usage ?? null;
   return {
-    json,
-    raw: choice.deltas ? choice.deltas.join("") : null,
+    ...bare(json),
+    raw: choice.deltas ? afterReasoning(choice.deltas.join(""), choice.reasoning) : null,
+    reasoning: choice.reasoning ?? null,
     text: choice.text ?? null,
     finish: choice.finish_reason ?? null,
     stop: choice.stop_reason ?? null,
@@ -36,8 +41,10 @@ export function ofOpenAI(json, raw) {
   const usage = json.usage ?? null;
   const text = choice.text ?? choice.message?.content ?? null;
   return {
-    json,
+    ...bare(json),
     raw,
+    reasoning: choice.message?.reasoning_content ?? null,
+    calls: callsOf(choice.message?.tool_calls),
     // A stream tells the model's own words, and never what sanitising leaves of them.
     text: raw === null ? text : null,
     finish: choice.finish_reason ?? null,
@@ -47,17 +54,20 @@ export function ofOpenAI(json, raw) {
     redacted: choice.redacted ?? json.redacted ?? null,
     blocked: choice.blocked === true || json.blocked === true,
     tokens: usage && { input: usage.prompt_tokens, output: usage.completion_tokens },
-    perSecond: null,
   };
 }
 
 /** From a response of /v1/responses; `raw` is what was streamed of it. @returns {Outcome} */
 export function ofResponse(json, raw) {
-  const texts = (json.output ?? []).filter(({ type }) => type === "message").flatMap(({ content }) => content);
+  const items = json.output ?? [];
+  const texts = items.filter(({ type }) => type === "message").flatMap(({ content }) => content);
+  const thoughts = items.filter(({ type }) => type === "reasoning").flatMap(({ content, summary }) => (content?.length ? content : (summary ?? [])));
   return {
     ...bare(json),
     raw,
     text: raw === null ? texts.map(({ text }) => text).join("") : null,
+    reasoning: thoughts.map(({ text }) => text).join("\n\n") || null,
+    calls: callsOf(items.filter(({ type }) => type === "function_call")),
     finish: json.incomplete_details?.reason ?? json.status,
     validation: json.validation ?? null,
     warnings: json.warnings ?? [],
@@ -74,6 +84,8 @@ export function ofMessage(json, raw) {
     ...bare(json),
     raw,
     text: raw === null ? json.content.map(({ text }) => text ?? "").join("") : null,
+    reasoning: json.content.map(({ thinking }) => thinking ?? "").join("") || null,
+    calls: callsOf(json.content.filter((block) => block?.type === "tool_use")),
     finish: json.stop_reason ?? null,
     stop: json.stop_sequence ?? null,
     // The tokens that the cache had are counted apart.
@@ -81,9 +93,30 @@ export function ofMessage(json, raw) {
   };
 }
 
+/**
+ * The tool calls of an answer of any API, alike.
+ * @param {any[]|undefined} calls @returns {import("./model_answer.js").Call[]}
+ */
+export function callsOf(calls) {
+  return (calls ?? []).filter(Boolean).map(({ id, call_id, function: called, name, arguments: text, input }) => ({
+    id: call_id ?? id ?? "",
+    name: called?.name ?? name ?? "",
+    arguments: called?.arguments ?? text ?? JSON.stringify(input ?? {}),
+  }));
+}
+
+// The marks between the reasoning and the answer, of all forms that the engine knows.
+const END_OF_REASONING = /^\s*(<\/[\w:]+>|\[\/THINK\]|<channel\|>|<\|end\|>(<\|start\|>assistant)?<\|channel\|>final<\|message\|>)?/;
+
+/** The answer in what a model wrote, without the reasoning before it. */
+function afterReasoning(raw, reasoning) {
+  if (!reasoning) return raw;
+  return raw.slice(raw.indexOf(reasoning) + reasoning.length).replace(END_OF_REASONING, "").trimStart();
+}
+
 function bare(json) {
   return {
-    json, raw: null, text: null, finish: null, stop: null, validation: null, warnings: [],
+    json, raw: null, reasoning: null, text: null, calls: [], finish: null, stop: null, validation: null, warnings: [],
     redacted: null, blocked: false, tokens: null, perSecond: null,
   };
 }

@@ -23,7 +23,7 @@ export class PlaygroundScreen {
     /** @type {Run|null} */
     this.run = null;
     this.form = new RequestForm(() => this.#describe());
-    this.answer = new AnswerView(this.#empty(), () => this.#stop(), (text) => this.form.messages.goOn(text));
+    this.answer = new AnswerView(this.#empty(), () => this.#stop(), (turns) => this.#reply(turns));
     this.element = h("div", { class: "playground" }, this.#requestSide(), this.answer.element);
     // Wherever the focus is, as long as this screen is the one in sight.
     document.addEventListener("keydown", (event) => {
@@ -135,6 +135,12 @@ export class PlaygroundScreen {
     this.answer.end();
     if (run.error !== null && run.error.param !== null) this.form.complain(run.error.param, run.error.message);
     await run.readStatus();
+  }
+
+  /** Run the chat of the answer with another turn. */
+  #reply(turns) {
+    this.form.reply(this.run.request.kind, turns);
+    this.#start();
   }
 
   async #stop() {

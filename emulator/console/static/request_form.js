@@ -2,11 +2,13 @@
 
 import { Choice, toggle } from "./choice.js";
 import { fill, h, newId } from "./dom.js";
+import { ExtraFields } from "./extra_fields.js";
 import { FaultChoice } from "./fault_choice.js";
 import { JobOptions } from "./job_options.js";
 import { JsonInput } from "./json_input.js";
 import { Messages } from "./messages.js";
 import { Parameters } from "./parameters.js";
+import { turnsOf, turnsToBody } from "./turns.js";
 
 const KINDS = [
   ["job", "RunPod job"],
@@ -22,8 +24,13 @@ const ROUTES = {
   "/v1/messages": "message",
 };
 
+// The fields of a job and of the other bodies that have places of their own in the form.
+const JOB_FIELDS = ["prompt", "messages", "model", "apply_chat_template", "sampling_params", "enable_validation", "validation"];
+const BODY_FIELDS = ["prompt", "messages", "input", "instructions", "system", "model", "stream", "enable_validation", "validation"];
+
 /** @typedef {"job"|"completion"|"chat"|"response"|"message"} Kind */
-/** @typedef {{kind: Kind, path: string, body: any, stream: boolean, hasEngine?: boolean, fault?: string}} Request */
+/** @typedef {{kind: Kind, path: string, body: any, stream: boolean, hasEngine?: boolean, fault?: string,
+ *   turns?: import("./turns.js").Turn[]}} Request */
 
 export class RequestForm {
   /** @param {() => void} onEndpoint called when another handler's endpoint is selected */
@@ -35,6 +42,7 @@ export class RequestForm {
     this.messages = new Messages();
     this.json = new JsonInput();
     this.options = new JobOptions();
+    this.extra = new ExtraFields();
     this.template = toggle("Chat template", true);
     this.stream = toggle("Stream", true, () => this.#showFaults());
     this.faults = new FaultChoice();
@@ -58,6 +66,7 @@ export class RequestForm {
       this.jobRow,
       this.promptBox,
       this.messages.element,
+      this.extra.element,
       this.json.element,
       this.options.element,
       h("div", { class: "row" }, this.stream.element, this.validation.element),
@@ -123,6 +132,7 @@ export class RequestForm {
     this.promptBox.hidden = this.#isChat || json;
     this.messages.element.hidden = !this.#isChat;
     this.json.element.hidden = this.options.element.hidden = !json;
+    this.extra.element.hidden = json;
     this.stream.element.hidden = this.parameters.element.hidden = json;
     // A message has no place for the verdict.
     this.validation.element.hidden = json || this.kind === "message";
@@ -152,28 +162,27 @@ export class RequestForm {
     const { path } = form;
     if (this.#isJson) return { kind: "job", path, body: { input: this.json.value, ...this.options.values() }, stream: false, hasEngine: this.description.model !== null };
     const model = this.model.value || this.description.model;
-    if (this.kind === "message") {
-      return { kind: "message", path, body: { model, ...splitSystem(this.messages.value), ...sampling, stream }, stream };
-    }
-    const given = this.kind === "response" ? { input: this.messages.value } : this.#isChat ? { messages: this.messages.value } : { prompt: this.prompt.value };
+    const turns = this.#isChat ? this.messages.value : undefined;
+    const asked = turns === undefined ? { prompt: this.prompt.value } : turnsToBody(this.kind, turns);
     if (this.kind !== "job") {
-      const validates = this.validation.input.checked ? { enable_validation: true } : {};
-      const body = { model, ...given, ...sampling, stream, ...validates, ...checks };
-      return { kind: this.kind, path, body, stream };
+      // A message has no place for the verdict.
+      const validates = this.validation.input.checked && this.kind !== "message" ? { enable_validation: true } : {};
+      const fields = { model, ...asked, ...sampling, stream, ...validates, ...(this.kind === "message" ? {} : checks) };
+      return { kind: this.kind, path, body: this.extra.addTo(fields), stream, turns };
     }
     // Left out where it is the server's default: true would also render what is rendered already.
     const applies = this.template.input.checked;
     const differs = !this.#isChat && applies !== this.description.chat_template.default;
     const template = differs ? { apply_chat_template: applies } : {};
-    const input = {
-      ...given,
+    const fields = {
+      ...asked,
       ...(model === this.description.model ? {} : { model }),
       ...template,
       sampling_params: { ...sampling, stream },
       enable_validation: this.validation.input.checked,
       ...checks,
     };
-    return { kind: "job", path, body: { input }, stream };
+    return { kind: "job", path, body: { input: this.extra.addTo(fields) }, stream, turns };
   }
 
   /** Fill the form with a job's input, as far as it has a place in it; false where it has none. */
@@ -199,7 +208,16 @@ export class RequestForm {
     this.#showFaults();
     this.validation.input.checked = asked.enable_validation ?? this.description?.validation.default ?? true;
     this.parameters.set(parameters, asked.validation ?? {});
+    this.extra.load(asked, route === undefined ? JOB_FIELDS : [...BODY_FIELDS, ...this.parameters.known.keys()]);
     return true;
+  }
+
+  /** Put the turns of a chat into the form, which may show another kind of request by now. @param {Kind} kind */
+  reply(kind, turns) {
+    this.kinds.value = kind;
+    this.shapes.value = "messages";
+    this.messages.value = turns;
+    this.#showKind();
   }
 
   /** Begin with a prompt. */
@@ -217,20 +235,4 @@ export class RequestForm {
     this.wrong.textContent = there ? "" : text;
     this.wrong.hidden = there || text === "";
   }
-}
-
-/** The messages of the Messages API, whose instructions stand apart. */
-function splitSystem(messages) {
-  const system = messages.filter(({ role }) => role === "system").map(({ content }) => content);
-  const others = messages.filter(({ role }) => role !== "system");
-  return system.length ? { system: system.join("\n\n"), messages: others } : { messages: others };
-}
-
-/** The messages in a body of any API; null if it has a prompt. */
-function turnsOf({ messages, input, instructions, system }) {
-  const first = instructions ?? system;
-  const before = typeof first === "string" ? [{ role: "system", content: first }] : [];
-  if (typeof input === "string") return [...before, { role: "user", content: input }];
-  const turns = messages ?? (Array.isArray(input) ? input.filter(({ role }) => role) : null);
-  return turns && [...before, ...turns];
 }

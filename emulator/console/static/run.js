@@ -31,7 +31,8 @@ export class Run {
     this.onChange = onChange;
     this.began = performance.now();
     this.output = new JobOutput(request.hasEngine !== false, this.began);
-    this.log = this.output.log;
+    this.answer = this.output.answer;
+    this.log = this.answer.log;
     this.wire = new WireLog(this.began, onChange);
     this.state = "sending";
     /** @type {any} The job's summary, where it is one. */
@@ -115,8 +116,9 @@ export class Run {
     this.#become(state);
   }
 
-  #say(text) {
-    this.log.add(text);
+  /** @param {import("./model_answer.js").Piece[]} pieces */
+  #say(pieces) {
+    for (const piece of pieces) this.answer.add(piece);
     if (this.state !== "running") this.#become("running");
     else this.onChange();
   }
@@ -128,7 +130,7 @@ export class Run {
     const response = await send(path, { body, accept, ...this.#how });
     if (!stream) {
       this.outcome = api.outcome(await response.json(), null);
-      if (this.outcome.text) this.#say(this.outcome.text);
+      this.answer.end(this.outcome);
       return "done";
     }
     const assembly = api.assembly();
@@ -147,7 +149,8 @@ export class Run {
     if (this.outcome !== null) return;
     if (event === "closing") throw new ApiError(503, JSON.parse(data).error.message);
     if (api.isEnd(data)) {
-      this.outcome = api.outcome(assembly.whole(), this.log.text());
+      this.outcome = api.outcome(assembly.whole(), this.answer.text.text());
+      this.answer.end(this.outcome);
       return;
     }
     const chunk = JSON.parse(data);
@@ -155,8 +158,9 @@ export class Run {
       const { code, message, param } = chunk.error ?? chunk;
       throw new ApiError(typeof code === "number" ? code : 500, message, param ?? null);
     }
-    const text = assembly.add(chunk);
-    if (text !== "") this.#say(text);
+    const pieces = assembly.add(chunk);
+    this.answer.calls = assembly.calls;
+    if (pieces.length > 0 || this.answer.calls.length > 0) this.#say(pieces);
   }
 
   async #asJob() {
@@ -172,7 +176,7 @@ export class Run {
         this.output.setJob(told);
         this.#become(told.status === "IN_QUEUE" ? "queued" : "running");
       },
-      onSaid: (text) => this.#say(text),
+      onSaid: (text) => this.#say([{ kind: "text", text }]),
       onChunk: (chunk) => {
         this.output.addChunk(chunk);
         this.#become("running");
