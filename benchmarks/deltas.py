@@ -31,6 +31,7 @@ from engine import (
 from engine.errors import EngineError
 from engine.generation import Generation
 from engine.hooks import Hooks
+from engine.stream import RunStart
 from handler.generation.active_generation import ActiveGeneration
 from handler.input.request import TextRequest
 from handler.response import encode_answer
@@ -161,18 +162,10 @@ async def _chain_us(count: int, size: int, stops: tuple[str, ...]) -> float:
 
 def _stream(sampling: SamplingParams) -> TokenStream:
     loop = asyncio.get_running_loop()
+    request = GenerationRequest(prompt="prompt", sampling=sampling)
+    run = RunStart(run_id=1, request=request, deadline=loop.time() + _LIMIT_S)
     return TokenStream(
-        1,
-        GenerationRequest(prompt="prompt", sampling=sampling),
-        _NoHost(),
-        Timeouts(),
-        abort_in_prefill=True,
-        threaded=False,
-        queued_s=0.0,
-        deadline=loop.time() + _LIMIT_S,
-        warnings=(),
-        on_end=lambda stream: None,
-        hooks=Hooks(),
+        run, _NoHost(), Timeouts(), Hooks(), threaded=False, on_end=lambda stream: None
     )
 
 

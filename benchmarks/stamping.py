@@ -15,15 +15,21 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import engine.backends
-from engine import Capabilities, Chat, FinishReason, PromptToken, SamplingParams
-from engine.backends.base import Backend, BackendOptions, OnPiece, RunResult, TokenizerInfo
-from engine.request import Prompt, RenderedPrompt
+from engine import Capabilities, FinishReason, SamplingParams
+from engine.backends.base import (
+    Backend,
+    BackendOptions,
+    OnPiece,
+    Operations,
+    RunResult,
+)
+from engine.request import Prompt
 
 SUFFIX = ".stamps.json"
 STAMP = re.compile(rb"@(\d+);")
@@ -54,49 +60,10 @@ class StampingBackend:
             chat_template=True,
         )
 
-    def render(self, chat: Chat) -> str:
-        """Return any value: nothing depends on the prompt."""
-        return "chat"
-
-    def tokenize(self, prompt: str | Chat) -> list[int]:
-        """Return any value: nothing depends on the prompt."""
-        return [0]
-
-    def tokenize_text(self, text: str) -> list[int]:
-        """Return any value: nothing depends on it."""
-        return [0]
-
-    def describe_tokenizer(self, _: str) -> TokenizerInfo:
-        """Return any value: nothing depends on it."""
-        return {"bos_token": None, "eos_token": None, "chat_template": None}
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return any value: nothing depends on it."""
-        return ""
-
-    def pieces(self, text: str) -> list[str]:
-        """Return any value: nothing depends on it."""
-        return []
-
-    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
-        """Return anything: nothing depends on it."""
-        return None
-
-    def infill(self, around: tuple[str, str]) -> str:
-        """Return any value: nothing depends on the prompt."""
-        return ""
-
-    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
-        """Return anything: nothing depends on it."""
-        return []
-
-    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Return any value: nothing depends on it."""
-        return [1.0], 1
-
-    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
-        """Return any value: nothing depends on it."""
-        return 0.0, 1
+    @property
+    def operations(self) -> Operations:
+        """There are none: only generations are measured."""
+        return {}
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece

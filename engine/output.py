@@ -46,6 +46,13 @@ class PromptToken(NamedTuple):
     rank: int = 1
     top_ids: tuple[int, ...] = ()
 
+    @classmethod
+    def from_wire(cls, values: Sequence[Any]) -> PromptToken:
+        """Make a token of the lists in which a host process returns it."""
+        text, logprob, top, token_id, rank, top_ids = values
+        named = tuple((name, value) for name, value in top)
+        return cls(text, logprob, named, token_id, rank, tuple(top_ids))
+
 
 class Delta(NamedTuple):
     """The new text of one token; empty while it is held back as a possible stop string.

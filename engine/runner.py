@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from common.worker_threads import WorkerThreads
 from engine.backends.base import PREFILL_CALLS, Backend, SideCall
 from engine.capabilities import Capabilities
-from engine.errors import BackendFailed, EngineError, RequestRejected
+from engine.errors import BackendFailed, EngineError, RequestRejected, UnsupportedParameter
 from engine.generation import Generation
 from engine.output import Delta, Finish
 from engine.request import Prompt, SamplingParams
@@ -119,7 +119,10 @@ class Runner:
 
         def work() -> None:
             try:
-                result: Any = getattr(self._backend, op)(payload)
+                operation: Callable[[Any], Any] | None = self._backend.operations.get(op)
+                if operation is None:
+                    raise UnsupportedParameter(f"this engine has no operation {op}", param=op)
+                result = operation(payload)
             except EngineError as error:
                 done(None, error)
             except Exception as error:

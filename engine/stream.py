@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, Self
 
@@ -36,6 +37,27 @@ class RunControl(Protocol):
         """End the host, because the run did not stop in time after an abort."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What is known of a run when it starts; times in seconds, `deadline` by the loop's clock.
+
+    `queued_s` and `load_s` are how long the request waited for a slot and for the model.
+    `starts_in_reasoning` means that the prompt ends with an open reasoning mark. `buffered` means
+    that no client reads before the end, so the deltas may come in few batches. `abort_in_prefill`
+    means that the backend can stop the run before its first token.
+    """
+
+    run_id: int
+    request: GenerationRequest
+    deadline: float
+    queued_s: float = 0.0
+    load_s: float = 0.0
+    warnings: tuple[str, ...] = ()
+    starts_in_reasoning: bool = False
+    abort_in_prefill: bool = True
+    buffered: bool = False
+
+
 class TokenStream(Abortable):
     """Yields batches of deltas as they arrive, and then has a `result`.
 
@@ -44,43 +66,32 @@ class TokenStream(Abortable):
     the run has returned, not before. The iterator yields lists of at least one `Delta` with text or
     log-probability; a failure is raised after the deltas that came before it.
 
-    `buffered` means that no client reads before the end, so the deltas may come in few batches.
-    `starts_in_reasoning` means that the prompt ends with an open reasoning mark.
-
     Owned by the event loop. Only `feed` may be called from another thread: under thread isolation
     the run's thread calls it, under process isolation the loop itself.
     """
 
     def __init__(
         self,
-        run_id: int,
-        request: GenerationRequest,
+        run: RunStart,
         control: RunControl,
         timeouts: Timeouts,
-        *,
-        abort_in_prefill: bool,
-        threaded: bool,
-        queued_s: float,
-        load_s: float = 0.0,
-        deadline: float,
-        warnings: tuple[str, ...],
-        starts_in_reasoning: bool = False,
-        on_end: Callable[[TokenStream], None],
         hooks: Hooks,
-        buffered: bool = False,
+        *,
+        threaded: bool,
+        on_end: Callable[[TokenStream], None],
     ) -> None:
-        self.run_id = run_id
-        self.request = request
-        self.warnings = warnings
-        self.starts_in_reasoning = starts_in_reasoning
-        self.buffered = buffered
+        self.run_id = run.run_id
+        self.request = run.request
+        self.warnings = run.warnings
+        self.starts_in_reasoning = run.starts_in_reasoning
+        self.buffered = run.buffered
         self.result: Finish | None = None
         self.error: EngineError | None = None
         self._control = control
         self._timeouts = timeouts
-        self._abort_in_prefill = abort_in_prefill
-        self._queued_s = queued_s
-        self._load_s = load_s
+        self._abort_in_prefill = run.abort_in_prefill
+        self._queued_s = run.queued_s
+        self._load_s = run.load_s
         self._on_end = on_end
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
@@ -103,12 +114,12 @@ class TokenStream(Abortable):
         self._pending_chars = 0
         self._delivered_chars = 0
         self._is_too_slow = False
-        self._deadline = deadline
+        self._deadline = run.deadline
         # The earliest time at which any limit can expire; tokens do not restart the timer.
-        self._prefill_limit_s = timeouts.prefill_limit_s(request.prompt)
+        self._prefill_limit_s = timeouts.prefill_limit_s(run.request.prompt)
         silence_s = min(self._prefill_limit_s, timeouts.stall_timeout_s)
         self._timer = self._loop.call_at(
-            min(self._started_at + silence_s, deadline), self._check_timeouts
+            min(self._started_at + silence_s, run.deadline), self._check_timeouts
         )
 
     # -- the host's side ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The interface that every backend implements: load a model, generate, embed, abort."""
+"""The interface that every backend implements: load a model, generate, abort, other operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,52 @@ from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 OnPiece = Callable[[bytes, int, TokenLogprob | None], bool]
 
 
-# The backend methods other than generation that the server process may call by name.
+class TokenizerInfo(TypedDict):
+    """The special tokens and the chat template of a model; None for what it does not have."""
+
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str | None
+
+
+class Operations(TypedDict, total=False):
+    """The operations of a backend beside generation, each for one payload that is a JSON value.
+
+    A backend has no entry for what it cannot do. Operations that take as long as a prefill
+    (`PREFILL_CALLS`) are called on one thread, and the others on another one.
+    """
+
+    # Renders a chat with the model's own template. Raises RequestRejected.
+    render: Callable[[Chat], str]
+    # Returns the token ids of a prompt, with special tokens parsed; those in the texts of a chat's
+    # messages are read as plain text. Raises RequestRejected or UnsupportedParameter.
+    tokenize: Callable[[str | Chat], list[int]]
+    # Returns the token ids of a text, with special tokens parsed and none added. Raises
+    # UnsupportedParameter.
+    tokenize_text: Callable[[str], list[int]]
+    # Returns the special tokens and the chat template. Raises UnsupportedParameter.
+    describe_tokenizer: Callable[[str], TokenizerInfo]
+    # Returns the text of token ids. Raises UnsupportedParameter or RequestRejected.
+    detokenize: Callable[[Sequence[int]], str]
+    # Splits a prompt into the texts of its tokens; joined, they equal the prompt.
+    pieces: Callable[[str], list[str]]
+    # Returns the fill-in-the-middle prompt for a prefix and a suffix. Raises UnsupportedParameter.
+    infill: Callable[[tuple[str, str]], str]
+    # Returns why the backend's library refuses a `schema` in JSON or a `grammar`, else None. It was
+    # tried before, but perhaps with another version of the library. Raises RequestRejected.
+    find_grammar_violation: Callable[[tuple[str, str]], str | None]
+    # Returns the embedding of a text, normalised to length 1, and its number of tokens. Raises
+    # UnsupportedParameter or RequestRejected.
+    embed: Callable[[RenderedPrompt], tuple[list[float], int]]
+    # Returns how relevant a document is to a query, and the number of tokens of both. An error
+    # about one of the texts has `query` or `document` as its detail `param`. Raises like `embed`.
+    rerank: Callable[[tuple[str, str]], tuple[float, int]]
+    # Returns the tokens of a prompt with their log-probabilities and as many likeliest
+    # alternatives. Raises like `embed`.
+    score: Callable[[tuple[RenderedPrompt, int]], list[PromptToken]]
+
+
+# The name of an operation.
 SideCall = Literal[
     "render",
     "tokenize",
@@ -29,16 +74,6 @@ SideCall = Literal[
     "rerank",
     "score",
 ]
-
-
-class TokenizerInfo(TypedDict):
-    """The special tokens and the chat template of a model; None for what it does not have."""
-
-    bos_token: str | None
-    eos_token: str | None
-    chat_template: str | None
-
-
 # Calls that take as long as a prefill.
 PREFILL_CALLS = frozenset[SideCall]({"embed", "rerank", "score"})
 
@@ -82,61 +117,9 @@ class Backend(Protocol):
         Raises ModelLoadFailed with a reason that the operator can act on.
         """
 
-    def render(self, chat: Chat) -> str:
-        """Render a chat with the model's own template. Raises RequestRejected."""
-
-    def tokenize(self, prompt: str | Chat) -> list[int]:
-        """Return the token ids of a prompt, with special tokens parsed.
-
-        Those in the texts of a chat's messages are read as plain text. Raises RequestRejected or
-        UnsupportedParameter.
-        """
-
-    def tokenize_text(self, text: str) -> list[int]:
-        """Return the token ids of a text, with special tokens parsed and none added.
-
-        Raises UnsupportedParameter.
-        """
-
-    def describe_tokenizer(self, _: str) -> TokenizerInfo:
-        """Return the special tokens and the chat template. Raises UnsupportedParameter."""
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids. Raises UnsupportedParameter or RequestRejected."""
-
-    def pieces(self, text: str) -> list[str]:
-        """Split a prompt into the texts of its tokens; joined, they equal `text`."""
-
-    def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
-        """Return the fill-in-the-middle prompt for two texts. Raises UnsupportedParameter."""
-
-    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
-        """Return why the backend's library refuses a `schema` in JSON or a `grammar`, else None.
-
-        It was tried before, but perhaps with another version of the library. Raises
-        RequestRejected.
-        """
-
-    def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
-        """Return the embedding of a text, normalised to length 1, and its number of tokens.
-
-        The engine calls it on a dedicated thread, for one text at a time. Raises
-        UnsupportedParameter or RequestRejected.
-        """
-
-    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
-        """Return how relevant a document is to a query, and the number of tokens of both.
-
-        The engine calls it on the thread of `embed`. An error about one of the texts has `query`
-        or `document` as its detail `param`. Raises UnsupportedParameter or RequestRejected.
-        """
-
-    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
-        """Return the tokens of a prompt with their log-probabilities and likeliest alternatives.
-
-        The engine calls it on the thread of `embed`. Raises UnsupportedParameter or
-        RequestRejected.
-        """
+    @property
+    def operations(self) -> Operations:
+        """The operations beside generation; read after `load`."""
 
     def run(
         self,

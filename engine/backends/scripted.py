@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.backends.base import OnPiece, RunResult, TokenizerInfo
+from engine.backends.base import OnPiece, Operations, RunResult, TokenizerInfo
 from engine.backends.script import Script, ScriptedAnswer, ScriptedPiece
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
@@ -79,6 +79,23 @@ class ScriptedBackend:
             "abort_in_prefill": True,
         }
         return Capabilities(**(defaults | script.capabilities))
+
+    @property
+    def operations(self) -> Operations:
+        """The operations of this backend beside generation."""
+        return {
+            "render": self.render,
+            "tokenize": self.tokenize,
+            "tokenize_text": self.tokenize_text,
+            "describe_tokenizer": self.describe_tokenizer,
+            "detokenize": self.detokenize,
+            "pieces": self.pieces,
+            "infill": self.infill,
+            "find_grammar_violation": self.find_grammar_violation,
+            "embed": self.embed,
+            "rerank": self.rerank,
+            "score": self.score,
+        }
 
     def render(self, chat: Chat) -> str:
         """Render each turn as one line, and end with an open line for the assistant.

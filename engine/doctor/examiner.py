@@ -221,7 +221,7 @@ class Doctor:
 
     def _vector(self) -> Findings:
         started = time.monotonic()
-        vector, tokens = self._backend.embed(_SHORT_PROMPT)
+        vector, tokens = self._backend.operations["embed"](_SHORT_PROMPT)
         yield "tokens", tokens
         yield "numbers", len(vector)
         yield "ms", _ms(time.monotonic() - started)

@@ -119,7 +119,7 @@ async def test_jobs_wait_and_requests_get_503_while_the_engine_is_down(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 3.0)
-    monkeypatch.setattr("engine.engine.SHORT_RESTART_S", 0.2)
+    monkeypatch.setattr("engine.availability.SHORT_RESTART_S", 0.2)
     server = await serve(script({}), engine_isolation="process")
     async with server.client() as client:
         assert (await client.post(COMPLETIONS, json={"prompt": "x"})).status_code == 200

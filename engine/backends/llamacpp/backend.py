@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.utf8 import Utf8Decoder
-from engine.backends.base import OnPiece, RunResult, TokenizerInfo
+from engine.backends.base import OnPiece, Operations, RunResult, TokenizerInfo
 from engine.backends.gguf import read_chat_template, read_header
 from engine.backends.gguf_vocabulary import SpecialTokens, read_special_tokens
 from engine.backends.llamacpp.adapter_turns import AdapterTurns
@@ -234,6 +234,23 @@ class LlamaCppBackend:
     def _tokenize_as_plain_text(self, text: str) -> list[int]:
         """Tokenize a text as ordinary characters, without parsing special tokens."""
         return list(self._request("/tokenize", {"content": text, "parse_special": False})["tokens"])
+
+    @property
+    def operations(self) -> Operations:
+        """The operations of this backend beside generation."""
+        return {
+            "render": self.render,
+            "tokenize": self.tokenize,
+            "tokenize_text": self.tokenize_text,
+            "describe_tokenizer": self.describe_tokenizer,
+            "detokenize": self.detokenize,
+            "pieces": self.pieces,
+            "infill": self.infill,
+            "find_grammar_violation": self.find_grammar_violation,
+            "embed": self.embed,
+            "rerank": self.rerank,
+            "score": self.score,
+        }
 
     def render(self, chat: Chat) -> str:
         """Render a chat with the template of the GGUF, without its images.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from engine.backends.base import OnPiece, RunResult, TokenizerInfo
+from engine.backends.base import OnPiece, Operations, RunResult, TokenizerInfo
 from engine.backends.lora_adapters import LoraAdapter, check_adapters, parse_adapters
 from engine.backends.rkllm import library
 from engine.backends.rkllm.abi import detect
@@ -60,7 +60,7 @@ from engine.backends.rkllm.vision.image_marks import (
 from engine.backends.rkllm.vision.prompt import build_multimodal_prompt
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected, UnsupportedParameter
-from engine.output import FinishReason, PromptToken, TokenLogprob
+from engine.output import FinishReason, TokenLogprob
 from engine.prompts.chat_template import KNOWN_TOKENS
 from engine.request import Chat, Prompt, RenderedPrompt, SamplingParams
 
@@ -286,6 +286,20 @@ class RkllmBackend:
             raise BackendFailed("no model is loaded")
         return self._model
 
+    @property
+    def operations(self) -> Operations:
+        """The operations of this backend beside generation."""
+        return {
+            "render": self.render,
+            "tokenize": self.tokenize,
+            "tokenize_text": self.tokenize_text,
+            "describe_tokenizer": self.describe_tokenizer,
+            "detokenize": self.detokenize,
+            "pieces": self.pieces,
+            "find_grammar_violation": self.find_grammar_violation,
+            "embed": self.embed,
+        }
+
     def render(self, chat: Chat) -> str:
         """Render a chat with the model's template. Raises UnsupportedParameter if it has none."""
         tokenizer = self._tokenizer
@@ -325,20 +339,6 @@ class RkllmBackend:
     def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
         """Return None: it was tried with the library that follows it."""
         return None
-
-    def infill(self, prefix_and_suffix: tuple[str, str]) -> str:
-        """Raise UnsupportedParameter: a .rkllm file has no fill-in-the-middle template."""
-        raise UnsupportedParameter("suffix: the rkllm engine cannot fill gaps", param="suffix")
-
-    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
-        """Raise UnsupportedParameter: the runtime has no reranking models."""
-        raise UnsupportedParameter("query: the rkllm engine has no reranking models", param="query")
-
-    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
-        """Raise UnsupportedParameter: the runtime has the logits of the last token only."""
-        raise UnsupportedParameter(
-            "logprobs: the rkllm engine has none of a prompt", param="logprobs"
-        )
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         """Return a text's embedding, pooled from the last hidden layer, and its number of tokens.

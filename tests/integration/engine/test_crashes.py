@@ -394,7 +394,7 @@ async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jo
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 30.0)
-    monkeypatch.setattr("engine.engine.SHORT_RESTART_S", 0.2)
+    monkeypatch.setattr("engine.availability.SHORT_RESTART_S", 0.2)
     engine = engine_of(ECHO, slots=1)
     await engine.ready()
     engine._host._load_s = 0.0  # type: ignore[attr-defined]

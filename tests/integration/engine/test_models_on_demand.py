@@ -222,7 +222,7 @@ async def test_model_that_did_not_load_is_tried_again_after_a_pause(
     with pytest.raises(ModelLoadFailed, match="no such chip"):
         await generate_text(b, "hi")
     assert states(pool) == [READY, DEAD]
-    b._load_retry._retry_at = 0.0
+    b._memory.load_retry._retry_at = 0.0
     async with asyncio.timeout(DEADLINE_S):
         answers = await asyncio.gather(*(generate_text(b, text) for text in ("one", "two")))
     assert answers == ["one", "two"]

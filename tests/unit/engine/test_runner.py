@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from engine.backends.base import OnPiece, RunResult, TokenizerInfo
+from engine.backends.base import OnPiece, Operations, RunResult, SideCall
 from engine.capabilities import Capabilities
-from engine.errors import BackendFailed, EngineError, RequestRejected
-from engine.output import Delta, Finish, PromptToken
+from engine.errors import BackendFailed, EngineError, RequestRejected, UnsupportedParameter
+from engine.output import Delta, Finish
 from engine.request import Chat, Message, Prompt, RenderedPrompt, SamplingParams
 from engine.runner import Runner
 
@@ -32,6 +32,10 @@ class TinyBackend:
     def load(self) -> Capabilities:
         return Capabilities(backend="tiny", model="tiny", context_length=10, slots=self.slots)
 
+    @property
+    def operations(self) -> Operations:
+        return {"render": self.render, "tokenize": self.tokenize, "embed": self.embed}
+
     def render(self, chat: Chat) -> str:
         if not chat.messages:
             raise RequestRejected("messages: there are none")
@@ -39,38 +43,6 @@ class TinyBackend:
 
     def tokenize(self, prompt: str | Chat) -> list[int]:
         return [ord(char) // (char != "!") for char in str(prompt)]
-
-    def tokenize_text(self, text: str) -> list[int]:
-        """Return any value: nothing depends on it."""
-        return [0]
-
-    def describe_tokenizer(self, _: str) -> TokenizerInfo:
-        """Return any value: nothing depends on it."""
-        return {"bos_token": None, "eos_token": None, "chat_template": None}
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return anything: nothing depends on it."""
-        return ""
-
-    def pieces(self, text: str) -> list[str]:
-        """Return anything: nothing depends on it."""
-        return []
-
-    def find_grammar_violation(self, notation_and_text: tuple[str, str]) -> str | None:
-        """Return anything: nothing depends on it."""
-        return None
-
-    def infill(self, around: tuple[str, str]) -> str:
-        """Return anything: nothing depends on it."""
-        return ""
-
-    def score(self, prompt_and_alternatives: tuple[RenderedPrompt, int]) -> list[PromptToken]:
-        """Return anything: nothing depends on it."""
-        return []
-
-    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
-        """Return anything: nothing depends on it."""
-        return 0.0, 0
 
     def embed(self, text: RenderedPrompt) -> tuple[list[float], int]:
         assert self.may_embed.wait(10)
@@ -302,6 +274,19 @@ def test_side_call_that_raises_answers_with_an_error() -> None:
     (_, broken), (_, rejected) = results.answers
     assert type(broken) is BackendFailed
     assert type(rejected) is RequestRejected
+
+
+def test_operation_that_the_backend_lacks_is_unsupported() -> None:
+    with running(echo) as (runner, results, _):
+        runner.call("rerank", ["query", "document"], results.answer)
+        results.wait()
+    ((_, error),) = results.answers
+    assert type(error) is UnsupportedParameter
+    assert str(error) == "this engine has no operation rerank"
+
+
+def test_every_operation_has_a_name_and_a_type() -> None:
+    assert set(get_args(SideCall)) == Operations.__annotations__.keys()
 
 
 def test_close_aborts_the_runs_first() -> None:

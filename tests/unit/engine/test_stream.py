@@ -24,7 +24,7 @@ from engine.errors import (
 from engine.hooks import EngineEvent, FirstToken, Hooks, RequestEnded
 from engine.output import Delta, Finish, FinishReason, Timings, Usage
 from engine.request import GenerationRequest
-from engine.stream import TokenStream
+from engine.stream import RunStart, TokenStream
 from engine.timeouts import Timeouts
 from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks
@@ -65,19 +65,18 @@ class StreamHarness:
         **clocks: float,
     ) -> TokenStream:
         request = GenerationRequest(prompt="x", request_id="r", timeout_s=timeout_s)
-        return TokenStream(
-            7,
-            request,
-            self,
-            Timeouts(**clocks),
-            abort_in_prefill=abort_in_prefill,
-            threaded=threaded,
-            queued_s=0.25,
+        run = RunStart(
+            run_id=7,
+            request=request,
             deadline=asyncio.get_running_loop().time() + deadline_s,
+            queued_s=0.25,
             warnings=("seed was ignored",),
-            on_end=self.on_end,
-            hooks=Hooks([self.events.append]),
+            abort_in_prefill=abort_in_prefill,
             buffered=buffered,
+        )
+        hooks = Hooks([self.events.append])
+        return TokenStream(
+            run, self, Timeouts(**clocks), hooks, threaded=threaded, on_end=self.on_end
         )
 
 

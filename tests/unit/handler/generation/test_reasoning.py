@@ -253,7 +253,7 @@ async def test_template_with_variables_decides_whether_reasoning_is_open(
     stream: bool, thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The template would open it, but not with these variables.
-    monkeypatch.setattr("engine.engine.starts_in_reasoning", lambda prompt: False)
+    monkeypatch.setattr("engine.preparation.starts_in_reasoning", lambda prompt: False)
     able = {"capabilities": {"starts_in_reasoning": True}}
     asked = {"chat_template_kwargs": {"enable_thinking": False}}
     chat = await run_chat(thinker("Oslo it is.", **able), stream=stream, **asked)
