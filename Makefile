@@ -169,10 +169,10 @@ screenshot: $(VENV)/.dev $(MODEL) ## take the pictures of the console in docs/, 
 	@$(BIN)/python tools/screenshot.py $(or $(SCREENSHOT),docs/console.png)
 	@$(BIN)/python tools/screenshot.py --handler $(or $(HANDLER_SCREENSHOT),docs/handler.png)
 
-# In this order: serve.txt, lambda.txt, sdk2.txt and dev.txt use the versions of run.txt, and
+# In this order: serve.txt, sdk2.txt and dev.txt use the versions of run.txt, and
 # arm64.txt those of dev.txt. uv keeps the versions that it finds in its output file, where it can.
 lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgrade: the newest that fit)
-	@cd requirements && for name in setup run serve lambda servers clients node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+	@cd requirements && for name in setup run serve servers clients node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && cp run.txt sdk2.txt && ../$(UV_LOCK) ../pyproject.toml sdk2.in -o sdk2.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null

@@ -52,13 +52,3 @@ class BatchSettings(Settings):
         description="For queues without a redrive policy: number of receives of a message after "
         "which it is given up. The last receive only writes its error.",
     )
-    batch_queue_url: str = Field(
-        "",
-        description="AWS Lambda only: URL of the queue that calls the function.",
-        examples=["https://sqs.eu-central-1.amazonaws.com/123456789012/prompts"],
-    )
-    batch_results: str = Field(
-        "",
-        description="AWS Lambda only: bucket and prefix for the answers.",
-        examples=["s3://my-bucket/batches"],
-    )

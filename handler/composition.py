@@ -31,7 +31,11 @@ from handler.models.model_name_map import CLAUDE_TO_DEFAULT, ModelNameMap
 from handler.models.registry import ModelRegistry
 from handler.pipeline import Pipeline
 from handler.settings.shared_settings import Settings
-from handler.settings.unused_settings import find_ineffective_settings, find_misspelled_settings
+from handler.settings.unused_settings import (
+    find_ineffective_settings,
+    find_misspelled_settings,
+    find_removed_settings,
+)
 from handler.settings.worker_settings import ResultSettings
 from validation import Validator
 from validation.options.language import LanguageCheck
@@ -68,6 +72,15 @@ class Services:
         return self.calls.service
 
 
+def warn_about_variables(settings: Settings) -> None:
+    """Log a warning for each environment variable that is a removed or a misspelled setting."""
+    for warning in (
+        *find_removed_settings(os.environ),
+        *find_misspelled_settings(settings, os.environ),
+    ):
+        logger.warning("%s", warning)
+
+
 def build_validation(settings: Settings) -> ValidationSetup:
     """Load the rules, the schema and the classifiers of the settings; log warnings about settings.
 
@@ -100,10 +113,8 @@ def build_validation(settings: Settings) -> ValidationSetup:
         raise SettingError(f"{_SETTING_NAMES[name]}: {message}") from None
     for warning in options.warnings:
         logger.warning("%s", warning)
-    for warning in (
-        *find_misspelled_settings(settings, os.environ),
-        *find_ineffective_settings(settings),
-    ):
+    warn_about_variables(settings)
+    for warning in find_ineffective_settings(settings):
         logger.warning("%s", warning)
     for check in options.defaults.checks.values():
         if isinstance(check, LanguageCheck):

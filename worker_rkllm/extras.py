@@ -4,7 +4,6 @@ from __future__ import annotations
 
 # The packages of each extra, which are named themselves: no package index has this one.
 _PACKAGES_OF_EXTRA = {
-    "lambda": "aws-lambda-powertools",
     "otel": "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
     "rkllm": "jinja2 tokenizers",
     "s3": "boto3",
@@ -14,7 +13,6 @@ _PACKAGES_OF_EXTRA = {
 # Modules that an extra installs.
 _EXTRA_OF_MODULE = {
     "PIL": "vision",
-    "aws_lambda_powertools": "lambda",
     "boto3": "s3",
     "botocore": "s3",
     "jinja2": "rkllm",

@@ -46,7 +46,7 @@ from emulator.status.worker_list import WorkerList
 from emulator.status.worker_list_routes import WorkerListRoutes
 from emulator.tracing.setup import Tracing, build_tracing
 from engine import AnyEngine
-from handler.composition import build_validation
+from handler.composition import build_validation, warn_about_variables
 from jobs import Job, JobStatus, MemoryJobStore, SqliteJournal
 
 logger = logging.getLogger(__name__)
@@ -222,7 +222,11 @@ def build_components(
         programs = {settings.endpoint_id: program}
     shutdown = ShutdownState()
     tracker = GenerationTracker()
-    validation = None if engine is None else build_validation(settings)
+    if engine is None:
+        warn_about_variables(settings)
+        validation = None
+    else:
+        validation = build_validation(settings)
     metrics = (
         Metrics(())
         if validation is None

@@ -27,10 +27,24 @@ _KNOWN_VARIABLES = frozenset(
 # Users may put the program's name before a setting's name.
 _OWN_PREFIXES = ("WORKER_RKLLM_", "RKLLM_")
 
+# Settings of earlier versions, and what to do instead.
+_REMOVED_SETTINGS = {
+    "BATCH_QUEUE_URL": "there is no AWS Lambda function any more, use `batch worker --queue-url`",
+    "BATCH_RESULTS": "there is no AWS Lambda function any more, use `batch worker --results`",
+}
+
 _SEVERAL_MODELS_SETTINGS = frozenset({"model_memory_mb", "preload_models"})
 _LLAMACPP_SETTINGS = frozenset({"draft_model_path", "lora_adapters", "mmproj_path", "threads"})
 _CONTEXT_BACKENDS = frozenset({"llamacpp", "rkllm"})
 _SLOT_BACKENDS = frozenset({"llamacpp", "scripted"})
+
+
+def find_removed_settings(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each variable that was a setting of an earlier version."""
+    for name, value in sorted(environment.items()):
+        advice = _REMOVED_SETTINGS.get(name.upper())
+        if value and advice is not None:
+            yield f"{name} was removed: {advice}; unset it"
 
 
 def find_misspelled_settings(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
@@ -38,7 +52,9 @@ def find_misspelled_settings(settings: Settings, environment: Mapping[str, str])
     known = {_normalize_name(name): name.upper() for name in type(settings).model_fields}
     for name, value in sorted(environment.items()):
         variable = name.upper()
-        if not value or name.lower() in type(settings).model_fields or variable in _KNOWN_VARIABLES:
+        if not value or name.lower() in type(settings).model_fields:
+            continue
+        if variable in _KNOWN_VARIABLES or variable in _REMOVED_SETTINGS:
             continue
         if (suggestion := _without_own_prefix(variable, known)) is None:
             if variable.startswith(_FOREIGN_PREFIXES):

@@ -12,11 +12,7 @@ from worker_rkllm import extras
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 # Import names that differ from the name of their package.
-PACKAGES = {
-    "PIL": "pillow",
-    "opentelemetry": "opentelemetry-sdk",
-    "aws_lambda_powertools": "aws-lambda-powertools",
-}
+PACKAGES = {"PIL": "pillow", "opentelemetry": "opentelemetry-sdk"}
 
 
 def names(requirements: list[str]) -> set[str]:

@@ -34,6 +34,15 @@ def test_code_saved_in_the_volume_starts_no_new_worker(tmp_path: Path) -> None:
     assert not watch._filter(Change.modified, str(tmp_path / "volume" / "node.py"))
 
 
+@pytest.mark.parametrize("variable", ["BATCH_RESULTS", "MAX_JOBBS"])
+def test_server_of_a_handler_names_variables_that_are_no_settings(
+    variable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(variable, "x")
+    build_components(build_settings({"job_db": ":memory:"}), None)
+    assert [each for each in caplog.messages if each.startswith(f"{variable} ")]
+
+
 async def test_jobs_that_wait_in_memory_are_said_to_be_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -10,7 +10,12 @@ from batch.settings import BatchSettings
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.models.model_list import ModelEntry
 from handler.settings.shared_settings import Settings
-from handler.settings.unused_settings import find_ineffective_settings, find_misspelled_settings
+from handler.settings.unused_settings import (
+    _REMOVED_SETTINGS,
+    find_ineffective_settings,
+    find_misspelled_settings,
+    find_removed_settings,
+)
 from handler.settings.worker_settings import WorkerSettings
 
 COMMANDS: tuple[type[Settings], ...] = (WorkerSettings, EmulatorSettings, BatchSettings)
@@ -72,6 +77,18 @@ def test_misspelled_variable_is_named_with_a_suggestion(variable: str, suggestio
         f"{variable} is not a setting and was ignored: did you mean {suggestion}?"
     ]
     assert [*find_misspelled_settings(WorkerSettings.model_construct(), {variable: ""})] == []
+
+
+@pytest.mark.parametrize("variable", [*_REMOVED_SETTINGS, "batch_results"])
+def test_removed_setting_is_named_once_with_what_to_do_instead(variable: str) -> None:  # R83
+    advice = _REMOVED_SETTINGS[variable.upper()]
+    assert [*find_removed_settings({variable: "x", "PATH": "x"})] == [
+        f"{variable} was removed: {advice}; unset it"
+    ]
+    assert [*find_removed_settings({variable: ""})] == []
+    for command in COMMANDS:
+        assert variable.lower() not in command.model_fields
+        assert [*find_misspelled_settings(command.model_construct(), {variable: "x"})] == []
 
 
 @pytest.mark.long_except("BatchSettings")
