@@ -159,7 +159,6 @@ def build_services(
     validation: ValidationSetup,
     interval_s: float = 0.05,
     *,
-    stream_multi_prompt: bool = False,
     results: ResultUploader | None = None,
     validator: Validator | None = None,
     on_open: Callable[[ActiveGeneration], object] = lambda generation: None,
@@ -199,7 +198,6 @@ def build_services(
             tool_form=None if settings.tool_parser == "auto" else settings.tool_parser,
             options=validation.options,
         ),
-        stream_multi_prompt=stream_multi_prompt,
         files=files,
     )
     calls = build_calls(openai, models, names, files)

@@ -193,11 +193,6 @@ class EmulatorSettings(ResultSettings):
     max_chunk_mb: float = Field(
         1, gt=0, description="Maximum size of one partial output of a streamed job."
     )
-    stream_multi_prompt: bool = Field(
-        False,
-        description="`on`: a completions request with several prompts may be streamed. Each chunk "
-        "has the `index` of its prompt.",
-    )
     model_name_map: str = Field(
         "",
         description="Which model answers requests to /v1/messages whose model is not served: "

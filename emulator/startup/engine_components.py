@@ -123,7 +123,6 @@ def build_engine_components(
         engine,
         validation,
         settings.stream_interval_ms / 1000,
-        stream_multi_prompt=settings.stream_multi_prompt,
         results=build_result_uploader(
             settings, settings.payload_limits(), settings.outbound_policy()
         ),

@@ -31,6 +31,7 @@ _OWN_PREFIXES = ("WORKER_RKLLM_", "RKLLM_")
 _REMOVED_SETTINGS = {
     "BATCH_QUEUE_URL": "there is no AWS Lambda function any more, use `batch worker --queue-url`",
     "BATCH_RESULTS": "there is no AWS Lambda function any more, use `batch worker --results`",
+    "STREAM_MULTI_PROMPT": "stream each prompt in a request of its own, or send them unstreamed",
 }
 
 _SEVERAL_MODELS_SETTINGS = frozenset({"model_memory_mb", "preload_models"})

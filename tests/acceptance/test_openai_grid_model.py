@@ -44,7 +44,7 @@ async def pipeline(model_path: Path) -> AsyncIterator[Pipeline]:
 
 async def complete_twice(pipeline: Pipeline, route: str, body: dict[str, Any]) -> ReadResponse:
     """Check that the streamed answer is the unstreamed one, and return it."""
-    service = OpenAIService(pipeline, stream_multi_prompt=True)
+    service = OpenAIService(pipeline)
     async with asyncio.timeout(50):
         complete_response = await complete(service, route, body)
         streamed_response = await complete_streamed(service, route, body)

@@ -98,7 +98,7 @@ _SECTIONS = (
     Section(
         "### Streams",
         EmulatorSettings,
-        "stream_mode stream_interval_ms stream_hold_s stream_multi_prompt max_chunk_mb",
+        "stream_mode stream_interval_ms stream_hold_s max_chunk_mb",
     ),
     Section(
         "### Jobs",

@@ -39,7 +39,7 @@ def create_call(
     """Parse a body of a route, with the required parameters added."""
     spec, required = ENDPOINTS[route]
     body = {**required, **body}
-    return OpenAICall(spec, body, "m", dialect=dialect, stream_multi_prompt=True, adapters=adapters)
+    return OpenAICall(spec, body, "m", dialect=dialect, adapters=adapters)
 
 
 class Matrix:

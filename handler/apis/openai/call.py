@@ -53,7 +53,6 @@ class OpenAICall:
         defaults: CallDefaults = _DEFAULTS,
         dialect: Dialect = OPENAI,
         *,
-        stream_multi_prompt: bool = False,
         adapters: Sequence[str] = (),
         aliases: Sequence[str] = (),
     ) -> None:
@@ -67,7 +66,7 @@ class OpenAICall:
         if model != served:
             sampling = replace(parameters.sampling, lora=model)
             parameters = replace(parameters, sampling=sampling)
-        if parameters.streaming and len(content.prompts) > 1 and not stream_multi_prompt:
+        if parameters.streaming and len(content.prompts) > 1:
             raise InvalidRequest("Streaming is only supported for single prompts", "prompt")
         options, option_warnings = defaults.options.read(body.get("validation"))
         self.parsed = ParsedCall(

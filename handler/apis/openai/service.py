@@ -53,7 +53,7 @@ _DEFAULTS = CallDefaults()
 class OpenAIService:
     """Answers OpenAI calls with the models that they name; has no state between calls.
 
-    `stream_multi_prompt` is the setting STREAM_MULTI_PROMPT. `files` has the models' files.
+    `files` has the models' files.
     """
 
     def __init__(
@@ -61,12 +61,10 @@ class OpenAIService:
         models: Pipeline | ModelRegistry,
         defaults: CallDefaults = _DEFAULTS,
         *,
-        stream_multi_prompt: bool = False,
         files: ModelFiles | None = None,
     ) -> None:
         self._files = files or ModelFiles({})
         self._models = models if isinstance(models, ModelRegistry) else ModelRegistry(models)
-        self._stream_several = stream_multi_prompt
         self._created = int(time.time())
         self.runner = CallRunner(self._models, defaults)
 
@@ -82,7 +80,6 @@ class OpenAIService:
             pipeline.model_name,
             self.runner.defaults,
             dialect,
-            stream_multi_prompt=self._stream_several,
             adapters=pipeline.adapters,
             aliases=pipeline.aliases,
         )

@@ -103,23 +103,13 @@ async def test_answer_is_that_of_the_direct_route(
 TEXT = "Good day you 😀"
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-async def test_several_prompts_are_streamed_only_when_enabled(
-    serve: Serve, script: ScriptFactory, allowed: bool
-) -> None:  # R28
-    server = await serve(script({"pieces": ["Good", " day"]}), stream_multi_prompt=allowed)
+async def test_several_prompts_are_not_streamed(serve: Serve, script: ScriptFactory) -> None:  # R28
+    server = await serve(script({"pieces": ["Good", " day"]}))
     body = {"prompt": ["one", "two"], "stream": True}
     async with server.client() as client:
         for prefix in ("/v1", LOCAL):
             response = await client.post(f"{prefix}/completions", json=body)
-            if not allowed:
-                assert response.status_code == 400
-                continue
-            texts = ["", ""]
-            for chunk in parse_chunks(response.content):
-                for choice in chunk["choices"]:
-                    texts[choice["index"]] += choice["text"]
-            assert texts == ["Good day"] * 2
+            assert response.status_code == 400
 
 
 @pytest.mark.parametrize("mode", MODES)

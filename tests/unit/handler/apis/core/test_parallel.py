@@ -27,6 +27,7 @@ from tests.unit.handler.apis.openai.calls import (
     Complete,
     complete,
     complete_streamed,
+    give_each_choice_a_prompt,
     open_parallel_stream,
     wait_until_idle,
     with_stream,
@@ -99,9 +100,10 @@ async def test_run_all_submits_at_most_one_request_per_slot(
 
     pipeline.engine.generate = watched  # type: ignore[method-assign]
     prompts = [f"prompt {number}" for number in range(8)]
-    service = OpenAIService(pipeline, stream_multi_prompt=True)
+    service = OpenAIService(pipeline)
     for complete_call in (complete, complete_streamed):
-        response = await complete_call(service, COMPLETIONS, {"prompt": prompts})
+        give_each_choice_a_prompt(pipeline, prompts)
+        response = await complete_call(service, COMPLETIONS, {"prompt": "hi", "n": 8})
         assert [response.choices[index].text for index in range(8)] == prompts
         assert [prompt for prompt, _, _ in seen] == prompts
         assert max(running for _, running, _ in seen) == min(slots, 8)
@@ -115,8 +117,8 @@ async def test_first_call_waits_for_the_number_of_slots(
 ) -> None:
     # R18: one that hangs would keep the others out of three free slots.
     pipeline = pipeline_of(HANGING, slots=4, load_ms=50)
-    service = OpenAIService(pipeline, stream_multi_prompt=True)
-    call = asyncio.create_task(complete_call(service, COMPLETIONS, {"prompt": ["hang"] * 4}))
+    service = OpenAIService(pipeline)
+    call = asyncio.create_task(complete_call(service, COMPLETIONS, {"prompt": "hang", "n": 4}))
     await wait_until(lambda: pipeline.engine.running == 4)
     call.cancel()
     with suppress(asyncio.CancelledError):
@@ -138,16 +140,17 @@ async def test_model_that_is_not_loaded_raises(
         await complete_call(never, COMPLETIONS, body)
 
 
-async def test_choices_keep_the_order_of_the_prompts(
+async def test_choices_keep_their_order(
     pipeline_of: PipelineFactory,
 ) -> None:
     # R5
     slow = {"when": "slow", "pieces": ["slowly", {"text": " said", "delay_ms": 50}]}
-    service = OpenAIService(pipeline_of(slow, {"pieces": ["quick"]}), stream_multi_prompt=True)
-    body = {"prompt": ["slow", "other"]}
-    full = await complete(service, COMPLETIONS, body)
+    pipeline = pipeline_of(slow, {"pieces": ["quick"]})
+    service = OpenAIService(pipeline)
+    full = await complete(service, COMPLETIONS, {"prompt": ["slow", "other"]})
     assert [choice.text for choice in full.choices.values()] == ["slowly said", "quick"]
-    response = await complete_streamed(service, COMPLETIONS, body)
+    give_each_choice_a_prompt(pipeline, ["slow", "other"])
+    response = await complete_streamed(service, COMPLETIONS, {"prompt": "hi", "n": 2})
     assert response.choices == full.choices
     ended = [
         chunk["choices"][0]["index"]
@@ -167,10 +170,11 @@ async def test_choices_are_streamed_in_parallel(pipeline_of: PipelineFactory) ->
 async def test_stream_opens_with_the_first_text_of_any_choice(pipeline_of: PipelineFactory) -> None:
     # R29, R30
     pipeline = pipeline_of(HANGING, {"pieces": ["x"]})
-    service = OpenAIService(pipeline, stream_multi_prompt=True)
+    service = OpenAIService(pipeline)
+    give_each_choice_a_prompt(pipeline, ["hang", "other"])
     async with (
         asyncio.timeout(30),
-        await open_parallel_stream(service, {"prompt": ["hang", "other"]}),
+        await open_parallel_stream(service, {"prompt": "hi", "n": 2}),
     ):
         pass
     await wait_until_idle(pipeline)

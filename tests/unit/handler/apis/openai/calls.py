@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from handler.apis.core.parallel import ParallelGenerations
@@ -43,6 +44,18 @@ async def stream_blocks(service: OpenAIService, call: OpenAICall) -> list[bytes]
 
 def with_stream(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "stream": True}
+
+
+def give_each_choice_a_prompt(pipeline: Pipeline, prompts: Sequence[str]) -> None:
+    """Run the next choices with these prompts, so that choices of one call answer differently."""
+    engine = pipeline.engine
+    generate, remaining = engine.generate, iter(prompts)
+
+    async def generate_next(request: Any, *args: Any, **options: Any) -> Any:
+        prompt = next(remaining, request.prompt)
+        return await generate(replace(request, prompt=prompt), *args, **options)
+
+    engine.generate = generate_next  # type: ignore[method-assign]
 
 
 async def wait_until_idle(pipeline: Pipeline) -> None:

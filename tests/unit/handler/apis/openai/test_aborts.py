@@ -13,6 +13,7 @@ from handler.apis.openai.service import OpenAIService
 from handler.generation.completed_answer import CompletedAnswer
 from tests.unit.handler.apis.openai.calls import (
     COMPLETIONS,
+    give_each_choice_a_prompt,
     open_parallel_stream,
     stream_blocks,
     wait_until_idle,
@@ -49,8 +50,9 @@ async def test_run_all_cancels_the_others_when_one_fails(
 async def test_stream_ends_when_one_generation_fails(pipeline_of: PipelineFactory) -> None:
     # R30, R31
     pipeline = pipeline_of(*FAULTS)
-    service = OpenAIService(pipeline, stream_multi_prompt=True)
-    body = {"prompt": ["endless", "late", "hang"], "stream": True}
+    service = OpenAIService(pipeline)
+    give_each_choice_a_prompt(pipeline, ["endless", "late", "hang"])
+    body = {"prompt": "hi", "n": 3, "stream": True}
     *chunks, last = read_chunks(await stream_blocks(service, service.parse_call(COMPLETIONS, body)))
     assert last["error"]["message"] == "out of luck"
     texts = [text_of(each["choices"][0]) for each in chunks if each["choices"][0]["index"] == 1]
@@ -64,10 +66,11 @@ async def test_open_stream_raises_when_a_generation_fails_before_any_text(
 ) -> None:
     # R30
     pipeline = pipeline_of(*FAULTS)
-    service = OpenAIService(pipeline, stream_multi_prompt=True)
+    service = OpenAIService(pipeline)
+    give_each_choice_a_prompt(pipeline, ["hang", "early"])
     with pytest.raises(BackendFailed):
         await service.open_stream(
-            service.parse_call(COMPLETIONS, {"prompt": ["hang", "early"], "stream": True})
+            service.parse_call(COMPLETIONS, {"prompt": "hi", "n": 2, "stream": True})
         )
     await wait_until_idle(pipeline)
 
@@ -75,8 +78,8 @@ async def test_open_stream_raises_when_a_generation_fails_before_any_text(
 async def test_cancelled_call_cancels_all_generations(pipeline_of: PipelineFactory) -> None:
     # R31: a client that leaves before there is an answer, or any text.
     pipeline = pipeline_of(*FAULTS)
-    service = OpenAIService(pipeline, stream_multi_prompt=True)
-    for body in ({"prompt": ["endless"] * 6}, {"prompt": ["hang"] * 6, "stream": True}):
+    service = OpenAIService(pipeline)
+    for body in ({"prompt": ["endless"] * 6}, {"prompt": "hang", "n": 6, "stream": True}):
         parsed = service.parse_call(COMPLETIONS, body)
         call = asyncio.create_task(
             service.open_stream(parsed) if parsed.streaming else service.complete(parsed)

@@ -73,9 +73,10 @@ async def test_max_tokens_0_returns_only_the_prompt(
     pipeline = pipeline_of(
         {"pieces": [{"error": "was asked"}]}, slots=1, capabilities={"prompt_logprobs": False}
     )
-    service = OpenAIService(pipeline, stream_multi_prompt=True)
+    service = OpenAIService(pipeline)
     slot = await pipeline.engine.reserve(Priority.JOB)
-    prompts = ["one two", "é three 😀"]
+    # A stream has one prompt.
+    prompts = ["one two", "é three 😀"] if complete_call is complete else ["é three 😀"]
     body = {"prompt": prompts, "echo": True, "max_tokens": 0, "n": n, "logprobs": logprobs}
     body |= {"suffix": "x"}
     told = await complete_call(service, COMPLETIONS, body)
@@ -84,7 +85,7 @@ async def test_max_tokens_0_returns_only_the_prompt(
         prompt for prompt in prompts for _ in range(n)
     ]
     assert {choice.finish_reason for choice in told.choices.values()} == {"length"}
-    assert told.usage == usage(5, 0)
+    assert told.usage == usage(sum(len(prompt.split()) for prompt in prompts), 0)
     assert told.warnings == [
         *([NO_PROMPT_LOGPROBS] if logprobs is not None else []),
         "suffix is not supported by scripted and was ignored",

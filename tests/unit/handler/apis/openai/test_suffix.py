@@ -55,14 +55,13 @@ async def test_suffix_applies_to_each_prompt_and_candidate(
     pipeline_of: PipelineFactory, complete_call: Complete
 ) -> None:
     # R5, R14
-    service = OpenAIService(pipeline_of(capabilities=ABLE), stream_multi_prompt=True)
-    body = {"prompt": ["a ", "b "], "suffix": " z", "n": 2, "echo": True}
+    service = OpenAIService(pipeline_of(capabilities=ABLE))
+    # A stream has one prompt.
+    prompts = ["a ", "b "] if complete_call is complete else ["a "]
+    body = {"prompt": prompts, "suffix": " z", "n": 2, "echo": True}
     response = await complete_call(service, COMPLETIONS, body)
-    assert [response.choices[index].text for index in range(4)] == [
-        "a a <gap> z",
-        "a a <gap> z",
-        "b b <gap> z",
-        "b b <gap> z",
+    assert [response.choices[index].text for index in range(2 * len(prompts))] == [
+        f"{prompt}{prompt}<gap> z" for prompt in prompts for _ in range(2)
     ]
 
 
