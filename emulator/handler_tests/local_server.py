@@ -127,7 +127,7 @@ def adapt_settings(settings: EmulatorSettings, program: WorkerProgram) -> Emulat
     not run again.
     """
     fields = type(settings).model_fields
-    faults = {name: fields[name].default for name in fields if name.startswith("fault_")}
+    faults = {name: fields[name].default for name in fields if name.startswith("fault")}
     changes: dict[str, object] = {
         **faults,
         "host": "127.0.0.1",
@@ -143,7 +143,6 @@ def adapt_settings(settings: EmulatorSettings, program: WorkerProgram) -> Emulat
         "max_losses": 1,
         "min_execution_timeout_ms": 1,
         "execution_timeout_ms": _WEEK_MS,
-        "runpod_rate_limits": False,
         "otel_exporter_otlp_endpoint": None,
         "drain_s": 0,
     }

@@ -10,7 +10,6 @@ from emulator.http.shutdown_state import ShutdownState
 from emulator.metrics.definitions import Metrics
 from emulator.middleware.auth import ApiKeyMiddleware
 from emulator.middleware.draining import DrainGate
-from emulator.middleware.fault_injection import FaultInjectionMiddleware
 from emulator.middleware.faults.middleware import RequestFaultMiddleware
 from emulator.middleware.faults.rules import FaultRules
 from emulator.middleware.origin_check import OriginCheckMiddleware
@@ -64,15 +63,8 @@ def build_middleware(
         stack.insert(0, _build_cors(origins))
     if keys := settings.keys():
         stack.append(Middleware(ApiKeyMiddleware, keys=keys, worker_key=worker_key))
-    if settings.runpod_rate_limits:
-        # Importing the package takes 0.1 s, and the limits are off by default.
-        from emulator.middleware.rate_limit import RateLimitMiddleware
-
-        stack.append(Middleware(RateLimitMiddleware, default_endpoint=settings.endpoint_id))
-    if rates := settings.fault_rates():
-        stack.append(Middleware(FaultInjectionMiddleware, rates=rates, store=store))
     if fault_rules is not None:
-        stack.append(Middleware(RequestFaultMiddleware, rules=fault_rules))
+        stack.append(Middleware(RequestFaultMiddleware, rules=fault_rules, store=store))
     return stack
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
 from emulator.http.request_body import ValueLimit
-from emulator.settings.limits import ConnectionLimits, FaultRates, PolicyLimits, ScalingPolicy
+from emulator.settings.limits import ConnectionLimits, PolicyLimits, ScalingPolicy
 from handler.delivery.limits import PayloadLimits
 from handler.delivery.outbound_targets import OutboundPolicy, is_loopback
 from handler.input.json_values import JOB_CONTAINER_COST, MAX_JOB_VALUES, MAX_JSON_VALUES
@@ -389,47 +389,6 @@ class EmulatorSettings(ResultSettings):
         "key, list and object counts as 4 elements. Jobs of the server's own model have the limit "
         "of MAX_JSON_VALUES.",
     )
-    runpod_rate_limits: bool = Field(
-        False,
-        description="`on`: apply RunPod's documented rate limits per endpoint, with status 429.",
-    )
-    fault_429: float = Field(
-        0,
-        ge=0,
-        le=1,
-        description="Fraction of client requests that get a 429 on purpose, from 0 to 1.",
-        examples=["0.1"],
-    )
-    fault_500: float = Field(
-        0,
-        ge=0,
-        le=1,
-        description="Fraction of client requests that get a 500 on purpose, from 0 to 1.",
-        examples=["0.1"],
-    )
-    fault_delay_ms: float = Field(
-        0,
-        ge=0,
-        le=600_000,
-        description="Delay that is added to every client request on purpose.",
-        examples=["200"],
-    )
-    fault_drop_post: float = Field(
-        0,
-        ge=0,
-        le=1,
-        description="Fraction of worker POST requests whose connection is dropped before they are "
-        "processed, from 0 to 1.",
-        examples=["0.1"],
-    )
-    fault_lose_lease: float = Field(
-        0,
-        ge=0,
-        le=1,
-        description="Fraction of jobs whose worker counts as lost right after it gets them, from 0 "
-        "to 1. Does not affect the local worker.",
-        examples=["0.1"],
-    )
     faults_per_request: bool = Field(
         False,
         description="`on`: a client may request faults for itself, with the header `x-fault` or "
@@ -437,7 +396,7 @@ class EmulatorSettings(ResultSettings):
     )
     fault_seed: int | None = Field(
         None,
-        description="Seed for the faults that have a fraction or a probability: the same seed "
+        description="Seed for the rules that have a probability: the same seed "
         "makes the same requests fail at every start. Unset: random.",
         examples=["1"],
     )
@@ -554,17 +513,6 @@ class EmulatorSettings(ResultSettings):
     def job_value_limit(self) -> ValueLimit:
         """Return how many JSON values the input or the result of a worker's job may have."""
         return ValueLimit(self.max_job_values, JOB_CONTAINER_COST, "MAX_JOB_VALUES")
-
-    def fault_rates(self) -> FaultRates:
-        """Return how often requests fail on purpose."""
-        return FaultRates(
-            status_429=self.fault_429,
-            status_500=self.fault_500,
-            delay_ms=self.fault_delay_ms,
-            drop_post=self.fault_drop_post,
-            lose_lease=self.fault_lose_lease,
-            seed=self.fault_seed,
-        )
 
     def policy_limits(self) -> PolicyLimits:
         """Return the default policy of a job and its lower bounds."""

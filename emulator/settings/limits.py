@@ -32,27 +32,6 @@ class ConnectionLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultRates:
-    """How often requests fail on purpose, each as a fraction from 0 to 1.
-
-    `delay_ms` is added to every client request. With a `seed`, the same requests fail after every
-    start.
-    """
-
-    status_429: float = 0.0
-    status_500: float = 0.0
-    delay_ms: float = 0.0
-    drop_post: float = 0.0
-    lose_lease: float = 0.0
-    seed: int | None = None
-
-    def __bool__(self) -> bool:
-        return any(
-            (self.status_429, self.status_500, self.delay_ms, self.drop_post, self.lose_lease)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLimits:
     """The default policy of a job, and the lowest values that a job may set, in milliseconds."""
 

@@ -27,10 +27,20 @@ _KNOWN_VARIABLES = frozenset(
 # Users may put the program's name before a setting's name.
 _OWN_PREFIXES = ("WORKER_RKLLM_", "RKLLM_")
 
+_FAULT_RULE = "set FAULTS_PER_REQUEST=on and add a rule with `POST /faults`, such as "
 # Settings of earlier versions, and what to do instead.
 _REMOVED_SETTINGS = {
     "BATCH_QUEUE_URL": "there is no AWS Lambda function any more, use `batch worker --queue-url`",
     "BATCH_RESULTS": "there is no AWS Lambda function any more, use `batch worker --results`",
+    "FAULT_429": _FAULT_RULE + '{"fault": "status=429; retry-after=1", "probability": 0.1}',
+    "FAULT_500": _FAULT_RULE + '{"fault": "status=500", "probability": 0.1}',
+    "FAULT_DELAY_MS": _FAULT_RULE + '{"fault": "delay=0.2"}',
+    "FAULT_DROP_POST": _FAULT_RULE
+    + '{"fault": "close", "operation": "job-done", "probability": 0.1}, also for job-stream',
+    "FAULT_LOSE_LEASE": _FAULT_RULE
+    + '{"fault": "lose-lease", "operation": "job-take-batch", "probability": 0.1}, also for '
+    "job-take",
+    "RUNPOD_RATE_LIMITS": _FAULT_RULE + '{"fault": "rate-limits"}',
     "STREAM_MULTI_PROMPT": "stream each prompt in a request of its own, or send them unstreamed",
 }
 

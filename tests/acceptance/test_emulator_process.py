@@ -164,12 +164,13 @@ async def test_requests_are_logged_with_their_names_and_no_keys() -> None:
 
 
 async def test_fault_injection_is_a_warning_at_the_start() -> None:
-    async with run_emulator(SCRIPTED | {"FAULT_429": "1"}, *ANY_PORT) as server:
+    async with run_emulator(SCRIPTED | {"FAULTS_PER_REQUEST": "on"}, *ANY_PORT) as server:
         await server.wait_until_listening()
         async with server.client() as client:
+            await client.post("/faults", json={"fault": "status=429"})
             assert (await client.post(ROUTE, json={"prompt": "x"})).status_code == 429
             assert (await client.get("/health")).status_code == 200
-        (line,) = [line for line in server.lines if "fault injection is on" in line]
+        (line,) = [line for line in server.lines if "FAULTS_PER_REQUEST is on" in line]
         assert json.loads(line)["level"] == "warning"
 
 

@@ -19,6 +19,13 @@ from tests.acceptance.workers.processes import (
 
 JOBS = 4
 ENDPOINT = "plain"
+RULES: list[dict[str, object]] = [
+    {"fault": "status=429; retry-after=1", "probability": 0.3},
+    {"fault": "status=500", "probability": 0.3},
+    {"fault": "close", "operation": "job-done", "probability": 0.4},
+    {"fault": "lose-lease", "operation": "job-take", "probability": 0.4},
+    {"fault": "lose-lease", "operation": "job-take-batch", "probability": 0.4},
+]
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -30,12 +37,11 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
         LOCAL_WORKER="off",
         LOG_LEVEL="INFO",
         MAX_LOSSES="20",
-        FAULT_429="0.3",
-        FAULT_500="0.3",
-        FAULT_DROP_POST="0.4",
-        FAULT_LOSE_LEASE="0.4",
+        FAULTS_PER_REQUEST="on",
         FAULT_SEED="7",
     )
+    for rule in RULES:
+        platform.client.post("/faults", json=rule).raise_for_status()
     yield platform
     platform.close()
 
@@ -83,5 +89,5 @@ def test_every_job_completes_despite_faults(platform: Platform) -> None:
         assert status["status"] == "COMPLETED", status
         assert status["output"] == {"said": f"job {number}", "job": ["id", "input"]}
     assert set(refused) == {429, 500}
-    for fault in ("FAULT_DROP_POST", "FAULT_LOSE_LEASE"):
-        assert fault in platform.log
+    for line in ("fault on purpose for job-done: close", "lose-lease: job "):
+        assert line in platform.log

@@ -94,7 +94,9 @@ def test_example_of_the_documentation(tmp_path: Path) -> None:
     (expected,) = (text for text in texts if text.startswith("Testing handler.py"))
     project = write_project(tmp_path, json.loads(tests), handler)
     # The settings of the shell have no effect on the server of the tests.
-    done = command(project, "test", "--junit-xml", "results.xml", API_KEYS="a-key", FAULT_500="1")
+    done = command(
+        project, "test", "--junit-xml", "results.xml", API_KEYS="a-key", FAULTS_PER_REQUEST="on"
+    )
     assert (done.returncode, done.stderr) == (1, "")
     time = re.compile(r" +[\d.]+ s$", re.M)
     assert time.sub("", done.stdout) == time.sub("", expected)

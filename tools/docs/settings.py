@@ -91,7 +91,7 @@ _SECTIONS = (
         EmulatorSettings,
         "allowed_hosts allow_no_api_key cors_origins metrics_open otel_exporter_otlp_endpoint "
         "head_timeout_s body_timeout_s read_timeout_s max_body_mb rate_limit_chat "
-        "runpod_rate_limits model_name_map drain_s",
+        "model_name_map drain_s",
         parent=ResultSettings,
         has_rest=True,
     ),
@@ -126,10 +126,9 @@ _SECTIONS = (
     Section(
         "### Fault injection",
         EmulatorSettings,
-        "fault_429 fault_500 fault_delay_ms fault_drop_post fault_lose_lease faults_per_request "
-        "fault_seed",
+        "faults_per_request fault_seed",
         "For tests of clients and workers: the server fails on purpose. "
-        "[Test a client with faults](faults.md) describes those of `FAULTS_PER_REQUEST`.",
+        "[Test a client with faults](faults.md) describes them.",
     ),
     Section(
         "## RunPod worker (`make run`, `python -m handler`)",

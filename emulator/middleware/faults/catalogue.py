@@ -133,6 +133,16 @@ STREAM_FAULTS = (
     ),
     FaultKind("split-bytes", "Each byte is sent in a write and an HTTP chunk of its own."),
 )
+# These concern the server's state, so that no single request can ask for them.
+RULE_FAULTS = (
+    FaultKind("rate-limits", "RunPod's rate limits per endpoint apply: above them, status 429."),
+    FaultKind(
+        "lose-lease",
+        "The worker counts as lost right after it gets a job. Needs the operation `job-take` or "
+        "`job-take-batch`.",
+    ),
+)
+RULE_FAULT_NAMES = frozenset(kind.name for kind in RULE_FAULTS)
 # The faults that have no meaning in a stream of lines, such as Ollama's.
 EVENT_FAULT_NAMES = frozenset(kind.name for kind in STREAM_FAULTS if kind.only_events)
 # By what a fault applies to. Replacements are sent instead of a response.
@@ -141,13 +151,14 @@ FAULT_GROUPS: Mapping[str, tuple[FaultKind, ...]] = {
     "response": RESPONSE_FAULTS,
     "json": JSON_FAULTS,
     "stream": STREAM_FAULTS,
+    "rule": RULE_FAULTS,
 }
 FAULT_KINDS: Mapping[str, FaultKind] = {
     kind.name: kind for kinds in FAULT_GROUPS.values() for kind in kinds
 }
 # Of each group, a request can have one fault.
 EXCLUSIVE_GROUPS = (
-    frozenset(kind.name for kind in REPLACEMENTS),
+    frozenset(kind.name for kind in (*REPLACEMENTS, *RULE_FAULTS)),
     frozenset({"empty-body", *(kind.name for kind in JSON_FAULTS)}),
     frozenset({"crlf", "cr"}),
     frozenset({"split-character", "split-bytes"}),
@@ -155,7 +166,7 @@ EXCLUSIVE_GROUPS = (
 
 
 def describe_faults() -> list[dict[str, str]]:
-    """Return all faults for a form that offers them."""
+    """Return the faults that a request can ask for, for a form that offers them."""
     return [
         {
             "name": kind.name,
@@ -165,4 +176,5 @@ def describe_faults() -> list[dict[str, str]]:
         }
         for group, kinds in FAULT_GROUPS.items()
         for kind in kinds
+        if kind.name not in RULE_FAULT_NAMES
     ]

@@ -24,14 +24,14 @@ MAX_RULES = 100
 MAX_TIMES = 1_000_000
 _MAX_ENDPOINT_CHARS = 200
 _FIELDS = ("fault", "endpoint", "operation", "probability", "times")
-# Operations of the server itself and of workers.
-_WITHOUT_FAULTS = frozenset(
-    {"docs", "openapi.json", "metrics", "faults"}
-    | {"job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"}
-)
+# Operations of the server itself, and those of workers for which a failure tests nothing.
+_WITHOUT_FAULTS = frozenset({"docs", "openapi.json", "metrics", "faults", "job-stop", "ping"})
 OPERATIONS_WITH_FAULTS = tuple(name for name in OperationName if name not in _WITHOUT_FAULTS)
-# The console repeats its requests all the time, and would use up the rules.
-_CONSOLE = "console"
+_TAKE_OPERATIONS = ("job-take", "job-take-batch")
+WORKER_OPERATIONS = frozenset({*_TAKE_OPERATIONS, "job-stream", "job-done"})
+# Only a rule that names them concerns them. The console and the workers repeat their requests all
+# the time, and would use up the rules.
+_NAMED_OPERATIONS = frozenset({"console", *WORKER_OPERATIONS})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +57,9 @@ class FaultRule:
             return False
         if find_unsuitable(self.faults, wire_format) is not None:
             return False
-        return operation == self.operation or (self.operation is None and operation != _CONSOLE)
+        return operation == self.operation or (
+            self.operation is None and operation not in _NAMED_OPERATIONS
+        )
 
     def draw(self) -> bool:
         """Return whether the rule is applied to a request that it concerns, and count that."""
@@ -90,7 +92,7 @@ class FaultRules:
     """
 
     def __init__(self, default_endpoint: str, seed: int | None = None) -> None:
-        self._default_endpoint = default_endpoint
+        self.default_endpoint = default_endpoint
         self._seed = seed
         self._rules: dict[str, FaultRule] = {}
         self._last_number = 0
@@ -136,7 +138,7 @@ class FaultRules:
         if not self._rules:
             return None
         request_route = read_route(scope)
-        endpoint = request_route.endpoint or self._default_endpoint
+        endpoint = request_route.endpoint or self.default_endpoint
         wire_format = request_route.facts.wire_format
         for rule in self._rules.values():
             if rule.matches(endpoint, request_route.operation, wire_format) and rule.draw():
@@ -183,8 +185,15 @@ def _read_fields(body: Mapping[str, Any]) -> dict[str, Any]:
             f"times must be a whole number from 1 to {MAX_TIMES}, got {describe_value(times)}",
             "times",
         )
+    parsed = parse_faults(faults, "fault")
+    if "lose-lease" in parsed and operation not in _TAKE_OPERATIONS:
+        raise InvalidRequest(
+            f"operation must be one of {', '.join(_TAKE_OPERATIONS)} for lose-lease, got "
+            f"{describe_value(operation)}",
+            "operation",
+        )
     return {
-        "faults": parse_faults(faults, "fault"),
+        "faults": parsed,
         "endpoint": endpoint,
         "operation": operation,
         "probability": float(probability),

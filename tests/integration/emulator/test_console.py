@@ -14,7 +14,7 @@ import pytest
 from emulator.app import create_app
 from emulator.autoscaling.interpreter import Interpreter
 from emulator.autoscaling.worker_program import handler_program
-from emulator.middleware.faults.catalogue import FAULT_KINDS
+from emulator.middleware.faults.catalogue import FAULT_KINDS, RULE_FAULT_NAMES
 from emulator.startup.components import build_components
 from handler.input.sampling import JOB_DEFAULTS, SamplingInput
 from tests.conftest import ScriptFactory
@@ -222,7 +222,8 @@ async def test_description_has_the_faults_only_if_requests_may_ask_for_them(
     if not is_on:
         assert faults is None
         return
-    assert [fault["name"] for fault in faults] == [*FAULT_KINDS]
+    names = [name for name in FAULT_KINDS if name not in RULE_FAULT_NAMES]
+    assert [fault["name"] for fault in faults] == names
     assert faults[0] == {
         "name": "status",
         "group": "replacement",

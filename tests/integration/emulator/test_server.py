@@ -128,18 +128,25 @@ async def test_stream_has_its_request_id_in_one_header(serve: Serve) -> None:
     assert join_text(parse_chunks(response.content)) == "a b"
 
 
-# -- RunPod's limits ------------------------------------------------------------------------------
+# -- fault rules ----------------------------------------------------------------------------------
+
+
+async def serve_with_faults(serve: Serve, *rules: dict[str, object], **settings: Any) -> Server:
+    """Start a server and add the rules."""
+    server = await serve(faults_per_request=True, **settings)
+    async with server.client() as client:
+        for rule in rules:
+            assert (await client.post("/faults", json=rule)).status_code == 200
+    return server
 
 
 async def test_runpods_rate_limits_are_off_by_default(serve: Serve) -> None:
-    for enabled in (False, True):
-        server = await serve(runpod_rate_limits=enabled)
+    rule = {"fault": "rate-limits"}
+    for rules in ((), (rule,)):
+        server = await serve_with_faults(serve, *rules)
         async with server.client() as client:
             statuses = [(await client.post("/purge-queue")).status_code for _ in range(5)]
-        assert statuses == ([200, 200, 429, 429, 429] if enabled else [200] * 5)
-
-
-# -- injected faults ------------------------------------------------------------------------------
+        assert statuses == ([200, 200, 429, 429, 429] if rules else [200] * 5)
 
 
 async def post_result_until_accepted(server: Server, path: str) -> int:
@@ -156,7 +163,8 @@ async def post_result_until_accepted(server: Server, path: str) -> int:
 
 
 async def test_dropped_post_is_accepted_when_it_is_repeated(serve: Serve) -> None:
-    server = await serve(fault_drop_post=0.7, fault_seed=3, local_worker=False)
+    rule = {"fault": "close", "operation": "job-done", "probability": 0.7}
+    server = await serve_with_faults(serve, rule, fault_seed=3, local_worker=False)
     broken = 0
     async with server.client() as client:
         for _ in range(10):
@@ -168,7 +176,12 @@ async def test_dropped_post_is_accepted_when_it_is_repeated(serve: Serve) -> Non
 
 
 async def test_lost_lease_goes_to_the_next_and_the_first_is_ignored(serve: Serve) -> None:
-    server = await serve(fault_lose_lease=0.5, fault_seed=4, local_worker=False, max_losses=50)
+    operations = ("job-take", "job-take-batch")
+    rules = [
+        {"fault": "lose-lease", "operation": operation, "probability": 0.5}
+        for operation in operations
+    ]
+    server = await serve_with_faults(serve, *rules, fault_seed=4, local_worker=False, max_losses=50)
     lost = 0
     async with server.client() as client:
         for path in (TAKE, TAKE_BATCH) * 5:
@@ -187,7 +200,8 @@ async def test_lost_lease_goes_to_the_next_and_the_first_is_ignored(serve: Serve
 
 
 async def test_openai_client_retries_occasional_failures(serve: Serve) -> None:
-    server = await serve(fault_429=0.2, fault_500=0.2, fault_seed=5)
+    rules = [{"fault": f"status={status}", "probability": 0.2} for status in (429, 500)]
+    server = await serve_with_faults(serve, *rules, fault_seed=5)
     async with openai.AsyncOpenAI(
         base_url=f"{server.url}/v1", api_key="x", max_retries=8
     ) as client:

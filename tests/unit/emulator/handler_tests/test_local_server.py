@@ -20,17 +20,15 @@ def test_settings_of_the_environment_do_not_change_the_result() -> None:
         host="0.0.0.0",  # noqa: S104 - it must be replaced
         api_keys="a-secret",
         workers=5,
-        fault_500=0.5,
+        faults_per_request=True,
         fault_seed=1,
-        runpod_rate_limits=True,
         worker_command="run",
         max_chunk_mb=3,
     )
     settings = adapt_settings(settings, PROGRAM)
     assert (settings.host, settings.api_keys, settings.job_db) == ("127.0.0.1", "", ":memory:")
     assert (settings.workers, settings.workers_min, settings.local_worker) == (1, 1, False)
-    assert (settings.fault_500, settings.fault_seed) == (0, None)
-    assert not settings.runpod_rate_limits
+    assert (settings.faults_per_request, settings.fault_seed) == (False, None)
     assert settings.batch_folder() is None
     assert settings.max_chunk_mb == 3
     assert (settings.handler_file, settings.worker_command) == ("", "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -22,10 +23,10 @@ from emulator.http.route_table import RouteTable
 from emulator.http.shutdown_state import ShutdownState
 from emulator.middleware.auth import ApiKeyMiddleware
 from emulator.middleware.draining import DrainGate
-from emulator.middleware.fault_injection import FaultInjectionMiddleware
+from emulator.middleware.faults.middleware import RequestFaultMiddleware
+from emulator.middleware.faults.rules import FaultRules
 from emulator.middleware.request_id import RequestIdMiddleware
-from emulator.settings.limits import FaultRates
-from jobs import JobStore
+from jobs import MemoryJobStore
 from tests.unit.emulator.asgi import InnerApp, call, serve_routes
 from tests.unit.emulator.server_routes import find_route, mounted_routes
 
@@ -206,10 +207,10 @@ def broken(inner: InnerApp) -> ASGIApp:
     return RequestIdMiddleware(inner)
 
 
-def faults(**rates: Any) -> Any:
-    return lambda inner: FaultInjectionMiddleware(
-        inner, FaultRates(**rates), cast("JobStore", None)
-    )
+def failing(fault: str) -> Callable[[InnerApp], ASGIApp]:
+    rules = FaultRules("default")
+    rules.add({"fault": fault})
+    return lambda inner: RequestFaultMiddleware(inner, rules, MemoryJobStore())
 
 
 @pytest.mark.parametrize(
@@ -218,8 +219,8 @@ def faults(**rates: Any) -> Any:
         (lambda inner: ApiKeyMiddleware(inner, ("one",)), 401, "unauthorized", "invalid_api_key"),
         (gate, 503, "service_unavailable", 503),
         (broken, 500, "internal", 500),
-        (faults(status_429=1.0), 429, "rate_limit_exceeded", "rate_limit_exceeded"),
-        (faults(status_500=1.0), 500, "internal", 500),
+        (failing("status=429"), 429, "rate_limit_exceeded", "rate_limit_exceeded"),
+        (failing("status=503"), 503, "service_unavailable", 503),
     ],
 )
 async def test_oracle_routes_have_named_errors(

@@ -10,12 +10,11 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from handler.settings.shared_settings import read_settings
 
 NAMES = ("HOST", "PORT", "ENDPOINT_ID", "MAX_BODY_MB", "STREAM_INTERVAL_MS")
-SHARES = ("FAULT_429", "FAULT_500", "FAULT_DROP_POST", "FAULT_LOSE_LEASE")
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*NAMES, *SHARES, "API_KEYS", "CORS_ORIGINS", "FAULT_SEED", "FAULT_DELAY_MS"):
+    for name in (*NAMES, "API_KEYS", "CORS_ORIGINS", "FAULT_SEED"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -47,8 +46,6 @@ def test_environment_is_read_by_plain_names(monkeypatch: pytest.MonkeyPatch) -> 
         ("HEAD_TIMEOUT_S", "0"),
         ("BODY_TIMEOUT_S", "-1"),
         ("READ_TIMEOUT_S", "nan"),
-        ("RUNPOD_RATE_LIMITS", "sometimes"),
-        ("FAULT_DELAY_MS", "-1"),
         ("FAULT_SEED", "x"),
         ("API_KEYS", " , "),
         ("MODEL_NAME_MAP", "claude-*"),
@@ -57,7 +54,6 @@ def test_environment_is_read_by_plain_names(monkeypatch: pytest.MonkeyPatch) -> 
         ("CORS_ORIGINS", "https://*.example"),
         ("CORS_ORIGINS", "https://App.example"),
         ("CORS_ORIGINS", "https://a.example https://b.example"),
-        *((name, value) for name in SHARES for value in ("-0.1", "1.1", "nan", "x")),
     ],
 )
 def test_bad_value_ends_with_a_line_that_names_it(
@@ -104,22 +100,6 @@ def test_origins_are_separated_by_commas(
 ) -> None:
     monkeypatch.setenv("CORS_ORIGINS", value)
     assert read_settings(EmulatorSettings).origins() == origins
-
-
-def test_faults_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not read_settings(EmulatorSettings).fault_rates()
-    monkeypatch.setenv("FAULT_SEED", "7")
-    assert not read_settings(EmulatorSettings).fault_rates()
-    for name in (*SHARES, "FAULT_DELAY_MS"):
-        with monkeypatch.context() as set_alone:
-            set_alone.setenv(name, "0.5")
-            assert read_settings(EmulatorSettings).fault_rates(), name
-
-
-def test_rate_limits_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_settings(EmulatorSettings).runpod_rate_limits is False
-    monkeypatch.setenv("RUNPOD_RATE_LIMITS", "on")
-    assert read_settings(EmulatorSettings).runpod_rate_limits is True
 
 
 def test_batch_folder_is_beside_the_database_or_in_memory() -> None:

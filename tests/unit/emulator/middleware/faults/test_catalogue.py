@@ -10,6 +10,7 @@ from emulator.middleware.faults.catalogue import (
     JSON_FAULTS,
     REPLACEMENTS,
     RESPONSE_FAULTS,
+    RULE_FAULTS,
     STREAM_FAULTS,
     describe_faults,
 )
@@ -25,7 +26,7 @@ def test_page_has_a_row_for_each_fault() -> None:
 
 
 def test_names_are_unique() -> None:
-    groups = (REPLACEMENTS, RESPONSE_FAULTS, JSON_FAULTS, STREAM_FAULTS)
+    groups = (REPLACEMENTS, RESPONSE_FAULTS, JSON_FAULTS, STREAM_FAULTS, RULE_FAULTS)
     assert sum(map(len, groups)) == len(FAULT_KINDS)
 
 

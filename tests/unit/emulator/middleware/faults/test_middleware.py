@@ -10,6 +10,7 @@ import pytest
 
 from emulator.middleware.faults.middleware import RequestFaultMiddleware
 from emulator.middleware.faults.rules import FaultRules
+from jobs import MemoryJobStore, NewJob
 from tests.error_bodies import read_param
 from tests.unit.emulator.asgi import InnerApp, call
 
@@ -28,7 +29,7 @@ def inner() -> InnerApp:
 
 @pytest.fixture
 def app(inner: InnerApp, rules: FaultRules) -> RequestFaultMiddleware:
-    return RequestFaultMiddleware(inner, rules)
+    return RequestFaultMiddleware(inner, rules, MemoryJobStore())
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,56 @@ async def test_only_requests_of_clients_have_faults(
     # A rule without an operation does not concern the console.
     has_fault &= path != "/console/jobs"
     assert (await call(app, path)).status == (503 if has_fault else 200)
+
+
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [
+        ("job-take", "/v2/any/job-take/w"),
+        ("job-take-batch", "/v2/any/job-take-batch/w"),
+        ("job-stream", "/v2/any/job-stream/w/j"),
+        ("job-done", "/v2/any/job-done/w/j"),
+    ],
+)
+async def test_rule_that_names_an_operation_of_workers_concerns_them(
+    app: RequestFaultMiddleware, rules: FaultRules, operation: str, path: str
+) -> None:
+    rules.add({"fault": "status=500", "operation": operation})
+    assert [(await call(app, each)).status for each in (path, "/run")] == [500, 200]
+    assert (await call(app, path, headers=STATUS)).status == 500
+
+
+async def test_rule_with_rate_limits_applies_those_of_runpod(
+    app: RequestFaultMiddleware, rules: FaultRules
+) -> None:
+    rules.add({"fault": "rate-limits"})
+    statuses = [(await call(app, "/v2/a/purge-queue", "POST")).status for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    rules.clear()
+    assert (await call(app, "/v2/a/purge-queue", "POST")).status == 200
+
+
+async def test_rule_with_lose_lease_takes_the_job_from_its_worker(
+    inner: InnerApp, rules: FaultRules
+) -> None:
+    store = MemoryJobStore()
+    app = RequestFaultMiddleware(inner, rules, store)
+    rules.add({"fault": "lose-lease", "operation": "job-take", "times": 1})
+    job = await store.enqueue(NewJob(endpoint="a", input=b"{}"))
+    inner.body = json.dumps({"id": job.id}).encode()
+    for is_lost in (True, False):
+        await store.receive("a", "a/w", lease_s=60)
+        assert (await call(app, "/v2/a/job-take/w")).body == inner.body
+        assert store.has_ready_job("a") is is_lost
+
+
+@pytest.mark.parametrize("fault", ["rate-limits", "lose-lease"])
+async def test_request_cannot_ask_for_a_fault_of_rules(
+    app: RequestFaultMiddleware, fault: str
+) -> None:
+    response = await call(app, "/run", headers={"x-fault": fault})
+    assert response.status == 400
+    assert f"x-fault: {fault} needs a rule, which POST /faults adds" in response.reason
 
 
 async def test_several_headers_and_parameters_are_joined(app: RequestFaultMiddleware) -> None:
@@ -103,7 +154,7 @@ async def test_other_protocols_are_passed_on(rules: FaultRules) -> None:
     async def inner(scope: Any, receive: Any, send: Any) -> None:
         seen.append(scope["type"])
 
-    await RequestFaultMiddleware(inner, rules)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
+    await RequestFaultMiddleware(inner, rules, MemoryJobStore())({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
     assert seen == ["lifespan"]
 
 
@@ -117,5 +168,5 @@ async def test_applied_faults_are_logged(
 
 def test_start_logs_a_warning(caplog: pytest.LogCaptureFixture, rules: FaultRules) -> None:
     with caplog.at_level(logging.WARNING):
-        RequestFaultMiddleware(InnerApp(), rules)
+        RequestFaultMiddleware(InnerApp(), rules, MemoryJobStore())
     assert "FAULTS_PER_REQUEST is on" in caplog.text

@@ -1,4 +1,4 @@
-"""RunPod's limits on requests, for those who ask for them."""
+"""RunPod's limits on requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from emulator.middleware.rate_limit import RATES, RateLimitMiddleware
+from emulator.middleware.faults.rate_limit import RATES, RateLimitMiddleware
 from tests.unit.emulator.asgi import InnerApp, call
 
 

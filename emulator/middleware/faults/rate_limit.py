@@ -1,4 +1,4 @@
-"""RunPod's rate limits, to test clients against them locally."""
+"""RunPod's rate limits, for rules with the fault `rate-limits`."""
 
 from __future__ import annotations
 
