@@ -40,7 +40,6 @@ class Capabilities:
     `images`: messages may have images, because a projector or a vision encoder is loaded too.
     `draft`: a draft model is loaded for speculative decoding.
     `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
-    `prompt_caches`: prompts can be saved by name, and reused by prompts with the same beginning.
     `abort_in_prefill`: an abort works before the first token; the timeouts depend on it.
     `control_tokens`: the special tokens that a message must not contain as such.
     `answer_marks`: those of them that mark the reasoning and the calls of an answer.
@@ -83,7 +82,6 @@ class Capabilities:
     images: bool = False
     draft: bool = False
     prefix_reuse: bool = False
-    prompt_caches: bool = False
     abort_in_prefill: bool = False
     control_tokens: Sequence[str] = ()
     answer_marks: Sequence[str] = ()
@@ -226,7 +224,6 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Capabilities], bool]], ...] = (
     ("truncate_prompt_tokens", "truncate_prompt_tokens", lambda c: c.prompt_truncation),
     ("skip_special_tokens", "skip_special_tokens", lambda c: c.special_tokens),
     ("num_assistant_tokens", "draft_tokens", lambda c: c.draft),
-    ("prompt_cache", "prompt_cache", lambda c: c.prompt_caches),
     ("assistant_confidence_threshold", "draft_threshold", lambda c: c.draft),
 )
 # Most requests set none of them.

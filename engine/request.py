@@ -131,9 +131,9 @@ class SamplingParams:
     the only tokens of the answer, unless there are none. With `may_think` a grammar or schema lets
     the model think first. `draft_tokens` is how many tokens a draft
     model proposes at a time, and `draft_threshold` the probability that each must have; None leaves
-    them to the engine. `lora` is the adapter to use, None for the base model. `prompt_cache` is the
-    name of a saved prompt, or of one to save. `truncate_prompt_tokens` is how many tokens at the
-    end of the prompt are kept; -1 for as many as leave room for the answer, None for all. With
+    them to the engine. `lora` is the adapter to use, None for the base model.
+    `truncate_prompt_tokens` is how many tokens at the end of the prompt are kept; -1 for as many as
+    leave room for the answer, None for all. With
     `skip_special_tokens` false, special tokens are in the text, also the one that ends the answer.
     """
 
@@ -162,7 +162,6 @@ class SamplingParams:
     draft_tokens: int | None = None
     draft_threshold: float | None = None
     lora: str | None = None
-    prompt_cache: str | None = None
     truncate_prompt_tokens: int | None = None
     skip_special_tokens: bool = True
     _non_defaults: Mapping[str, Any] | None = field(

@@ -35,8 +35,10 @@ _LLAMACPP_NAMES = """
     tfs_z thinking_forced_open timings_per_token top_n_sigma typical_p xtc_probability
     xtc_threshold
 """
+# Parameters of this project's earlier versions.
+_REMOVED_NAMES = "prompt_cache"
 # Known parameters that no dialect supports; a request with one gets a warning.
-IGNORED = frozenset(f"{_OPENAI_NAMES} {_VLLM_NAMES} {_LLAMACPP_NAMES}".split())
+IGNORED = frozenset(f"{_OPENAI_NAMES} {_VLLM_NAMES} {_LLAMACPP_NAMES} {_REMOVED_NAMES}".split())
 
 # Values that ask for what is done anyway, besides false and null: the defaults of OpenAI, vLLM,
 # SGLang and llama.cpp. Clients such as llama.cpp's web page send all of their defaults.

@@ -149,11 +149,6 @@ class SamplingInput(ParameterInput):
     assistant_confidence_threshold: float | None = Field(
         None, ge=0, le=1, description="a number from 0 to 1"
     )
-    prompt_cache: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$",
-        description="a name of up to 64 letters, digits, - and _",
-    )
     truncate_prompt_tokens: _TokenLimit | None = Field(
         None, description=f"a whole number from 1 to {MAX_INT32}, or -1 for all that fit"
     )
@@ -239,7 +234,6 @@ def build_sampling(
         allowed_token_ids=tuple(fields.allowed_token_ids or ()),
         draft_tokens=fields.num_assistant_tokens,
         draft_threshold=fields.assistant_confidence_threshold,
-        prompt_cache=fields.prompt_cache,
         truncate_prompt_tokens=fields.truncate_prompt_tokens,
         skip_special_tokens=fields.skip_special_tokens is not False,
     )

@@ -82,13 +82,6 @@ class RkllmSettings(BaseSettings):
         description="`on`: reuse the cache of the previous turn of a chat (not yet confirmed on a "
         "board). `off`: compute every prompt from its beginning.",
     )
-    rkllm_prompt_caches: Path | None = Field(
-        None,
-        description="Folder for prompts that requests save and reload with `prompt_cache`. Unset: "
-        "the feature is off.",
-        examples=["/var/cache/worker-rkllm"],
-    )
-
     rkllm_vision: Path | None = Field(
         None,
         description="Vision encoder of the model, for images in messages (not yet confirmed on a "
@@ -157,10 +150,7 @@ class RkllmSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _batches(self) -> Self:
-        caches = self.rkllm_prompt_caches is not None
-        if self.rkllm_n_batch > 1 and (
-            reason := batch_conflict(self.rkllm_mode, prompt_caches=caches)
-        ):
+        if self.rkllm_n_batch > 1 and (reason := batch_conflict(self.rkllm_mode)):
             raise ValueError(reason)
         if self.rkllm_vision is not None and (
             reason := vision_conflict(self.rkllm_n_batch, self.rkllm_mode)
@@ -173,7 +163,6 @@ class RkllmSettings(BaseSettings):
         paths = {
             "lib_path": self.rkllm_lib_path,
             "tokenizer": self.rkllm_tokenizer,
-            "prompt_caches": self.rkllm_prompt_caches,
             "profile": self.rkllm_profile,
             "record": self.rkllm_record,
             "vision": self.rkllm_vision,

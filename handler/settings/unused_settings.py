@@ -40,6 +40,7 @@ _REMOVED_SETTINGS = {
     "FAULT_LOSE_LEASE": _FAULT_RULE
     + '{"fault": "lose-lease", "operation": "job-take-batch", "probability": 0.1}, also for '
     "job-take",
+    "RKLLM_PROMPT_CACHES": "the runtime reuses common beginnings of prompts by itself",
     "RUNPOD_RATE_LIMITS": _FAULT_RULE + '{"fault": "rate-limits"}',
     "STREAM_MULTI_PROMPT": "stream each prompt in a request of its own, or send them unstreamed",
 }

@@ -71,7 +71,6 @@ CAPABILITY_LABELS: Mapping[str, str] = {
     "adapters": "LoRA adapters by name",
     "draft": "speculative decoding with a draft model",
     "prefix_reuse": "reuse of the previous turn's cache in a chat",
-    "prompt_caches": "named prompt caches (`prompt_cache`)",
     "plain_marks": "special tokens in messages are read as text",
     "abort_in_prefill": "abort during prefill",
 }
@@ -184,7 +183,6 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
     return {
         "": build(),
         "`RKLLM_SAMPLING=reload`": build(can_reload=True),
-        "`RKLLM_PROMPT_CACHES`": build(prompt_caches=True),
         "without a tokenizer": build(has_tokenizer=False, has_template=False),
         "`RKLLM_LORA`": build(adapters=ADAPTERS),
         "`RKLLM_MODE=logits`": build(logits=True),

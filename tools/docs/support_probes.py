@@ -166,7 +166,6 @@ PROBES: Sequence[Probe] = (
     ),
     _values("num_assistant_tokens", 5),
     _values("assistant_confidence_threshold", 0.5),
-    _values("prompt_cache", "bot"),
     _values("prompt_logprobs", 1),
     _values("truncate_prompt_tokens", 5, -1),
     _values("skip_special_tokens", False),

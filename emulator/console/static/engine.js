@@ -28,7 +28,6 @@ const ABLE = {
   infill: "Fill-in-the-middle",
   embeddings: "Embeddings",
   rerank: "Reranking",
-  prompt_caches: "Named prompt caches",
   draft: "Draft model",
   abort_in_prefill: "Stop during prefill",
 };

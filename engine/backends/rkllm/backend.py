@@ -24,7 +24,6 @@ from engine.backends.rkllm.board.profile import read_profile
 from engine.backends.rkllm.checks import check_batch, check_context, check_model, check_vision
 from engine.backends.rkllm.embeddings import HiddenStates, Pooling
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
-from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
 from engine.backends.rkllm.logits.setup import build_token_loop, check_logits
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
 from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder, require_tokenizer
@@ -85,7 +84,6 @@ class RkllmBackend:
         lora: the LoRA adapters, in the format of RKLLM_LORA.
         kv_reuse: a prompt that continues the previous prompt and its answer reuses the key-value
             cache instead of being computed from its beginning.
-        prompt_caches: a folder for the prompt caches that requests name.
         mode: with "logits" the runtime only computes logits; tokens are sampled here, and each
             prompt is computed completely.
         n_batch: the number of concurrent calls of `run`, which share runs if it is above 1.
@@ -116,7 +114,6 @@ class RkllmBackend:
         pooling: Pooling = "last",
         mode: Literal["generate", "logits"] = "generate",
         kv_reuse: bool = True,
-        prompt_caches: str | None = None,
         n_batch: int = 1,
         profile: str | None = None,
         record: str | None = None,
@@ -133,9 +130,8 @@ class RkllmBackend:
         self._abi_setting = abi
         self._can_reload = sampling == "reload"
         self._tokenizer_path = tokenizer
-        self._prompt_caches = PromptCaches(prompt_caches, Path(model_path))
         # The SDK does not document what a batch leaves in the key-value cache of each sequence.
-        self._kv_reuse = KvReuse(self._prompt_caches, enabled=kv_reuse and n_batch == 1)
+        self._kv_reuse = KvReuse(enabled=kv_reuse and n_batch == 1)
         self._config = InitConfig(
             model=Path(model_path),
             context_length=context_length or _DEFAULT_CONTEXT_TOKENS,
@@ -184,7 +180,7 @@ class RkllmBackend:
         if folder is not None:
             self._tokenizer = ChatTokenizer(folder)
         has_tokenizer = self._tokenizer is not None
-        check_batch(config.n_batch, self._mode, self._prompt_caches.enabled, has_tokenizer)
+        check_batch(config.n_batch, self._mode, has_tokenizer)
         has_template = self._tokenizer is not None and self._tokenizer.has_template
         if self._vision_path is not None:
             check_vision(config.n_batch, self._mode)
@@ -202,7 +198,6 @@ class RkllmBackend:
         abi = detect.choose_abi(evidence, self._abi_setting)
         if (warning := detect.find_version_warning(evidence, abi)) is not None:
             logger.warning("%s", warning)
-        self._prompt_caches.find_folders(abi.name, self._adapters)
         try:
             functions = bind(library.load_library(path), abi)
         except MissingSymbols as error:
@@ -219,7 +214,6 @@ class RkllmBackend:
         self._runtime = Runtime(functions, abi, self._recorder)
         profile = read_profile(self._profile_path, path, config.model)
         self._kv_reuse.skip_prefixes = profile.prefix_reuse is True and config.n_batch == 1
-        self._prompt_caches.can_load_after_abort = profile.cache_load_after_abort is True
         description = f"{path}, ABI {abi.name} ({abi.versions_text}): {evidence.describe()}"
         logger.info("%s", description)
         if self._mode == "logits":
@@ -263,7 +257,6 @@ class RkllmBackend:
             adapters=[adapter.name for adapter in self._adapters],
             logits=self._token_loop is not None,
             kv_reuse=self._kv_reuse.enabled,
-            prompt_caches=self._prompt_caches.enabled,
             slots=config.n_batch,
             images=self._vision_encoder is not None,
             control_tokens=self._find_control_tokens(),
@@ -472,11 +465,8 @@ class RkllmBackend:
         # runtime knows the length of a text prompt.
         free_tokens = context - count_known_tokens(runtime_input)
         limit = min(sampling.max_tokens or free_tokens, free_tokens)
-        cache = self._prompt_caches.cache_path(sampling.prompt_cache, sampling.lora)
         # At most two iterations: after returning None, `prepare` no longer reuses the cache.
-        while (
-            part := self._kv_reuse.prepare(runtime, runtime_input, lora=sampling.lora, cache=cache)
-        ) is None:
+        while (part := self._kv_reuse.prepare(runtime, runtime_input, lora=sampling.lora)) is None:
             reload_ms += model.load()
         run = runtime.run(
             part.send,
@@ -485,10 +475,9 @@ class RkllmBackend:
             on_piece,
             aborted,
             keep_history=part.keep_history,
-            save_to=part.save_to,
             end_tokens=self._end_tokens(sampling),
         )
-        self._kv_reuse.record_run(runtime_input, cache, run, context)
+        self._kv_reuse.record_run(runtime_input, run, context)
         result = build_run_result(run, runtime_input, context, runtime.cache_size)
         reused = count_skipped(run, runtime_input) if part.skips_prefix else part.reused
         return run, replace(result, cached_tokens=reused, reload_ms=reload_ms)

@@ -54,12 +54,10 @@ def check_context(tokens: int) -> None:
         )
 
 
-def batch_conflict(mode: str, *, prompt_caches: bool) -> str | None:
+def batch_conflict(mode: str) -> str | None:
     """Return an error if a setting conflicts with RKLLM_N_BATCH above 1, else None."""
     if mode == "logits":
         return "RKLLM_N_BATCH must be 1 if RKLLM_MODE is logits: batches have no logits"
-    if prompt_caches:
-        return "RKLLM_N_BATCH must be 1 if RKLLM_PROMPT_CACHES is set: batches have no caches"
     return None
 
 
@@ -78,11 +76,11 @@ def check_vision(n_batch: int, mode: str) -> None:
         raise ModelLoadFailed(conflict)
 
 
-def check_batch(n_batch: int, mode: str, prompt_caches: bool, has_tokenizer: bool) -> None:
+def check_batch(n_batch: int, mode: str, has_tokenizer: bool) -> None:
     """Raise ModelLoadFailed if `n_batch` is above 1 and another setting conflicts with it."""
     if n_batch == 1:
         return
-    conflict = batch_conflict(mode, prompt_caches=prompt_caches)
+    conflict = batch_conflict(mode)
     if conflict is None and not has_tokenizer:
         # One text that is too long would fail the run of all requests, and without a tokenizer its
         # length is unknown.

@@ -38,7 +38,6 @@ def build_capabilities(
     adapters: Sequence[str] = (),
     logits: bool = False,
     kv_reuse: bool = False,
-    prompt_caches: bool = False,
     slots: int = 1,
     images: bool = False,
     control_tokens: Sequence[str] = (),
@@ -57,7 +56,6 @@ def build_capabilities(
         adapters: the names of the LoRA adapters.
         logits: tokens are sampled here, from the runtime's logits.
         kv_reuse: the key-value cache is kept between runs.
-        prompt_caches: there is a folder for prompt caches.
         slots: the number of requests that share a run.
         images: there is a vision encoder.
         control_tokens: the special tokens that a message must not contain as such.
@@ -102,8 +100,6 @@ def build_capabilities(
         # In logits mode a long prompt takes several runs, and an abort takes effect between two.
         abort_in_prefill=logits,
         prefix_reuse=kv_reuse and has_tokenizer and not logits,
-        # Prompt caches have no effect on runs with `keep_history`, which logits mode uses.
-        prompt_caches=prompt_caches and not logits,
         runtime=runtime,
         images=images,
         control_tokens=control_tokens,

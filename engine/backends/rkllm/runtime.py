@@ -6,7 +6,6 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from engine.backends.base import OnPiece
@@ -17,7 +16,6 @@ from engine.backends.rkllm.abi.structs import (
     LLMCallState,
     RKLLMInferMode,
     RKLLMLoraAdapter,
-    RKLLMPromptCacheParam,
 )
 from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.recording.recorder import Recorder
@@ -145,13 +143,12 @@ class Runtime:
         aborted: threading.Event,
         *,
         keep_history: bool = False,
-        save_to: Path | None = None,
         end_tokens: frozenset[int] = frozenset(),
     ) -> Run:
         """Generate up to `limit` tokens, or one of the `end_tokens`; return when the library does.
 
         With `keep_history` the run continues from the content of the key-value cache and leaves
-        prompt and answer in it. `save_to` is the file to which the library saves the prompt cache.
+        prompt and answer in it.
 
         Raises:
             BackendFailed: no model is loaded.
@@ -171,8 +168,6 @@ class Runtime:
             return run
         infer, keep_alive = self._build_infer_param(sampling, limit)
         infer.keep_history = int(keep_history)
-        if save_to is not None:
-            infer.prompt_cache_params = ctypes.pointer(RKLLMPromptCacheParam(1, bytes(save_to)))
         self._run_library(run, [prompt], infer)
         # The struct holds pointers to these objects, so they must exist until here.
         del keep_alive
@@ -267,16 +262,6 @@ class Runtime:
         if self._handle is not None:
             self._functions.clear_kv_cache(self._handle, 0, None, None)
         return self.cache_size() == 0
-
-    def load_prompt_cache(self, path: Path) -> bool:
-        """Load a prompt cache, whose common prefix later runs reuse; return whether it loaded."""
-        handle = self._handle
-        return handle is not None and self._functions.load_prompt_cache(handle, bytes(path)) == 0
-
-    def release_prompt_cache(self) -> None:
-        """Unload the prompt cache."""
-        if self._handle is not None:
-            self._functions.release_prompt_cache(self._handle)
 
     def unload(self) -> None:
         """Free the model; `init` may load one again."""

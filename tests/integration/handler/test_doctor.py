@@ -282,9 +282,6 @@ OUTCOMES = {
     "prefix_reuse off": ("prefix_reuse", False),
     "history_logits work": ("logits_with_history", True),
     "history_logits crash": ("logits_with_history", False),
-    "aborted_save harmless": ("cache_load_after_abort", True),
-    "aborted_save spoils": ("cache_load_after_abort", False),
-    "prompt_cache not_saved": ("cache_load_after_abort", None),
 }
 
 

@@ -30,7 +30,6 @@ ABLE = Capabilities(
     token_prompts=True,
     chat_template=True,
     draft=True,
-    prompt_caches=True,
     prompt_truncation=True,
     special_tokens=True,
 )
@@ -47,7 +46,6 @@ WARNED: dict[str, Any] = {
     "ignore_eos": True,
     "truncate_prompt_tokens": 5,
     "skip_special_tokens": False,
-    "prompt_cache": "bot",
 }
 
 

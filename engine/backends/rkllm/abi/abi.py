@@ -86,8 +86,6 @@ def _functions(
     calls: dict[str, tuple[Any, ...]] = {
         "rkllm_init": (POINTER(LLMHandle), POINTER(param), init_callback),
         "rkllm_load_lora": (LLMHandle, POINTER(RKLLMLoraAdapter)),
-        "rkllm_load_prompt_cache": (LLMHandle, c_char_p),
-        "rkllm_release_prompt_cache": (LLMHandle,),
         "rkllm_destroy": (LLMHandle,),
         "rkllm_run": run,
         "rkllm_run_async": run,
@@ -162,8 +160,6 @@ class Functions:
     createDefaultParam: Callable[[], Any]
     init: Callable[[c_void_p, Structure, Any], int]
     load_lora: Callable[[c_void_p, RKLLMLoraAdapter], int]
-    load_prompt_cache: Callable[[c_void_p, bytes], int]
-    release_prompt_cache: Callable[[c_void_p], int]
     destroy: Callable[[c_void_p], int]
     # The second argument is an array of as many inputs as init set for n_batch.
     run: Callable[[c_void_p, Structure | Array[Any], Structure, int | None], int]

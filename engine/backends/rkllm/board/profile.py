@@ -30,14 +30,12 @@ class Profile:
 
     `prefix_reuse`: a run without history skips the tokens that its prompt has in common with the
     one before it, and answers as it would without. `logits_with_history`: logits of tokens that
-    follow a kept history can be computed. `cache_load_after_abort`: a prompt cache can be loaded
-    after a run was aborted that should have saved one. `prefill_ms` is the time of a prompt by its
+    follow a kept history can be computed. `prefill_ms` is the time of a prompt by its
     number of tokens, and `logits_run_ms` that of a run for logits by its number of new tokens.
     """
 
     prefix_reuse: bool | None = None
     logits_with_history: bool | None = None
-    cache_load_after_abort: bool | None = None
     prefill_ms: dict[str, float] = field(default_factory=dict)
     logits_run_ms: dict[str, float] = field(default_factory=dict)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,7 +33,6 @@ PREFILL_TOKENS = (512, 4096)
 LOGITS_TOKENS = (1, 4, 8, 16)
 # Of several runs the fastest counts: others had to wait for something else.
 _REPEATS = 3
-_ABORT_AT_TOKEN = 2
 
 
 class Trial(NamedTuple):
@@ -124,33 +121,11 @@ def try_logits(runtime: Runtime, context_length: int) -> Findings:
     yield LOGITS_RUN_MS, run_ms
 
 
-def try_cache_load(runtime: Runtime, context_length: int) -> Findings:
-    """Find out whether a prompt cache can be loaded after a saving run was aborted.
-
-    1.2.3 crashed on an RK3576 (oRKLLM 72e970f).
-    """
-    prompt = _tokens(min(_PREFIX_TOKENS, context_length // 4))
-    with TemporaryDirectory() as folder:
-        saved, aborted = Path(folder, "saved.bin"), Path(folder, "aborted.bin")
-        _generate(runtime, prompt, save_to=saved)
-        run = _generate(runtime, prompt, save_to=aborted, abort_at_token=_ABORT_AT_TOKEN)
-        if not (saved.is_file() and run.stopped):
-            # This model's prompts cannot be saved, or its answer was over before the abort.
-            yield CACHE_LOAD_AFTER_ABORT, None
-            return
-        is_loaded = runtime.load_prompt_cache(saved)
-        run = _generate(runtime, prompt)
-        yield CACHE_LOAD_AFTER_ABORT, is_loaded and not (run.failed or run.code)
-        if is_loaded:
-            runtime.release_prompt_cache()
-
-
 PLAIN_RUN = "tokens of a plain run"
 PREFIX_REUSE = "prefix reused"
 LOGITS_WITH_HISTORY = "logits of tokens after others"
 PREFILL_MS = "ms to compute a prompt, by its tokens"
 LOGITS_RUN_MS = "ms of a run, by its new tokens"
-CACHE_LOAD_AFTER_ABORT = "a prompt cache loads after an abort"
 
 TRIALS = MappingProxyType(
     {
@@ -158,7 +133,6 @@ TRIALS = MappingProxyType(
         for each in (
             Trial("prompts with a common start", try_prefix_reuse, PREFIX_REUSE),
             Trial("logits", try_logits, LOGITS_WITH_HISTORY),
-            Trial("prompt cache after an abort", try_cache_load, CACHE_LOAD_AFTER_ABORT),
         )
     }
 )
@@ -169,7 +143,6 @@ def build_profile(values: Mapping[str, Any]) -> Profile:
     return Profile(
         prefix_reuse=values.get(PREFIX_REUSE),
         logits_with_history=values.get(LOGITS_WITH_HISTORY),
-        cache_load_after_abort=values.get(CACHE_LOAD_AFTER_ABORT),
         prefill_ms=values.get(PREFILL_MS, {}),
         logits_run_ms=values.get(LOGITS_RUN_MS, {}),
     )
@@ -189,17 +162,11 @@ def _generate(
     prompt: list[int],
     *,
     limit: int = _ANSWER_TOKENS,
-    save_to: Path | None = None,
-    abort_at_token: int | None = None,
 ) -> Run:
-    count = 0
-
     def on_piece(piece: bytes, token_id: int, logprob: object) -> bool:
-        nonlocal count
-        count += 1
-        return count == abort_at_token
+        return False
 
-    return runtime.run(prompt, _GREEDY, limit, on_piece, threading.Event(), save_to=save_to)
+    return runtime.run(prompt, _GREEDY, limit, on_piece, threading.Event())
 
 
 def _compute_logits(runtime: Runtime, tokens: list[int]) -> float:

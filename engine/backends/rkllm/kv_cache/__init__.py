@@ -1,1 +1,1 @@
-"""Reuse of computed prompts: the key-value cache between runs, and prompt cache files."""
+"""Reuse of computed prompts: the key-value cache between runs."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import NamedTuple
 
-from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
 from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput
 from engine.backends.rkllm.runtime import Runtime
 
@@ -16,15 +14,14 @@ logger = logging.getLogger(__name__)
 class PromptPart(NamedTuple):
     """The part of a prompt to send, and how to run it.
 
-    `reused` is the number of tokens that need not be computed, `keep_history` keeps the key-value
-    cache after the run, and `save_to` is the file for a new prompt cache. With `skips_prefix` the
-    runtime itself skips what it has computed, and its statistics say how much.
+    `reused` is the number of tokens that need not be computed, and `keep_history` keeps the
+    key-value cache after the run. With `skips_prefix` the runtime itself skips what it has
+    computed, and its statistics say how much.
     """
 
     send: RuntimeInput
     reused: int = 0
     keep_history: bool = False
-    save_to: Path | None = None
     skips_prefix: bool = False
 
 
@@ -35,9 +32,8 @@ class KvReuse:
     where possible: the tokens that were sent and called back are taken as the cache's content only
     if the runtime reports as many tokens in it. After a failure, or an answer that filled the
     context, the content counts as unknown. If the cache could not be cleared once, it is not used
-    any more. A run with a prompt cache does not use the key-value cache of earlier runs, because
-    the file would then have no effect. A run with another LoRA adapter does not either. A prompt
-    with images neither uses nor leaves a cache: the tokens of two images are the same.
+    any more. A run with another LoRA adapter does not use the key-value cache of earlier runs. A
+    prompt with images neither uses nor leaves a cache: the tokens of two images are the same.
 
     With `skip_prefixes` the whole prompt is sent without history, and the runtime skips the tokens
     that it has in common with the one before it, whichever chat that was from. Only some versions
@@ -46,8 +42,7 @@ class KvReuse:
     Owned by the thread that uses the handle.
     """
 
-    def __init__(self, caches: PromptCaches, *, enabled: bool) -> None:
-        self._caches = caches
+    def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
         # Set once the library is known.
         self.skip_prefixes = False
@@ -67,33 +62,17 @@ class KvReuse:
         prompt: RuntimeInput,
         *,
         lora: str | None = None,
-        cache: Path | None = None,
         isolated: bool = False,
     ) -> PromptPart | None:
         """Return the part of a prompt to send; clear the key-value cache of other content.
 
-        `lora` is the adapter of the run and `cache` the file of its prompt cache. `isolated` is for
-        a run that must not share the key-value cache with others, such as an embedding.
+        `lora` is the adapter of the run. `isolated` is for a run that must not share the key-value
+        cache with others, such as an embedding.
 
-        Return None if the key-value cache was not empty after it was cleared, or if the prompt
-        cache cannot be loaded into this handle: the caller must reload the model and call this
-        method again.
-
-        Raises:
-            RequestRejected: the prompt cache can neither be loaded nor saved.
+        Return None if the key-value cache was not empty after it was cleared: the caller must
+        reload the model and call this method again.
         """
-        if isinstance(prompt, MultimodalPrompt):
-            isolated, cache = True, None
-        self._caches.release_unless(runtime, cache)
-        part = self._plan_reuse(runtime, prompt, lora, isolated=isolated or cache is not None)
-        if part is None or cache is None:
-            return part
-        use = self._caches.load_or_prepare(runtime, cache, _tokens_or_empty(prompt))
-        return None if use is None else part._replace(reused=use.reused, save_to=use.save_to)
-
-    def _plan_reuse(
-        self, runtime: Runtime, prompt: RuntimeInput, lora: str | None, *, isolated: bool
-    ) -> PromptPart | None:
+        isolated = isolated or isinstance(prompt, MultimodalPrompt)
         cached_tokens, self._cached_tokens = self._cached_tokens, []
         was_kept, self._is_kept = self._is_kept, False
         was_known, self._is_known = self._is_known, False
@@ -137,21 +116,14 @@ class KvReuse:
             return 0
         return size
 
-    def record_run(
-        self, prompt: RuntimeInput, cache: Path | None, run: Run, context_length: int
-    ) -> None:
-        """Record what a run has left in the key-value cache, and commit its prompt cache."""
+    def record_run(self, prompt: RuntimeInput, run: Run, context_length: int) -> None:
+        """Record what a run has left in the key-value cache."""
         failed = run.failed or run.code or not (run.finished or run.stopped)
         if failed:
             return
         if isinstance(prompt, MultimodalPrompt):
             return
         self._is_known = True
-        # If there is a token, the prompt was computed completely, even if the run was aborted.
-        if cache is not None and run.tokens:
-            self._caches.commit(cache, _tokens_or_empty(prompt))
-        if cache is not None and run.stopped:
-            self._caches.record_abort(cache)
         # Beyond the context the runtime drops tokens from the middle and does not report which.
         if self._is_kept and len(_tokens_or_empty(prompt)) + run.tokens < context_length:
             self._cached_tokens = [*_tokens_or_empty(prompt), *run.ids, *_end_token_of(run)]
@@ -160,7 +132,6 @@ class KvReuse:
     def reset(self) -> None:
         """Forget all recorded state, after the model was loaded."""
         self._cached_tokens, self._is_kept, self._is_known = [], False, True
-        self._caches.reset()
 
 
 def _end_token_of(run: Run) -> list[int]:

@@ -137,7 +137,6 @@ class Recorder:
             "prompts": [self._describe_prompt(inputs[index]) for index in range(self._n_batch)],
             "keep_history": infer.keep_history,
             "lora": bool(infer.lora_params),
-            "saves_prompt_cache": bool(infer.prompt_cache_params),
         }
         if hasattr(infer, "max_new_tokens"):
             arguments["max_new_tokens"] = infer.max_new_tokens

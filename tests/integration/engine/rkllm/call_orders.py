@@ -17,8 +17,6 @@ _CALLS = {
     "rkllm_init",
     "rkllm_destroy",
     "rkllm_load_lora",
-    "rkllm_load_prompt_cache",
-    "rkllm_release_prompt_cache",
     "rkllm_clear_kv_cache",
     "rkllm_run_async",
     "rkllm_set_chat_template",

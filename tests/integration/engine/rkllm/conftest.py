@@ -48,7 +48,6 @@ _BACKEND_OPTIONS = {
     "n_batch",
     "pooling",
     "profile",
-    "prompt_caches",
     "record",
     "record_text",
     "sampling",

@@ -61,17 +61,6 @@ async def sample_from_logits(engine: Engine, log: Path) -> None:
         await ask(engine, PROMPT, max_tokens=3, ignore_eos=True)
 
 
-async def use_prompt_caches(engine: Engine, log: Path) -> None:
-    for name in ("bot", "bot", "bot", "guide"):
-        await ask(engine, PROMPT, prompt_cache=name)
-
-
-async def load_cache_after_abort(engine: Engine, log: Path) -> None:
-    await ask(engine, PROMPT, prompt_cache="bot", stop=("s",))
-    _, finish = await ask(engine, PROMPT, prompt_cache="bot", max_tokens=1)
-    assert finish.usage.cached_tokens
-
-
 async def embed_texts(engine: Engine, log: Path) -> None:
     for _ in range(2):
         await engine.embed([(1, 2), (3, 4, 5)], Priority.INTERACTIVE)
@@ -137,23 +126,6 @@ MODES = {
         crashing=("Logits with history",),
         profile=Profile(logits_with_history=True),
     ),
-    "prompt cache": Mode(
-        use_prompt_caches, ("Prompt cache saved and loaded",), options={"prompt_caches": "caches"}
-    ),
-    "prompt cache after an abort": Mode(
-        load_cache_after_abort,
-        ("Model reloaded between the two",),
-        SLOW,
-        {"prompt_caches": "caches", **FRESH},
-    ),
-    "prompt cache after an abort, where it works": Mode(
-        load_cache_after_abort,
-        (),
-        SLOW,
-        {"prompt_caches": "caches", **FRESH},
-        crashing=("Prompt cache loaded after an aborted saving run",),
-        profile=Profile(cache_load_after_abort=True),
-    ),
     "shared prefixes": Mode(run_plainly, ("Plain run",), profile=Profile(prefix_reuse=True)),
     "embeddings": Mode(embed_texts, ("Embeddings, cache cleared after each",)),
     "embeddings without history": Mode(
@@ -187,8 +159,6 @@ async def test_calls_are_in_an_order_that_the_table_lists(
     write_tokenizer(tmp_path)
     (tmp_path / "french.lora").write_text("weights")
     options = dict(mode.options)
-    if "prompt_caches" in options:
-        options["prompt_caches"] = str(tmp_path / "caches")
     if "vision" in options:
         fake_rknnlite.install(monkeypatch)
         vision = fake_rknnlite.write_encoder(tmp_path / "vision.rknn")
@@ -234,10 +204,6 @@ async def test_every_abort_is_on_a_thread_of_its_own(
     [
         ("Logits with history", "init run[logits,history] end destroy"),
         (
-            "Prompt cache loaded after an aborted saving run",
-            "init run[save,fresh] abort[thread] end run[plain] end load_prompt_cache destroy",
-        ),
-        (
             "Embeddings in a row, cache not cleared",
             "init run[hidden] end run[hidden] end destroy",
         ),
@@ -252,9 +218,8 @@ def test_order_that_must_not_occur_is_recognised(name: str, calls: str) -> None:
 
 
 def test_order_of_another_handle_is_not_mistaken() -> None:
-    calls = "init run[save] abort[thread] end destroy init load_prompt_cache run[plain] end"
-    loaded = ORDERS["Prompt cache loaded after an aborted saving run"]
-    assert not loaded.occurs_in(calls.split())
+    calls = "init run[hidden] end destroy init run[hidden] end destroy"
+    assert not ORDERS["Embeddings in a row, cache not cleared"].occurs_in(calls.split())
 
 
 def test_table_has_a_status_and_a_source_for_each_order() -> None:

@@ -18,7 +18,6 @@ from engine.backends.rkllm.abi.structs import (
     RKLLMInferMode,
     RKLLMLoraAdapter,
     RKLLMLoraParam,
-    RKLLMPromptCacheParam,
 )
 from tests.fake_rkllm import EMBEDDING_WIDTH, quoted, read_log
 from tests.fake_rkllm.tokenizer import id_of, tokenizer
@@ -477,18 +476,6 @@ def test_lora_is_loaded_once_and_chosen_per_run(driver: DriverFactory, tmp_path:
     chosen = ctypes.pointer(RKLLMLoraParam(b"tiny"))
     assert d.run_input(lora_params=chosen)["lora"] == "tiny"
     assert d.run(lora_params=ctypes.pointer(RKLLMLoraParam(b"other"))) == -1
-
-
-def test_prompt_cache_is_saved_loaded_and_released(driver: DriverFactory, tmp_path: Path) -> None:
-    d = driver(REPORT_INPUT)
-    path = str(tmp_path / "prompt.cache").encode()
-    assert d.functions.load_prompt_cache(d.handle, path) == -1
-    assert d.run_input(prompt_cache_params=ctypes.pointer(RKLLMPromptCacheParam(1, path)))[
-        "saves_prompt_cache"
-    ]
-    assert [d.functions.load_prompt_cache(d.handle, path) for _ in range(2)] == [0, -1]
-    assert d.run_input()["prompt_cache"] is True
-    assert [d.functions.release_prompt_cache(d.handle) for _ in range(2)] == [0, -1]
 
 
 def test_cross_attention_is_set_and_reset(driver: DriverFactory) -> None:

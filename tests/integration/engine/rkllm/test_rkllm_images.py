@@ -237,19 +237,6 @@ async def test_runtime_that_skips_prefixes_does_not_mix_up_images(
     assert calls == [clear, run, clear, run, clear, run, run]
 
 
-@only_threads
-async def test_prompt_cache_is_not_saved_or_loaded_for_images(
-    vision_of: RkllmMaker, call_log: Path, tmp_path: Path
-) -> None:
-    engine = vision_of(REPORT_INPUT, prompt_caches=str(tmp_path / "caches"))
-    report = await read_run_input(engine, chat(1), prompt_cache="one")
-    assert (report["saves_prompt_cache"], report["prompt_cache"]) == (False, False)
-    assert (await read_run_input(engine, chat(), prompt_cache="one"))["saves_prompt_cache"]
-    await ask(engine, chat(), prompt_cache="one")
-    report = await read_run_input(engine, chat(1), prompt_cache="one")
-    assert (report["saves_prompt_cache"], report["prompt_cache"]) == (False, False)
-
-
 # ---- loads, aborts and recordings ----
 
 

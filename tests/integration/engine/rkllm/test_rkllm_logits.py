@@ -297,20 +297,14 @@ async def test_missing_dependency_is_named_in_logits_mode(
 
 
 @only_threads
-async def test_chat_is_computed_completely_and_prompt_cache_causes_a_warning(
-    rkllm_of: RkllmMaker, call_log: Path, tmp_path: Path
-) -> None:
+async def test_chat_is_computed_completely(rkllm_of: RkllmMaker, call_log: Path) -> None:
     # R16: the cache between steps belongs to the answer alone.
-    engine = logits_engine(rkllm_of, prompt_caches=str(tmp_path / "caches"))
-    assert not (await engine.ready()).prompt_caches
+    engine = logits_engine(rkllm_of)
     prompt = tuple(range(10))
     sampling: dict[str, Any] = {**GREEDY, "max_tokens": 3}
     for _ in range(2):
-        async with await engine.generate(request(prompt, **sampling, prompt_cache="bot")) as stream:
+        async with await engine.generate(request(prompt, **sampling)) as stream:
             await read(stream)
-        assert stream.warnings == (
-            "prompt_cache is not supported by the rkllm engine and was ignored",
-        )
         assert stream.result is not None
         assert stream.result.usage.cached_tokens == 0
         await engine.embed(["hi"], Priority.INTERACTIVE)
@@ -319,4 +313,3 @@ async def test_chat_is_computed_completely_and_prompt_cache_causes_a_warning(
         ]
         assert contexts[-1]["held"] == "0"
         prompt = (*prompt, *expected(prompt, **sampling))[:10]
-    assert not any("prompt_cache" in call.name for call in read_log(call_log))

@@ -378,23 +378,11 @@ async def test_embeddings_run_between_batches(rkllm_of: RkllmMaker, call_log: Pa
 
 
 @only_threads
-async def test_prompt_cache_is_ignored_with_a_warning(rkllm_of: RkllmMaker) -> None:
-    engine = rkllm_of(COUNT, n_batch=2)
-    async with await engine.generate(request((5, 2), prompt_cache="bot")) as stream:
-        await read(stream)
-    assert any(warning.startswith("prompt_cache is not supported") for warning in stream.warnings)
-
-
-@only_threads
 async def test_unsupported_batch_settings_are_refused_at_load(
     rkllm_of: RkllmMaker, tmp_path: Path
 ) -> None:
-    for options, message in (
-        ({"mode": "logits"}, "RKLLM_N_BATCH must be 1 if RKLLM_MODE is logits"),
-        ({"prompt_caches": str(tmp_path)}, "RKLLM_N_BATCH must be 1 if RKLLM_PROMPT_CACHES"),
-    ):
-        with pytest.raises(ModelLoadFailed, match=message):
-            await rkllm_of(COUNT, n_batch=2, **options).ready()
+    with pytest.raises(ModelLoadFailed, match="RKLLM_N_BATCH must be 1 if RKLLM_MODE is logits"):
+        await rkllm_of(COUNT, n_batch=2, mode="logits").ready()
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ModelLoadFailed, match="RKLLM_N_BATCH above 1 needs the tokenizer files"):
         await rkllm_of(COUNT, n_batch=2).ready()

@@ -100,13 +100,10 @@ async def test_nothing_is_skipped_after_a_failed_run(profiled: Profiled, call_lo
     assert (await ask(engine, FIRST))[1].usage.cached_tokens == 0
 
 
-async def test_text_and_prompts_cached_in_files_are_answered_with_that_outcome(
-    profiled: Profiled, tmp_path: Path
-) -> None:
-    engine = profiled(SPEAKS, {"prefix_reuse": True}, prompt_caches=str(tmp_path / "caches"))
+async def test_text_is_answered_with_that_outcome(profiled: Profiled) -> None:
+    engine = profiled(SPEAKS, {"prefix_reuse": True})
     await ask(engine, FIRST)
-    await ask(engine, SECOND, prompt_cache="bot")
-    assert (await ask(engine, SECOND, prompt_cache="bot"))[1].usage.cached_tokens == 31
+    await ask(engine, SECOND)
     assert (await ask(engine, FIRST))[0] == " ".join(map(str, FIRST))
 
 
@@ -124,19 +121,3 @@ async def test_logits_mode_needs_an_outcome_only_with_abi_12(profiled: Profiled,
             await engine.ready()
     else:
         await ask(engine, (1, 2), max_tokens=2)
-
-
-@pytest.mark.parametrize("outcome", [True, False, None])
-async def test_model_is_reloaded_after_an_aborted_save_unless_the_profile_allows_it(
-    profiled: Profiled, call_log: Path, tmp_path: Path, outcome: bool | None
-) -> None:
-    answer_script = 'answer\n  abort ms=0 finish\n  say "a" times=50 us=2000\n'
-    script = answer_script if outcome else f"aborted_save spoils\n{answer_script}"
-    engine = profiled(
-        script, {"cache_load_after_abort": outcome}, prompt_caches=str(tmp_path / "caches")
-    )
-    await ask(engine, FIRST, prompt_cache="bot")
-    request: dict[str, Any] = {"stop": ("aaa",), "prompt_cache": "other"}
-    await ask(engine, SECOND, **request)
-    assert (await ask(engine, FIRST, prompt_cache="bot"))[1].usage.cached_tokens == 39
-    assert calls(call_log, "rkllm_init") == (1 if outcome else 2)

@@ -272,10 +272,11 @@ def test_stream_may_stand_beside_the_prompt(given: dict[str, Any]) -> None:
     assert text({"prompt": "hi", **given}).streaming
 
 
-def test_ignored_parameter_is_warned_about() -> None:
-    # R16
-    request = text({"prompt": "hi", "sampling_params": {"best_of": 3}, "unknown": 1})
-    assert request.warnings == ("input.sampling_params.best_of is not supported and was ignored",)
+@pytest.mark.parametrize("name", ["best_of", "prompt_cache"])
+def test_ignored_parameter_is_warned_about(name: str) -> None:
+    # R16, R83
+    request = text({"prompt": "hi", "sampling_params": {name: 3}, "unknown": 1})
+    assert request.warnings == (f"input.sampling_params.{name} is not supported and was ignored",)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ WHOLE = "a whole number from 1 to 4294967295"
 STOPS = "a non-empty string or an array of up to 16 of them, each of up to 1024 characters"
 BIASES = "an object of up to 10000 token ids and numbers from -100 to 100"
 FLAG = "true or false"
-NAME = "a name of up to 64 letters, digits, - and _"
 NAN, INFINITY = math.nan, math.inf
 
 
@@ -118,11 +117,6 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ("num_assistant_tokens", True, "a whole number from 1 to 64", "true"),
     ("assistant_confidence_threshold", 1.5, "a number from 0 to 1", "1.5"),
     ("assistant_confidence_threshold", "1", "a number from 0 to 1", '"1"'),
-    ("prompt_cache", "", NAME, '""'),
-    ("prompt_cache", "../bot", NAME, '"../bot"'),
-    ("prompt_cache", "bot\n", NAME, '"bot\\n"'),
-    ("prompt_cache", "b" * 65, NAME, f'"{"b" * 56}...'),
-    ("prompt_cache", 1, NAME, "1"),
     ("truncate_prompt_tokens", 0, f"{WHOLE}, or -1 for all that fit", "0"),
     ("truncate_prompt_tokens", -2, f"{WHOLE}, or -1 for all that fit", "-2"),
     ("skip_special_tokens", 0, FLAG, "0"),

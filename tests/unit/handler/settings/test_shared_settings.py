@@ -65,7 +65,6 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_LORA": ("one=some/one.rkllm", "one=some/one.rkllm"),
     "RKLLM_KV_REUSE": ("off", False),
     "RKLLM_PROFILE": ("some/profile.json", Path("some/profile.json")),
-    "RKLLM_PROMPT_CACHES": ("some/folder", Path("some/folder")),
     "RKLLM_N_BATCH": ("4", 4),
     "RKLLM_RECORD": ("some/board.jsonl", Path("some/board.jsonl")),
     "RKLLM_RECORD_TEXT": ("on", True),
@@ -287,18 +286,12 @@ def test_rkllm_n_batch_sets_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (config.slots, config.backend.options["n_batch"]) == (slots, slots)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("RKLLM_MODE", "logits"), ("RKLLM_PROMPT_CACHES", "some/folder")]
-)
-def test_settings_that_exclude_rkllm_n_batch_are_refused(
-    name: str,
-    value: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_logits_mode_excludes_rkllm_n_batch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        read(monkeypatch, **{"RKLLM_N_BATCH": "2", name: value})
-    assert f"RKLLM_N_BATCH must be 1 if {name} is" in capsys.readouterr().err
+        read(monkeypatch, RKLLM_N_BATCH="2", RKLLM_MODE="logits")
+    assert "RKLLM_N_BATCH must be 1 if RKLLM_MODE is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "value"), [("RKLLM_MODE", "logits"), ("RKLLM_N_BATCH", "2")])

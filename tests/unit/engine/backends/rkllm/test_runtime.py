@@ -85,14 +85,6 @@ class FakeLibrary:
         self.cached = self.cached_after_clear
         return -1
 
-    def load_prompt_cache(self, handle: ctypes.c_void_p, path: bytes) -> int:
-        self.calls.append(f"load {path.decode()}")
-        return self.code
-
-    def release_prompt_cache(self, handle: ctypes.c_void_p) -> int:
-        self.calls.append("release")
-        return 0
-
     def call_back(self, number: int | None, state: int = NORMAL, **fields: Any) -> int:
         """Make a callback as the C library would."""
         callback = self._callback if self.abi is ABI_12 else self._callback.result_callback
@@ -287,7 +279,6 @@ def test_text_is_sent_as_a_user_turn(library: FakeLibrary, runtime: Runtime) -> 
     assert inputs.prompt_input == "Grüße ?".encode()
     assert (library.infer.mode, library.infer.keep_history) == (0, 0)
     assert not library.infer.lora_params
-    assert not library.infer.prompt_cache_params
     run_of(runtime)
     assert library.inputs.enable_thinking is False
 
@@ -306,20 +297,10 @@ def test_tokens_are_sent_unchanged(library: FakeLibrary, runtime: Runtime) -> No
     assert (library.inputs.role, library.inputs.input_type) == (b"user", 1)
 
 
-def test_run_keeps_history_and_saves_its_prompt_on_request(
-    library: FakeLibrary, runtime: Runtime
-) -> None:
-    seen: list[tuple[int, bytes]] = []
-
-    def script(number: int | None) -> int:
-        cache = library.infer.prompt_cache_params.contents
-        assert library.infer.keep_history == 1
-        seen.append((cache.save_prompt_cache, cache.prompt_cache_path))
-        return 0
-
-    library.script = script
-    run_of(runtime, prompt=[1], keep_history=True, save_to=Path("/caches/bot.bin"))
-    assert seen == [(1, b"/caches/bot.bin")]
+def test_run_keeps_history_and_saves_no_prompt(library: FakeLibrary, runtime: Runtime) -> None:
+    run_of(runtime, prompt=[1], keep_history=True)
+    assert library.infer.keep_history == 1
+    assert not library.infer.prompt_cache_params
 
 
 def test_ids_are_those_of_all_callbacks(library: FakeLibrary, runtime: Runtime) -> None:
@@ -647,16 +628,3 @@ def test_clear_cache_checks_the_size(library: FakeLibrary, runtime: Runtime) -> 
     assert not runtime.clear_cache()
     runtime.close()
     assert not runtime.clear_cache()
-
-
-def test_prompt_cache_is_loaded_and_released(library: FakeLibrary, runtime: Runtime) -> None:
-    assert runtime.load_prompt_cache(Path("/caches/bot.bin"))
-    runtime.release_prompt_cache()
-    assert library.calls[-2:] == ["load /caches/bot.bin", "release"]
-    library.code = -1
-    assert not runtime.load_prompt_cache(Path("/caches/bot.bin"))
-    runtime.close()
-    calls = list(library.calls)
-    assert not runtime.load_prompt_cache(Path("/caches/bot.bin"))
-    runtime.release_prompt_cache()
-    assert library.calls == calls

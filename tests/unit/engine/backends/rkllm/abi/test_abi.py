@@ -268,8 +268,10 @@ def test_functions_have_the_headers_signatures(abi: Abi, header: Header) -> None
     theirs = {
         name: (as_ctypes(result, abi), tuple(as_ctypes(it, abi) for it in arguments))
         for name, (result, arguments) in header.functions.items()
+        if not name.endswith("_prompt_cache")
     }
-    assert len(theirs) == 15
+    # All but those that load and release prompt caches, which the backend does not use.
+    assert len(theirs) == 13
     assert dict(abi.functions) == theirs
 
 

@@ -13,7 +13,6 @@ from engine.errors import ModelLoadFailed
 PROFILE = Profile(
     prefix_reuse=True,
     logits_with_history=False,
-    cache_load_after_abort=None,
     prefill_ms={"512": 51.3},
 )
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse, PromptPart
-from engine.backends.rkllm.kv_cache.prompt_caches import PromptCaches
 from engine.backends.rkllm.runs.run import Run, UserTurn
 from engine.backends.rkllm.runtime import Runtime
 
@@ -34,7 +32,7 @@ class Cache:
 
 
 def history_of(*, enabled: bool = True) -> KvReuse:
-    return KvReuse(PromptCaches(None, Path("model.rkllm")), enabled=enabled)
+    return KvReuse(enabled=enabled)
 
 
 def prepare(history: KvReuse, cache: Cache, prompt: Any, **options: Any) -> PromptPart | None:
@@ -51,7 +49,7 @@ def ran(ids: list[int], **fields: Any) -> Run:
 def after(history: KvReuse, cache: Cache, ids: list[int], size: int, **fields: Any) -> None:
     """Run [1, 2, 3] with these tokens as the answer and this cache size afterwards."""
     assert prepare(history, cache, [1, 2, 3]) == PromptPart([1, 2, 3], keep_history=True)
-    history.record_run([1, 2, 3], None, ran(ids, **fields), CONTEXT)
+    history.record_run([1, 2, 3], ran(ids, **fields), CONTEXT)
     cache.size = size
 
 
@@ -164,7 +162,7 @@ def test_cache_that_cannot_be_cleared_is_not_used_again(caplog: pytest.LogCaptur
     history, cache = history_of(), Cache(clears=False)
     assert prepare(history, cache, [1, 2]) is None
     assert "RKLLM_KV_REUSE" in caplog.text
-    history.record_run([1, 2], None, ran([3]), CONTEXT)
+    history.record_run([1, 2], ran([3]), CONTEXT)
     cache.size = 3
     assert prepare(history, cache, [1, 2, 3, 4]) == PromptPart([1, 2, 3, 4])
 
@@ -173,7 +171,7 @@ def test_runtime_is_not_queried_when_reuse_is_disabled() -> None:
     history, cache = history_of(enabled=False), Cache(clears=False)
     for prompt in ([1, 2], [1, 2, 3], UserTurn("hi")):
         assert prepare(history, cache, prompt) == PromptPart(prompt)
-        history.record_run(prompt, None, ran([3]), CONTEXT)
+        history.record_run(prompt, ran([3]), CONTEXT)
     assert cache.cleared == 0
 
 
@@ -185,7 +183,7 @@ def test_adapters_do_not_reuse_each_others_cache(
 ) -> None:
     history, cache = history_of(), Cache()
     prepare(history, cache, [1, 2, 3], lora=first)
-    history.record_run([1, 2, 3], None, ran([4]), CONTEXT)
+    history.record_run([1, 2, 3], ran([4]), CONTEXT)
     cache.size = 3
     part = prepare(history, cache, [1, 2, 3, 4, 5], lora=then)
     assert part == PromptPart([1, 2, 3, 4, 5][reused:], reused, keep_history=True)
@@ -203,21 +201,3 @@ def test_embedding_in_between_is_isolated_and_clears_the_cache() -> None:
         [1, 2, 3, 4, 5], keep_history=True
     )
     assert cache.cleared == 3
-
-
-def test_prompt_cache_is_committed_after_the_first_token(tmp_path: Path) -> None:
-    # If the run was aborted before its first token, the prompt may have been computed partly.
-    model = tmp_path / "model.rkllm"
-    model.touch()
-    caches = PromptCaches(str(tmp_path), model)
-    caches.find_folders("1.3")
-    history, cache, file = KvReuse(caches, enabled=True), Cache(), caches.cache_path("bot", None)
-    assert file is not None
-    for run in (ran([], finished=False, stopped=True), ran([4], finished=False, stopped=True)):
-        assert not file.exists()
-        part = history.prepare(cast("Runtime", cache), [1, 2, 3], cache=file)
-        assert part is not None
-        assert part.save_to is not None
-        part.save_to.touch()
-        history.record_run([1, 2, 3], file, run, CONTEXT)
-    assert file.exists()

@@ -119,7 +119,6 @@ def test_run_is_recorded_without_its_prompt(recording: Recording) -> None:
         "prompts": [{"bytes": len(SECRET)}],
         "keep_history": 0,
         "lora": False,
-        "saves_prompt_cache": False,
         "max_new_tokens": 5,
     }
     assert (tokens["prompts"], tokens["mode"], tokens["keep_history"]) == ([{"tokens": 2}], 2, 1)
