@@ -84,7 +84,7 @@ class Engine:
         """Load the model only while it has a place in a memory; called once, before all else."""
         for host in self._hosts:
             if isinstance(host, ProcessHost):
-                host.is_on_demand = True
+                host.load_on_demand()
         self._memory.share(memory, name, need_bytes, keep_alive_s)
 
     @property

@@ -1,6 +1,6 @@
 """The engine host process: runs one backend with its native library.
 
-Started by `ProcessHost` as `python -m engine.hosts.child FD PARENT_PID`. Its main thread
+Started by `ProcessSupervisor` as `python -m engine.hosts.child FD PARENT_PID`. Its main thread
 reads commands from the socket, other threads run the backend, and one more sends the results. The
 process ends on the command `close`, when the socket closes, or when its parent dies, whatever the
 backend is doing.

@@ -64,6 +64,7 @@ class EngineProcess:
             raise
         self.socket = ours
         self._output_tail = output_tail
+        self._started_at = time.monotonic()
         # If the child has died already, the reader of the socket notices it.
         with suppress(OSError):
             ours.sendall(config)
@@ -84,6 +85,11 @@ class EngineProcess:
         return self._popen.pid
 
     @property
+    def age_s(self) -> float:
+        """How many seconds ago it was started."""
+        return time.monotonic() - self._started_at
+
+    @property
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; None while the process runs."""
         return self._popen.poll()
@@ -102,6 +108,18 @@ class EngineProcess:
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait on this thread until the process has ended. Raises subprocess.TimeoutExpired."""
         self._popen.wait(timeout_s)
+
+    def end(self, grace_s: float, kill_timeout_s: float = 0.0) -> None:
+        """Wait on this thread until it has exited by itself, and kill it after `grace_s`.
+
+        Returns `kill_timeout_s` later even if it is still there, stuck in a driver.
+        """
+        try:
+            self.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(kill_timeout_s)
 
     async def wait_for_exit(self) -> str:
         """Wait for the exit and the last output, and return how the process ended.

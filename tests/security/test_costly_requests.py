@@ -98,7 +98,7 @@ async def test_costly_requests_leave_a_real_engine_alive_and_answering(
     )
     post = partial(exchange, server.port, "POST", deadline_s=60)
     assert (await post(CHAT, body=chat())).status == 200
-    process = server.engine._host._process  # type: ignore[attr-defined]
+    process = server.engine._host._supervisor._process  # type: ignore[attr-defined]
     for schema in COSTLY_SCHEMAS.values():
         message_of(await post(CHAT, body=with_schema(schema)))
     # One after another and all at once: each is compiled while others wait for the engine.
@@ -119,7 +119,7 @@ async def test_costly_requests_leave_a_real_engine_alive_and_answering(
     ]:
         assert f"{name}: 99999999 is no token id" in message_of(await post(path, body=body))
     assert (await post(CHAT, body=chat())).status == 200
-    assert server.engine._host._process is process  # type: ignore[attr-defined]
+    assert server.engine._host._supervisor._process is process  # type: ignore[attr-defined]
 
 
 async def test_schema_with_the_smallest_integer_leaves_the_server_alive(
@@ -131,7 +131,7 @@ async def test_schema_with_the_smallest_integer_leaves_the_server_alive(
     )
     post = partial(exchange, server.port, "POST", deadline_s=60)
     assert (await post(CHAT, body=chat())).status == 200
-    process = server.engine._host._process  # type: ignore[attr-defined]
+    process = server.engine._host._supervisor._process  # type: ignore[attr-defined]
     smallest = -(2**63)
     for schema in (
         {"const": smallest},
@@ -142,7 +142,7 @@ async def test_schema_with_the_smallest_integer_leaves_the_server_alive(
         assert response.status == 200, response.body
         [warning] = json.loads(response.body)["warnings"]
         assert "numbers must be at least" in warning
-    assert server.engine._host._process is process  # type: ignore[attr-defined]
+    assert server.engine._host._supervisor._process is process  # type: ignore[attr-defined]
 
 
 async def test_hostile_grammar_is_refused_by_every_name_and_the_engine_lives_on(
@@ -153,7 +153,7 @@ async def test_hostile_grammar_is_refused_by_every_name_and_the_engine_lives_on(
     )
     post = partial(exchange, server.port, "POST", deadline_s=60)
     assert (await post(CHAT, body=chat())).status == 200
-    process = server.engine._host._process  # type: ignore[attr-defined]
+    process = server.engine._host._supervisor._process  # type: ignore[attr-defined]
     _, smallest = HOSTILE_GRAMMARS["smallest integer"]
     names = ("grammar", "guided_grammar", "ebnf", "structured_outputs")
     calls = {name: (name, smallest) for name in names}
@@ -180,7 +180,7 @@ async def test_hostile_grammar_is_refused_by_every_name_and_the_engine_lives_on(
                 else:
                     message_of(response)
     assert (await post(CHAT, body=chat(grammar="start: /[0-9]/"))).status == 200
-    assert server.engine._host._process is process  # type: ignore[attr-defined]
+    assert server.engine._host._supervisor._process is process  # type: ignore[attr-defined]
 
 
 @pytest.mark.long

@@ -292,7 +292,7 @@ async def test_aborts_that_cost_the_process_count_neither_against_jobs_nor_the_e
             await server.events.wait(RequestStarted, 2 * number + 1)
             await abort_a_deaf_request(server, 2 * number + 2)
             await server.events.wait(HostLost, number + 1)
-            assert server.engine._host._restart_policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
+            assert server.engine._host._supervisor.losses.policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
         await server.events.wait(RequestStarted, 9)
         assert (await job_of(client, job_id))["status"] == "IN_PROGRESS"
         await client.post(f"/cancel/{job_id}")
@@ -311,7 +311,7 @@ async def test_crash_right_after_a_clients_abort_counts_neither_against_jobs_nor
             # The library dies of the abort.
             kill(server)
             await server.events.wait(HostLost, number + 1)
-            assert server.engine._host._restart_policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
+            assert server.engine._host._supervisor.losses.policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
         await server.events.wait(RequestStarted, 9)
         assert (await job_of(client, job_id))["status"] == "IN_PROGRESS"
         await client.post(f"/cancel/{job_id}")

@@ -214,7 +214,7 @@ async def test_host_that_closes_its_socket_but_lives_is_killed(engine_of: Engine
     await engine.ready()
     pid = child_pid(engine)
     os.kill(pid, signal.SIGSTOP)
-    engine._host._frame_socket._on_disconnected()  # type: ignore[attr-defined]
+    engine._host._supervisor._connection._frame_socket._on_disconnected()  # type: ignore[attr-defined]
     assert (await ask(engine, "next"))[0] == "next"
     assert child_pid(engine) != pid
     assert engine.restarts == 1
@@ -228,17 +228,17 @@ async def test_process_that_survives_sigkill_is_left_behind(
     # As a process that is stuck in a driver of the NPU.
     monkeypatch.setattr("engine.hosts.child_process._EXIT_GRACE_S", 0.0)
     monkeypatch.setattr("engine.hosts.child_process.KILL_TIMEOUT_S", 0.2)
-    engine = engine_of(FOREVER, ECHO, slots=2)
+    engine = engine_of(FOREVER, ECHO, slots=2, neighbour_grace_s=0.0)
     host: Any = engine._host
     async with await engine.generate(request("forever")) as stream:
         await first_text(stream)
-        process, pid = host._process, child_pid(engine)
+        process, pid = host._supervisor._process, child_pid(engine)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(process, "kill", lambda: None)
             if hangs_up:
-                host._frame_socket._on_disconnected()
+                host._supervisor._connection._frame_socket._on_disconnected()
             else:
-                host._kill_and_restart(EngineStalled("the engine did not stop"))
+                host.kill_stuck_run(stream.run_id, EngineStalled("the engine did not stop"))
             with pytest.raises(EngineCrashed):
                 await read(stream)
             await wait_until(lambda: engine.state is EngineState.READY)
@@ -258,7 +258,7 @@ async def test_restart_that_raises_ends_the_engine_instead_of_leaving_requests_w
     def no_watches(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("engine.hosts.process.FrameSocket", no_watches)
+    monkeypatch.setattr("engine.hosts.child_connection.FrameSocket", no_watches)
     os.kill(child_pid(engine), signal.SIGKILL)
     await wait_until(lambda: engine.state is not EngineState.READY)
     with pytest.raises(EngineDead, match=r"cannot be restarted: .*No space left on device"):
@@ -429,7 +429,7 @@ async def test_crash_after_an_abort_by_a_client_is_not_counted(
         os.kill(child_pid(engine), signal.SIGKILL)
         with pytest.raises(EngineReplaced, match="running beside another one"):
             await read(neighbour)
-    assert engine._host._restart_policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
+    assert engine._host._supervisor.losses.policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
     assert (await ask(engine, "fine"))[0] == "fine"
 
 

@@ -87,7 +87,7 @@ async def test_close_right_after_the_load_exits_with_code_0(
     async def load_and_close() -> int | None:
         engine = engine_factory(llamacpp(model_path))
         await engine.ready()
-        process = engine._host._process  # type: ignore[attr-defined]
+        process = engine._host._supervisor._process  # type: ignore[attr-defined]
         await engine.close()
         code: int | None = process.returncode
         return code

@@ -189,7 +189,7 @@ async def test_stuck_run_ends_the_host_process_but_not_the_engine(engine_of: Eng
     assert (await ask(engine, "next"))[0] == "next"
     assert engine.restarts == 1
     # A client's abort does not count as a crash.
-    assert engine._host._restart_policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
+    assert engine._host._supervisor.losses.policy.crashes_in_a_row == 0  # type: ignore[attr-defined]
     assert child_pid(engine) != first_child
     assert [event.dead for event in events if isinstance(event, HostLost)] == [False]
 

@@ -1,0 +1,28 @@
+"""The configuration of a backend as it is sent to its process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from engine.backends import open_shared_files
+from engine.config import BackendConfig
+from engine.errors import ModelLoadFailed
+from engine.hosts.frames import encode
+
+
+def encode_config(config: BackendConfig, *, try_run: bool) -> tuple[bytes, list[int]]:
+    """Return the first frame for a child, and the descriptors that it inherits.
+
+    With `try_run` the child tries the model with a run of its own before it reports the load.
+    Raises ModelLoadFailed for a value that cannot be sent.
+    """
+    shared_files = open_shared_files(config.backend, config.options)
+    config = replace(config, options={**config.options, **shared_files})
+    try:
+        frame = encode(asdict(config) | {"try_run": try_run})
+    except TypeError as error:
+        raise ModelLoadFailed(
+            "a path or name that was set for the engine cannot be passed on to its "
+            f"process, for it is not UTF-8: {error}"
+        ) from None
+    return frame, [each for files in shared_files.values() for each in files]
