@@ -66,6 +66,18 @@ def serve(sock: socket.socket) -> None:
         runner.try_run()
     frame_sender.send_message({"loaded": capabilities.to_wire(), "has_run": config["try_run"]})
     ignore_signals()
+    _run_commands(commands, runner, frame_sender)
+    # Also when the socket has closed: a stuck library must not keep the process alive.
+    watchdog = threading.Timer(UNLOAD_TIMEOUT_S, exit_now, (1,))
+    watchdog.daemon = True
+    watchdog.start()
+    runner.close()
+
+
+def _run_commands(
+    commands: Iterator[dict[str, Any]], runner: Runner, frame_sender: FrameSender
+) -> None:
+    """Run commands until `close`, or until the socket is closed."""
     for command in commands:
         match command:
             case {"run": run_id, "prompt": prompt, "sampling": sampling, "buffered": buffered}:
@@ -84,12 +96,7 @@ def serve(sock: socket.socket) -> None:
 
                 runner.call(op, argument, reply)
             case {"close": _}:
-                break
-    # Also when the socket has closed: a stuck library must not keep the process alive.
-    watchdog = threading.Timer(UNLOAD_TIMEOUT_S, exit_now, (1,))
-    watchdog.daemon = True
-    watchdog.start()
-    runner.close()
+                return
 
 
 def main() -> None:
