@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from emulator.autoscaling.worker_exit import describe_worker_exit
 from emulator.autoscaling.worker_log import WorkerLog
 from emulator.autoscaling.worker_process import Process
 
@@ -70,3 +71,9 @@ class ManagedWorker:
         """Write what happens to it into its log and the server's."""
         self.log.append("system", f"{self.name} {event}")
         logger.log(level, "%s %s", self.name, event)
+
+    def close_log(self) -> None:
+        """Write how it ended as the last line of its log."""
+        if (code := self.process.returncode) is not None:
+            self.log.append("system", f"{self.name} {describe_worker_exit(code)}")
+        self.log.close()

@@ -19,6 +19,7 @@ from emulator.autoscaling.reload import CodeWatch
 from emulator.autoscaling.worker_log import WorkerLogs
 from emulator.autoscaling.worker_process import spawn_supervised
 from emulator.autoscaling.worker_program import WorkerProgram, command_program
+from emulator.autoscaling.worker_starter import WorkerStarter
 from emulator.bucket.service import Bucket
 from emulator.console.generation_tracker import GenerationTracker
 from emulator.console.routes import ConsoleRoutes
@@ -267,17 +268,20 @@ def build_components(
             worker_registry,
             endpoint,
             settings.scaling_policy(),
-            program=program,
-            logs=worker_logs,
+            WorkerStarter(
+                endpoint,
+                program,
+                logs=worker_logs,
+                api_key=next(iter(settings.keys()), None),
+                own_key=managed_worker_key,
+                allows_private_targets=settings.outbound_policy().allows_private,
+                bucket=bucket,
+                is_only_one=len(programs) == 1,
+                spawn=partial(spawn_supervised, volume=program.volume),
+            ),
             requeues_on_reload=settings.reload_jobs == "requeue",
             ends_old_first=settings.reload == "replace" or bool(settings.worker_command),
-            api_key=next(iter(settings.keys()), None),
-            own_key=managed_worker_key,
-            allows_private_targets=settings.outbound_policy().allows_private,
-            bucket=bucket,
             local=LOCAL_WORKER_NAME,
-            is_only_one=len(programs) == 1,
-            spawn=partial(spawn_supervised, volume=program.volume),
         )
         for endpoint, program in programs.items()
     }

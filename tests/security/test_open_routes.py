@@ -49,7 +49,7 @@ def build_handler_app(tmp_path: Path, **settings: Any) -> Starlette:
     values = {"job_db": ":memory:", "metrics_open": True}
     components = build_components(build_settings(values | settings), None, {"default": program})
     output = [f"connecting to {SECRET}", f"key {KEY}", f"no file {file}"]
-    components.autoscalers["default"]._failure = build_start_failure(
+    components.autoscalers["default"]._generations.failure = build_start_failure(
         "w", file, f"printed {SECRET}", output
     )
     return create_app(components)

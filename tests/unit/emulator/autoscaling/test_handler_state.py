@@ -9,9 +9,10 @@ from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.interpreter import Interpreter
 from emulator.autoscaling.worker_program import handler_program
+from emulator.autoscaling.worker_starter import WorkerStarter
 from emulator.settings.limits import ScalingPolicy
 from jobs import JobStatus
-from tests.unit.emulator.autoscaling.test_autoscaler import ENDPOINT, URL, AutoscalerScene
+from tests.unit.emulator.autoscaling.scene import ENDPOINT, URL, AutoscalerScene
 
 PROGRAM = handler_program(Path("/p/handler.py"), Interpreter("/opt/python", "chosen"))
 
@@ -28,10 +29,9 @@ class HandlerScene(AutoscalerScene):
             self.worker_registry,
             ENDPOINT,
             ScalingPolicy(min_workers=min_workers, max_workers=1),
-            program=PROGRAM,
+            WorkerStarter(ENDPOINT, PROGRAM, spawn=self._spawn),
             requeues_on_reload=requeues,
             ends_old_first=ends_old_first,
-            spawn=self._spawn,
             now=lambda: self.time,
             wall_clock=lambda: self.time,
         )
@@ -169,7 +169,9 @@ async def test_command_that_cannot_be_started_is_a_failure_of_the_handler() -> N
 
 async def test_dotenv_that_cannot_be_read_is_a_failure_of_the_handler(tmp_path: Path) -> None:
     scene = HandlerScene()
-    scene.autoscaler._program = replace(scene.autoscaler._program, file=tmp_path / "handler.py")
+    scene.autoscaler._starter.program = replace(
+        scene.autoscaler._starter.program, file=tmp_path / "handler.py"
+    )
     file = tmp_path / ".env"
     await scene.started()
     file.write_bytes(b"CITY=Z\xfcrich\n")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from emulator.status.worker_list import WorkerList
-from tests.unit.emulator.autoscaling.test_autoscaler import ENDPOINT, AutoscalerScene
+from tests.unit.emulator.autoscaling.scene import ENDPOINT, AutoscalerScene
 
 
 class ListScene(AutoscalerScene):

@@ -9,7 +9,7 @@ from emulator.status.endpoint_list import EndpointList
 from emulator.status.worker_list_routes import WorkerListRoutes
 from handler.errors import HandlerError
 from tests.unit.emulator.asgi import serve_routes
-from tests.unit.emulator.autoscaling.test_autoscaler import ENDPOINT
+from tests.unit.emulator.autoscaling.scene import ENDPOINT
 from tests.unit.emulator.status.test_worker_list import ListScene
 
 
