@@ -36,6 +36,7 @@ from benchmarks.streams import (
     steady,
 )
 from engine import SamplingParams
+from engine.backends.options import ScriptedOptions
 from engine.backends.scripted import ScriptedBackend
 from engine.output import TokenLogprob
 
@@ -80,7 +81,7 @@ def _bare_producer(table: Table, script: Path, options: Options) -> None:
     """
     print_progress(f"{NAME}: bare producer")
     tokens = options.size(1_000_000, 100_000)
-    backend = ScriptedBackend(str(script))
+    backend = ScriptedBackend(ScriptedOptions(model_path=str(script)))
     backend.load()
 
     def on_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:

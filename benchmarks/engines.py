@@ -22,7 +22,7 @@ TEXT_STAMP = re.compile(STAMP.pattern.decode())
 
 def scripted(script: Path) -> BackendConfig:
     """Return the scripted backend with a script."""
-    return BackendConfig("scripted", {"model_path": str(script), "model_name": MODEL})
+    return BackendConfig.from_wire("scripted", {"model_path": str(script), "model_name": MODEL})
 
 
 def rkllm(library: Path, model: Path) -> BackendConfig:
@@ -33,7 +33,7 @@ def rkllm(library: Path, model: Path) -> BackendConfig:
         "context_length": RKLLM_CONTEXT,
         "lib_path": str(library),
     }
-    return BackendConfig("rkllm", options)
+    return BackendConfig.from_wire("rkllm", options)
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from benchmarks.measure import Pairs, Sample, Table, take_turns
 from benchmarks.options import Options, print_progress
 from benchmarks.scripts import write_burst
 from engine import Engine, SamplingParams
+from engine.backends.options import ScriptedOptions
 from engine.backends.scripted import ScriptedBackend
 from engine.output import TokenLogprob
 
@@ -38,7 +39,7 @@ def run(options: Options) -> list[Table]:
 async def _run(options: Options, script: Path) -> Table:
     table = Table(title=NAME, ours="JobHandler.run", peer="bare backend.run")
     jobs = options.size(200, 20)
-    backend = ScriptedBackend(str(script))
+    backend = ScriptedBackend(ScriptedOptions(model_path=str(script)))
     backend.load()
     async with asyncio.timeout(_LIMIT_S), both(scripted(script)) as engines:
         for isolation, engine in zip(ISOLATIONS, engines, strict=True):

@@ -29,9 +29,9 @@ from engine.backends.rkllm.logits.grammar import Constraint, GrammarCompiler
 from engine.backends.rkllm.logits.sampler import Sampler
 from engine.backends.rkllm.logits.token_loop import TokenLoop
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
-from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runs.run import InitConfig
 from engine.backends.rkllm.runtime import Runtime
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.request import SamplingParams
 from tests.fake_rkllm import build, write_script
 

@@ -89,7 +89,7 @@ async def _engine(folder: Path, places: int, step_ms: int) -> AsyncIterator[Engi
         "kv_reuse": False,
         "n_batch": places,
     }
-    made = Engine(EngineConfig(backend=BackendConfig("rkllm", options)))
+    made = Engine(EngineConfig(backend=BackendConfig.from_wire("rkllm", options)))
     try:
         await made.ready()
         yield made

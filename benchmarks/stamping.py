@@ -24,11 +24,11 @@ import engine.backends
 from engine import Capabilities, FinishReason, SamplingParams
 from engine.backends.base import (
     Backend,
-    BackendOptions,
     OnPiece,
     Operations,
     RunResult,
 )
+from engine.backends.options import BackendOptions
 from engine.request import Prompt
 
 SUFFIX = ".stamps.json"
@@ -98,11 +98,11 @@ class StampingBackend:
 _build = engine.backends.build
 
 
-def build(name: str, options: BackendOptions) -> Backend:
+def build(options: BackendOptions) -> Backend:
     """Return the engine's backend, or this one for stamps."""
-    if name == "scripted" and str(options.get("model_path", "")).endswith(SUFFIX):
-        return StampingBackend(**options)
-    return _build(name, options)
+    if options.backend == "scripted" and str(options.model_path).endswith(SUFFIX):
+        return StampingBackend(str(options.model_path), options.model_name)
+    return _build(options)
 
 
 def install() -> None:

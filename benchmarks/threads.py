@@ -96,7 +96,7 @@ async def _engine(variables: dict[str, str]) -> AsyncIterator[Engine]:
     known = {
         name: os.environ[name] for name in os.environ if not name.startswith(("OMP_", "GOMP_"))
     }
-    config = BackendConfig(
+    config = BackendConfig.from_wire(
         "llamacpp", {"model_path": str(DEFAULT_MODEL_PATH), "model_name": DEFAULT_MODEL_NAME}
     )
     engine = Engine(EngineConfig(backend=config, isolation="process"))

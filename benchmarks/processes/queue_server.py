@@ -19,6 +19,7 @@ from benchmarks.queues import Source, completion_events
 from benchmarks.stamping import build
 from common.process_utils import die_with_parent
 from engine import SamplingParams
+from engine.backends.options import ScriptedOptions
 from engine.output import TokenLogprob
 
 
@@ -26,7 +27,7 @@ class ScriptedSource:
     """The scripted backend, called as our engine calls it."""
 
     def __init__(self, model_path: str) -> None:
-        self._backend = build("scripted", {"model_path": model_path})
+        self._backend = build(ScriptedOptions(model_path=model_path))
         self._backend.load()
 
     def generate(

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from engine.backends.base import Backend, BackendOptions
+from dataclasses import replace
+from typing import assert_never
+
+from engine.backends.base import Backend
+from engine.backends.options import BackendOptions, LlamaCppOptions, RkllmOptions, ScriptedOptions
 
 
-def build(name: str, options: BackendOptions) -> Backend:
-    """Return a backend that is not loaded yet; `load` is the first call that uses its library.
+def build(options: BackendOptions) -> Backend:
+    """Return a backend that is not loaded yet; `load` is the first call that uses its library."""
+    match options:
+        case LlamaCppOptions():
+            from engine.backends.llamacpp import LlamaCppBackend
 
-    Raises:
-        ValueError: no backend has this name.
-    """
-    if name == "llamacpp":
-        from engine.backends.llamacpp import LlamaCppBackend
+            return LlamaCppBackend(options)
+        case RkllmOptions():
+            from engine.backends.rkllm.backend import RkllmBackend
 
-        return LlamaCppBackend(**options)
-    if name == "rkllm":
-        from engine.backends.rkllm.backend import RkllmBackend
+            return RkllmBackend(options)
+        case ScriptedOptions():
+            from engine.backends.scripted import ScriptedBackend
 
-        return RkllmBackend(**options)
-    if name == "scripted":
-        from engine.backends.scripted import ScriptedBackend
-
-        return ScriptedBackend(**options)
-    raise ValueError(f"there is no backend {name!r}")
+            return ScriptedBackend(options)
+        case _:
+            assert_never(options)
 
 
-def open_shared_files(name: str, options: BackendOptions) -> dict[str, tuple[int, ...]]:
-    """Open the files that all engine processes of a server share, by the option that takes them.
+def open_shared_files(options: BackendOptions) -> tuple[BackendOptions, tuple[int, ...]]:
+    """Open the files that all engine processes of a server share; return options with them, too.
 
     They are passed on to each process. Opened by each one on its own, a lock on such a file would
     exclude the server's other processes.
     """
-    if name == "rkllm" and options.get("device_lock", True):
-        from engine.backends.rkllm.board.device_lock import open_device
+    if not isinstance(options, RkllmOptions) or not options.device_lock:
+        return options, ()
+    from engine.backends.rkllm.board.device_lock import open_device
 
-        return {"device_files": open_device(options.get("device_path"))}
-    return {}
+    files = tuple(open_device(options.device_path))
+    return replace(options, device_files=files), files

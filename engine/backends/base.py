@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Literal, Protocol, TypedDict
 
 from engine.capabilities import Capabilities
 from engine.output import FinishReason, PromptToken, TokenLogprob
@@ -141,7 +141,3 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free all resources; the caller makes sure that no run is active."""
-
-
-# The keyword arguments of a backend: plain JSON values, because they are sent to the host process.
-BackendOptions = Mapping[str, Any]

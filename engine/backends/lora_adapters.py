@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from engine.errors import ModelLoadFailed
 
@@ -21,6 +22,11 @@ class LoraAdapter:
     path: Path
     scale: float = 1.0
 
+    @classmethod
+    def from_wire(cls, values: Mapping[str, Any]) -> Self:
+        """Return the adapter that JSON values describe."""
+        return cls(values["name"], Path(values["path"]), values["scale"])
+
 
 def parse_adapters(setting: str) -> tuple[LoraAdapter, ...]:
     """Return the adapters of a setting, in order.
@@ -34,11 +40,6 @@ def parse_adapters(setting: str) -> tuple[LoraAdapter, ...]:
         if names.count(name) > 1:
             raise ValueError(f"two adapters are named {name}")
     return tuple(adapters)
-
-
-def join_adapters(adapters: Iterable[LoraAdapter]) -> str:
-    """Return the adapters in the format that `parse_adapters` reads."""
-    return ",".join(f"{each.name}={each.path}:{each.scale:g}" for each in adapters)
 
 
 def _parse_adapter(entry: str) -> LoraAdapter:

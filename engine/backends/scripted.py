@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.backends.base import OnPiece, Operations, RunResult, TokenizerInfo
+from engine.backends.options import ScriptedOptions
 from engine.backends.script import Script, ScriptedAnswer, ScriptedPiece
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
@@ -36,9 +37,9 @@ class ScriptedBackend:
     one, the answer to every prompt is the prompt itself, word by word.
     """
 
-    def __init__(self, model_path: str | None = None, model_name: str = "scripted") -> None:
-        self._path = model_path
-        self._name = model_name
+    def __init__(self, options: ScriptedOptions) -> None:
+        self._path = options.model_path
+        self._name = options.model_name
         self._lock = threading.Lock()
         self._aborts: dict[int, threading.Event] = {}
 

@@ -22,6 +22,7 @@ from common.fingerprint import sha256_of_ends
 from common.process_utils import die_with_parent, exit_now, ignore_signals
 from engine.backends import build
 from engine.backends.base import Backend
+from engine.backends.options import BackendOptions, RkllmOptions, options_from_wire
 from engine.capabilities import Capabilities
 from engine.doctor import machine_info
 from engine.doctor.run_trace import RunTrace, trace_run
@@ -58,10 +59,9 @@ _NPU_TOKENS = 64
 class Doctor:
     """Examines one backend on the calling thread; only callbacks may come on other threads."""
 
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
-        self._name = name
+    def __init__(self, options: BackendOptions) -> None:
         self._options = options
-        self._backend: Backend = build(name, options)
+        self._backend: Backend = build(options)
         self._capabilities: Capabilities | None = None
         self._prefill_s: float | None = None
         self._runs = 0
@@ -91,11 +91,11 @@ class Doctor:
     def _steps(self) -> Iterator[tuple[str, Callable[[], Findings]]]:
         yield "machine", machine_info.describe_machine
         yield "model", self._model
-        if self._name == "rkllm":
+        if isinstance(options := self._options, RkllmOptions):
             from engine.backends.rkllm.board import diagnostics
 
             yield "driver", diagnostics.report_driver
-            yield "library", lambda: diagnostics.report_library(self._options)
+            yield "library", lambda: diagnostics.report_library(options)
         yield "loading", self._loading
         yield "first run", self._first_run
         yield f"limit of {_LIMIT_TOKENS} tokens", self._limit
@@ -104,14 +104,14 @@ class Doctor:
         yield "long prompt", self._long_prompt
         yield "abort in prefill", self._abort_in_prefill
         yield "afterwards", self._afterwards
-        if self._name == "rkllm":
+        if self._options.backend == "rkllm":
             yield "NPU", self._npu
-        if self._name == "rkllm" and self._capabilities and self._capabilities.embeddings:
-            yield "vector", self._vector
+            if self._capabilities and self._capabilities.embeddings:
+                yield "vector", self._vector
         yield "closing", self._closing
 
     def _model(self) -> Findings:
-        path = Path(self._options.get("model_path") or "")
+        path = Path(self._options.model_path or "")
         if not path.is_file():
             # The backend reports whether that is an error.
             yield "path", str(path) if path.name else "none was given"
@@ -143,7 +143,8 @@ class Doctor:
         beyond = None if reported is None else run.callbacks - reported
         yield "callbacks beyond the runtime's count", beyond
         # Batched runs call back from a thread of their own.
-        is_comparable = run.threads and self._options.get("n_batch", 1) == 1
+        is_batched = isinstance(self._options, RkllmOptions) and self._options.n_batch > 1
+        is_comparable = run.threads and not is_batched
         is_same_thread = run.threads == {threading.get_ident()}
         yield "callbacks on the calling thread", is_same_thread if is_comparable else None
         yield "threads that called back", len(run.threads)
@@ -274,7 +275,7 @@ def is_garbage(text: str) -> bool:
     return len(visible) >= _MIN_JUDGED and readable < _MIN_READABLE * len(visible)
 
 
-def examine_trial(step: str, options: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def examine_trial(step: str, options: RkllmOptions) -> Iterator[tuple[str, str, Any]]:
     """Yield the findings of one of RKLLM's trials, as `Doctor.examine` does."""
     from engine.backends.rkllm.board.trials import run_trial
 
@@ -310,15 +311,15 @@ def main() -> None:
     request = json.load(sys.stdin)
     if request["cpus"]:
         os.sched_setaffinity(0, request["cpus"])
-    options = request["options"]
+    options = options_from_wire(request["backend"], request["options"])
     # Send the output of libraries to stderr, so that it does not mix with the findings.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _unbuffer_c_stdout()
-    if request["trial"]:
+    if request["trial"] and isinstance(options, RkllmOptions):
         findings = examine_trial(request["trial"], options)
     else:
-        findings = Doctor(request["backend"], options).examine(request["steps"])
+        findings = Doctor(options).examine(request["steps"])
     for finding in findings:
         out.write(json.dumps(finding) + "\n")
         out.flush()

@@ -24,6 +24,7 @@ from common.process_utils import (
     raise_open_files_limit,
 )
 from engine.backends import build
+from engine.backends.options import options_from_wire
 from engine.errors import EngineError, ModelLoadFailed
 from engine.hosts.frame_sender import FrameSender
 from engine.hosts.frames import build_decoder
@@ -50,7 +51,9 @@ def serve(sock: socket.socket) -> None:
     config = next(commands)
     try:
         limit_memory(config["memory_mb"])
-        runner = Runner(build(config["backend"], config["options"]), frame_sender)
+        runner = Runner(
+            build(options_from_wire(config["backend"], config["options"])), frame_sender
+        )
         capabilities = runner.load()
     except Exception as error:
         failure: Exception = error

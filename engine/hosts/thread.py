@@ -115,7 +115,7 @@ class ThreadHost:
     async def _load(self) -> None:
         started = asyncio.get_running_loop().time()
         try:
-            runner = Runner(build(self._config.backend, self._config.options), self)
+            runner = Runner(build(self._config.options), self)
             async with asyncio.timeout(self._timeouts.load_timeout_s):
                 self.capabilities = await asyncio.to_thread(_load_model, runner)
             self._runner = runner

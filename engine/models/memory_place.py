@@ -28,8 +28,7 @@ class MemoryPlace:
         self._host = host
         self._max_queue = max_queue
         self._on_revival = on_revival
-        self._model_path = config.options.get("model_path")
-        self._model_name = config.options.get("model_name")
+        self._options = config.options
         self._residency: Residency | None = None
         self.load_retry = LoadRetry()
         # Held while a failed host is made ready for the next load.
@@ -74,7 +73,9 @@ class MemoryPlace:
             await self._revive()
         if not self._residency.is_loaded:
             # Before other models are unloaded for it.
-            await asyncio.to_thread(check_model_file, self._model_path, self._model_name)
+            await asyncio.to_thread(
+                check_model_file, self._options.model_path, self._options.model_name
+            )
         interactive = priority is Priority.INTERACTIVE
         await self._residency.enter(self._max_queue if interactive else None)
 

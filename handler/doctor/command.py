@@ -45,7 +45,7 @@ def _examine_one(backend: BackendConfig, timeouts: Timeouts, gguf: Path | None) 
 
     with progress:
         # First, because the engine reads their outcome.
-        trials = run_trials(backend, timeouts, show) if backend.backend == "rkllm" else []
+        trials = run_trials(backend, timeouts, show)
         examination = examine(backend, timeouts, show)
         if gguf is not None:
             trials += compare_with_gguf(examination.findings, backend, gguf, timeouts, show)

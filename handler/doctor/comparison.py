@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine import BackendConfig, Timeouts
+from engine.backends.options import LlamaCppOptions
 from engine.doctor.examiner import FAILED, SPEED_STEPS
 from engine.doctor.machine_info import find_big_cpus
 from handler.doctor.examination import examine
@@ -38,15 +39,13 @@ def compare_with_gguf(
     `findings` are those of the examination. The GGUF runs on the fastest CPUs, with as many
     threads, and with the same context.
     """
-    options = {
-        "model_path": str(gguf),
-        "model_name": gguf.stem,
-        "context_length": backend.options["context_length"],
-    }
-    cpus = find_big_cpus()
-    examination = examine(
-        BackendConfig("llamacpp", options), timeouts, on_step, steps=SPEED_STEPS, cpus=cpus
+    options = LlamaCppOptions(
+        model_path=str(gguf),
+        model_name=gguf.stem,
+        context_length=getattr(backend.options, "context_length", 0),
     )
+    cpus = find_big_cpus()
+    examination = examine(BackendConfig(options), timeouts, on_step, steps=SPEED_STEPS, cpus=cpus)
     yield _STEP, "GGUF", gguf.name
     yield _STEP, "CPUs", ", ".join(map(str, cpus))
     reason = examination.ended or "".join(value for _, _, value in examination.failures)

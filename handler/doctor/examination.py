@@ -45,8 +45,7 @@ def examine(
     """
     examination = Examination()
     request = {
-        "backend": backend.backend,
-        "options": dict(backend.options),
+        **backend.to_wire(),
         "trial": trial,
         "steps": steps,
         "cpus": cpus,

@@ -13,6 +13,7 @@ from typing import Any
 
 from common.terminal_text import escape_controls
 from engine import BackendConfig
+from engine.backends.options import options_to_wire
 from engine.doctor.examiner import BEGINS, FAILED
 
 # Step, name and value.
@@ -110,9 +111,10 @@ _ASSUMPTION_BY_FINDING = {(each.step, each.name): each for each in ASSUMPTIONS}
 def format_report(backend: BackendConfig, examination: Examination) -> str:
     """Return the report as Markdown, with home directories replaced by `~`."""
     is_rkllm = backend.backend == "rkllm"
+    options = options_to_wire(backend.options)
     parts = [
         "# What the doctor found",
-        _format_values("settings", [("ENGINE", backend.backend), *backend.options.items()]),
+        _format_values("settings", [("ENGINE", backend.backend), *options.items()]),
     ]
     findings_and_trials = (*examination.findings, *examination.trials)
     for step, findings in groupby(findings_and_trials, itemgetter(0)):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import BackendConfig, Timeouts
+from engine.backends.options import RkllmOptions
 from engine.doctor.examiner import BEGINS, FAILED
 from handler.doctor.examination import examine
 
@@ -19,12 +20,17 @@ def run_trials(
 ) -> list[Finding]:
     """Return the findings of RKLLM's trials, and write them into the file RKLLM_PROFILE.
 
+    There are none of another backend.
+
     A trial whose process crashed or hung is a finding and no failure. There are none if a plain run
     does not work either: the examination then says why.
     """
     from engine.backends.rkllm.board.trials import PLAIN_RUN, TRIALS
 
     findings: list[Finding] = []
+    options = backend.options
+    if not isinstance(options, RkllmOptions):
+        return findings
     for step, trial in TRIALS.items():
         examination = examine(backend, timeouts, on_step, trial=step)
         if all(name != PLAIN_RUN for _, name, _ in examination.findings):
@@ -33,23 +39,22 @@ def run_trials(
         reason = examination.ended or "".join(value for _, _, value in examination.failures)
         if reason:
             findings += [(step, trial.outcome, False), (step, "reason", reason)]
-    path = backend.options.get("profile")
-    if path is not None:
-        findings += _write_profile(Path(str(path)), backend, findings)
+    if options.profile is not None:
+        findings += _write_profile(Path(options.profile), options, findings)
     return findings
 
 
 def _write_profile(
-    path: Path, backend: BackendConfig, findings: Sequence[Finding]
+    path: Path, options: RkllmOptions, findings: Sequence[Finding]
 ) -> Iterator[Finding]:
     from engine.backends.rkllm.board.profile import write_profile
     from engine.backends.rkllm.board.trials import build_profile
     from engine.backends.rkllm.library import find_library
 
-    library = find_library(backend.options.get("lib_path"))
+    library = find_library(options.lib_path)
     profile = build_profile({name: value for _, name, value in findings})
     try:
-        write_profile(path, library, Path(backend.options["model_path"]), profile)
+        write_profile(path, library, Path(options.model_path), profile)
     except (OSError, ValueError) as error:
         yield "profile", FAILED, f"RKLLM_PROFILE: {path} was not written: {error}"
     else:

@@ -30,7 +30,7 @@ class ModelEntry(BaseModel):
     tokenizer: Path | None = None
     memory_mb: int | None = Field(None, ge=1)
     mmproj: Path | None = None
-    lora: Mapping[str, str] = Field(default_factory=dict)
+    lora: tuple[LoraAdapter, ...] = ()
 
     @field_validator("name")
     @classmethod
@@ -39,17 +39,19 @@ class ModelEntry(BaseModel):
             split_names(value)
         return value
 
-    @field_validator("lora")
+    @field_validator("lora", mode="before")
     @classmethod
-    def _check_adapters(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        if [adapter.name for adapter in _parse_named_adapters(value)] != list(value):
+    def _read_adapters(cls, value: object) -> object:
+        """Read adapters from the object that maps their names to files."""
+        if not isinstance(value, Mapping):
+            return value
+        for name, path in value.items():
+            if not isinstance(path, str):
+                raise ValueError(f"the path of {name} must be a string, got {path!r}")
+        adapters = parse_adapters(",".join(f"{name}={path}" for name, path in value.items()))
+        if [adapter.name for adapter in adapters] != list(value):
             raise ValueError("an adapter's name and path must not contain a comma")
-        return value
-
-    @property
-    def adapters(self) -> Sequence[LoraAdapter]:
-        """The model's LoRA adapters."""
-        return _parse_named_adapters(self.lora)
+        return adapters
 
     @property
     def served_name(self) -> str:
@@ -68,11 +70,6 @@ class ModelEntry(BaseModel):
             return self.path.stat().st_size
         except OSError:
             return 0
-
-
-def _parse_named_adapters(paths: Mapping[str, str]) -> Sequence[LoraAdapter]:
-    """Return adapters from their files by name; a file may end with `:scale`."""
-    return parse_adapters(",".join(f"{name}={path}" for name, path in paths.items()))
 
 
 def model_name_from_path(path: Path) -> str:
@@ -122,7 +119,7 @@ def check_models(
         raise ValueError(
             f"MODELS has two models named {duplicates[0]}: give one another name, or set its copies"
         )
-    names += [name for each in models for name in each.lora]
+    names += [adapter.name for each in models for adapter in each.lora]
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise ValueError(
             f"MODELS: lora has an adapter named {duplicates[0]}, and another adapter or a model "

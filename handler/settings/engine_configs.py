@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine import AnyEngine, Engine, EngineConfig, EnginePool
-from engine.backends.lora_adapters import join_adapters
 from engine.hooks import EngineEvent, HostLoaded
 from engine.models.memory import MemoryPlan
 from handler.models.model_list import ModelEntry
@@ -83,8 +82,8 @@ def _settings_of_copy(
             "model_path": entry.path,
             "model_name": entry.served_name,
             # Each engine reads its own.
-            "lora_adapters": join_adapters(entry.adapters),
-            "rkllm_lora": join_adapters(entry.adapters),
+            "lora_adapters": entry.lora,
+            "rkllm_lora": entry.lora,
             "rkllm_base_domain_id": domain,
             "engine_memory_mb": settings.memory_mb if are_alone else settings.memory_mb_of(entry),
             **{name: value for name, value in overrides.items() if value is not None},

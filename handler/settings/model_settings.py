@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from common.setting_error import SettingError
-from engine.backends.lora_adapters import LoraAdapter, join_adapters, parse_adapters
+from engine.backends.lora_adapters import LoraAdapter
 from handler.models.default_model import explain_missing_model
 from handler.models.hub import Hub
 from handler.models.model_list import check_models
@@ -59,8 +59,8 @@ def _resolve_single_model(settings: S, hub: Hub) -> S:
         path = _find_or_raise("MMPROJ_PATH", lambda: find_model(projector, "llamacpp", hub))
         resolved = resolved.model_copy(update={"mmproj_path": path})
     if resolved.backend == "llamacpp":
-        adapters = _find_adapters("LORA_ADAPTERS", parse_adapters(settings.lora_adapters), hub)
-        resolved = resolved.model_copy(update={"lora_adapters": join_adapters(adapters)})
+        adapters = _find_adapters("LORA_ADAPTERS", settings.lora_adapters, hub)
+        resolved = resolved.model_copy(update={"lora_adapters": adapters})
     names = resolved.served_models
     if duplicates := [name for name in names if names.count(name) > 1]:
         setting = "RKLLM_LORA" if resolved.backend == "rkllm" else "LORA_ADAPTERS"
@@ -83,8 +83,7 @@ def _resolve_models_list(settings: S, hub: Hub) -> S:
             find = partial(find_model, entry.mmproj, kind, hub)
             changes["mmproj"] = _find_or_raise(f"{name}.mmproj", find)
         if entry.lora and settings.backend_of(path) == "llamacpp":
-            adapters = _find_adapters(f"{name}.lora", entry.adapters, hub)
-            changes["lora"] = {each.name: f"{each.path}:{each.scale:g}" for each in adapters}
+            changes["lora"] = _find_adapters(f"{name}.lora", entry.lora, hub)
         models.append(entry.model_copy(update=changes))
     resolved = settings.model_copy(update={"models": tuple(models)})
     try:
@@ -98,12 +97,12 @@ def _resolve_models_list(settings: S, hub: Hub) -> S:
 
 def _find_adapters(
     setting: str, adapters: Iterable[LoraAdapter], hub: Hub
-) -> Sequence[LoraAdapter]:
+) -> tuple[LoraAdapter, ...]:
     """Return llama.cpp's adapters with the paths of their files."""
-    return [
+    return tuple(
         replace(each, path=_find_or_raise(setting, partial(find_model, each.path, "llamacpp", hub)))
         for each in adapters
-    ]
+    )
 
 
 def _uses_npu(settings: Settings) -> bool:

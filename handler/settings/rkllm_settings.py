@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from engine.backends.lora_adapters import parse_adapters
+from engine.backends.lora_adapters import LoraAdapter, parse_adapters
+from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.checks import batch_conflict, vision_conflict
 from engine.backends.rkllm.vision.image_marks import (
     DEFAULT_IMAGE_MARKS,
@@ -62,8 +63,8 @@ class RkllmSettings(BaseSettings):
         "different ones.",
         examples=["1"],
     )
-    rkllm_lora: str = Field(
-        "",
+    rkllm_lora: Annotated[tuple[LoraAdapter, ...], NoDecode] = Field(
+        (),
         description="LoRA adapters as `name=path` or `name=path:scale`, separated by commas.",
         examples=["legal=/models/legal.rkllm:0.8"],
     )
@@ -136,11 +137,10 @@ class RkllmSettings(BaseSettings):
         "it, although two servers on one NPU have crashed a kernel.",
     )
 
-    @field_validator("rkllm_lora")
+    @field_validator("rkllm_lora", mode="before")
     @classmethod
-    def _adapters(cls, value: str) -> str:
-        parse_adapters(value)
-        return value
+    def _parse_adapters(cls, value: object) -> object:
+        return parse_adapters(value) if isinstance(value, str) else value
 
     @field_validator("rkllm_vision_tokens")
     @classmethod
@@ -158,28 +158,32 @@ class RkllmSettings(BaseSettings):
             raise ValueError(reason)
         return self
 
-    def rkllm_options(self) -> dict[str, object]:
-        """Return the backend's options that depend only on these settings."""
-        paths = {
-            "lib_path": self.rkllm_lib_path,
-            "tokenizer": self.rkllm_tokenizer,
-            "profile": self.rkllm_profile,
-            "record": self.rkllm_record,
-            "vision": self.rkllm_vision,
-        }
-        return {
-            "abi": self.rkllm_abi,
-            "sampling": self.rkllm_sampling,
-            "cpu_mask": self.rkllm_cpu_mask,
-            "base_domain_id": self.rkllm_base_domain_id,
-            "lora": self.rkllm_lora,
-            "pooling": self.rkllm_pooling,
-            "mode": self.rkllm_mode,
-            "kv_reuse": self.rkllm_kv_reuse,
-            "n_batch": self.rkllm_n_batch,
-            "vision_size": self.rkllm_vision_size,
-            "vision_tokens": self.rkllm_vision_tokens,
-            "record_text": self.rkllm_record_text,
-            "device_lock": self.rkllm_device_lock,
-            **{name: None if path is None else str(path) for name, path in paths.items()},
-        }
+    def rkllm_options(self, model_path: str, model_name: str, context_length: int) -> RkllmOptions:
+        """Return the backend's options for a model."""
+        return RkllmOptions(
+            model_path=model_path,
+            model_name=model_name,
+            context_length=context_length,
+            lib_path=_text(self.rkllm_lib_path),
+            abi=self.rkllm_abi,
+            sampling=self.rkllm_sampling,
+            tokenizer=_text(self.rkllm_tokenizer),
+            cpu_mask=self.rkllm_cpu_mask,
+            base_domain_id=self.rkllm_base_domain_id,
+            adapters=self.rkllm_lora,
+            pooling=self.rkllm_pooling,
+            mode=self.rkllm_mode,
+            kv_reuse=self.rkllm_kv_reuse,
+            n_batch=self.rkllm_n_batch,
+            profile=_text(self.rkllm_profile),
+            record=_text(self.rkllm_record),
+            record_text=self.rkllm_record_text,
+            device_lock=self.rkllm_device_lock,
+            vision=_text(self.rkllm_vision),
+            vision_size=self.rkllm_vision_size,
+            vision_tokens=self.rkllm_vision_tokens,
+        )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -13,8 +14,13 @@ from pydantic_settings import NoDecode
 
 from common.durations import parse_keep_alive_s
 from engine import BackendConfig, EngineConfig, Timeouts
-from engine.backends.lora_adapters import parse_adapters
-from engine.config import BackendName
+from engine.backends.lora_adapters import LoraAdapter, parse_adapters
+from engine.backends.options import (
+    BackendName,
+    BackendOptions,
+    LlamaCppOptions,
+    ScriptedOptions,
+)
 from engine.hosts.memory_limit import default_limit_mb
 from engine.reply.reply_format import ToolForm
 from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
@@ -65,8 +71,8 @@ class Settings(RkllmSettings):
         "a .gguf file, a folder or `hf:org/repo/file`, as MODEL_PATH. Unset: messages are text.",
         examples=["/models/mmproj-qwen-vl.gguf"],
     )
-    lora_adapters: str = Field(
-        "",
+    lora_adapters: Annotated[tuple[LoraAdapter, ...], NoDecode] = Field(
+        (),
         description="LoRA adapters of the model of MODEL_PATH with llama.cpp, as `name=path` or "
         "`name=path:scale`, separated by commas; a request selects one with its name as `model`. A "
         "path is a .gguf file, a folder or `hf:org/repo/file`, as MODEL_PATH. For an NPU there is "
@@ -281,11 +287,10 @@ class Settings(RkllmSettings):
             split_names(value)
         return value
 
-    @field_validator("lora_adapters")
+    @field_validator("lora_adapters", mode="before")
     @classmethod
-    def _check_adapters(cls, value: str) -> str:
-        parse_adapters(value)
-        return value
+    def _parse_own_adapters(cls, value: object) -> object:
+        return parse_adapters(value) if isinstance(value, str) else value
 
     @field_validator("keep_alive")
     @classmethod
@@ -394,10 +399,9 @@ class Settings(RkllmSettings):
     def adapters_by_model(self) -> Mapping[str, Sequence[str]]:
         """The names of each model's LoRA adapters, by the model's name."""
         if self.models:
-            return {each.served_name: tuple(each.lora) for each in self.models}
+            return {each.served_name: _names(each.lora) for each in self.models}
         settings = {"llamacpp": self.lora_adapters, "rkllm": self.rkllm_lora}
-        adapters = parse_adapters(settings.get(self.backend, ""))
-        return {self.served_model: tuple(adapter.name for adapter in adapters)}
+        return {self.served_model: _names(settings.get(self.backend, ()))}
 
     @property
     def backend(self) -> BackendName:
@@ -440,33 +444,10 @@ class Settings(RkllmSettings):
 
     def engine_config(self) -> EngineConfig:
         """Return the configuration of the engine for one model; see also `engine_configs`."""
-        name = self.served_model
-        slots = self.max_concurrency or DEFAULT_SLOTS
-        options: dict[str, object] = {"model_name": name}
-        if self.backend == "llamacpp":
-            options |= {
-                "model_path": str(self.model_path or DEFAULT_MODEL_PATH),
-                "context_length": self.context_length,
-                "slots": slots,
-                "threads": self.threads,
-                "deterministic": self.deterministic,
-                "draft_path": str(self.draft_model_path) if self.draft_model_path else None,
-                "mmproj_path": str(self.mmproj_path) if self.mmproj_path else None,
-                "lora": self.lora_adapters,
-            }
-        elif self.backend == "rkllm":
-            slots = self.rkllm_n_batch
-            options |= {
-                "model_path": str(self.model_path or ""),
-                "context_length": self.context_length,
-                **self.rkllm_options(),
-            }
-            if self.deterministic:
-                options |= {"kv_reuse": False, "n_batch": 1}
-        elif self.model_path is not None:
-            options["model_path"] = str(self.model_path)
+        options = self._backend_options()
+        slots = self.rkllm_n_batch if self.backend == "rkllm" else self._slots
         return EngineConfig(
-            backend=BackendConfig(self.backend, options, self.memory_mb),
+            backend=BackendConfig(options, self.memory_mb),
             isolation=self.engine_isolation,
             slots=1 if self.deterministic else slots,
             max_queue=self.max_queue,
@@ -480,6 +461,34 @@ class Settings(RkllmSettings):
                 down_limit_s=self.engine_down_exit_s,
             ),
         )
+
+    @property
+    def _slots(self) -> int:
+        return self.max_concurrency or DEFAULT_SLOTS
+
+    def _backend_options(self) -> BackendOptions:
+        name, path = self.served_model, self.model_path
+        if self.backend == "scripted":
+            return ScriptedOptions(model_path=None if path is None else str(path), model_name=name)
+        if self.backend == "rkllm":
+            options = self.rkllm_options(str(path or ""), name, self.context_length)
+            return replace(options, kv_reuse=False, n_batch=1) if self.deterministic else options
+        draft, projector = self.draft_model_path, self.mmproj_path
+        return LlamaCppOptions(
+            model_path=str(path or DEFAULT_MODEL_PATH),
+            model_name=name,
+            context_length=self.context_length,
+            slots=self._slots,
+            threads=self.threads,
+            deterministic=self.deterministic,
+            draft_path=None if draft is None else str(draft),
+            mmproj_path=None if projector is None else str(projector),
+            adapters=self.lora_adapters,
+        )
+
+
+def _names(adapters: Sequence[LoraAdapter]) -> Sequence[str]:
+    return tuple(adapter.name for adapter in adapters)
 
 
 S = TypeVar("S", bound=Settings)

@@ -64,7 +64,7 @@ MAX_TOKENS = 300
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(model_path: Path) -> AsyncIterator[OpenAIService]:
     options = {"model_path": str(model_path), "model_name": "tiny", "context_length": 1024}
-    engine = Engine(EngineConfig(backend=BackendConfig("llamacpp", options)))
+    engine = Engine(EngineConfig(backend=BackendConfig.from_wire("llamacpp", options)))
     await engine.ready()
     yield OpenAIService(Pipeline(engine, "tiny", RulesValidator.from_file(DEFAULT_RULES)))
     await engine.close()

@@ -28,7 +28,9 @@ CHAT = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 2
 async def engine(model_path: Path) -> AsyncIterator[Engine]:
     """One slot, one thread, no reuse of an earlier prompt: the same text for the same request."""
     options = {"model_path": str(model_path), "model_name": "tiny", "deterministic": True}
-    config = EngineConfig(backend=BackendConfig("llamacpp", {**options, "context_length": 512}))
+    config = EngineConfig(
+        backend=BackendConfig.from_wire("llamacpp", {**options, "context_length": 512})
+    )
     engine = Engine(config)
     await engine.ready()
     yield engine

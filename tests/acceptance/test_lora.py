@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from common.json_object import JsonObject
+from engine.backends.lora_adapters import LoraAdapter
 from handler.apis.openai.service import MODELS
 from handler.composition import Services, build_services, build_validation
 from handler.settings.shared_settings import Settings
@@ -26,7 +27,7 @@ def services(engine_factory: EngineFactory, model_path: Path, tmp_path: Path) ->
         model_path=model_path,
         model_name="tiny",
         context_length=512,
-        lora_adapters=f"french={adapter}",
+        lora_adapters=(LoraAdapter("french", adapter),),
     )
     config = settings.engine_config()
     engine = engine_factory(config.backend, slots=config.slots)

@@ -35,7 +35,9 @@ JOB = {"top_p": 1, "top_k": -1}
 async def pipeline(model_path: Path) -> AsyncIterator[Pipeline]:
     """One slot, one thread, no reuse of an earlier prompt: the same text for the same request."""
     options = {"model_path": str(model_path), "model_name": "tiny", "deterministic": True}
-    config = EngineConfig(backend=BackendConfig("llamacpp", {**options, "context_length": 512}))
+    config = EngineConfig(
+        backend=BackendConfig.from_wire("llamacpp", {**options, "context_length": 512})
+    )
     engine = Engine(config)
     await engine.ready()
     yield Pipeline(engine, "tiny")

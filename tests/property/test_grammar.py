@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.backends.rkllm.logits.grammar import GrammarCompiler
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
-from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.request import SamplingParams
 from tests.fake_rkllm.tokenizer import write_tokenizer
 

@@ -194,12 +194,12 @@ async def test_engine_that_reaches_its_memory_limit_names_the_setting_and_restar
     ]
     modest = GenerationRequest(prompt="hi", sampling=SamplingParams(max_tokens=2))
     others = set(hosts_of(os.getpid()))
-    engine = engine_factory(BackendConfig("llamacpp", options))
+    engine = engine_factory(BackendConfig.from_wire("llamacpp", options))
     await generated(engine, modest)
     [host] = set(hosts_of(os.getpid())) - others
     # Enough for the model, and not for the grammars of all schemas.
     limit_mb = data_mb(host) + 8
-    engine = engine_factory(BackendConfig("llamacpp", options, memory_mb=limit_mb))
+    engine = engine_factory(BackendConfig.from_wire("llamacpp", options, memory_mb=limit_mb))
     await generated(engine, modest)
     answers = [generated(engine, request) for request in hungry]
     errors = await asyncio.gather(*answers, return_exceptions=True)

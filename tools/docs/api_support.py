@@ -15,7 +15,9 @@ from handler.pipeline import Pipeline
 from tools.docs.support_matrix import in_markdown
 
 # Bodies are only read, so the engine is never started.
-_MODEL = ResolvedModel(Pipeline(Engine(EngineConfig(backend=BackendConfig("scripted", {}))), "m"))
+_MODEL = ResolvedModel(
+    Pipeline(Engine(EngineConfig(backend=BackendConfig.from_wire("scripted", {}))), "m")
+)
 _USER = {"role": "user", "content": "hi"}
 _FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 _TOOL = {"name": "look", "input_schema": {"type": "object"}}

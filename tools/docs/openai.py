@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from emulator.openapi.api_description import ApiDescription
 from emulator.openapi.descriptions import aliases, batches, openai, responses
 from engine.backends.llamacpp.backend import build_capabilities as llamacpp
+from engine.backends.options import ScriptedOptions
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, Abi
 from engine.backends.rkllm.model_capabilities import build_capabilities as rkllm
 from engine.backends.scripted import ScriptedBackend
@@ -166,7 +167,7 @@ def engines() -> Engines:
         },
         "rkllm 1.2": _rkllm(ABI_12),
         "rkllm 1.3": _rkllm(ABI_13),
-        "scripted": {"": ScriptedBackend(model_name=_MODEL).load()},
+        "scripted": {"": ScriptedBackend(ScriptedOptions(model_name=_MODEL)).load()},
     }
 
 

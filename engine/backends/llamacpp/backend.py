@@ -26,12 +26,12 @@ from engine.backends.llamacpp.infill import fill_infill_template, read_infill_te
 from engine.backends.llamacpp.prompt_scorer import PromptScorer
 from engine.backends.llamacpp.reloadable_server import ReloadableServer
 from engine.backends.llamacpp.server import DraftConfig, LlamaServer, ServerConfig
-from engine.backends.lora_adapters import LoraAdapter, check_adapters, parse_adapters
+from engine.backends.lora_adapters import check_adapters
+from engine.backends.options import LlamaCppOptions
 from engine.capabilities import Capabilities
 from engine.errors import (
     BackendFailed,
     EngineError,
-    ModelLoadFailed,
     PromptTooLong,
     RequestRejected,
     UnsupportedParameter,
@@ -74,40 +74,22 @@ class LlamaCppBackend:
     Chat templates and tokenisation are available only through the server's HTTP listener, so the
     listener is bound to a socket in a private folder and protected by a random key.
 
-    `context_length` is per slot, in tokens; 0 means the model's own. `deterministic` trades speed
-    for the same text every time: one slot, one thread, no reuse of an earlier prompt's cache.
-    `draft_path` names a draft model for speculative decoding. `mmproj_path` names the model's
-    projector, with which messages may have images. `lora` are the LoRA adapters that requests may
-    choose, in the format of LORA_ADAPTERS.
-
     Embeddings use a second server, which is loaded for the first embeddings request: an embedding
     server computes each text in one batch, and generations in it could not be aborted meanwhile.
     A reranking model has a second server for its scores in the same way.
     """
 
-    def __init__(
-        self,
-        model_path: str,
-        model_name: str,
-        context_length: int = 4096,
-        slots: int = 4,
-        threads: int = 0,
-        *,
-        deterministic: bool = False,
-        draft_path: str | None = None,
-        mmproj_path: str | None = None,
-        lora: str = "",
-    ) -> None:
-        self._path = Path(model_path)
-        self._name = model_name
-        self._context_length = context_length
-        self._slots = 1 if deterministic else slots
-        self._threads = 1 if deterministic else threads or len(os.sched_getaffinity(0))
-        self._deterministic = deterministic
-        self._draft_path = Path(draft_path) if draft_path is not None else None
-        self._projector_path = Path(mmproj_path) if mmproj_path is not None else None
-        self._lora = lora
-        self._adapters: tuple[LoraAdapter, ...] = ()
+    def __init__(self, options: LlamaCppOptions) -> None:
+        self._path = Path(options.model_path)
+        self._name = options.model_name
+        self._context_length = options.context_length
+        self._slots = 1 if options.deterministic else options.slots
+        cpus = len(os.sched_getaffinity(0))
+        self._threads = 1 if options.deterministic else options.threads or cpus
+        self._deterministic = options.deterministic
+        self._draft_path = _path(options.draft_path)
+        self._projector_path = _path(options.mmproj_path)
+        self._adapters = options.adapters
         self._turns = AdapterTurns()
         self._lock = threading.Lock()
         self._abort_events: dict[int, threading.Event] = {}
@@ -132,7 +114,7 @@ class LlamaCppBackend:
             read_header(self._draft_path, "DRAFT_MODEL_PATH")
         if self._projector_path is not None:
             read_header(self._projector_path, "MMPROJ_PATH")
-        self._load_adapters()
+        self._check_adapters()
         trained_context = header.context_length
         context = (
             min(self._context_length, trained_context) if self._context_length else trained_context
@@ -183,12 +165,8 @@ class LlamaCppBackend:
             call_form=find_call_form(self.render, control_tokens),
         )
 
-    def _load_adapters(self) -> None:
-        """Parse the adapters and check their files. Raises ModelLoadFailed."""
-        try:
-            self._adapters = parse_adapters(self._lora)
-        except ValueError as error:
-            raise ModelLoadFailed(f"LORA_ADAPTERS: {error}") from error
+    def _check_adapters(self) -> None:
+        """Check the files of the adapters. Raises ModelLoadFailed."""
         check_adapters(self._adapters, self._name, "LORA_ADAPTERS")
         for adapter in self._adapters:
             read_header(adapter.path, "LORA_ADAPTERS")
@@ -578,6 +556,10 @@ class LlamaCppBackend:
                 server.close()
         if self._prompt_scorer is not None:
             self._prompt_scorer.close()
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def build_capabilities(

@@ -11,7 +11,7 @@ from engine.request import Priority, Prompt, SamplingParams
 
 
 def scripted(path: Path | None = None) -> BackendConfig:
-    return BackendConfig("scripted", {} if path is None else {"model_path": str(path)})
+    return BackendConfig.from_wire("scripted", {} if path is None else {"model_path": str(path)})
 
 
 def request(

@@ -546,12 +546,6 @@ async def test_backend_that_raises_while_loading(engine_of: EngineMaker) -> None
         assert "at least one thread, got 0" in error.message
 
 
-async def test_unknown_backend(engine_factory: EngineFactory, isolation: str) -> None:
-    unknown = BackendConfig("abacus", {})  # type: ignore[arg-type]
-    error = await load_error(engine_factory(unknown, isolation=isolation))
-    assert "abacus" in error.message
-
-
 @only_processes
 async def test_interrupt_of_the_process_group_does_not_end_the_host(
     engine_of: EngineMaker,

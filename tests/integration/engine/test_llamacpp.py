@@ -39,7 +39,7 @@ SCHEMA = {
 
 def llamacpp(model_path: Path, **options: object) -> BackendConfig:
     fixed = {"model_path": str(model_path), "model_name": "smollm2", "threads": 1}
-    return BackendConfig("llamacpp", {**fixed, **options})
+    return BackendConfig.from_wire("llamacpp", {**fixed, **options})
 
 
 async def open_engine(config: EngineConfig) -> AsyncIterator[Engine]:

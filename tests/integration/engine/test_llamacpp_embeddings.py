@@ -23,7 +23,7 @@ def engine(
 ) -> Engine:
     options = {"model_path": str(model_path), "model_name": "tiny", "threads": 1}
     return engine_factory(
-        BackendConfig("llamacpp", {**options, "slots": 2, "context_length": CONTEXT}),
+        BackendConfig.from_wire("llamacpp", {**options, "slots": 2, "context_length": CONTEXT}),
         isolation=request.param,
     )
 

@@ -35,7 +35,7 @@ def configure(model: Path, projector: Path, **options: Any) -> BackendConfig:
         **{"threads": 2, "context_length": 512, "slots": 2},
         **options,
     }
-    return BackendConfig("llamacpp", options)
+    return BackendConfig.from_wire("llamacpp", options)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 
 def llamacpp(path: Path) -> BackendConfig:
     options = {"model_path": str(path), "model_name": "tiny", "threads": 1}
-    return BackendConfig("llamacpp", {**options, "slots": 1, "context_length": 512})
+    return BackendConfig.from_wire("llamacpp", {**options, "slots": 1, "context_length": 512})
 
 
 @pytest.fixture

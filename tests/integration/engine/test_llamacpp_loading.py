@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def llamacpp(path: Path) -> BackendConfig:
     options = {"model_path": str(path), "model_name": "m", "threads": 1, "context_length": 256}
-    return BackendConfig("llamacpp", {**options, "slots": 2})
+    return BackendConfig.from_wire("llamacpp", {**options, "slots": 2})
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ from engine import BackendConfig, Engine, EngineConfig
 
 async def main():
     options = {"model_path": sys.argv[1], "model_name": "m", "threads": 1, "context_length": 256}
-    config = EngineConfig(backend=BackendConfig("llamacpp", options), isolation="thread")
+    config = EngineConfig(backend=BackendConfig.from_wire("llamacpp", options), isolation="thread")
     engine = Engine(config)
     terminated = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine import BackendConfig, Engine
+from engine.backends.lora_adapters import parse_adapters
 from engine.errors import GenerationTimeout, ModelLoadFailed, UnsupportedParameter
 from engine.request import Priority
 from tests.conftest import EngineFactory
@@ -23,10 +24,10 @@ NAMES = (None, "one", "two")
 
 def configure(model: Path, lora: str, **options: object) -> BackendConfig:
     defaults: dict[str, object] = {
-        **{"model_path": str(model), "model_name": "m", "lora": lora},
+        **{"model_path": str(model), "model_name": "m", "adapters": parse_adapters(lora)},
         **{"threads": 2, "context_length": 256, "slots": 2},
     }
-    return BackendConfig("llamacpp", defaults | options)
+    return BackendConfig.from_wire("llamacpp", defaults | options)
 
 
 @pytest.fixture

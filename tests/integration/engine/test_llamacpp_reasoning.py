@@ -24,7 +24,7 @@ TEMPLATES = {
 def configure(folder: Path, template: str) -> BackendConfig:
     path = write_llama_model(folder / "model.gguf", template=template)
     options = {"model_path": str(path), "model_name": "tiny", "threads": 1, "slots": 1}
-    return BackendConfig("llamacpp", options | {"context_length": 256})
+    return BackendConfig.from_wire("llamacpp", options | {"context_length": 256})
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)

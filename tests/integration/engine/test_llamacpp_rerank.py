@@ -15,7 +15,7 @@ from tests.models.reranking import CONTEXT, write_reranking_model
 
 def llamacpp(path: Path) -> BackendConfig:
     options = {"model_path": str(path), "model_name": "tiny", "threads": 1}
-    return BackendConfig("llamacpp", {**options, "slots": 2, "context_length": CONTEXT})
+    return BackendConfig.from_wire("llamacpp", {**options, "slots": 2, "context_length": CONTEXT})
 
 
 @pytest.fixture(params=["encoder", "decoder"])

@@ -18,7 +18,7 @@ TURNS = 10
 def engine(engine_factory: EngineFactory, model_path: Path) -> Engine:
     options = {"model_path": str(model_path), "model_name": "tiny", "threads": 1}
     return engine_factory(
-        BackendConfig("llamacpp", {**options, "slots": 3, "context_length": 1024})
+        BackendConfig.from_wire("llamacpp", {**options, "slots": 3, "context_length": 1024})
     )
 
 
@@ -53,7 +53,9 @@ async def test_capability_prefix_reuse_is_reported(
     engine_factory: EngineFactory, model_path: Path, *, deterministic: bool
 ) -> None:
     options = {"model_path": str(model_path), "model_name": "tiny", "threads": 1}
-    engine = engine_factory(BackendConfig("llamacpp", {**options, "deterministic": deterministic}))
+    engine = engine_factory(
+        BackendConfig.from_wire("llamacpp", {**options, "deterministic": deterministic})
+    )
     assert (await engine.ready()).prefix_reuse is not deterministic
 
 

@@ -29,7 +29,7 @@ async def test_waiting_for_the_model_is_load_ms_and_waiting_for_a_slot_queue_ms(
     answer = {"pieces": ["a"], "prefill_ms": RUN_MS}
     path = script(answer, load_ms=LOAD_MS, slots=1)
     events: list[EngineEvent] = []
-    backend = BackendConfig("scripted", {"model_path": str(path)})
+    backend = BackendConfig.from_wire("scripted", {"model_path": str(path)})
     engine = engine_factory(backend, [events.append], isolation=isolation, slots=1)
     first, second = await asyncio.gather(timings_of(engine), timings_of(engine))
     for timings in (first, second):

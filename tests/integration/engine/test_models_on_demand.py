@@ -51,7 +51,7 @@ async def pool_of(script: ScriptFactory) -> AsyncIterator[MakePool]:
     ) -> EnginePool:
         configs = {
             name: EngineConfig(
-                backend=BackendConfig(
+                backend=BackendConfig.from_wire(
                     "scripted", {"model_path": str(script(HANG, {}, **fields)), "model_name": name}
                 ),
                 timeouts=Timeouts(abort_grace_s=5.0),
@@ -178,7 +178,7 @@ async def test_model_without_a_file_does_not_unload_the_others(
         ("gone", tmp_path / "gone.json", "is missing"),
         ("damaged", damaged, "cannot be read as a GGUF"),
     ):
-        backend = BackendConfig("scripted", {"model_path": str(path), "model_name": name})
+        backend = BackendConfig.from_wire("scripted", {"model_path": str(path), "model_name": name})
         engine = pool.add(name, EngineConfig(backend=backend), 1)
         with pytest.raises(ModelLoadFailed) as caught:
             await generate_text(engine, "hi")
@@ -194,7 +194,7 @@ async def test_reason_of_a_failed_load_names_the_model_and_no_folder(
     await pool.ready()
     path = tmp_path / "script.json"
     path.write_text("no JSON")
-    backend = BackendConfig("scripted", {"model_path": str(path), "model_name": "b"})
+    backend = BackendConfig.from_wire("scripted", {"model_path": str(path), "model_name": "b"})
     b = pool.add("b", EngineConfig(backend=backend), 1)
     with pytest.raises(ModelLoadFailed) as caught:
         await generate_text(b, "hi")
@@ -210,7 +210,7 @@ async def test_model_that_did_not_load_is_tried_again_after_a_pause(
     pool = pool_of(a={})
     await pool.ready()
     path = script({}, load_error="no such chip")
-    backend = BackendConfig("scripted", {"model_path": str(path), "model_name": "b"})
+    backend = BackendConfig.from_wire("scripted", {"model_path": str(path), "model_name": "b"})
     b = pool.add("b", EngineConfig(backend=backend), 1)
     monkeypatch.setattr(load_retry, "FIRST_PAUSE_S", 1000.0)
     monkeypatch.setattr(load_retry, "MAX_PAUSE_S", 1000.0)
@@ -295,7 +295,7 @@ async def test_added_model_is_loaded_on_demand_and_reports_events(
     pool.subscribe(events.append)
     await pool.ready()
     path = script({"pieces": ["new"]})
-    backend = BackendConfig("scripted", {"model_path": str(path), "model_name": "new"})
+    backend = BackendConfig.from_wire("scripted", {"model_path": str(path), "model_name": "new"})
     added = pool.add("new", EngineConfig(backend=backend), 1)
     assert pool.engines["new"] is added
     assert states(pool) == [READY, OUT]

@@ -23,7 +23,7 @@ import asyncio, signal, sys
 from engine import BackendConfig, Engine, EngineConfig, GenerationRequest
 
 async def main(path, what):
-    engine = Engine(EngineConfig(backend=BackendConfig("scripted", {"model_path": path})))
+    engine = Engine(EngineConfig(backend=BackendConfig.from_wire("scripted", {"model_path": path})))
     await engine.ready()
     if what == "wedged":
         stream = await engine.generate(GenerationRequest(prompt="deaf"))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.backends.llamacpp.backend import LlamaCppBackend
+from engine.backends.options import LlamaCppOptions
 from engine.request import SamplingParams
 
 
 def test_preserved_token_is_written_as_text(model_path: Path) -> None:
-    backend = LlamaCppBackend(str(model_path), "tiny", context_length=256, slots=1)
+    backend = LlamaCppBackend(
+        LlamaCppOptions(model_path=str(model_path), model_name="tiny", context_length=256, slots=1)
+    )
     backend.load()
     [token] = backend._tokenize_without_bos("<|im_start|>")
     sampling = SamplingParams(max_tokens=2, temperature=0, logit_bias={token: 100})

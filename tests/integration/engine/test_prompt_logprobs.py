@@ -23,7 +23,9 @@ TEXT = "The quick brown fox jumps over the lazy dog. 😀 Zürich 你好\n" * 8
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def engine(model_path: Path) -> AsyncIterator[Engine]:
     options = {"model_path": str(model_path), "model_name": "tiny", "context_length": CONTEXT}
-    engine = Engine(EngineConfig(backend=BackendConfig("llamacpp", {**options, "slots": 1})))
+    engine = Engine(
+        EngineConfig(backend=BackendConfig.from_wire("llamacpp", {**options, "slots": 1}))
+    )
     await engine.ready()
     yield engine
     assert (engine.running, engine.restarts) == (0, 0)

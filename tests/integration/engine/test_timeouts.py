@@ -308,7 +308,7 @@ def test_run_that_outlives_the_loop_raises_no_error(
     script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A thread cannot be killed, and its late output has no reader."""
-    backend = BackendConfig("scripted", {"model_path": str(script(deaf(0.5)))})
+    backend = BackendConfig.from_wire("scripted", {"model_path": str(script(deaf(0.5)))})
     clocks = Timeouts(abort_grace_s=0.05, prefill_timeout_s=0.05)
     engine = Engine(EngineConfig(backend=backend, isolation="thread", timeouts=clocks))
 

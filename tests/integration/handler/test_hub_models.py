@@ -14,7 +14,9 @@ import pytest
 from huggingface_hub import constants
 
 from common.setting_error import SettingError
+from engine import EngineConfig
 from engine.backends.lora_adapters import parse_adapters
+from engine.backends.options import options_to_wire
 from handler.models.hub import Hub
 from handler.models.model_list import ModelEntry
 from handler.models.model_source import ModelSourceError, find_model, find_tokenizer
@@ -35,6 +37,10 @@ BOARD = {
     "README.md": b"long",
     "model.safetensors": b"weights",
 }
+
+
+def wire(config: EngineConfig) -> dict[str, Any]:
+    return options_to_wire(config.backend.options)
 
 
 @pytest.fixture
@@ -128,7 +134,7 @@ def test_tokenizer_comes_from_a_repository_of_its_own(
     settings = Settings(model_path=model, rkllm_tokenizer=Path("hf:org/original"))
     resolved = resolve_models(settings, Hub(caches))
     snapshot = caches[0] / "models--org--original" / "snapshots" / MAIN
-    assert resolved.engine_config().backend.options["tokenizer"] == str(snapshot)
+    assert wire(resolved.engine_config())["tokenizer"] == str(snapshot)
     assert "model.safetensors" not in server.downloads
     assert "tiny.rkllm" not in server.downloads
     server.requests.clear()
@@ -237,28 +243,32 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
         model_path=Path("hf:org/repo/a.gguf"),
         draft_model_path=Path("hf:org/repo/small.gguf"),
         mmproj_path=Path("hf:org/repo/p.gguf"),
-        lora_adapters="two=hf:org/repo/small.gguf:0.5",
+        lora_adapters=parse_adapters("two=hf:org/repo/small.gguf:0.5"),
     )
-    options = resolve_models(one, hub).engine_config().backend.options
+    options = wire(resolve_models(one, hub).engine_config())
     assert Path(str(options["model_path"])).read_bytes() == b"one"
     assert Path(str(options["draft_path"])).read_bytes() == b"two"
     assert Path(str(options["mmproj_path"])).read_bytes() == b"p"
-    [adapter] = parse_adapters(str(options["lora"]))
-    assert (adapter.name, adapter.path.read_bytes(), adapter.scale) == ("two", b"two", 0.5)
+    [adapter] = options["adapters"]
+    assert (adapter["name"], Path(adapter["path"]).read_bytes(), adapter["scale"]) == (
+        "two",
+        b"two",
+        0.5,
+    )
     several = Settings(
         models=(
             ModelEntry(
                 path=Path("hf:org/repo/a.gguf"),
                 name="a,b",
                 mmproj=Path("hf:org/repo/p.gguf"),
-                lora={"two": "hf:org/repo/small.gguf"},
+                lora=parse_adapters("two=hf:org/repo/small.gguf"),
             ),
             ModelEntry(
                 path=Path("hf:org/board"),
                 tokenizer=Path("hf:org/board"),
                 mmproj=Path("hf:org/board/vision.rknn"),
                 copies=2,
-                lora={"own": "some/own.lora"},
+                lora=parse_adapters("own=some/own.lora"),
             ),
         )
     )
@@ -269,16 +279,20 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
         "a": "llamacpp",
         "tiny": "rkllm",
     }
-    assert str(result["tiny"].backend.options["tokenizer"]).endswith(MAIN)
-    assert Path(str(result["a"].backend.options["mmproj_path"])).read_bytes() == b"p"
-    [adapter] = parse_adapters(str(result["a"].backend.options["lora"]))
-    assert adapter.path.read_bytes() == b"two"
-    assert result["tiny"].backend.options["lora"] == "own=some/own.lora:1"
-    assert Path(str(result["tiny"].backend.options["vision"])).read_bytes() == b"v"
+    assert str(wire(result["tiny"])["tokenizer"]).endswith(MAIN)
+    assert Path(str(wire(result["a"])["mmproj_path"])).read_bytes() == b"p"
+    [adapter] = wire(result["a"])["adapters"]
+    assert Path(adapter["path"]).read_bytes() == b"two"
+    assert wire(result["tiny"])["adapters"] == [
+        {"name": "own", "path": "some/own.lora", "scale": 1.0}
+    ]
+    assert Path(str(wire(result["tiny"])["vision"])).read_bytes() == b"v"
     board = Settings(model_path=Path("hf:org/board"), rkllm_vision=Path("hf:org/board/vision.rknn"))
-    options = resolve_models(board, hub).engine_config().backend.options
+    options = wire(resolve_models(board, hub).engine_config())
     assert Path(str(options["vision"])).read_bytes() == b"v"
-    assert [each.options["base_domain_id"] for each in result["tiny"].copies] == [1]
+    assert [options_to_wire(each.options)["base_domain_id"] for each in result["tiny"].copies] == [
+        1
+    ]
 
 
 @pytest.mark.parametrize(
@@ -302,19 +316,29 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
             "MODELS has two models named a: give one another name, or set its copies",
         ),
         (
-            {"model_path": Path("hf:org/board"), "model_name": "x,y", "rkllm_lora": "y=some/file"},
+            {
+                "model_path": Path("hf:org/board"),
+                "model_name": "x,y",
+                "rkllm_lora": parse_adapters("y=some/file"),
+            },
             "RKLLM_LORA: y is a name of the model itself already",
         ),
         (
-            {"model_path": Path("hf:org/repo/a.gguf"), "lora_adapters": "a=hf:org/repo/a.gguf"},
+            {
+                "model_path": Path("hf:org/repo/a.gguf"),
+                "lora_adapters": parse_adapters("a=hf:org/repo/a.gguf"),
+            },
             "LORA_ADAPTERS: a is a name of the model itself already",
         ),
         (
-            {"model_path": Path("hf:org/repo/a.gguf"), "lora_adapters": "b=gone.gguf"},
+            {
+                "model_path": Path("hf:org/repo/a.gguf"),
+                "lora_adapters": parse_adapters("b=gone.gguf"),
+            },
             "LORA_ADAPTERS: there is no file or folder gone.gguf",
         ),
         (
-            {"models": (ModelEntry(path=Path("hf:org/repo"), lora={"b": "gone.gguf"}),)},
+            {"models": (ModelEntry(path=Path("hf:org/repo"), lora=parse_adapters("b=gone.gguf")),)},
             "MODELS[0].lora: there is no file or folder gone.gguf",
         ),
     ],

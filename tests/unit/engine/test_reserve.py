@@ -17,7 +17,7 @@ DEADLINE_S = 30.0
 
 
 def scripted(script: Path) -> BackendConfig:
-    return BackendConfig("scripted", {"model_path": str(script)})
+    return BackendConfig.from_wire("scripted", {"model_path": str(script)})
 
 
 async def generate_text(engine: Engine, prompt: str, slot: Slot | None = None) -> str:

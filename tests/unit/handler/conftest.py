@@ -82,7 +82,8 @@ def pipeline_of(script: ScriptFactory, engine_factory: EngineFactory) -> Pipelin
         }
         path = str(script(*answers, **of_script))
         engine = engine_factory(
-            BackendConfig("scripted", {"model_path": path}), **{"isolation": "thread", **config}
+            BackendConfig.from_wire("scripted", {"model_path": path}),
+            **{"isolation": "thread", **config},
         )
         return Pipeline(engine, "scripted", validator)
 

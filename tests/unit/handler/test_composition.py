@@ -41,7 +41,9 @@ def open_with(script: ScriptFactory, engine_factory: EngineFactory) -> ServicesF
 
     def build(*pieces: Any, **environment: Any) -> tuple[Services, Engine]:
         path = str(script({"pieces": list(pieces)}))
-        engine = engine_factory(BackendConfig("scripted", {"model_path": path}), isolation="thread")
+        engine = engine_factory(
+            BackendConfig.from_wire("scripted", {"model_path": path}), isolation="thread"
+        )
         settings = Settings(**{"model_path": path, "validation_rules": SMALL_RULES, **environment})
         return build_services(settings, engine, build_validation(settings)), engine
 

@@ -278,7 +278,7 @@ Pipelines = tuple[asyncio.Runner, Pipeline]
 def script_of_prompts() -> Iterator[Pipelines]:
     """Says every prompt back, on a loop that can be run many times in one test."""
     with asyncio.Runner() as runner:
-        config = EngineConfig(backend=BackendConfig("scripted"), isolation="thread")
+        config = EngineConfig(backend=BackendConfig.from_wire("scripted"), isolation="thread")
 
         async def build() -> Engine:
             return Engine(config)

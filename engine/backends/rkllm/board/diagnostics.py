@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from engine.backends.options import RkllmOptions
 from engine.backends.rkllm import library
 from engine.backends.rkllm.abi import detect
 from engine.backends.rkllm.board import driver
@@ -19,16 +20,16 @@ def report_driver() -> Iterator[tuple[str, Any]]:
         yield "CPUs", warning
 
 
-def report_library(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def report_library(options: RkllmOptions) -> Iterator[tuple[str, Any]]:
     """Yield the library's path, digest and ABI, with evidence. Raises ModelLoadFailed."""
-    path = library.find_library(options.get("lib_path"))
+    path = library.find_library(options.lib_path)
     yield "path", str(path)
     yield "sha256", hashlib.sha256(path.read_bytes()).hexdigest()
     evidence = detect.inspect_library(path)
     yield "evidence", evidence.describe()
     for name, fields in evidence.fields.items():
         yield f"defaults read as {name}", dict(fields)
-    abi = detect.choose_abi(evidence, options.get("abi", "auto"))
+    abi = detect.choose_abi(evidence, options.abi)
     yield "ABI", f"{abi.name} ({abi.versions_text})"
     if (warning := detect.find_version_warning(evidence, abi)) is not None:
         yield "warning", warning

@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from engine.backends.rkllm.backend import RkllmBackend
 from engine.backends.rkllm.board.profile import Profile
@@ -43,7 +45,7 @@ class Trial(NamedTuple):
     outcome: str
 
 
-def run_trial(step: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Any] | None]:
+def run_trial(step: str, options: RkllmOptions) -> Iterator[tuple[str, Any] | None]:
     """Load a model as the backend would, yield None, then a plain run and the findings of a trial.
 
     Only after `PLAIN_RUN` does a failure say something about what the trial tries.
@@ -52,17 +54,18 @@ def run_trial(step: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]
         ModelLoadFailed: the model was not loaded.
         BackendFailed: the runtime failed, so the outcome is that it does not work.
     """
-    plain = {
-        "mode": "generate",
-        "n_batch": 1,
-        "sampling": "reload",
-        "profile": None,
-        "record": None,
-        "vision": None,
-    }
-    backend = RkllmBackend(**{**options, **plain})
+    plain = replace(
+        options,
+        mode="generate",
+        n_batch=1,
+        sampling="reload",
+        profile=None,
+        record=None,
+        vision=None,
+    )
+    backend = RkllmBackend(plain)
     context_length = backend.load().context_length
-    backend.loaded_model.load_for_sampling(_GREEDY)
+    backend.loaded_model.handle.load_for_sampling(_GREEDY)
     yield None
     runtime = backend.loaded_model.runtime
     run = _generate(runtime, _tokens(_ENDING_TOKENS))

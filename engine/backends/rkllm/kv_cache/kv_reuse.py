@@ -42,10 +42,9 @@ class KvReuse:
     Owned by the thread that uses the handle.
     """
 
-    def __init__(self, *, enabled: bool) -> None:
+    def __init__(self, *, enabled: bool, skip_prefixes: bool = False) -> None:
         self.enabled = enabled
-        # Set once the library is known.
-        self.skip_prefixes = False
+        self.skip_prefixes = skip_prefixes
         # The tokens that the last run received and called back; empty if they are not known.
         self._cached_tokens: list[int] = []
         self._prompt_length = 0

@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
-from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.errors import RequestRejected
 from engine.prompts.reasoning import Thinking
 from engine.request import SamplingParams

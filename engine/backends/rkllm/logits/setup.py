@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from engine.backends.rkllm.abi.abi import Abi
 from engine.backends.rkllm.board.profile import Profile
-from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runtime import Runtime
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.errors import ModelLoadFailed
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.backends.rkllm.prompts import GENERATION_CONFIG, ChatTokenizer
+from engine.backends.rkllm.tokenizer import ChatTokenizer
+from engine.backends.rkllm.tokenizer_files import GENERATION_CONFIG
 from engine.errors import ModelLoadFailed
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runs.run import MultimodalPrompt, RuntimeInput, UserTurn
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.errors import PromptTooLong, RequestRejected, UnsupportedParameter
 from engine.prompts.tool_prompt import tool_calls_as_text, tools_as_text
 from engine.request import Chat, Prompt, RenderedPrompt

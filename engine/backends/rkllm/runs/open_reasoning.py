@@ -6,8 +6,8 @@ continues after the mark; the key-value cache has everything before it.
 
 from __future__ import annotations
 
-from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runs.run import Run
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.prompts.reasoning import find_open_mark
 
 # The end of a prompt that may have the opening mark; long enough for one token per letter.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from engine.backends.rkllm.prompts import ChatTokenizer
 from engine.backends.rkllm.runs.inputs import join_turns
 from engine.backends.rkllm.runs.run import IMAGE_TAG, ImageMarks, MultimodalPrompt
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.backends.rkllm.vision.encoder import VisionEncoder
 from engine.errors import PromptTooLong, RequestRejected
 from engine.prompts.image_prompt import render_images

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import pytest
 
 from engine import BackendConfig, Engine
+from engine.backends.lora_adapters import parse_adapters
+from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi import detect
 from engine.backends.rkllm.abi.abi import ABIS, Abi
 from engine.backends.rkllm.board.profile import Profile, write_profile
@@ -190,12 +192,14 @@ def rkllm_of(
     def make(script: str | Path, **options: Any) -> Engine:
         path = script if isinstance(script, Path) else model(script)
         of_backend = {name: options.pop(name) for name in _BACKEND_OPTIONS & options.keys()}
-        fields = {"model_path": str(path), "model_name": "fake", "lib_path": str(library)}
+        fields: dict[str, Any] = {"model_path": str(path), "model_name": "fake"}
         if of_backend.get("mode") == "logits" and "profile" not in of_backend:
             # With ABI 1.2 the doctor must have found that this works.
             of_backend["profile"] = str(profile := path.with_suffix(".profile.json"))
             write_profile(profile, library, path, Profile(logits_with_history=True))
-        config = BackendConfig("rkllm", {**fields, **of_backend})
+        adapters = parse_adapters(of_backend.pop("lora", ""))
+        fields |= {"lib_path": str(library), **of_backend, "adapters": adapters}
+        config = BackendConfig(RkllmOptions(**fields))
         return engine_factory(config, **{"isolation": isolation, **options})
 
     return make

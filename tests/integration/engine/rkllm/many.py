@@ -64,7 +64,7 @@ TIMEOUT_S = 60 * PATIENCE
 
 def backend(model: Path, library: Path) -> BackendConfig:
     fields = {"model_path": str(model), "model_name": "fake", "lib_path": str(library)}
-    return BackendConfig("rkllm", fields)
+    return BackendConfig.from_wire("rkllm", fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ import asyncio, json, sys
 from engine import BackendConfig, Engine, EngineConfig
 
 async def main():
-    engine = Engine(EngineConfig(backend=BackendConfig("rkllm", json.loads(sys.argv[1]))))
+    engine = Engine(EngineConfig(backend=BackendConfig.from_wire("rkllm", json.loads(sys.argv[1]))))
     await engine.ready()
     print("ready", flush=True)
     await asyncio.Event().wait()
@@ -81,7 +81,7 @@ async def running_server(options: dict[str, Any]) -> AsyncIterator[Process]:
 async def test_second_server_is_refused_until_the_first_is_killed(
     engine_factory: EngineFactory, options: dict[str, Any], isolation: str
 ) -> None:
-    config = BackendConfig("rkllm", options)
+    config = BackendConfig.from_wire("rkllm", options)
     async with running_server(options) as server:
         with pytest.raises(ModelLoadFailed) as caught:
             await engine_factory(config, isolation=isolation).ready()
@@ -105,14 +105,14 @@ async def test_second_server_is_allowed_with_the_lock_off(
     engine_factory: EngineFactory, options: dict[str, Any], isolation: str
 ) -> None:
     async with running_server(options):
-        config = BackendConfig("rkllm", {**options, "device_lock": False})
+        config = BackendConfig.from_wire("rkllm", {**options, "device_lock": False})
         assert (await ask(engine_factory(config, isolation=isolation)))[0] == "yes"
 
 
 async def test_copies_of_one_server_share_the_device(
     engine_factory: EngineFactory, options: dict[str, Any], call_log: Path
 ) -> None:
-    copies = [BackendConfig("rkllm", {**options, "base_domain_id": n}) for n in (0, 1)]
+    copies = [BackendConfig.from_wire("rkllm", {**options, "base_domain_id": n}) for n in (0, 1)]
     engine = engine_factory(copies[0], copies=(copies[1],))
     await engine.ready()
     await wait_until(lambda: engine.slots == 2)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine import Engine, Priority
+from engine.backends.options import options_from_wire
 from engine.backends.rkllm.abi.abi import ABI_12, Abi
 from engine.backends.rkllm.abi.structs import CallbackAnswer
 from engine.backends.rkllm.board.profile import Profile, write_profile
@@ -282,7 +283,7 @@ def test_doctor_tests_an_embedding_in_both_modes(
         "lib_path": str(library),
         "mode": mode,
     }
-    findings = list(Doctor("rkllm", options).examine())
+    findings = list(Doctor(options_from_wire("rkllm", options)).examine())
     assert ("loading", "seed", mode == "logits") in findings
     vector = {name: value for step, name, value in findings if step == "vector"}
     assert (vector["tokens"], vector["numbers"]) == (36, WIDTH)

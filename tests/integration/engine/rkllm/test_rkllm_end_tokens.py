@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine import FinishReason
-from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask

@@ -490,7 +490,7 @@ import asyncio, json, sys
 from engine import BackendConfig, Engine, EngineConfig, GenerationRequest
 
 async def main(options, isolation):
-    backend = BackendConfig("rkllm", json.loads(options))
+    backend = BackendConfig.from_wire("rkllm", json.loads(options))
     engine = Engine(EngineConfig(backend=backend, isolation=isolation))
     stream = await engine.generate(GenerationRequest(prompt="go"))
     await anext(stream)

@@ -11,9 +11,10 @@ import pytest
 
 from engine import Chat, Engine, FinishReason, Message, Priority, SamplingParams
 from engine.backends.base import RunResult
+from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.backends.rkllm.backend import RkllmBackend
-from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.errors import BackendFailed, EngineCrashed
 from tests.fake_rkllm import Call, read_log
 from tests.fake_rkllm.tokenizer import tokenizer, write_tokenizer
@@ -167,7 +168,10 @@ class Caller:
     """Drives a backend without an engine."""
 
     def __init__(self, model: Path, library: Path) -> None:
-        self.backend = RkllmBackend(str(model), "fake", 2048, lib_path=str(library))
+        options = RkllmOptions(
+            model_path=str(model), model_name="fake", context_length=2048, lib_path=str(library)
+        )
+        self.backend = RkllmBackend(options)
         self.backend.load()
         self._runs = 0
 

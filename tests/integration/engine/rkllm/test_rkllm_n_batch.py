@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine import Engine, FinishReason, Priority, TokenStream
+from engine.backends.options import options_from_wire
 from engine.backends.rkllm.abi.abi import Abi
 from engine.backends.rkllm.batching import scheduler
 from engine.doctor.examiner import FAILED, Doctor
@@ -427,7 +428,7 @@ def test_doctor_uses_the_batch_settings(
 ) -> None:
     if not template:
         write_tokenizer(tmp_path, None)
-    doctor = Doctor(
+    options = options_from_wire(
         "rkllm",
         {
             "model_path": str(model('chatter none\nanswer\n  spell "ab" us=200 times=100000\n')),
@@ -437,6 +438,7 @@ def test_doctor_uses_the_batch_settings(
             "n_batch": 3,
         },
     )
+    doctor = Doctor(options)
     values = {(step, name): value for step, name, value in doctor.examine()}
     assert not [each for each in values.items() if each[0][1] == FAILED]
     assert values["loading", "slots"] == 3

@@ -8,11 +8,13 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine import BackendConfig, Engine, EngineConfig, EnginePool, EngineState, Priority
+from engine.backends.options import RkllmOptions
 from engine.errors import EngineCrashed, ModelLoadFailed
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import read_log
@@ -30,9 +32,17 @@ answer
 SLOTS = 2
 
 
+def rkllm_options(model: Path, library: Path, domain: int) -> RkllmOptions:
+    return RkllmOptions(
+        model_path=str(model),
+        model_name=model.stem,
+        lib_path=str(library),
+        base_domain_id=domain,
+    )
+
+
 def backend(model: Path, library: Path, domain: int) -> BackendConfig:
-    fields = {"model_path": str(model), "model_name": model.stem, "lib_path": str(library)}
-    return BackendConfig("rkllm", {**fields, "base_domain_id": domain})
+    return BackendConfig(rkllm_options(model, library, domain))
 
 
 @pytest.fixture
@@ -165,8 +175,7 @@ async def test_each_copy_has_n_batch_slots(
     write_tokenizer(tmp_path)
     path = model('answer\n  say "\\{i} " us=1000 times=asked\n')
     first, second = (
-        BackendConfig("rkllm", {**backend(path, library, domain).options, "n_batch": 3})
-        for domain in (3, 4)
+        BackendConfig(replace(rkllm_options(path, library, domain), n_batch=3)) for domain in (3, 4)
     )
     engine = engine_factory(first, copies=(second,))
     await engine.ready()

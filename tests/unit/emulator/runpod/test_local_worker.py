@@ -132,7 +132,7 @@ async def working(
     neighbour_grace_s: float = 60,
     **options: Any,
 ) -> AsyncIterator[Worker]:
-    config = BackendConfig("scripted", {"model_path": str(script)})
+    config = BackendConfig.from_wire("scripted", {"model_path": str(script)})
     events = EventRecorder()
     hooks: list[Hook] = [events, lambda event: found.on_event(event)]
     engine = engine_factory(

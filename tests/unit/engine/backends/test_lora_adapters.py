@@ -9,7 +9,6 @@ import pytest
 from engine.backends.lora_adapters import (
     LoraAdapter,
     check_adapters,
-    join_adapters,
     parse_adapters,
 )
 from engine.errors import ModelLoadFailed
@@ -33,12 +32,6 @@ def test_invalid_adapter_is_named(bad: str) -> None:
 def test_adapter_names_must_be_unique() -> None:
     with pytest.raises(ValueError, match="two adapters are named one"):
         parse_adapters("one=a,two=b,one=c")
-
-
-def test_joined_adapters_are_parsed_to_the_same() -> None:
-    adapters = parse_adapters("one=a/b.gguf,two=hf:org/repo:0.5,three=x=y:0")
-    assert join_adapters(adapters) == "one=a/b.gguf:1,two=hf:org/repo:0.5,three=x=y:0"
-    assert parse_adapters(join_adapters(adapters)) == adapters
 
 
 def test_scale_is_limited() -> None:

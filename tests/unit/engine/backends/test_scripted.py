@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engine.backends.base import RunResult
+from engine.backends.options import ScriptedOptions
 from engine.backends.scripted import ScriptedBackend
 from engine.errors import BackendFailed, ModelLoadFailed, PromptTooLong
 from engine.output import FinishReason, TokenLogprob
@@ -22,7 +23,9 @@ class Loaded:
     """A loaded backend that records its pieces."""
 
     def __init__(self, path: Path | None) -> None:
-        self.backend = ScriptedBackend(None if path is None else str(path))
+        self.backend = ScriptedBackend(
+            ScriptedOptions(model_path=None if path is None else str(path))
+        )
         self.capabilities = self.backend.load()
         self.pieces: list[bytes] = []
         self.logprobs: list[TokenLogprob | None] = []
@@ -207,17 +210,19 @@ def test_bad_script_fails_the_load_and_is_named(tmp_path: Path, content: str) ->
     path = tmp_path / "bad.json"
     path.write_text(content)
     with pytest.raises(ModelLoadFailed, match=r"MODEL_PATH: .*bad\.json is not a script: ."):
-        ScriptedBackend(str(path)).load()
+        ScriptedBackend(ScriptedOptions(model_path=str(path))).load()
 
 
 def test_missing_script_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match=r"MODEL_PATH: there is no file .*gone\.json"):
-        ScriptedBackend(str(tmp_path / "gone.json")).load()
+        ScriptedBackend(ScriptedOptions(model_path=str(tmp_path / "gone.json"))).load()
 
 
 def test_load_error_comes_from_the_script(script: ScriptFactory) -> None:
     with pytest.raises(ModelLoadFailed, match="no memory today"):
-        ScriptedBackend(str(script(load_error="no memory today"))).load()
+        ScriptedBackend(
+            ScriptedOptions(model_path=str(script(load_error="no memory today")))
+        ).load()
 
 
 def test_embeddings_depend_on_words_and_are_normalised() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.backends.options import RkllmOptions, ScriptedOptions
 from engine.backends.scripted import ScriptedBackend
 from engine.doctor.examiner import BEGINS, FAILED, Doctor
 from tests.conftest import ScriptFactory
@@ -28,7 +29,7 @@ ENDLESS = {"pieces": ["so "], "repeat": 300, "delay_ms": 1}
 
 
 def examine(path: Path) -> list[tuple[str, str, Any]]:
-    return list(Doctor("scripted", {"model_path": str(path)}).examine())
+    return list(Doctor(ScriptedOptions(model_path=str(path))).examine())
 
 
 def collect_values(path: Path) -> dict[tuple[str, str], Any]:
@@ -128,14 +129,14 @@ def test_unexpected_exception_is_a_finding_with_a_traceback(
 
 
 def test_doctor_examines_a_backend_without_a_model() -> None:
-    findings = list(Doctor("scripted", {}).examine())
+    findings = list(Doctor(ScriptedOptions()).examine())
     assert ("model", "path", "none was given") in findings
     assert failed(findings) == []
 
 
 def test_missing_library_is_reported_after_the_driver(tmp_path: Path) -> None:
-    options = {"model_path": "", "model_name": "m", "lib_path": str(tmp_path / "none")}
-    findings = list(Doctor("rkllm", options).examine())
+    options = RkllmOptions(model_path="", model_name="m", lib_path=str(tmp_path / "none"))
+    findings = list(Doctor(options).examine())
     assert started_steps(findings) == ["machine", "model", "driver", "library"]
     ((step, message),) = failed(findings)
     assert step == "library"

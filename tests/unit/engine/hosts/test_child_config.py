@@ -11,15 +11,16 @@ from engine.hosts.frames import build_decoder
 
 
 def test_encode_config_sends_the_options_and_whether_to_try_a_run() -> None:
-    config = BackendConfig("scripted", {"model_path": "a.json"})
+    config = BackendConfig.from_wire("scripted", {"model_path": "a.json"})
     frame, shared_files = encode_config(config, try_run=True)
     (sent,) = build_decoder().feed(frame)
-    assert (sent["backend"], sent["options"]) == ("scripted", {"model_path": "a.json"})
+    assert sent["backend"] == "scripted"
+    assert sent["options"] == {"model_path": "a.json", "model_name": "scripted"}
     assert sent["try_run"] is True
-    assert shared_files == []
+    assert shared_files == ()
 
 
 def test_encode_config_refuses_a_name_that_is_not_utf8() -> None:
-    config = BackendConfig("scripted", {"model_path": "\udcff.json"})
+    config = BackendConfig.from_wire("scripted", {"model_path": "\udcff.json"})
     with pytest.raises(ModelLoadFailed, match="it is not UTF-8"):
         encode_config(config, try_run=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+from engine.backends.options import RkllmOptions
 from engine.config import BackendConfig
 from engine.errors import EngineStalled
 from engine.hosts.loss import Loss, describe_loss
@@ -26,9 +27,8 @@ class EndedProcess:
 
 async def describe(process: Any, **reasons: Any) -> Loss:
     given = {"start_error": None, "kill_reason": None, "has_loaded": True} | reasons
-    return await describe_loss(
-        process, output_tail=OutputTail(), config=BackendConfig("rkllm", {}), **given
-    )
+    config = BackendConfig(RkllmOptions(model_path="m.rkllm", model_name="m"))
+    return await describe_loss(process, output_tail=OutputTail(), config=config, **given)
 
 
 async def test_crash_is_described_by_its_signal() -> None:

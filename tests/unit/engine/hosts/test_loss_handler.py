@@ -46,7 +46,7 @@ class LossScene:
         self.crash_causes = CrashCauses()
         self.events: list[EngineEvent] = []
         self.losses = LossHandler(
-            BackendConfig("scripted", {}),
+            BackendConfig.from_wire("scripted", {}),
             300.0,
             Hooks([self.events.append]),
             inflight,

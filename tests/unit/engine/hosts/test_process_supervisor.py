@@ -70,7 +70,7 @@ class SupervisorScene:
         self.refuses = False
         self.states: list[ProcessState] = []
         self.supervisor = ProcessSupervisor(
-            BackendConfig("scripted", {}),
+            BackendConfig.from_wire("scripted", {}),
             Timeouts(),
             Hooks(()),
             InflightRequests(lambda message: None, lambda error: None),

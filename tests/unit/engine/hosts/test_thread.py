@@ -30,7 +30,7 @@ def read_variables_of_a_child() -> str:
 
 def build_engine(engine_factory: EngineFactory, script: ScriptFactory, **fields: object) -> Engine:
     options = {"model_path": str(script({}, **fields)), "model_name": "scripted"}
-    return engine_factory(BackendConfig("scripted", options), isolation="thread")
+    return engine_factory(BackendConfig.from_wire("scripted", options), isolation="thread")
 
 
 async def test_load_has_openmp_settings_that_children_do_not_inherit(

@@ -44,7 +44,7 @@ async def pool_of(script: ScriptFactory) -> AsyncIterator[PoolMaker]:
         paths = {name: script(*answers, {}, **fields) for name, fields in scripts.items()}
         configs = {
             name: EngineConfig(
-                backend=BackendConfig("scripted", {"model_path": str(path)}),
+                backend=BackendConfig.from_wire("scripted", {"model_path": str(path)}),
                 isolation="thread",
                 timeouts=Timeouts(abort_grace_s=0.2),
             )
@@ -179,4 +179,4 @@ def test_empty_pool_is_refused() -> None:
 async def test_model_is_added_only_to_a_pool_with_a_memory_plan(pool_of: PoolMaker) -> None:
     pool = pool_of(a={}, b={})
     with pytest.raises(ValueError, match="the model c cannot be added"):
-        pool.add("c", EngineConfig(backend=BackendConfig("scripted")), 1)
+        pool.add("c", EngineConfig(backend=BackendConfig.from_wire("scripted")), 1)

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine import Capabilities, Chat, GenerationRequest, Message
-from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.prompts.control_marks import ControlMarks, break_control_marks
 from engine.request import ChatImage
 

@@ -6,4 +6,6 @@ from engine import BackendConfig, Engine, EngineConfig
 from handler.models.registry import ResolvedModel
 from handler.pipeline import Pipeline
 
-TINY = ResolvedModel(Pipeline(Engine(EngineConfig(backend=BackendConfig("scripted", {}))), "tiny"))
+TINY = ResolvedModel(
+    Pipeline(Engine(EngineConfig(backend=BackendConfig.from_wire("scripted", {}))), "tiny")
+)

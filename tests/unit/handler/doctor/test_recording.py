@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.setting_error import SettingError
+from engine.backends.options import RkllmOptions
 from handler.doctor.recording import apply_recording
 from handler.settings.arguments import DoctorArguments, parse_doctor
 from handler.settings.shared_settings import Settings
@@ -33,7 +34,8 @@ def test_apply_recording_sets_the_options_of_the_engine(tmp_path: Path, texts: b
     path = tmp_path / "board.jsonl"
     settings = apply_recording(BOARD, DoctorArguments(path, texts))
     options = settings.engine_config().backend.options
-    assert (options["record"], options["record_text"]) == (str(path), texts)
+    assert isinstance(options, RkllmOptions)
+    assert (options.record, options.record_text) == (str(path), texts)
 
 
 def test_apply_recording_changes_nothing_without_the_option() -> None:

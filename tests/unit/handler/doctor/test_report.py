@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from engine import BackendConfig, EngineConfig
+from engine.backends.options import RkllmOptions, options_to_wire
 from engine.doctor.examiner import BEGINS, FAILED
 from handler.doctor import command
 from handler.doctor.examination import _describe_exit, _first_and_last_lines
 from handler.doctor.report import ASSUMPTIONS, Examination, Finding, format_report
 
-RKLLM = BackendConfig("rkllm", {"model_path": "/m/q.rkllm", "cpu_mask": 0, "tokenizer": None})
+RKLLM = BackendConfig.from_wire(
+    "rkllm", {"model_path": "/m/q.rkllm", "model_name": "q", "tokenizer": None}
+)
 MARK = "**not as assumed**"
 # The one home of a Linux machine whose name is no person's.
 ADMINS = str(Path("/", "root"))
@@ -61,9 +64,8 @@ def test_settings_steps_and_the_end_have_sections() -> None:
         "## What is assumed of RKLLM",
         "## What failed",
     ]
-    assert (
-        section(made, "Settings") == "- ENGINE: `rkllm`\n- model_path: `/m/q.rkllm`\n- cpu_mask: 0"
-    )
+    settings = "- ENGINE: `rkllm`\n- model_path: `/m/q.rkllm`\n- model_name: `q`\n"
+    assert section(made, "Settings").startswith(settings)
     assert section(made, "Machine") == "- CPUs: 8"
     assert section(made, "What failed") == "Nothing: every step was done."
     assert made.endswith("\n")
@@ -122,7 +124,7 @@ def test_assumption_without_a_finding_is_neither_true_nor_false() -> None:
 
 def test_report_of_other_engines_has_no_assumptions() -> None:
     changed = {name: values[0] for name, values in OTHERWISE.items()}
-    made = page(assumed(**changed), backend=BackendConfig("scripted"))
+    made = page(assumed(**changed), backend=BackendConfig.from_wire("scripted"))
     assert MARK not in made
     assert "assumed" not in made
 
@@ -232,13 +234,13 @@ def test_every_copy_of_every_model_has_a_report(
     domains: list[object] = []
 
     def examine(backend: BackendConfig, *rest: object) -> Examination:
-        domains.append(backend.options["base_domain_id"])
+        domains.append(options_to_wire(backend.options)["base_domain_id"])
         return Examination(ended="" if succeeds or len(domains) != 2 else "it was interrupted")
 
     monkeypatch.setattr(command, "examine", examine)
     monkeypatch.setattr(command, "run_trials", lambda *rest: [])
     first, second, other = (
-        BackendConfig("rkllm", {"model_path": path, "base_domain_id": domain})
+        BackendConfig(RkllmOptions(model_path=path, model_name="m", base_domain_id=domain))
         for domain, path in enumerate(["/m/a.rkllm", "/m/a.rkllm", "/m/b.rkllm"])
     )
     configs = [EngineConfig(backend=first, copies=(second,)), EngineConfig(backend=other)]

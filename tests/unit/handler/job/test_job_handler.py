@@ -647,7 +647,9 @@ def test_no_input_raises_or_costs_a_slot() -> None:
     with asyncio.Runner() as runner:
 
         async def build() -> Engine:
-            return Engine(EngineConfig(backend=BackendConfig("scripted"), slots=4, max_queue=0))
+            return Engine(
+                EngineConfig(backend=BackendConfig.from_wire("scripted"), slots=4, max_queue=0)
+            )
 
         engine = runner.run(build())
         validator = RulesValidator.from_file(SMALL_RULES)

@@ -34,7 +34,7 @@ FAIL = {"when": "fail", "pieces": ["so", {"error": "no more"}]}
 def handler(
     engine_factory: EngineFactory, script: Path, results: ResultUploader | None = None
 ) -> JobHandler:
-    config = BackendConfig("scripted", {"model_path": str(script)})
+    config = BackendConfig.from_wire("scripted", {"model_path": str(script)})
     engine = engine_factory(config, isolation="thread")
     return JobHandler(Pipeline(engine, "scripted"), interval_s=0, results=results)
 

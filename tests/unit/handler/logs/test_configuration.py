@@ -125,7 +125,7 @@ async def test_prompts_and_answers_are_logged_only_with_log_texts(
     # R52: whatever the level is.
     configure_logging("ERROR" if texts else "DEBUG", "json", texts=texts)
     path = script({"pieces": ["the ", "answer"]})
-    backend = BackendConfig("scripted", {"model_path": str(path)})
+    backend = BackendConfig.from_wire("scripted", {"model_path": str(path)})
     pipeline = Pipeline(engine_factory(backend, isolation="thread"), "tiny")
     for given in ({"prompt": "a plain one"}, {"messages": [{"role": "user", "content": "hi"}]}):
         request = parse_job({"id": "j-1", "input": given})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine import EngineConfig
+from engine.backends.lora_adapters import parse_adapters
 from handler.settings.engine_configs import build_engine_configs
 from handler.settings.shared_settings import Settings, read_settings
 
@@ -31,7 +32,7 @@ def configs(monkeypatch: pytest.MonkeyPatch, *models: dict[str, Any], **more: st
 
 
 def options(config: EngineConfig, name: str) -> list[object]:
-    return [backend.options[name] for backend in (config.backend, *config.copies)]
+    return [getattr(backend.options, name) for backend in (config.backend, *config.copies)]
 
 
 def test_without_a_list_there_is_the_one_model() -> None:
@@ -92,10 +93,10 @@ def test_each_model_has_its_own_adapters(monkeypatch: pytest.MonkeyPatch) -> Non
         {"path": "b.gguf", "copies": 2},
         {"path": "c.rkllm", "lora": {"german": "/g.rkllm"}},
     )
-    assert [options(each, "lora") for each in entries.values()] == [
-        ["french=/f.gguf:1,legal=/l.gguf:0.5"],
-        ["", ""],
-        ["german=/g.rkllm:1"],
+    assert [options(each, "adapters") for each in entries.values()] == [
+        [parse_adapters("french=/f.gguf,legal=/l.gguf:0.5")],
+        [(), ()],
+        [parse_adapters("german=/g.rkllm")],
     ]
     settings = read_settings(Settings)
     assert settings.served_models == ("a", "b", "c", "french", "legal", "german")
@@ -189,7 +190,7 @@ def test_first_name_is_served_and_others_are_aliases() -> None:
     assert settings.served_model == "a"
     assert settings.served_models == ("a", "b", "c")
     assert settings.aliases == {"a": ["b", "c"]}
-    assert settings.engine_config().backend.options["model_name"] == "a"
+    assert settings.engine_config().backend.options.model_name == "a"
 
 
 def test_two_models_may_not_share_an_alias(

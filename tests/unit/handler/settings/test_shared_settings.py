@@ -12,6 +12,8 @@ import pytest
 from pydantic import SecretStr
 
 from engine import Timeouts
+from engine.backends.lora_adapters import LoraAdapter
+from engine.backends.options import LlamaCppOptions, RkllmOptions
 from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.models.model_list import ModelEntry
 from handler.settings.shared_settings import DEFAULT_SLOTS, Settings, read_settings
@@ -45,7 +47,10 @@ VALUES: dict[str, tuple[str, object]] = {
     "MODEL_PATH": ("some/model.gguf", Path("some/model.gguf")),
     "DRAFT_MODEL_PATH": ("some/draft.gguf", Path("some/draft.gguf")),
     "MMPROJ_PATH": ("some/mmproj.gguf", Path("some/mmproj.gguf")),
-    "LORA_ADAPTERS": ("one=some/one.gguf:0.5", "one=some/one.gguf:0.5"),
+    "LORA_ADAPTERS": (
+        "one=some/one.gguf:0.5",
+        (LoraAdapter("one", Path("some/one.gguf"), 0.5),),
+    ),
     "MODEL_NAME": ("tiny", "tiny"),
     "MODELS": ('[{"path": "a.rkllm", "copies": 2}]', (ModelEntry(path=Path("a.rkllm"), copies=2),)),
     "MODEL_MEMORY_MB": ("6000", 6000),
@@ -62,7 +67,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_BASE_DOMAIN_ID": ("1", 1),
     "RKLLM_MODE": ("logits", "logits"),
     "RKLLM_POOLING": ("mean", "mean"),
-    "RKLLM_LORA": ("one=some/one.rkllm", "one=some/one.rkllm"),
+    "RKLLM_LORA": ("one=some/one.rkllm", (LoraAdapter("one", Path("some/one.rkllm")),)),
     "RKLLM_KV_REUSE": ("off", False),
     "RKLLM_PROFILE": ("some/profile.json", Path("some/profile.json")),
     "RKLLM_N_BATCH": ("4", 4),
@@ -219,16 +224,17 @@ def test_backend_and_name_go_by_the_model(
     assert settings.served_model == served
     config = settings.engine_config().backend
     assert config.backend == backend
-    assert config.options["model_name"] == served
+    assert config.options.model_name == served
     path = environment.get("MODEL_PATH")
-    default = str(DEFAULT_MODEL_PATH) if backend == "llamacpp" else None
-    assert config.options.get("model_path") == (path or default)
+    default = {"llamacpp": str(DEFAULT_MODEL_PATH), "rkllm": ""}.get(backend)
+    assert config.options.model_path == (path or default)
 
 
 def test_engine_config_of_defaults() -> None:
     config = Settings().engine_config()
     assert config.isolation == "process"
-    assert config.slots == DEFAULT_SLOTS == config.backend.options["slots"]
+    assert isinstance(config.backend.options, LlamaCppOptions)
+    assert config.slots == DEFAULT_SLOTS == config.backend.options.slots
     assert config.max_queue == 256
     assert config.timeouts == Timeouts()
 
@@ -259,31 +265,33 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         neighbour_grace_s=6.5,
         down_limit_s=7.5,
     )
-    assert config.backend.options == {
-        "model_name": "tiny",
-        "model_path": "some/model.gguf",
-        "context_length": 2048,
-        "slots": 7,
-        "threads": 3,
-        "deterministic": False,
-        "draft_path": "some/draft.gguf",
-        "mmproj_path": "some/mmproj.gguf",
-        "lora": "one=some/one.gguf:0.5",
-    }
+    assert config.backend.options == LlamaCppOptions(
+        model_name="tiny",
+        model_path="some/model.gguf",
+        context_length=2048,
+        slots=7,
+        threads=3,
+        deterministic=False,
+        draft_path="some/draft.gguf",
+        mmproj_path="some/mmproj.gguf",
+        adapters=(LoraAdapter("one", Path("some/one.gguf"), 0.5),),
+    )
 
 
 def test_deterministic_reuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, reuses in (("off", True), ("on", False)):
         model = {"MODEL_PATH": "some/model.rkllm", "DETERMINISTIC": setting}
         config = read(monkeypatch, **model).engine_config()
-        assert config.backend.options["kv_reuse"] is reuses
+        assert isinstance(config.backend.options, RkllmOptions)
+        assert config.backend.options.kv_reuse is reuses
 
 
 def test_rkllm_n_batch_sets_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, slots in (("off", 4), ("on", 1)):
         model = {"MODEL_PATH": "some/model.rkllm", "RKLLM_N_BATCH": "4", "MAX_CONCURRENCY": "9"}
         config = read(monkeypatch, **model, DETERMINISTIC=setting).engine_config()
-        assert (config.slots, config.backend.options["n_batch"]) == (slots, slots)
+        assert isinstance(config.backend.options, RkllmOptions)
+        assert (config.slots, config.backend.options.n_batch) == (slots, slots)
 
 
 def test_logits_mode_excludes_rkllm_n_batch(
@@ -320,14 +328,16 @@ def test_rkllm_vision_tokens_must_be_three_texts(
 def test_rkllm_vision_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {name: VALUES[name][0] for name in VALUES if name.startswith("RKLLM_VISION")}
     options = read(monkeypatch, MODEL_PATH="a.rkllm", **values).engine_config().backend.options
-    assert options["vision"] == "some/vision.rknn"
-    assert (options["vision_size"], options["vision_tokens"]) == (448, "<img>,</img>,<IMG>")
+    assert isinstance(options, RkllmOptions)
+    assert options.vision == "some/vision.rknn"
+    assert (options.vision_size, options.vision_tokens) == (448, "<img>,</img>,<IMG>")
 
 
 def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     config = read(monkeypatch, DETERMINISTIC="on", MAX_CONCURRENCY="8").engine_config()
     assert config.slots == 1
-    assert config.backend.options["deterministic"] is True
+    assert isinstance(config.backend.options, LlamaCppOptions)
+    assert config.backend.options.deterministic is True
 
 
 @pytest.mark.parametrize("value", ["soon", "5 m"])

@@ -64,7 +64,7 @@ async def test_generator_reports_a_dead_engine_without_a_key_of_the_platforms(
 async def test_watch_loads_the_model_when_no_fitness_check_has_waited_for_it(
     worker: ModuleType, engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:  # R69
-    engine = engine_factory(BackendConfig("scripted", {"model_path": str(script({}))}))
+    engine = engine_factory(BackendConfig.from_wire("scripted", {"model_path": str(script({}))}))
     engine.spawn()
     tasks = asyncio.all_tasks()
     worker.DeadEngineExit(engine).watch()

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.backends import open_shared_files
+from engine.backends.options import RkllmOptions, ScriptedOptions
 from engine.backends.rkllm.board import device_lock
 from engine.backends.rkllm.board.device_lock import find_device, open_device, require_device
 from engine.errors import IS_TRANSIENT, ModelLoadFailed
@@ -174,7 +176,11 @@ def test_lock_file_is_not_opened_through_a_link(tmp_path: Path) -> None:
 def test_open_shared_files_opens_none_if_the_lock_is_off_or_the_backend_another(
     tmp_path: Path,
 ) -> None:
-    options = {"device_path": str(tmp_path / "lock")}
-    assert open_shared_files("rkllm", {**options, "device_lock": False}) == {}
-    assert open_shared_files("llamacpp", {}) == {}
-    assert len(open_shared_files("rkllm", options)["device_files"]) == 1
+    path = str(tmp_path / "lock")
+    options = RkllmOptions(model_path="m.rkllm", model_name="m", device_path=path)
+    unlocked = replace(options, device_lock=False)
+    assert open_shared_files(unlocked) == (unlocked, ())
+    assert open_shared_files(ScriptedOptions()) == (ScriptedOptions(), ())
+    shared, files = open_shared_files(options)
+    assert len(files) == 1
+    assert shared == replace(options, device_files=files)

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from engine.backends.rkllm.logits import grammar
 from engine.backends.rkllm.logits.grammar import Constraint, GrammarCompiler
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
-from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.errors import RequestRejected
 from engine.request import SamplingParams
 from engine.schema.client_grammar import MAX_GRAMMAR_CHARS

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
-from engine.backends.rkllm.prompts import ChatTokenizer
+from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.errors import ModelLoadFailed
 from tests.fake_rkllm.tokenizer import id_of, write_tokenizer
 

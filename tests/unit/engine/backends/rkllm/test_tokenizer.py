@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from engine.backends.rkllm.prompts import ChatTokenizer, find_tokenizer_folder
+from engine.backends.rkllm.tokenizer import ChatTokenizer
+from engine.backends.rkllm.tokenizer_files import find_tokenizer_folder
 from engine.errors import ModelLoadFailed, RequestRejected
 from engine.request import Chat, Message
 from tests.fake_rkllm.tokenizer import CHATML, id_of, text_of, tokenizer, write_tokenizer

@@ -1,0 +1,200 @@
+"""A model that the NPU runtime has loaded, the parts that its options ask for, and its runs."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from engine.backends.base import OnPiece, RunResult
+from engine.backends.lora_adapters import LoraAdapter
+from engine.backends.rkllm.abi.structs import RKLLMInferMode
+from engine.backends.rkllm.batching.batch import Batch
+from engine.backends.rkllm.embeddings import HiddenStates
+from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
+from engine.backends.rkllm.recording.recorder import Recorder
+from engine.backends.rkllm.reloadable_model import ReloadableModel
+from engine.backends.rkllm.runs.inputs import count_known_tokens
+from engine.backends.rkllm.runs.open_reasoning import find_closing
+from engine.backends.rkllm.runs.run import (
+    IMAGE_TAG,
+    ImageMarks,
+    MultimodalPrompt,
+    Run,
+    RuntimeInput,
+)
+from engine.backends.rkllm.runs.run_result import build_run_result, check_run, count_skipped
+from engine.backends.rkllm.runtime import Runtime
+from engine.backends.rkllm.tokenizer import ChatTokenizer
+from engine.backends.rkllm.vision.encoder import VisionEncoder
+from engine.backends.rkllm.vision.prompt import build_multimodal_prompt
+from engine.errors import UnsupportedParameter
+from engine.output import FinishReason, TokenLogprob
+from engine.prompts.chat_template import KNOWN_TOKENS
+from engine.request import Chat, SamplingParams
+
+if TYPE_CHECKING:
+    from engine.backends.rkllm.logits.token_loop import TokenLoop
+
+
+@dataclass(frozen=True, slots=True)
+class Vision:
+    """The encoder of images, and the texts that mark an image in a prompt."""
+
+    encoder: VisionEncoder
+    marks: ImageMarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """Runs one model, one run at a time; made by `load_model`.
+
+    `tokenizer` is None without tokenizer files. `token_loop` is there in logits mode, `vision` with
+    an encoder, and `recorder` with a file to record to. The caller holds the handle's lock during
+    each method that runs something.
+    """
+
+    handle: ReloadableModel
+    context_length: int
+    kv_reuse: KvReuse
+    adapters: tuple[LoraAdapter, ...]
+    tokenizer: ChatTokenizer | None
+    token_loop: TokenLoop | None
+    vision: Vision | None
+    recorder: Recorder | None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime with the model."""
+        return self.handle.runtime
+
+    @property
+    def control_tokens(self) -> tuple[str, ...]:
+        """The special tokens that a message must not contain as such."""
+        tokens = KNOWN_TOKENS if self.tokenizer is None else self.tokenizer.control_tokens
+        if self.vision is not None:
+            # The runtime takes these for the place or for the tokens of an image.
+            marks = (IMAGE_TAG, *self.vision.marks)
+            tokens += tuple(mark for mark in marks if mark not in ("", *tokens))
+        return tokens
+
+    def end_tokens(self, sampling: SamplingParams) -> frozenset[int]:
+        """Return the tokens that end an answer, as far as they are known."""
+        if self.tokenizer is None or sampling.ignore_eos:
+            return frozenset()
+        return self.tokenizer.end_tokens
+
+    def build_multimodal_prompt(self, chat: Chat, aborted: threading.Event) -> MultimodalPrompt:
+        """Return the prompt of a chat with images. Raises UnsupportedParameter without encoder."""
+        if self.vision is None:
+            raise UnsupportedParameter(
+                "messages: the model is loaded without a vision encoder (RKLLM_VISION)",
+                param="messages",
+            )
+        return build_multimodal_prompt(
+            chat,
+            self.tokenizer,
+            self.context_length,
+            self.vision.encoder,
+            self.vision.marks,
+            aborted,
+        )
+
+    def run(
+        self,
+        runtime_input: RuntimeInput,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+        aborted: threading.Event,
+    ) -> RunResult:
+        """Generate; if the runtime ends the answer with its reasoning, go on behind it."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or not isinstance(runtime_input, list):
+            return self.run_once(runtime_input, sampling, on_piece, aborted)[1]
+        output = bytearray()
+
+        def keep_piece(piece: bytes, token_id: int, logprob: TokenLogprob | None) -> bool:
+            output.extend(piece)
+            return on_piece(piece, token_id, logprob)
+
+        run, result = self.run_once(runtime_input, sampling, keep_piece, aborted)
+        closing = find_closing(run, runtime_input, output.decode(errors="replace"), tokenizer)
+        if closing is None:
+            return result
+        for token, piece in closing:
+            if on_piece(piece.encode(), token, None):
+                return result
+        before = [*runtime_input, *run.ids, *(token for token, _ in closing)]
+        used = run.tokens + len(closing)
+        left = None if sampling.max_tokens is None else sampling.max_tokens - used
+        if (left is not None and left <= 0) or len(before) >= self.context_length:
+            return replace(result, reason=FinishReason.LENGTH, completion_tokens=used)
+        _, second = self.run_once(before, replace(sampling, max_tokens=left), on_piece, aborted)
+        return replace(
+            result,
+            reason=second.reason,
+            completion_tokens=used + (second.completion_tokens or 0),
+            reported_tokens=None,
+            callbacks=None,
+        )
+
+    def run_once(
+        self,
+        runtime_input: RuntimeInput,
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+        aborted: threading.Event,
+    ) -> tuple[Run, RunResult]:
+        """Make one run of the runtime; reload the model first if the sampling requires it."""
+        handle, runtime, context = self.handle, self.runtime, self.context_length
+        reload_ms = handle.load_for_sampling(sampling)
+        # At the end of the context the runtime would shift its window and continue. Only the
+        # runtime knows the length of a text prompt.
+        free_tokens = context - count_known_tokens(runtime_input)
+        limit = min(sampling.max_tokens or free_tokens, free_tokens)
+        # At most two iterations: after returning None, `prepare` no longer reuses the cache.
+        while (part := self.kv_reuse.prepare(runtime, runtime_input, lora=sampling.lora)) is None:
+            reload_ms += handle.load()
+        run = runtime.run(
+            part.send,
+            sampling,
+            limit,
+            on_piece,
+            aborted,
+            keep_history=part.keep_history,
+            end_tokens=self.end_tokens(sampling),
+        )
+        self.kv_reuse.record_run(runtime_input, run, context)
+        result = build_run_result(run, runtime_input, context, runtime.cache_size)
+        reused = count_skipped(run, runtime_input) if part.skips_prefix else part.reused
+        return run, replace(result, cached_tokens=reused, reload_ms=reload_ms)
+
+    def run_batch(self, batch: Batch) -> None:
+        """Run several requests together."""
+        batch.reload_ms = self.handle.load_for_sampling(batch.sampling)
+        self.runtime.run_batch(batch)
+        check_run(batch, self.context_length)
+
+    def compute(self, tokens: list[int], states: HiddenStates) -> None:
+        """Compute the hidden states of tokens."""
+        # The key-value cache of a chat must neither affect the embedding nor be extended by it.
+        while (
+            not self.runtime.is_loaded
+            or self.kv_reuse.prepare(self.runtime, tokens, isolated=True) is None
+        ):
+            self.handle.load()
+        try:
+            self.runtime.compute(
+                tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.copy_result
+            )
+        finally:
+            # Otherwise vectors in a row become slower and slower (rkllama#139).
+            self.runtime.clear_cache()
+
+    def close(self) -> None:
+        """Free the model."""
+        if self.vision is not None:
+            self.vision.encoder.close()
+        self.runtime.close()
+        if self.recorder is not None:
+            self.recorder.close()

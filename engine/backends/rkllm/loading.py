@@ -1,0 +1,192 @@
+"""Load a model: check the options, find and inspect the library, and build what runs on it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.backends.lora_adapters import check_adapters
+from engine.backends.options import RkllmOptions
+from engine.backends.rkllm import library
+from engine.backends.rkllm.abi import detect
+from engine.backends.rkllm.abi.abi import Abi, MissingSymbols, bind
+from engine.backends.rkllm.board import driver
+from engine.backends.rkllm.board.device_lock import open_device, require_device
+from engine.backends.rkllm.board.profile import read_profile
+from engine.backends.rkllm.checks import check_batch, check_context, check_model, check_vision
+from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
+from engine.backends.rkllm.loaded_model import LoadedModel, Vision
+from engine.backends.rkllm.logits.setup import build_token_loop, check_logits
+from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
+from engine.backends.rkllm.recording.open_recorder import open_recorder
+from engine.backends.rkllm.recording.recorder import Recorder
+from engine.backends.rkllm.reloadable_model import ReloadableModel
+from engine.backends.rkllm.runs.run import ImageMarks, InitConfig
+from engine.backends.rkllm.runtime import Runtime
+from engine.backends.rkllm.tokenizer import ChatTokenizer
+from engine.backends.rkllm.tokenizer_files import find_tokenizer_folder
+from engine.backends.rkllm.vision.encoder import VisionEncoder
+from engine.backends.rkllm.vision.image_marks import parse_image_marks
+from engine.capabilities import Capabilities
+from engine.errors import ModelLoadFailed
+
+logger = logging.getLogger(__name__)
+
+# The runtime's own default, in tokens.
+_DEFAULT_CONTEXT_TOKENS = 4_096
+
+
+class _Library(NamedTuple):
+    """The runtime's library, the version of its interface, and a sentence on both."""
+
+    path: Path
+    abi: Abi
+    version: str | None
+    description: str
+    runtime: Runtime
+    recorder: Recorder | None
+
+
+def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
+    """Load the model that the options name. Raises ModelLoadFailed."""
+    path = Path(options.model_path)
+    context_length = options.context_length or _DEFAULT_CONTEXT_TOKENS
+    check_model(path)
+    check_context(context_length)
+    check_adapters(options.adapters, options.model_name, "RKLLM_LORA")
+    folder = find_tokenizer_folder(path, options.tokenizer)
+    tokenizer = None if folder is None else ChatTokenizer(folder)
+    check_batch(options.n_batch, options.mode, tokenizer is not None)
+    marks = parse_image_marks(options.vision_tokens)
+    config = _build_config(options, context_length, tokenizer, marks)
+    opened = _open_library(options)
+    profile = read_profile(_path(options.profile), opened.path, path)
+    # The SDK does not document what a batch leaves in the key-value cache of each sequence.
+    kv_reuse = KvReuse(
+        enabled=options.kv_reuse and options.n_batch == 1,
+        skip_prefixes=profile.prefix_reuse is True and options.n_batch == 1,
+    )
+    token_loop = None
+    if options.mode == "logits":
+        check_logits(opened.abi, profile)
+        token_loop = build_token_loop(opened.runtime, tokenizer, folder, context_length)
+    handle = ReloadableModel(
+        opened.runtime,
+        opened.abi,
+        config,
+        options.adapters,
+        can_reload=options.sampling == "reload",
+        on_load=kv_reuse.reset,
+        record_printed=None if opened.recorder is None else opened.recorder.record_printed,
+    )
+    handle.load()
+    model = LoadedModel(
+        handle=handle,
+        context_length=context_length,
+        kv_reuse=kv_reuse,
+        adapters=options.adapters,
+        tokenizer=tokenizer,
+        token_loop=token_loop,
+        vision=_load_vision(options, marks, opened.runtime),
+        recorder=opened.recorder,
+    )
+    return model, _find_capabilities(options, model, opened)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _build_config(
+    options: RkllmOptions,
+    context_length: int,
+    tokenizer: ChatTokenizer | None,
+    marks: ImageMarks,
+) -> InitConfig:
+    config = InitConfig(
+        model=Path(options.model_path),
+        context_length=context_length,
+        sampling=DEFAULT_SAMPLING,
+        cpu_mask=options.cpu_mask,
+        base_domain_id=options.base_domain_id,
+        n_batch=options.n_batch,
+    )
+    if options.vision is None:
+        return config
+    check_vision(options.n_batch, options.mode)
+    # The runtime takes prompts with images only as text: without a template of its own, it takes a
+    # rendered chat as it is.
+    has_template = tokenizer is not None and tokenizer.has_template
+    return replace(config, image_marks=marks, has_raw_prompts=has_template)
+
+
+def _open_library(options: RkllmOptions) -> _Library:
+    """Take the NPU for this server, and open the library. Raises ModelLoadFailed."""
+    path = library.find_library(options.lib_path)
+    driver.check_driver()
+    if options.device_lock:
+        files = options.device_files
+        require_device(open_device(options.device_path) if files is None else files)
+    if (cpu_warning := driver.find_cpu_warning(options.cpu_mask)) is not None:
+        logger.warning("%s", cpu_warning)
+    evidence = detect.inspect_library(path)
+    abi = detect.choose_abi(evidence, options.abi)
+    if (warning := detect.find_version_warning(evidence, abi)) is not None:
+        logger.warning("%s", warning)
+    try:
+        functions = bind(library.load_library(path), abi)
+    except MissingSymbols as error:
+        raise ModelLoadFailed(f"RKLLM_LIB_PATH: {path}: {error}") from error
+    recorder = None
+    if options.record is not None:
+        recorder = open_recorder(
+            Path(options.record),
+            texts=options.record_text,
+            abi=abi,
+            library=path,
+            version=evidence.version,
+            model=Path(options.model_path),
+        )
+    description = f"{path}, ABI {abi.name} ({abi.versions_text}): {evidence.describe()}"
+    logger.info("%s", description)
+    runtime = Runtime(functions, abi, recorder)
+    return _Library(path, abi, evidence.version, description, runtime, recorder)
+
+
+def _load_vision(options: RkllmOptions, marks: ImageMarks, runtime: Runtime) -> Vision | None:
+    if options.vision is None:
+        return None
+    try:
+        return Vision(VisionEncoder(Path(options.vision), options.vision_size), marks)
+    except ModelLoadFailed:
+        # On threads of the server the process lives on, and the model would keep its memory.
+        runtime.close()
+        raise
+
+
+def _find_capabilities(options: RkllmOptions, model: LoadedModel, opened: _Library) -> Capabilities:
+    tokenizer = model.tokenizer
+    return build_capabilities(
+        options.model_name,
+        model.context_length,
+        opened.abi,
+        opened.description,
+        can_reload=options.sampling == "reload",
+        has_tokenizer=tokenizer is not None,
+        has_template=tokenizer is not None and tokenizer.has_template,
+        template_markers=(
+            tokenizer.markers if tokenizer is not None and tokenizer.rendered_question else None
+        ),
+        late_system=tokenizer is None or tokenizer.takes_late_system,
+        starts_in_reasoning=tokenizer is not None and tokenizer.starts_in_reasoning,
+        adapters=[adapter.name for adapter in options.adapters],
+        logits=model.token_loop is not None,
+        kv_reuse=model.kv_reuse.enabled,
+        slots=options.n_batch,
+        images=model.vision is not None,
+        control_tokens=model.control_tokens,
+        answer_marks=() if tokenizer is None else tokenizer.answer_marks,
+        call_form=None if tokenizer is None else tokenizer.call_form,
+    )
