@@ -199,8 +199,8 @@ class Settings(RkllmSettings):
     load_timeout_s: float = Field(600, gt=0, description="Maximum time for loading the model.")
     engine_isolation: Literal["process", "thread"] = Field(
         "process",
-        description="`process` runs the engine in a process of its own. With `thread`, a crash of "
-        "the native library ends the server too.",
+        description="`process` runs the engine in a process of its own. `thread` is for tests: a "
+        "crash of the native library ends the server too.",
     )
     engine_memory_mb: int | None = Field(
         None,
@@ -209,7 +209,7 @@ class Settings(RkllmSettings):
         " is mapped. A request that needs more ends that process, which is started again. Unset: "
         "80 % of the memory of the machine or container; with `MODELS`, less the other models' "
         "files. "
-        "`0` or `off`: no limit. Has no effect with `ENGINE_ISOLATION=thread`.",
+        "`0` or `off`: no limit.",
         examples=["4096"],
     )
     deterministic: bool = Field(

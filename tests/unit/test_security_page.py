@@ -85,7 +85,7 @@ def test_every_group_of_settings_that_the_page_names_exists(prefix: str) -> None
     [
         *("ABORT_GRACE_S", "ALLOWED_HOSTS", "ALLOW_NO_API_KEY", "API_KEYS", "BATCH_DIR"),
         *("BATCH_STORE_MB", "BODY_TIMEOUT_S", "CORS_ORIGINS", "ENGINE_DOWN_EXIT_S"),
-        *("ENGINE_DRAIN_S", "ENGINE_ISOLATION", "ENGINE_MEMORY_MB", "HEAD_TIMEOUT_S", "JOB_DB"),
+        *("ENGINE_DRAIN_S", "ENGINE_MEMORY_MB", "HEAD_TIMEOUT_S", "JOB_DB"),
         *("LOG_TEXTS", "MAX_CONNECTIONS", "MAX_CONNECTIONS_PER_ADDRESS", "MAX_JSON_VALUES"),
         *("MAX_PENDING_BODY_MB", "METRICS_OPEN", "PRIVATE_TARGETS", "READ_TIMEOUT_S"),
     ],
