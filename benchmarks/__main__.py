@@ -12,10 +12,6 @@ import orjson
 
 from benchmarks import (
     batch,
-    chain,
-    deltas,
-    isolation,
-    job_overhead,
     job_store,
     jobs,
     llamacpp,
@@ -24,9 +20,7 @@ from benchmarks import (
     mixed,
     n_batch,
     rkllm,
-    stops,
     threads,
-    validation,
     wire,
 )
 from benchmarks.machine import describe
@@ -37,8 +31,8 @@ from benchmarks.render import as_json, markdown, show
 BENCHMARKS: dict[str, Callable[[Options], list[Table]]] = {
     each.NAME: each.run
     for each in (
-        *(stops, deltas, validation, job_overhead, isolation, chain, wire),
-        *(rkllm, logits, n_batch, jobs, job_store, mixed, metrics, batch, llamacpp, threads),
+        *(wire, rkllm, logits, n_batch, jobs, job_store, mixed, metrics, batch, llamacpp),
+        threads,
     )
 }
 # The outermost timeout; each wait has a shorter one.

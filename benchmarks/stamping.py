@@ -15,8 +15,6 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,18 +115,3 @@ def install() -> None:
 def environment() -> dict[str, str]:
     """Return environment variables that install it in a process and its engine hosts."""
     return {"PYTHONPATH": os.pathsep.join((str(_ROOT), str(_HOOK)))}
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Install it for engines of this process and their hosts within the context."""
-    install()
-    before = os.environ.get("PYTHONPATH")
-    os.environ.update(environment())
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before

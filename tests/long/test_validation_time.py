@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.validation import NASTY, Everything, prose, repeated
+from tests.long.validation_texts import NASTY, Everything, prose, repeated
 
 
 @pytest.fixture(scope="module")
