@@ -11,12 +11,13 @@ from handler.settings.shared_settings import Settings
 _MIN_NAME_CHARS = 6
 # One wrong letter in six.
 _SIMILARITY = 0.83
-# Prefixes of other programs' variables, which may end like one of these settings.
+# Prefixes of other programs' variables, which may end like one of these settings. OLLAMA_ is not
+# among them, because OLLAMA_PORT is a setting, and no variable of Ollama resembles one.
 _FOREIGN_PREFIXES = (
     *("AWS_", "AZURE_", "BUILDKITE_", "CI_", "CIRCLE_", "COMPOSE_", "CONDA_", "CUDA_", "DEBIAN_"),
     *("DOCKER_", "GIT_", "GITHUB_", "GITLAB_", "GOOGLE_", "GPG_", "GRAFANA_", "HF_", "HUGGING"),
     *("JAVA_", "JENKINS_", "KUBE", "LC_", "LD_", "LESS", "NCCL_", "NODE_", "NPM_", "NV_"),
-    *("NVIDIA_", "OLLAMA_", "OMP_", "OPENAI_", "OTEL_", "PIP_", "POSTGRES_", "PYTHON", "PYTEST_"),
+    *("NVIDIA_", "OMP_", "OPENAI_", "OTEL_", "PIP_", "POSTGRES_", "PYTHON", "PYTEST_"),
     *("REDIS_", "RUNNER_", "RUNPOD_", "SSH_", "SUDO_", "SYSTEMD_", "TERM", "TRANSFORMERS_", "UV_"),
     *("VIRTUAL_", "VLLM_", "VSCODE_", "XDG_", "XPC_", "_"),
 )
