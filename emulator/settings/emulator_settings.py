@@ -175,8 +175,9 @@ class EmulatorSettings(ResultSettings):
     )
     stream_mode: Literal["aggregate", "generator"] = Field(
         "aggregate",
-        description="The form of the output of the local worker's jobs, as for the RunPod worker. "
-        "In both modes /stream has the chunks of a job of the local worker that asks to stream.",
+        description="The form of a job's output. `aggregate`: one JSON at the end. `generator`: "
+        "the job also yields partial outputs, which RunPod serves at /stream. On the local server "
+        "/stream has, in both modes, the chunks of a job of the local worker that asks to stream.",
     )
     max_body_mb: float = Field(
         20,
@@ -254,13 +255,11 @@ class EmulatorSettings(ResultSettings):
         100_000, ge=1, description="Maximum number of stored jobs: waiting, running and ended."
     )
     max_jobs_mb: float = Field(2_000, gt=0, description="Maximum memory of the stored jobs.")
-    lost_jobs: Literal["requeue", "fail"] = Field(
-        "requeue",
-        description="What happens to the jobs of a lost worker: run them again (`requeue`) or end "
-        "them as FAILED (`fail`).",
-    )
     max_losses: int = Field(
-        3, ge=1, description="A job ends as FAILED after this many lost workers."
+        3,
+        ge=1,
+        description="A job ends as FAILED after this many lost workers; with `1` none is run "
+        "again.",
     )
     lease_s: float = Field(
         30, gt=0, description="A worker that sends nothing for this long counts as lost."
@@ -529,7 +528,7 @@ class EmulatorSettings(ResultSettings):
             max_bytes=int(self.max_jobs_mb * 1e6),
             retention_s=self.result_retention_s,
             sync_retention_s=self.sync_retention_s,
-            max_losses=1 if self.lost_jobs == "fail" else self.max_losses,
+            max_losses=self.max_losses,
         )
 
 

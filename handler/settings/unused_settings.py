@@ -31,6 +31,7 @@ _OWN_PREFIXES = ("WORKER_RKLLM_", "RKLLM_")
 _FAULT_RULE = "set FAULTS_PER_REQUEST=on and add a rule with `POST /faults`, such as "
 # Settings of earlier versions, and what to do instead.
 _REMOVED_SETTINGS = {
+    "LOST_JOBS": "MAX_LOSSES=1 ends jobs at the first lost worker",
     "BATCH_QUEUE_URL": "there is no AWS Lambda function any more, use `batch worker --queue-url`",
     "BATCH_RESULTS": "there is no AWS Lambda function any more, use `batch worker --results`",
     "FAULT_429": _FAULT_RULE + '{"fault": "status=429; retry-after=1", "probability": 0.1}',

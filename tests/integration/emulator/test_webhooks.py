@@ -96,7 +96,7 @@ async def test_cancelled_and_purged_jobs_send_webhooks(serve: Serve, script: Scr
 
 
 async def test_job_that_was_lost_too_often_sends_a_webhook(serve: Serve) -> None:
-    server = await serve(worker_grace_s=0, lost_jobs="fail")
+    server = await serve(worker_grace_s=0, max_losses=1)
     async with server.client() as client, receiving() as receiver:
         job_id, worker = await submit_with_webhook(client, receiver), ScriptedWorker(client)
         await worker.take_job()

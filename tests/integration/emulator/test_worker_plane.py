@@ -626,9 +626,7 @@ async def test_silent_worker_loses_its_job(start_api: StartApi) -> None:
 
 
 @pytest.mark.long_except("settings1-2")
-@pytest.mark.parametrize(
-    ("settings", "losses"), [({"lost_jobs": "fail"}, 1), ({"max_losses": 2}, 2)]
-)
+@pytest.mark.parametrize(("settings", "losses"), [({"max_losses": 1}, 1), ({"max_losses": 2}, 2)])
 async def test_job_that_is_lost_too_often_fails(
     start_api: StartApi, settings: dict[str, Any], losses: int
 ) -> None:
