@@ -40,6 +40,7 @@ from handler.composition import (
     build_result_uploader,
     build_services,
 )
+from handler.models.model_file import ModelSource
 from handler.models.model_list import ModelEntry, model_name_from_path
 from handler.models.registry import ModelRegistry
 from handler.settings.engine_configs import add_model
@@ -207,7 +208,7 @@ def _build_puller(
         entry = ModelEntry(path=path, name=",".join(names or [requested_name]))
         current, added = add_model(current, engine, entry)
         services.models.add(services.build_pipeline(added, entry.served_names))
-        services.files.add(entry.served_name, current.source_of(entry))
+        services.files.add(entry.served_name, ModelSource(path, current.context_length))
 
     return ModelPuller(
         lambda name: services.models.find_name(name) is not None,

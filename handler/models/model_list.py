@@ -10,6 +10,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from engine.backends.lora_adapters import LoraAdapter, parse_adapters
+from handler.models.served_model import ServedModel
 
 # The NPU's address space is divided into domains of 4 GB; each model starts in its own domain.
 MAX_DOMAIN = 63
@@ -62,14 +63,6 @@ class ModelEntry(BaseModel):
     def served_names(self) -> Sequence[str]:
         """All names of the model in requests; answers have the first."""
         return (model_name_from_path(self.path),) if self.name is None else split_names(self.name)
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the model file; 0 if it is missing, which the engine reports."""
-        try:
-            return self.path.stat().st_size
-        except OSError:
-            return 0
 
 
 def model_name_from_path(path: Path) -> str:
@@ -129,7 +122,7 @@ def check_models(
         raise ValueError("MODELS must be one model with one copy where ENGINE_ISOLATION is thread")
 
 
-def assign_domains(models: Sequence[ModelEntry], first: int) -> Mapping[str, Sequence[int]]:
+def assign_domains(models: Sequence[ServedModel], first: int) -> Mapping[str, Sequence[int]]:
     """Return the `base_domain_id` of each copy of each model, by the model's name.
 
     The domains are numbered from `first` in the list's order; a model with its own
@@ -141,19 +134,18 @@ def assign_domains(models: Sequence[ModelEntry], first: int) -> Mapping[str, Seq
     """
     owners: dict[int, str] = {}
     assigned: dict[str, range] = {}
-    for entry in models:
-        start = first if entry.base_domain_id is None else entry.base_domain_id
-        copies = assigned[entry.served_name] = range(start, start + entry.copies)
+    for model in models:
+        start = first if model.base_domain_id is None else model.base_domain_id
+        copies = assigned[model.name] = range(start, start + model.copies)
         if copies[-1] > MAX_DOMAIN:
             raise ValueError(
-                f"MODELS: the copies of {entry.served_name} would have base_domain_id {start} to "
+                f"MODELS: the copies of {model.name} would have base_domain_id {start} to "
                 f"{copies[-1]}, and {MAX_DOMAIN} is the last"
             )
         for domain in copies:
-            if (other := owners.setdefault(domain, entry.served_name)) != entry.served_name:
+            if (other := owners.setdefault(domain, model.name)) != model.name:
                 raise ValueError(
-                    f"MODELS: {other} and {entry.served_name} would both have base_domain_id "
-                    f"{domain}"
+                    f"MODELS: {other} and {model.name} would both have base_domain_id {domain}"
                 )
         first = copies.stop
     return assigned

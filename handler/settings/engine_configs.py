@@ -8,13 +8,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from engine import AnyEngine, Engine, EngineConfig, EnginePool
+from engine import AnyEngine, BackendConfig, Engine, EngineConfig, EnginePool, Timeouts
+from engine.backends.options import BackendOptions, LlamaCppOptions, RkllmOptions, ScriptedOptions
 from engine.hooks import EngineEvent, HostLoaded
 from engine.models.memory import MemoryPlan
 from handler.models.model_list import ModelEntry
-from handler.settings.memory_plan import build_memory_plan, estimate_entry, has_room_for_all
-from handler.settings.shared_settings import Settings
+from handler.models.served_model import ServedModel
+from handler.settings.memory_plan import build_memory_plan, estimate_model, has_room_for_all
+from handler.settings.shared_settings import DEFAULT_SLOTS, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -39,56 +42,107 @@ def build_engine(settings: Settings, *, grows: bool = False) -> AnyEngine:
 def build_engine_configs(
     settings: Settings, plan: MemoryPlan | None = None
 ) -> Mapping[str, EngineConfig]:
-    """Return the configuration of each model by name, the default first; one without MODELS.
+    """Return the configuration of each model by name, the default first.
 
     Where the memory plan has no room for all models, each of them may use all the memory.
     """
-    are_alone = plan is not None and not has_room_for_all(plan)
-    if not settings.models:
-        return {settings.served_model: settings.engine_config()}
-    domains_by_model = settings.npu_domains()
-    configs = {}
-    for entry in settings.models:
-        domains = domains_by_model.get(entry.served_name, (0,) * entry.copies)
-        first, *others = (
-            _settings_of_copy(settings, entry, each, are_alone=are_alone).engine_config()
-            for each in domains
-        )
-        copies = tuple(config.backend for config in others)
-        configs[entry.served_name] = replace(first, copies=copies)
-    return configs
+    models = settings.model_list
+    are_alone = len(models) == 1 and models[0].copies == 1
+    are_alone |= plan is not None and not has_room_for_all(plan)
+    return {model.name: _build_config(settings, model, are_alone=are_alone) for model in models}
+
+
+def build_engine_config(settings: Settings) -> EngineConfig:
+    """Return the configuration of the engine for the one model, or for the default."""
+    return build_engine_configs(settings)[settings.served_model]
 
 
 def add_model(settings: Settings, pool: EnginePool, entry: ModelEntry) -> tuple[Settings, Engine]:
     """Add a model to a pool that grows; return the settings with the model, and its engine."""
     grown = settings.with_model(entry)
-    [domain] = grown.npu_domains().get(entry.served_name, (0,))
-    config = _settings_of_copy(grown, entry, domain, are_alone=True).engine_config()
-    return grown, pool.add(entry.served_name, config, estimate_entry(grown, entry))
+    model = grown.model_list[-1]
+    config = _build_config(grown, model, are_alone=True)
+    return grown, pool.add(model.name, config, estimate_model(grown, model))
 
 
-def _settings_of_copy(
-    settings: Settings, entry: ModelEntry, domain: int, *, are_alone: bool
-) -> Settings:
-    """Return settings with one copy of one model only."""
-    overrides = {
-        "context_length": entry.context_length,
-        "rkllm_tokenizer": entry.tokenizer,
-        ("rkllm_vision" if entry.path.suffix == ".rkllm" else "mmproj_path"): entry.mmproj,
-    }
-    return settings.model_copy(
-        update={
-            "models": (),
-            "model_path": entry.path,
-            "model_name": entry.served_name,
-            # Each engine reads its own.
-            "lora_adapters": entry.lora,
-            "rkllm_lora": entry.lora,
-            "rkllm_base_domain_id": domain,
-            "engine_memory_mb": settings.memory_mb if are_alone else settings.memory_mb_of(entry),
-            **{name: value for name, value in overrides.items() if value is not None},
-        }
+def _build_config(settings: Settings, model: ServedModel, *, are_alone: bool) -> EngineConfig:
+    memory_mb = settings.memory_mb if are_alone else settings.memory_mb_of(model)
+    domains = settings.npu_domains().get(model.name, (0,) * model.copies)
+    first, *copies = (
+        BackendConfig(build_backend_options(settings, model, domain), memory_mb)
+        for domain in domains
     )
+    slots = settings.rkllm_n_batch if model.backend == "rkllm" else _slots(settings)
+    return EngineConfig(
+        backend=first,
+        copies=tuple(copies),
+        isolation=settings.engine_isolation,
+        slots=1 if settings.deterministic else slots,
+        max_queue=settings.max_queue,
+        timeouts=Timeouts(
+            prefill_timeout_s=settings.prefill_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
+            abort_grace_s=settings.abort_grace_s,
+            request_timeout_s=settings.request_timeout_s,
+            load_timeout_s=settings.load_timeout_s,
+            neighbour_grace_s=settings.engine_drain_s,
+            down_limit_s=settings.engine_down_exit_s,
+        ),
+    )
+
+
+def build_backend_options(settings: Settings, model: ServedModel, domain: int) -> BackendOptions:
+    """Return the options of the backend for one copy of a model, in a memory domain of the NPU."""
+    if model.backend == "scripted":
+        return ScriptedOptions(model_path=_text(model.path), model_name=model.name)
+    if model.backend == "rkllm":
+        options = _rkllm_options(settings, model, domain)
+        return replace(options, kv_reuse=False, n_batch=1) if settings.deterministic else options
+    return LlamaCppOptions(
+        model_path=_text(model.path) or "",
+        model_name=model.name,
+        context_length=model.context_length,
+        slots=_slots(settings),
+        threads=settings.threads,
+        deterministic=settings.deterministic,
+        draft_path=_text(model.draft),
+        mmproj_path=_text(model.projector),
+        adapters=tuple(model.adapters),
+    )
+
+
+def _rkllm_options(settings: Settings, model: ServedModel, domain: int) -> RkllmOptions:
+    return RkllmOptions(
+        model_path=_text(model.path) or "",
+        model_name=model.name,
+        context_length=model.context_length,
+        lib_path=_text(settings.rkllm_lib_path),
+        abi=settings.rkllm_abi,
+        sampling=settings.rkllm_sampling,
+        tokenizer=_text(model.tokenizer),
+        cpu_mask=settings.rkllm_cpu_mask,
+        base_domain_id=domain,
+        pooling=settings.rkllm_pooling,
+        mode=settings.rkllm_mode,
+        kv_reuse=settings.rkllm_kv_reuse,
+        n_batch=settings.rkllm_n_batch,
+        profile=_text(settings.rkllm_profile),
+        record=_text(settings.rkllm_record),
+        record_text=settings.rkllm_record_text,
+        device_lock=settings.rkllm_device_lock,
+        vision=_text(model.projector),
+        vision_size=settings.rkllm_vision_size,
+        vision_tokens=settings.rkllm_vision_tokens,
+        adapters=tuple(model.adapters),
+    )
+
+
+def _slots(settings: Settings) -> int:
+    return settings.max_concurrency or DEFAULT_SLOTS
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _log_model_loaded(event: EngineEvent) -> None:

@@ -10,7 +10,7 @@ from common.setting_error import SettingError
 from engine.hosts.memory_limit import DEFAULT_SHARE, available_bytes
 from engine.models.memory import MemoryPlan
 from handler.models.memory_need import estimate_bytes
-from handler.models.model_list import ModelEntry
+from handler.models.served_model import ServedModel
 from handler.settings.shared_settings import DEFAULT_SLOTS, Settings
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def build_memory_plan(settings: Settings, *, is_needed: bool = False) -> MemoryP
                 "MODEL_PULL needs ENGINE_ISOLATION=process: a thread keeps its model"
             )
         return None
-    if len(settings.models) < 2 and settings.keep_alive_s == math.inf and not is_needed:
+    if len(settings.model_list) < 2 and settings.keep_alive_s == math.inf and not is_needed:
         return None
     need_bytes = _find_needs(settings)
     budget_bytes = _find_budget(settings)
@@ -58,23 +58,18 @@ def _find_budget(settings: Settings) -> int:
 
 
 def _find_needs(settings: Settings) -> Mapping[str, int]:
-    if not settings.models:
-        sources = settings.model_sources
-        slots = settings.max_concurrency or DEFAULT_SLOTS
-        name = settings.served_model
-        path = sources[name].path if name in sources else None
-        tokens = settings.context_length * slots
-        return {name: 0 if path is None else estimate_bytes(path, tokens, settings.mmproj_path)}
-    return {entry.served_name: estimate_entry(settings, entry) for entry in settings.models}
+    return {model.name: estimate_model(settings, model) for model in settings.model_list}
 
 
-def estimate_entry(settings: Settings, entry: ModelEntry) -> int:
+def estimate_model(settings: Settings, model: ServedModel) -> int:
     """Return the memory that all copies of a model take."""
-    if entry.memory_mb is not None:
-        return entry.copies * entry.memory_mb * _MB
-    context = settings.context_length if entry.context_length is None else entry.context_length
+    if model.memory_mb is not None:
+        return model.copies * model.memory_mb * _MB
+    if model.path is None:
+        return 0
     slots = 1 if settings.deterministic else settings.max_concurrency or DEFAULT_SLOTS
-    return entry.copies * estimate_bytes(entry.path, context * slots, entry.mmproj)
+    tokens = model.context_length * slots
+    return model.copies * estimate_bytes(model.path, tokens, model.projector)
 
 
 def _choose_preloaded(

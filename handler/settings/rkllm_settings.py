@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine.backends.lora_adapters import LoraAdapter, parse_adapters
-from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.checks import batch_conflict, vision_conflict
 from engine.backends.rkllm.vision.image_marks import (
     DEFAULT_IMAGE_MARKS,
@@ -157,33 +156,3 @@ class RkllmSettings(BaseSettings):
         ):
             raise ValueError(reason)
         return self
-
-    def rkllm_options(self, model_path: str, model_name: str, context_length: int) -> RkllmOptions:
-        """Return the backend's options for a model."""
-        return RkllmOptions(
-            model_path=model_path,
-            model_name=model_name,
-            context_length=context_length,
-            lib_path=_text(self.rkllm_lib_path),
-            abi=self.rkllm_abi,
-            sampling=self.rkllm_sampling,
-            tokenizer=_text(self.rkllm_tokenizer),
-            cpu_mask=self.rkllm_cpu_mask,
-            base_domain_id=self.rkllm_base_domain_id,
-            adapters=self.rkllm_lora,
-            pooling=self.rkllm_pooling,
-            mode=self.rkllm_mode,
-            kv_reuse=self.rkllm_kv_reuse,
-            n_batch=self.rkllm_n_batch,
-            profile=_text(self.rkllm_profile),
-            record=_text(self.rkllm_record),
-            record_text=self.rkllm_record_text,
-            device_lock=self.rkllm_device_lock,
-            vision=_text(self.rkllm_vision),
-            vision_size=self.rkllm_vision_size,
-            vision_tokens=self.rkllm_vision_tokens,
-        )
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

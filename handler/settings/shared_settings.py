@@ -5,22 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from common.durations import parse_keep_alive_s
-from engine import BackendConfig, EngineConfig, Timeouts
 from engine.backends.lora_adapters import LoraAdapter, parse_adapters
-from engine.backends.options import (
-    BackendName,
-    BackendOptions,
-    LlamaCppOptions,
-    ScriptedOptions,
-)
+from engine.backends.options import BackendName
 from engine.hosts.memory_limit import default_limit_mb
 from engine.reply.reply_format import ToolForm
 from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
@@ -33,6 +26,7 @@ from handler.models.model_list import (
     read_models,
     split_names,
 )
+from handler.models.served_model import ServedModel
 from handler.settings.rkllm_settings import RkllmSettings
 
 DEFAULT_SLOTS = 4
@@ -270,6 +264,9 @@ class Settings(RkllmSettings):
         description="`on`: log prompts and answers too, at every LOG_LEVEL.",
     )
 
+    # Models that were added while the process runs.
+    _pulled_models: tuple[ModelEntry, ...] = PrivateAttr(())
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _convert_to_upper(cls, value: object) -> object:
@@ -327,22 +324,62 @@ class Settings(RkllmSettings):
         return self
 
     @property
+    def model_list(self) -> Sequence[ServedModel]:
+        """The models that are served, the default first; a single model is a list of one."""
+        listed = self.models or ()
+        models = [self._from_entry(each) for each in listed] or [self._single_model()]
+        return (*models, *(self._from_entry(each) for each in self._pulled_models))
+
+    def _single_model(self) -> ServedModel:
+        path = self.model_path
+        backend = self.backend_of(path)
+        name = self.model_name
+        if name is None and path is not None:
+            name = model_name_from_path(path)
+        if name is None:
+            name = "scripted" if backend == "scripted" else DEFAULT_MODEL_NAME
+        if path is None and backend == "llamacpp":
+            path = DEFAULT_MODEL_PATH
+        is_rkllm = backend == "rkllm"
+        adapters = {"llamacpp": self.lora_adapters, "rkllm": self.rkllm_lora}
+        return ServedModel(
+            path=path,
+            backend=backend,
+            names=split_names(name),
+            context_length=self.context_length,
+            tokenizer=self.rkllm_tokenizer,
+            projector=self.rkllm_vision if is_rkllm else self.mmproj_path,
+            draft=self.draft_model_path,
+            adapters=adapters.get(backend, ()),
+            base_domain_id=self.rkllm_base_domain_id,
+        )
+
+    def _from_entry(self, entry: ModelEntry) -> ServedModel:
+        backend = self.backend_of(entry.path)
+        encoder = self.rkllm_vision if backend == "rkllm" else None
+        own_context = entry.context_length
+        return ServedModel(
+            path=entry.path,
+            backend=backend,
+            names=entry.served_names,
+            context_length=self.context_length if own_context is None else own_context,
+            tokenizer=entry.tokenizer or self.rkllm_tokenizer,
+            projector=entry.mmproj or encoder,
+            adapters=entry.lora,
+            copies=entry.copies,
+            base_domain_id=entry.base_domain_id,
+            memory_mb=entry.memory_mb,
+        )
+
+    @property
     def served_model(self) -> str:
         """The name of the one model, or of the default among several."""
-        if self.models:
-            return self.models[0].served_name
-        if self.model_name is not None:
-            return split_names(self.model_name)[0]
-        if self.model_path is not None:
-            return model_name_from_path(self.model_path)
-        return "scripted" if self.backend == "scripted" else DEFAULT_MODEL_NAME
+        return self.model_list[0].name
 
     @property
     def served_models(self) -> tuple[str, ...]:
         """All names that a request may use: the default first, those of adapters last."""
-        models = [each.served_name for each in self.models] or [self.served_model]
-        aliases = self.aliases
-        names = [name for model in models for name in (model, *aliases.get(model, ()))]
+        names = [name for model in self.model_list for name in model.names]
         return (*names, *self.served_adapters)
 
     @property
@@ -353,42 +390,21 @@ class Settings(RkllmSettings):
 
     def with_model(self, entry: ModelEntry) -> Self:
         """Return settings with one more model. Raises ValueError if there is no domain for it."""
-        models = self.models or tuple(
-            ModelEntry(path=source.path, name=",".join((name, *self.aliases.get(name, ()))))
-            for name, source in self.model_sources.items()
-        )
-        grown = self.model_copy(update={"models": (*models, entry)})
+        grown = self.model_copy()
+        grown._pulled_models = (*self._pulled_models, entry)
         grown.npu_domains()
         return grown
 
     @property
     def model_sources(self) -> Mapping[str, ModelSource]:
         """The source of each model, by the model's name; none for a scripted engine without one."""
-        if self.models:
-            return {each.served_name: self.source_of(each) for each in self.models}
-        path = self.model_path
-        if path is None and self.backend == "scripted":
-            return {}
-        return {self.served_model: self._build_source(path or DEFAULT_MODEL_PATH)}
-
-    def source_of(self, entry: ModelEntry) -> ModelSource:
-        """Return the source of one model of the list."""
-        return self._build_source(entry.path, entry.context_length, entry.mmproj)
-
-    def _build_source(
-        self, path: Path, context_length: int | None = None, projector: Path | None = None
-    ) -> ModelSource:
-        is_rkllm = self.backend_of(path) == "rkllm"
-        projector = projector or (self.rkllm_vision if is_rkllm else self.mmproj_path)
-        limit = self.context_length if context_length is None else context_length
-        return ModelSource(path, limit, projector is not None)
+        sources = {model.name: model.source for model in self.model_list}
+        return {name: source for name, source in sources.items() if source is not None}
 
     @property
     def aliases(self) -> Mapping[str, Sequence[str]]:
         """The further names of each model that has some, by the name in answers."""
-        settings = [each.name for each in self.models] or [self.model_name]
-        names = [split_names(each) for each in settings if each is not None]
-        return {first: others for first, *others in names if others}
+        return {each.name: each.names[1:] for each in self.model_list if len(each.names) > 1}
 
     @property
     def served_adapters(self) -> tuple[str, ...]:
@@ -398,10 +414,10 @@ class Settings(RkllmSettings):
     @property
     def adapters_by_model(self) -> Mapping[str, Sequence[str]]:
         """The names of each model's LoRA adapters, by the model's name."""
-        if self.models:
-            return {each.served_name: _names(each.lora) for each in self.models}
-        settings = {"llamacpp": self.lora_adapters, "rkllm": self.rkllm_lora}
-        return {self.served_model: _names(settings.get(self.backend, ()))}
+        return {
+            model.name: tuple(adapter.name for adapter in model.adapters)
+            for model in self.model_list
+        }
 
     @property
     def backend(self) -> BackendName:
@@ -410,9 +426,8 @@ class Settings(RkllmSettings):
 
     @property
     def backends(self) -> frozenset[BackendName]:
-        """The backends in use: one, or those of all `models`."""
-        several = frozenset(self.backend_of(each.path) for each in self.models)
-        return several or frozenset({self.backend})
+        """The backends in use."""
+        return frozenset(model.backend for model in self.model_list)
 
     def backend_of(self, path: Path | None) -> BackendName:
         """Return the backend that loads a model file."""
@@ -421,8 +436,8 @@ class Settings(RkllmSettings):
         return _BACKENDS.get(path.suffix if path is not None else "", "llamacpp")
 
     def npu_domains(self) -> Mapping[str, Sequence[int]]:
-        """Return the `base_domain_id` of each copy of the list's models that run on an NPU."""
-        on_npu = [each for each in self.models if self.backend_of(each.path) == "rkllm"]
+        """Return the `base_domain_id` of each copy of the models that run on an NPU."""
+        on_npu = [model for model in self.model_list if model.backend == "rkllm"]
         return assign_domains(on_npu, self.rkllm_base_domain_id)
 
     @property
@@ -434,61 +449,13 @@ class Settings(RkllmSettings):
             return self.engine_memory_mb
         return default_limit_mb()
 
-    def memory_mb_of(self, entry: ModelEntry) -> int:
-        """The memory that one engine process of a list's model may use, 0 for no limit."""
+    def memory_mb_of(self, model: ServedModel) -> int:
+        """The memory that one engine process of one of several models may use, 0 for no limit."""
         if self.engine_isolation == "thread" or self.engine_memory_mb is not None:
             return self.memory_mb
-        all_models_bytes = sum(each.copies * each.size_bytes for each in self.models)
-        processes = sum(each.copies for each in self.models)
-        return default_limit_mb(processes, all_models_bytes - entry.size_bytes)
-
-    def engine_config(self) -> EngineConfig:
-        """Return the configuration of the engine for one model; see also `engine_configs`."""
-        options = self._backend_options()
-        slots = self.rkllm_n_batch if self.backend == "rkllm" else self._slots
-        return EngineConfig(
-            backend=BackendConfig(options, self.memory_mb),
-            isolation=self.engine_isolation,
-            slots=1 if self.deterministic else slots,
-            max_queue=self.max_queue,
-            timeouts=Timeouts(
-                prefill_timeout_s=self.prefill_timeout_s,
-                stall_timeout_s=self.stall_timeout_s,
-                abort_grace_s=self.abort_grace_s,
-                request_timeout_s=self.request_timeout_s,
-                load_timeout_s=self.load_timeout_s,
-                neighbour_grace_s=self.engine_drain_s,
-                down_limit_s=self.engine_down_exit_s,
-            ),
-        )
-
-    @property
-    def _slots(self) -> int:
-        return self.max_concurrency or DEFAULT_SLOTS
-
-    def _backend_options(self) -> BackendOptions:
-        name, path = self.served_model, self.model_path
-        if self.backend == "scripted":
-            return ScriptedOptions(model_path=None if path is None else str(path), model_name=name)
-        if self.backend == "rkllm":
-            options = self.rkllm_options(str(path or ""), name, self.context_length)
-            return replace(options, kv_reuse=False, n_batch=1) if self.deterministic else options
-        draft, projector = self.draft_model_path, self.mmproj_path
-        return LlamaCppOptions(
-            model_path=str(path or DEFAULT_MODEL_PATH),
-            model_name=name,
-            context_length=self.context_length,
-            slots=self._slots,
-            threads=self.threads,
-            deterministic=self.deterministic,
-            draft_path=None if draft is None else str(draft),
-            mmproj_path=None if projector is None else str(projector),
-            adapters=self.lora_adapters,
-        )
-
-
-def _names(adapters: Sequence[LoraAdapter]) -> Sequence[str]:
-    return tuple(adapter.name for adapter in adapters)
+        all_models_bytes = sum(each.copies * each.size_bytes for each in self.model_list)
+        processes = sum(each.copies for each in self.model_list)
+        return default_limit_mb(processes, all_models_bytes - model.size_bytes)
 
 
 S = TypeVar("S", bound=Settings)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
+from handler.settings.engine_configs import build_engine_config
 from handler.settings.shared_settings import Settings
 from tests.conftest import EngineFactory
 from tests.models.llama import WIDTH
@@ -32,7 +33,7 @@ def body(*pictures: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 def service_of(engine_factory: EngineFactory, model: Path, **options: Any) -> OpenAIService:
     settings = Settings(model_path=model, model_name="tiny", context_length=512, **options)
-    config = settings.engine_config()
+    config = build_engine_config(settings)
     return OpenAIService(Pipeline(engine_factory(config.backend, slots=config.slots), "tiny"))
 
 

@@ -12,6 +12,7 @@ from common.json_object import JsonObject
 from engine.backends.lora_adapters import LoraAdapter
 from handler.apis.openai.service import MODELS
 from handler.composition import Services, build_services, build_validation
+from handler.settings.engine_configs import build_engine_config
 from handler.settings.shared_settings import Settings
 from tests.conftest import EngineFactory
 from tests.models.lora_adapter import build_lora_adapter
@@ -29,7 +30,7 @@ def services(engine_factory: EngineFactory, model_path: Path, tmp_path: Path) ->
         context_length=512,
         lora_adapters=(LoraAdapter("french", adapter),),
     )
-    config = settings.engine_config()
+    config = build_engine_config(settings)
     engine = engine_factory(config.backend, slots=config.slots)
     return build_services(settings, engine, build_validation(settings))
 

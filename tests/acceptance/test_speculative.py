@@ -13,6 +13,7 @@ from handler.apis.core.best_of import build_requests
 from handler.apis.openai.dialect import OVMS
 from handler.apis.openai.service import OpenAIService
 from handler.pipeline import Pipeline
+from handler.settings.engine_configs import build_engine_config
 from handler.settings.shared_settings import Settings
 from tests.conftest import EngineFactory
 from tests.unit.handler.apis.openai.calls import COMPLETIONS, complete, complete_streamed
@@ -38,7 +39,7 @@ def settings(model_path: Path, **options: Any) -> Settings:
 
 
 def service_of(engine_factory: EngineFactory, server_settings: Settings) -> OpenAIService:
-    config = server_settings.engine_config()
+    config = build_engine_config(server_settings)
     engine = engine_factory(config.backend, slots=config.slots)
     return OpenAIService(Pipeline(engine, server_settings.served_model))
 

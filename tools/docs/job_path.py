@@ -18,6 +18,7 @@ from typing import Any
 
 from engine import Engine
 from handler.composition import build_services, build_validation
+from handler.settings.engine_configs import build_engine_config
 from handler.settings.worker_settings import WorkerSettings
 from handler.worker.runpod_worker import make_handler
 
@@ -31,7 +32,7 @@ _HANDLER = ROOT / "handler"
 async def trace_job() -> list[CodeType]:
     """Return the functions of the handler that a warm job calls from other modules, in order."""
     settings = WorkerSettings(engine="scripted")
-    engine = Engine(settings.engine_config())
+    engine = Engine(build_engine_config(settings))
     services = build_services(settings, engine, build_validation(settings))
     handler = make_handler(services.jobs, engine, None)
     job = {"id": "job", **json.loads((ROOT / "test_input.json").read_bytes())}

@@ -12,6 +12,7 @@ from emulator.metrics.instruments import Metric, MetricSpec
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings.emulator_settings import EmulatorSettings
 from engine import Engine
+from handler.settings.engine_configs import build_engine_config
 from jobs import MemoryJobStore
 from validation.rules_validator import RulesValidator
 
@@ -35,7 +36,7 @@ def specs() -> tuple[MetricSpec, ...]:
     validator = RulesValidator.from_file()
     metrics: list[Metric] = [
         *Metrics(validator.issue_rules, validator.notice_rules).families,
-        *build_engine_metrics(settings, Engine(settings.engine_config()), list),
+        *build_engine_metrics(settings, Engine(build_engine_config(settings)), list),
         *build_npu_metrics(),
         *build_job_metrics(settings, [settings.endpoint_id], store, worker_registry, None),
     ]

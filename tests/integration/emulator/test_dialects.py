@@ -10,6 +10,7 @@ from common.setting_error import SettingError
 from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.startup.components import build_components
 from engine import Engine
+from handler.settings.engine_configs import build_engine_config
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.integration.emulator.serving import join_text, parse_chunks
@@ -158,7 +159,7 @@ async def test_rate_limit_can_be_turned_off(serve: Serve) -> None:
 def test_invalid_rate_limit_is_a_setting_error() -> None:
     settings = EmulatorSettings(engine="scripted", rate_limit_chat="often", job_db=":memory:")
     with pytest.raises(SettingError, match="RATE_LIMIT_CHAT: "):
-        build_components(settings, Engine(settings.engine_config()))
+        build_components(settings, Engine(build_engine_config(settings)))
 
 
 async def test_system_status_reports_models_and_performance(

@@ -18,6 +18,7 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tracing import exporter
 from engine import Engine
 from engine.hooks import RequestStarted
+from handler.settings.engine_configs import build_engine_config
 from tests.conftest import ScriptFactory
 from tests.integration.batch.runs import call
 from tests.integration.emulator.conftest import Serve
@@ -226,7 +227,7 @@ def test_opentelemetry_is_imported_only_when_tracing_is_on(
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     setup = importlib.import_module("emulator.tracing.setup")
     settings = EmulatorSettings(engine="scripted", engine_isolation="thread", job_db=":memory:")
-    engine = Engine(settings.engine_config())
+    engine = Engine(build_engine_config(settings))
     assert setup.build_tracing(settings, engine).middleware() == []
     traced_settings = settings.model_copy(
         update={"otel_exporter_otlp_endpoint": "http://127.0.0.1:4318"}

@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from emulator.startup.components import build_components
 from engine import Engine
+from handler.settings.engine_configs import build_engine_config
 from tests.integration.emulator.conftest import Serve, build_settings
 from tests.integration.emulator.serving import Server, http_client
 
@@ -180,4 +181,4 @@ async def test_reset_of_the_workers_endpoint_removes_the_objects(serve: Serve) -
 )
 def test_other_servers_have_no_bucket(settings: dict[str, Any]) -> None:
     built = build_settings({"engine": "scripted", "job_db": ":memory:", **settings})
-    assert build_components(built, Engine(built.engine_config())).bucket is None
+    assert build_components(built, Engine(build_engine_config(built))).bucket is None

@@ -20,7 +20,7 @@ from engine.backends.options import options_to_wire
 from handler.models.hub import Hub
 from handler.models.model_list import ModelEntry
 from handler.models.model_source import ModelSourceError, find_model, find_tokenizer
-from handler.settings.engine_configs import build_engine_configs
+from handler.settings.engine_configs import build_engine_config, build_engine_configs
 from handler.settings.model_settings import resolve_models
 from handler.settings.shared_settings import Settings
 from tests.hub_server import MAIN, OLDER, HubServer, cache_repository, hub_server
@@ -134,7 +134,7 @@ def test_tokenizer_comes_from_a_repository_of_its_own(
     settings = Settings(model_path=model, rkllm_tokenizer=Path("hf:org/original"))
     resolved = resolve_models(settings, Hub(caches))
     snapshot = caches[0] / "models--org--original" / "snapshots" / MAIN
-    assert wire(resolved.engine_config())["tokenizer"] == str(snapshot)
+    assert wire(build_engine_config(resolved))["tokenizer"] == str(snapshot)
     assert "model.safetensors" not in server.downloads
     assert "tiny.rkllm" not in server.downloads
     server.requests.clear()
@@ -245,7 +245,7 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
         mmproj_path=Path("hf:org/repo/p.gguf"),
         lora_adapters=parse_adapters("two=hf:org/repo/small.gguf:0.5"),
     )
-    options = wire(resolve_models(one, hub).engine_config())
+    options = wire(build_engine_config(resolve_models(one, hub)))
     assert Path(str(options["model_path"])).read_bytes() == b"one"
     assert Path(str(options["draft_path"])).read_bytes() == b"two"
     assert Path(str(options["mmproj_path"])).read_bytes() == b"p"
@@ -288,7 +288,7 @@ def test_every_setting_takes_a_reference(server: HubServer, caches: list[Path]) 
     ]
     assert Path(str(wire(result["tiny"])["vision"])).read_bytes() == b"v"
     board = Settings(model_path=Path("hf:org/board"), rkllm_vision=Path("hf:org/board/vision.rknn"))
-    options = wire(resolve_models(board, hub).engine_config())
+    options = wire(build_engine_config(resolve_models(board, hub)))
     assert Path(str(options["vision"])).read_bytes() == b"v"
     assert [options_to_wire(each.options)["base_domain_id"] for each in result["tiny"].copies] == [
         1

@@ -13,6 +13,7 @@ from emulator.http.route_facts import SCOPE_KEY, ApiRoute, RequestRoute
 from emulator.http.route_table import RouteTable
 from emulator.startup.components import build_components
 from engine import Engine
+from handler.settings.engine_configs import build_engine_config
 from tests.integration.emulator.conftest import build_settings
 
 
@@ -21,7 +22,7 @@ def mounted_routes(*, metrics_open: bool) -> list[ApiRoute]:
     """Return the routes of a server that has a model, those of the faults among them."""
     values: Mapping[str, Any] = {"engine": "scripted", "job_db": ":memory:"}
     settings = build_settings({**values, "faults_per_request": True, "metrics_open": metrics_open})
-    return api_routes(create_app(build_components(settings, Engine(settings.engine_config()))))
+    return api_routes(create_app(build_components(settings, Engine(build_engine_config(settings)))))
 
 
 def api_routes(app: Starlette) -> list[ApiRoute]:

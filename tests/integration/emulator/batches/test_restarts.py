@@ -20,6 +20,7 @@ from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.startup.components import build_components
 from engine import Engine
 from engine.hooks import RequestStarted
+from handler.settings.engine_configs import build_engine_config
 from jobs import StoreUnavailable
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.batches.support import HANG, Clients, calls, client_of, counts, ids
@@ -155,7 +156,7 @@ async def test_second_server_on_the_same_folder_does_not_start(
 ) -> None:
     options = settings(tmp_path / "kept", script({}))
     async with run_server(options):
-        app = create_app(build_components(options, Engine(options.engine_config())))
+        app = create_app(build_components(options, Engine(build_engine_config(options))))
         with pytest.raises(StoreUnavailable, match="another server uses"):
             async with app.router.lifespan_context(app):
                 pass

@@ -21,6 +21,7 @@ from engine import Engine
 from handler.apis.openai.service import OpenAIService
 from handler.errors import HandlerError
 from handler.pipeline import Pipeline
+from handler.settings.engine_configs import build_engine_config
 from tests.unit.emulator.server_routes import api_routes, mounted_routes
 
 ROUTES = {"Completion": "/v1/completions", "Chat": "/v1/chat/completions"}
@@ -33,7 +34,7 @@ OF_THE_PAGE = {*DOCS_PATHS, *ASSETS}
 def app() -> Starlette:
     # Otherwise the routes of the faults are absent.
     settings = EmulatorSettings(engine="scripted", job_db=":memory:", faults_per_request=True)
-    return create_app(build_components(settings, Engine(settings.engine_config())))
+    return create_app(build_components(settings, Engine(build_engine_config(settings))))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def description(app: Starlette) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def service() -> OpenAIService:
     settings = EmulatorSettings(engine="scripted")
-    return OpenAIService(Pipeline(Engine(settings.engine_config()), settings.served_model))
+    return OpenAIService(Pipeline(Engine(build_engine_config(settings)), settings.served_model))
 
 
 def test_every_route_is_described(app: Starlette, description: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from common.setting_error import SettingError
 from engine.backends.options import RkllmOptions
 from handler.doctor.recording import apply_recording
 from handler.settings.arguments import DoctorArguments, parse_doctor
+from handler.settings.engine_configs import build_engine_config
 from handler.settings.shared_settings import Settings
 
 BOARD = Settings(engine="rkllm", model_path=Path("some/model.rkllm"))
@@ -33,7 +34,7 @@ def test_parse_doctor_requires_a_file_for_texts(capsys: pytest.CaptureFixture[st
 def test_apply_recording_sets_the_options_of_the_engine(tmp_path: Path, texts: bool) -> None:
     path = tmp_path / "board.jsonl"
     settings = apply_recording(BOARD, DoctorArguments(path, texts))
-    options = settings.engine_config().backend.options
+    options = build_engine_config(settings).backend.options
     assert isinstance(options, RkllmOptions)
     assert (options.record, options.record_text) == (str(path), texts)
 

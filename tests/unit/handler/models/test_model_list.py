@@ -11,7 +11,8 @@ import pytest
 
 from engine import EngineConfig
 from engine.backends.lora_adapters import parse_adapters
-from handler.settings.engine_configs import build_engine_configs
+from handler.models.model_list import ModelEntry
+from handler.settings.engine_configs import build_engine_config, build_engine_configs
 from handler.settings.shared_settings import Settings, read_settings
 
 ONE = {"path": "/models/qwen.rkllm"}
@@ -37,7 +38,7 @@ def options(config: EngineConfig, name: str) -> list[object]:
 
 def test_without_a_list_there_is_the_one_model() -> None:
     settings = Settings(model_path=Path("/models/a.rkllm"), model_name="mine")
-    assert build_engine_configs(settings) == {"mine": settings.engine_config()}
+    assert build_engine_configs(settings) == {"mine": build_engine_config(settings)}
     assert settings.served_models == ("mine",)
 
 
@@ -189,8 +190,8 @@ def test_first_name_is_served_and_others_are_aliases() -> None:
     settings = Settings(model_path=Path("x.gguf"), model_name="a, b ,a,c")
     assert settings.served_model == "a"
     assert settings.served_models == ("a", "b", "c")
-    assert settings.aliases == {"a": ["b", "c"]}
-    assert settings.engine_config().backend.options.model_name == "a"
+    assert settings.aliases == {"a": ("b", "c")}
+    assert build_engine_config(settings).backend.options.model_name == "a"
 
 
 def test_two_models_may_not_share_an_alias(
@@ -210,3 +211,18 @@ def test_names_of_folders_and_repositories_are_compared_after_resolution(
 
 def test_name_of_a_split_model_is_without_the_part() -> None:
     assert Settings(model_path=Path("q-00001-of-00003.gguf")).served_model == "q"
+
+
+def test_pulled_model_leaves_the_first_one_as_it_was() -> None:
+    settings = Settings(
+        model_path=Path("a.gguf"),
+        model_name="first,alias",
+        draft_model_path=Path("draft.gguf"),
+        lora_adapters=parse_adapters("french=f.gguf"),
+    )
+    grown = settings.with_model(ModelEntry(path=Path("b.gguf"), name="second"))
+    first, second = grown.model_list
+    assert first == settings.model_list[0]
+    assert (second.names, second.draft, second.adapters) == (("second",), None, ())
+    assert grown.served_models == ("first", "alias", "second", "french")
+    assert len(settings.model_list) == 1

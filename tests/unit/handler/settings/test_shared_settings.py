@@ -16,6 +16,7 @@ from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.options import LlamaCppOptions, RkllmOptions
 from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.models.model_list import ModelEntry
+from handler.settings.engine_configs import build_engine_config
 from handler.settings.shared_settings import DEFAULT_SLOTS, Settings, read_settings
 from handler.settings.worker_settings import WorkerSettings
 
@@ -222,7 +223,7 @@ def test_backend_and_name_go_by_the_model(
     settings = read(monkeypatch, **environment)
     assert settings.backend == backend
     assert settings.served_model == served
-    config = settings.engine_config().backend
+    config = build_engine_config(settings).backend
     assert config.backend == backend
     assert config.options.model_name == served
     path = environment.get("MODEL_PATH")
@@ -231,7 +232,7 @@ def test_backend_and_name_go_by_the_model(
 
 
 def test_engine_config_of_defaults() -> None:
-    config = Settings().engine_config()
+    config = build_engine_config(Settings())
     assert config.isolation == "process"
     assert isinstance(config.backend.options, LlamaCppOptions)
     assert config.slots == DEFAULT_SLOTS == config.backend.options.slots
@@ -252,7 +253,7 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
             }
         },
     )
-    config = settings.engine_config()
+    config = build_engine_config(settings)
     assert config.slots == 7
     assert config.isolation == "thread"
     assert config.max_queue == 0
@@ -281,7 +282,7 @@ def test_engine_config_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deterministic_reuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, reuses in (("off", True), ("on", False)):
         model = {"MODEL_PATH": "some/model.rkllm", "DETERMINISTIC": setting}
-        config = read(monkeypatch, **model).engine_config()
+        config = build_engine_config(read(monkeypatch, **model))
         assert isinstance(config.backend.options, RkllmOptions)
         assert config.backend.options.kv_reuse is reuses
 
@@ -289,7 +290,7 @@ def test_deterministic_reuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rkllm_n_batch_sets_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, slots in (("off", 4), ("on", 1)):
         model = {"MODEL_PATH": "some/model.rkllm", "RKLLM_N_BATCH": "4", "MAX_CONCURRENCY": "9"}
-        config = read(monkeypatch, **model, DETERMINISTIC=setting).engine_config()
+        config = build_engine_config(read(monkeypatch, **model, DETERMINISTIC=setting))
         assert isinstance(config.backend.options, RkllmOptions)
         assert (config.slots, config.backend.options.n_batch) == (slots, slots)
 
@@ -327,14 +328,14 @@ def test_rkllm_vision_tokens_must_be_three_texts(
 
 def test_rkllm_vision_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {name: VALUES[name][0] for name in VALUES if name.startswith("RKLLM_VISION")}
-    options = read(monkeypatch, MODEL_PATH="a.rkllm", **values).engine_config().backend.options
+    options = build_engine_config(read(monkeypatch, MODEL_PATH="a.rkllm", **values)).backend.options
     assert isinstance(options, RkllmOptions)
     assert options.vision == "some/vision.rknn"
     assert (options.vision_size, options.vision_tokens) == (448, "<img>,</img>,<IMG>")
 
 
 def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = read(monkeypatch, DETERMINISTIC="on", MAX_CONCURRENCY="8").engine_config()
+    config = build_engine_config(read(monkeypatch, DETERMINISTIC="on", MAX_CONCURRENCY="8"))
     assert config.slots == 1
     assert isinstance(config.backend.options, LlamaCppOptions)
     assert config.backend.options.deterministic is True
