@@ -17,10 +17,13 @@ DOCS_PATHS = frozenset(
     {OPENAPI_PATH, DOCS_PATH, *(f"{DOCS_PATH}/{name}" for name in (*SWAGGER_UI_FILES, *DOCS_FILES))}
 )
 
-# The console's files by the path they are served at. The folder is listed once: a request path is
+CONSOLE_FOLDER = _EMULATOR / "console" / "static"
+# The console's files by the path they are served at. The folders are listed once: a request path is
 # never looked up on the disk.
 CONSOLE_FILES = {
-    "/" if file.name == "index.html" else f"/assets/{file.name}": file
-    for file in sorted((_EMULATOR / "console" / "static").iterdir())
+    "/"
+    if file.name == "index.html"
+    else f"/assets/{file.relative_to(CONSOLE_FOLDER).as_posix()}": file
+    for file in sorted(CONSOLE_FOLDER.rglob("*"))
     if file.suffix in CONTENT_TYPES
 }

@@ -67,6 +67,7 @@ DATA = (
     "validation/options/examples.yaml",
     "emulator/console/static/index.html",
     "emulator/console/static/main.js",
+    "emulator/console/static/playground/playground.js",
 )
 
 

@@ -1,14 +1,14 @@
 // The page: which screen is shown, by the part of the address behind "#".
 
-import "./theme.js";
-import "./engine_trouble.js";
-import { BatchesScreen } from "./batches.js";
-import { EngineScreen } from "./engine.js";
-import { JobsScreen } from "./jobs.js";
-import { isWithin, placeOf } from "./place.js";
-import { PlaygroundScreen } from "./playground.js";
-import { onHealth } from "./status.js";
-import { WorkersScreen } from "./workers.js";
+import "./page/theme.js";
+import "./engine/engine_trouble.js";
+import { BatchesScreen } from "./batches/batches.js";
+import { EngineScreen } from "./engine/engine.js";
+import { JobsScreen } from "./jobs/jobs.js";
+import { isWithin, placeOf } from "./page/place.js";
+import { PlaygroundScreen } from "./playground/playground.js";
+import { onHealth } from "./server/status.js";
+import { WorkersScreen } from "./workers/workers.js";
 
 const main = /** @type {HTMLElement} */ (document.getElementById("screen"));
 const links = [...document.querySelectorAll(".places a")];

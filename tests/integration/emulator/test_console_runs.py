@@ -17,7 +17,7 @@ from tests.integration.emulator.serving import Server
 
 FOLDER = Path(emulator.console.__file__).with_name("static")
 PROGRAM = """
-    import { Run } from "./run.js";
+    import { Run } from "./playground/run.js";
     const { fetch } = globalThis;
     globalThis.fetch = (path, options) => fetch(process.argv[1] + path, options);
     const run = new Run(JSON.parse(process.argv[2]), () => {});
@@ -65,7 +65,7 @@ async def run(server: Server, folder: Path, kind: str, text: str, *, stream: boo
     (folder / "package.json").write_text('{"type": "module"}')
     # The real ones ask for a key in a dialog of the page.
     keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
-    (folder / "keys.js").write_text(keys)
+    (folder / "server" / "keys.js").write_text(keys)
     body = body_of(kind, text) | {"stream": stream}
     request = {"kind": kind, "path": PATHS[kind], "body": body, "stream": stream}
     process = await asyncio.create_subprocess_exec(

@@ -8,14 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import emulator.console
-
-FOLDER = Path(emulator.console.__file__).with_name("static")
+from emulator.http.public_files import CONSOLE_FOLDER
 
 
 def copy_modules(folder: Path) -> Path:
     """Copy the modules, marked as modules, which the page does in a browser."""
-    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+    shutil.copytree(CONSOLE_FOLDER, folder, dirs_exist_ok=True)
     (folder / "package.json").write_text('{"type": "module"}')
     return folder
 

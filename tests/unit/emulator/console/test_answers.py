@@ -30,7 +30,7 @@ MARKED = (
 
 def test_turns_keep_calls_and_results_in_every_api(tmp_path: Path) -> None:
     program = f"""
-        import {{ turnsOf, turnsToBody }} from "./turns.js";
+        import {{ turnsOf, turnsToBody }} from "./answer/turns.js";
         const turns = {json.dumps(TURNS)};
         const bodies = ["chat", "response", "message"].map((kind) => turnsToBody(kind, turns));
         console.log(JSON.stringify([bodies, bodies.map(turnsOf)]));
@@ -58,7 +58,7 @@ def test_turns_keep_calls_and_results_in_every_api(tmp_path: Path) -> None:
 
 def test_reasoning_of_a_job_is_separated_from_its_deltas(tmp_path: Path) -> None:
     program = f"""
-        import {{ JobOutput }} from "./job_output.js";
+        import {{ JobOutput }} from "./jobs/job_output.js";
         const parts = {json.dumps(MARKED)}.map((raw) => {{
           const output = new JobOutput(true);
           const deltas = [...raw];
@@ -103,7 +103,7 @@ def test_answers_of_every_api_are_read_alike(tmp_path: Path) -> None:
         },
     }
     program = f"""
-        import * as outcomes from "./outcome.js";
+        import * as outcomes from "./answer/outcome.js";
         const told = Object.entries({json.dumps(answers)}).map(([name, json]) => {{
           const {{ reasoning, text, calls }} = outcomes[name](json, null);
           return [reasoning, text, calls];

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
-import emulator.console
 from emulator.console.pages import ASSETS
+from emulator.http.public_files import CONSOLE_FOLDER
 
-FOLDER = Path(emulator.console.__file__).with_name("static")
-FILES = sorted(FOLDER.iterdir())
+FILES = sorted(file for file in CONSOLE_FOLDER.rglob("*") if file.is_file())
 MODULES = [file for file in FILES if file.suffix == ".js"]
 OUTSIDE = re.compile(r"\bhttps?:|\bwss?:|[\"'(]//\w|@import|\burl\(")
 # A name of SVG's, which nobody fetches.
@@ -21,10 +21,14 @@ SINKS = re.compile(
 )
 
 
+def path_of(file: Path) -> str:
+    return f"/assets/{file.relative_to(CONSOLE_FOLDER).as_posix()}"
+
+
 def test_every_file_is_served() -> None:
-    assert {f"/assets/{file.name}" for file in FILES if file.name != "index.html"} == (
-        ASSETS.keys() - {"/"}
-    )
+    paths = {path_of(file) for file in FILES}
+    assert "/assets/index.html" in paths
+    assert paths - {"/assets/index.html"} == ASSETS.keys() - {"/"}
 
 
 def test_no_file_has_an_outside_address() -> None:
@@ -43,7 +47,8 @@ def test_no_module_reads_text_as_markup() -> None:
 def test_every_import_names_an_existing_file() -> None:
     for file in MODULES:
         for name in re.findall(r'^import (?:.* from )?"([^"]+)";$', file.read_text(), re.M):
-            assert f"/assets/{name.removeprefix('./')}" in ASSETS, file.name
+            imported = Path(os.path.normpath(file.parent / name))
+            assert path_of(imported) in ASSETS, f"{file.name}: {name}"
 
 
 def test_page_has_no_inline_code_and_names_only_existing_files() -> None:

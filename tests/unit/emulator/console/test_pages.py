@@ -22,7 +22,16 @@ def app() -> ASGIApp:
     )
 
 
-@pytest.mark.parametrize("path", ["/", "/assets/main.js", "/assets/base.css", "/assets/icon.svg"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/assets/main.js",
+        "/assets/styles/base.css",
+        "/assets/server/api.js",
+        "/assets/icon.svg",
+    ],
+)
 async def test_file_needs_no_key_and_has_a_strict_policy(app: ASGIApp, path: str) -> None:
     response = await call(app, path)
     assert (response.status, response.body) == (200, ASSETS[path].body)
@@ -58,7 +67,15 @@ async def test_every_file_has_its_own_etag() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/assets/", "/assets/../assets.py", "/assets/%2e%2e/assets.py", "/assets/main.py", "//"],
+    [
+        "/assets/",
+        "/assets/server",
+        "/assets/server/",
+        "/assets/../assets.py",
+        "/assets/%2e%2e/assets.py",
+        "/assets/main.py",
+        "//",
+    ],
 )
 async def test_other_paths_are_neither_served_nor_open(app: ASGIApp, path: str) -> None:
     assert (await call(app, path)).status == 401

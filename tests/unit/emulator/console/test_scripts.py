@@ -32,7 +32,7 @@ def test_spans_and_sizes_are_rounded_once(modules: Path) -> None:
     }
     sizes = {999: "999 B", 9_960: "10 kB", 999_600: "1.0 MB", 1_500_000: "1.5 MB"}
     program = f"""
-        import {{ bytes, duration }} from "./format.js";
+        import {{ bytes, duration }} from "./page/format.js";
         const told = [{[*spans]}.map(duration), {[*sizes]}.map(bytes)];
         console.log(JSON.stringify(told));
     """
@@ -52,7 +52,7 @@ def test_every_route_leads_to_an_existing_screen(modules: Path) -> None:
         "#screen": ["first", []],
     }
     program = f"""
-        import {{ isWithin, placeOf }} from "./place.js";
+        import {{ isWithin, placeOf }} from "./page/place.js";
         const hashes = {json.dumps([*places])};
         const told = hashes.map((hash) => placeOf(hash, ["first", "second"]));
         console.log(JSON.stringify([told, hashes.filter(isWithin)]));
@@ -64,7 +64,7 @@ def test_every_route_leads_to_an_existing_screen(modules: Path) -> None:
 
 def test_polling_continues_after_a_failed_request(modules: Path) -> None:
     program = """
-        import { Polling } from "./polling.js";
+        import { Polling } from "./page/polling.js";
         globalThis.document = { hidden: false };
         process.on("unhandledRejection", () => {});
         let looks = 0;
@@ -81,7 +81,7 @@ def test_polling_continues_after_a_failed_request(modules: Path) -> None:
 
 RUN = """
     import {{ createServer }} from "node:http";
-    import {{ Run }} from "./run.js";
+    import {{ Run }} from "./playground/run.js";
     const asked = [];
     const server = createServer(async (request, response) => {{
       asked.push(`${{request.method}} ${{request.url}}`);
@@ -113,7 +113,7 @@ def run_of(modules: Path, request: str, answer: str) -> Any:
     """Return a run's last state, what the server was asked, what stopping it came to."""
     # The real ones ask for a key in a dialog of the page.
     keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
-    (modules / "keys.js").write_text(keys)
+    (modules / "server" / "keys.js").write_text(keys)
     return run_program(modules, RUN.format(request=request, answer=answer))
 
 
@@ -156,7 +156,7 @@ def test_stopped_openai_request_closes_its_connection(modules: Path) -> None:
 
 LOG = """
     import {{ createServer }} from "node:http";
-    import {{ followLog }} from "./log_follow.js";
+    import {{ followLog }} from "./workers/log_follow.js";
     const requests = [], lines = [], breaks = [];
     const server = createServer((request, response) => {{
       requests.push([request.url, request.headers["last-event-id"] ?? null]);
@@ -186,7 +186,7 @@ LOG_PATH = "/v2/serverless/my%20worker/workers/a%2Fb/logs?tail=1000"
 def follow_log(modules: Path, answer: str, on_break: str = "") -> Any:
     """Return how following a log ended, its lines, the requests, and the reasons of breaks."""
     keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
-    (modules / "keys.js").write_text(keys)
+    (modules / "server" / "keys.js").write_text(keys)
     return run_program(modules, LOG.format(answer=answer, on_break=on_break))
 
 
@@ -236,7 +236,7 @@ def test_log_has_no_more_lines_once_the_reader_has_left(modules: Path) -> None:
 
 def test_long_lines_and_terminal_codes_are_cut(modules: Path) -> None:
     program = """
-        import { displayText, MAX_LINE_CHARS } from "./log_view.js";
+        import { displayText, MAX_LINE_CHARS } from "./workers/log_view.js";
         const lines = ["\\x1b[1;31mred\\x1b[0m \\x1b[2K<b>", "x".repeat(MAX_LINE_CHARS + 5)];
         console.log(JSON.stringify([lines.map(displayText), MAX_LINE_CHARS]));
     """
@@ -247,7 +247,7 @@ def test_long_lines_and_terminal_codes_are_cut(modules: Path) -> None:
 
 def test_ended_workers_stay_in_the_list_up_to_a_limit(modules: Path) -> None:
     program = """
-        import { addEnded } from "./worker_list.js";
+        import { addEnded } from "./workers/worker_list.js";
         const worker = (id, status) => ({ id, status });
         let list = [];
         for (let at = 0; at < 30; at += 1) list = addEnded(list, [worker(`w${at}`, "IDLE")]);
@@ -262,7 +262,7 @@ def test_end_of_a_worker_is_an_error_unless_it_was_orderly(modules: Path) -> Non
     codes = {0: True, 143: True, 1: False, 139: False, KILLED: False}
     lines = [f"launched-1 {describe_worker_exit(code)}" for code in codes]
     program = f"""
-        import {{ isOrderlyEnd }} from "./worker_list.js";
+        import {{ isOrderlyEnd }} from "./workers/worker_list.js";
         console.log(JSON.stringify({json.dumps(lines)}.map(isOrderlyEnd)));
     """
     assert run_program(modules, program) == list(codes.values())
@@ -285,7 +285,7 @@ def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path)
           setAttribute: nothing,
         });
         globalThis.document = { createElement: element, createTextNode: element };
-        const { JsonInput } = await import("./json_input.js");
+        const { JsonInput } = await import("./playground/json_input.js");
         const first = new JsonInput();
         first.select("a", []);
         const results = [first.text.value];
@@ -328,7 +328,7 @@ def test_pictures_and_files_in_an_output_are_found(modules: Path) -> None:
     }
     others = ["", "text", PNG[:20], f"{PNG[:60]}<script>", "data: none", "data:a/b;base64,<b>"]
     program = f"""
-        import {{ contentOf, findFiles, nameOf, readFile }} from "./media.js";
+        import {{ contentOf, findFiles, nameOf, readFile }} from "./page/media.js";
         const files = {json.dumps([*texts])}.map(readFile);
         const found = files.map(({{ type, isPicture }}) => [type, isPicture]);
         const others = {json.dumps(others)}.map(readFile);
@@ -362,7 +362,7 @@ def test_only_web_addresses_become_links(modules: Path) -> None:
         "//a.example",
     ]
     program = f"""
-        import {{ webAddress }} from "./media.js";
+        import {{ webAddress }} from "./page/media.js";
         console.log(JSON.stringify({json.dumps(addresses + others)}.map(webAddress)));
     """
     assert run_program(modules, program) == addresses + [None] * len(others)
@@ -392,7 +392,7 @@ def test_progress_is_a_fraction_where_it_has_a_number_or_a_percentage(modules: P
         (True, False, None),
     ]
     program = f"""
-        import {{ fractionOf, isFractional }} from "./progress.js";
+        import {{ fractionOf, isFractional }} from "./jobs/progress.js";
         const progress = {json.dumps([[value, is_fraction] for value, is_fraction, _ in progress])};
         const seen = [0.5, "0.5", {{ progress: 0.5 }}, 0, 1, 50, "a", null].map(isFractional);
         console.log(JSON.stringify([progress.map((each) => fractionOf(...each)), seen]));
@@ -414,7 +414,7 @@ def test_output_is_plain_unless_an_engine_may_have_made_it(modules: Path) -> Non
         (False, ["a"], ["a"], True, "a"),
     ]
     program = f"""
-        import {{ JobOutput }} from "./job_output.js";
+        import {{ JobOutput }} from "./jobs/job_output.js";
         const cases = {json.dumps([each[:3] for each in cases])};
         const results = cases.map(([hasEngine, chunks, output]) => {{
           const job = new JobOutput(hasEngine, 0);
@@ -447,7 +447,7 @@ DRAW = """
       createElement: element, createTextNode: (text) => {{ leaves.push(text); return element(); }},
       getElementById: element,
     }};
-    const {{ jsonNodes }} = await import("./json_view.js");
+    const {{ jsonNodes }} = await import("./page/json_view.js");
     const text = ({{ nodes }}) => nodes.filter((each) => typeof each === "string").join("");
     {program}
 """
@@ -513,7 +513,7 @@ def test_error_of_the_sdk_has_a_headline_a_traceback_and_facts(modules: Path) ->
         ("", ["", "", []]),
     ]
     program = f"""
-        import {{ readJobError, tracebackLines }} from "./job_error.js";
+        import {{ readJobError, tracebackLines }} from "./jobs/job_error.js";
         const errors = {json.dumps([error for error, _ in errors])}.map(readJobError);
         const lines = tracebackLines({json.dumps(trace)});
         const long = tracebackLines("x\\n".repeat(1_000) + "y".repeat(5_000));
@@ -551,7 +551,7 @@ def test_lines_of_a_job_are_those_that_name_it_and_those_without_a_job_in_betwee
     failure = json.dumps({"error_message": "no", "error_traceback": "Traceback\nKeyError: no"})
     failed = json.dumps({"requestId": None, "message": failure, "level": "ERROR"})
     program = f"""
-        import {{ JobLines, readLine }} from "./log_line.js";
+        import {{ JobLines, readLine }} from "./workers/log_line.js";
         const lines = {json.dumps([line for line, _ in lines])};
         const jobLines = new JobLines("a");
         const found = lines.map((line) => jobLines.includes({{ source: "container", line }}));

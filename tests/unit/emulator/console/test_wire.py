@@ -18,8 +18,8 @@ def modules(tmp_path: Path) -> Path:
 
 SERVER = """
     import {{ createServer }} from "node:http";
-    import {{ Run }} from "./run.js";
-    import {{ textOf, transcript }} from "./wire_text.js";
+    import {{ Run }} from "./playground/run.js";
+    import {{ textOf, transcript }} from "./wire/wire_text.js";
     const sent = [];
     const server = createServer(async (request, response) => {{
       sent.push(request.headers);
@@ -80,7 +80,7 @@ def record(modules: Path, request: str, answer: str) -> Any:
         export const key = () => "secret", askKey = async () => false;
         export const keyHeaders = () => ({ authorization: "Bearer secret" });
     """
-    (modules / "keys.js").write_text(keys)
+    (modules / "server" / "keys.js").write_text(keys)
     return run_program(modules, SERVER.format(request=request, answer=answer))
 
 
@@ -212,7 +212,7 @@ def test_events_are_read_with_every_kind_of_line_end(modules: Path, newline: str
     stream = "\ufeff: note\n\nevent: a\ndata: 1\ndata: 2\n\ndata: 🦀\n\n".replace("\n", newline)
     # Byte by byte, so that CR and LF arrive apart.
     program = f"""
-        import {{ events }} from "./sse.js";
+        import {{ events }} from "./server/sse.js";
         const bytes = new TextEncoder().encode({json.dumps(stream)});
         const body = new ReadableStream({{
           start(controller) {{
@@ -229,8 +229,8 @@ def test_events_are_read_with_every_kind_of_line_end(modules: Path, newline: str
 
 def test_record_keeps_the_newest_parts_and_the_beginning_of_each(modules: Path) -> None:
     program = """
-        import { leftOutOf, textOf } from "./wire_text.js";
-        import { WireLog } from "./wire_log.js";
+        import { leftOutOf, textOf } from "./wire/wire_text.js";
+        import { WireLog } from "./wire/wire_log.js";
         const exchange = new WireLog(0).begin("POST", "/a", {}, "x".repeat(30_000));
         let number = 0;
         const body = new ReadableStream({
@@ -264,7 +264,7 @@ def test_unseen_characters_and_halves_of_characters_are_written_out(modules: Pat
         "\\xf0": crab[:1],
     }
     program = f"""
-        import {{ textOf }} from "./wire_text.js";
+        import {{ textOf }} from "./wire/wire_text.js";
         const parts = {json.dumps([*parts.values()])};
         const part = (data) => ({{ data: new Uint8Array(data), bytes: data.length }});
         console.log(JSON.stringify(parts.map((each) => textOf(part(each)).text)));
@@ -286,7 +286,7 @@ def test_fault_is_sent_with_the_request_and_not_with_its_status(modules: Path) -
 @pytest.mark.long
 def test_copied_programs_ask_for_the_fault(modules: Path) -> None:
     program = """
-        import { SNIPPETS } from "./snippets.js";
+        import { SNIPPETS } from "./playground/snippets.js";
         const asked = { url: "/", body: {}, stream: false, needsKey: false, kind: "chat" };
         const make = Object.values(SNIPPETS);
         const texts = make.map((each) => each({ ...asked, fault: "status=503" }));
