@@ -11,6 +11,8 @@ MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 COMMANDS := $(VENV)/commands
 # The last file that npm writes when it installs the Node.js clients that the tests run.
 CLIENTS := tests/clients/node_modules/.package-lock.json
+# The same for the compiler that checks the types of the console's JavaScript.
+TYPESCRIPT := tools/javascript/node_modules/.package-lock.json
 # Servers that tests start, and that need other package versions than $(VENV) has.
 SERVERS := tests/servers/.venv
 # The package with SDK 2 of RunPod, which $(VENV) has in version 1.
@@ -141,10 +143,11 @@ crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills; not in the suite
 soak: $(VENV)/.dev ## half an hour of mixed load; its curves go to SOAK_OUT
 	@SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m tests.crashes.soak $(SOAK_S)
 
-check: $(VENV)/.dev ## format, lint, types, imports, dependencies, spelling, wording, Dockerfile, pages
+check: $(VENV)/.dev $(TYPESCRIPT) ## format, lint, types, imports, dependencies, spelling, wording, Dockerfile, pages
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(CODE)
+	@tools/javascript/node_modules/.bin/tsc --project tools/javascript
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/deptry .
 	@$(BIN)/codespell
@@ -178,7 +181,7 @@ lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgra
 	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null
 
 clean: ## remove the environment, caches and build output; keeps models/
-	@rm -rf $(VENV) $(SERVERS) $(SDK2) $(OLD_SDKS) $(PYTHON_CLIENTS) $(ARM64) tests/clients/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(SERVERS) $(SDK2) $(OLD_SDKS) $(PYTHON_CLIENTS) $(ARM64) tests/clients/node_modules tools/javascript/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 help: ## print this list
@@ -217,8 +220,10 @@ $(COMMANDS)/.installed: tests/commands/install.sh requirements/node.txt requirem
 	@touch $@
 
 $(CLIENTS): tests/clients/package.json tests/clients/package-lock.json | $(COMMANDS)/.installed
-	@echo 'Installing tests/clients' >&2
-	@npm ci --prefix tests/clients --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error >&2
+$(TYPESCRIPT): tools/javascript/package.json tools/javascript/package-lock.json | $(COMMANDS)/.installed
+$(CLIENTS) $(TYPESCRIPT):
+	@echo 'Installing $(<D)' >&2
+	@npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error >&2
 	@touch $@
 
 $(SERVERS)/.installed: requirements/servers.txt $(VENV)/.setup

@@ -191,6 +191,8 @@ def check(roots: list[Path]) -> list[Finding]:
     findings: list[Finding] = []
     for root in roots:
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if "node_modules" in path.parts:
+                continue
             if path.suffix == ".py":
                 findings.extend(check_python(path))
             elif path.suffix == ".md":

@@ -11,7 +11,8 @@ import { onHealth } from "./server/status.js";
 import { WorkersScreen } from "./workers/workers.js";
 
 const main = /** @type {HTMLElement} */ (document.getElementById("screen"));
-const links = [...document.querySelectorAll(".places a")];
+/** @type {NodeListOf<HTMLAnchorElement>} */
+const links = document.querySelectorAll(".places a");
 const makers = {
   playground: PlaygroundScreen,
   jobs: JobsScreen,

@@ -150,3 +150,10 @@ def test_main_prints_findings_and_fails(tmp_path: Path, capsys: pytest.CaptureFi
     expected = f"{path}:4: 'told': name the thing it holds or the action it takes\n"
     assert capsys.readouterr().out == expected
     assert main([str(python_file(tmp_path))]) == 0
+
+
+def test_check_leaves_out_installed_packages(tmp_path: Path) -> None:
+    package = tmp_path / "node_modules" / "package"
+    package.mkdir(parents=True)
+    (package / "README.md").write_text("Nobody waits.\n")
+    assert check([tmp_path]) == []

@@ -39,7 +39,7 @@ const NO_FACTS = Object.fromEntries(["First token", "Tokens/s", "Tokens", "Time"
 const NARROW = "(max-width: 64rem)";
 
 export class AnswerView {
-  /** @param {Element} empty what is shown before anything was asked
+  /** @param {HTMLElement} empty what is shown before anything was asked
    *  @param {() => void} onStop
    *  @param {(turns: import("./turns.js").Turn[]) => void} onReply called with a chat that goes on */
   constructor(empty, onStop, onReply) {

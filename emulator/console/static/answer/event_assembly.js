@@ -56,6 +56,7 @@ export class MessageAssembly {
     return callsOf(blocks.filter(({ type }) => type === "tool_use"));
   }
 
+  /** Add a delta to its block; return what it says that is new. @returns {import("./model_answer.js").Piece[]} */
   #extend(index, delta) {
     const block = this.message.content[index];
     if (delta.type === "input_json_delta") this.inputs.set(index, (this.inputs.get(index) ?? "") + delta.partial_json);

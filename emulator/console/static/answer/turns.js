@@ -29,6 +29,7 @@ function toCall({ id, name, arguments: text }) {
   return { id, type: "function", function: { name, arguments: text } };
 }
 
+/** Return a turn as items of the Responses API. @param {Turn} turn @returns {any[]} */
 function toItems({ role, content, tool_calls: calls = [], tool_call_id: id }) {
   if (role === "tool") return [{ type: "function_call_output", call_id: id, output: content }];
   const items = calls.map((call) => ({ type: "function_call", call_id: call.id, name: call.function.name, arguments: call.function.arguments }));
@@ -74,12 +75,14 @@ function toMessage({ role, content, tool_calls: calls = [], tool_call_id: id }) 
   return { role, content: [...blocks, ...calls.map((call) => ({ type: "tool_use", id: call.id, name: call.function.name, input: JSON.parse(call.function.arguments) }))] };
 }
 
+/** Return the turns of a message of any API. @returns {Turn[]} */
 function fromMessage(message) {
   const { role, content } = message ?? {};
   const blocks = Array.isArray(content) ? content : [];
   const [calls, results] = ["tool_use", "tool_result"].map((type) => blocks.filter((block) => block?.type === type));
   if (calls.length === 0 && results.length === 0) return [message];
   const rest = blocks.filter((block) => ![...calls, ...results].includes(block));
+  /** @type {Turn[]} */
   const turns = results.map((block) => ({ role: "tool", tool_call_id: block.tool_use_id, content: textOf(block.content) ?? "" }));
   if (calls.length > 0) {
     turns.push({ role, content: textOf(rest), tool_calls: calls.map(({ id, name, input }) => toCall({ id, name, arguments: JSON.stringify(input) })) });

@@ -49,7 +49,7 @@ export class JobOutput {
     this.answer.add({ kind: "text", text });
   }
 
-  /** Take the progress of a running job; of a large one, only the size is known. */
+  /** Take the progress of a running job; of a large one, only the size is known. @param {{output?: any, bytes?: number}} progress */
   setProgress({ output, bytes }) {
     this.hasProgress = true;
     this.isFraction ||= isFractional(output);

@@ -11,15 +11,15 @@ import { notice } from "../page/notices.js";
 import { Polling } from "../page/polling.js";
 
 const EVERY_MS = 1000;
-// A choice, what it is called, the states that it stands for.
+/** @type {{value: string, name: string, states: string[]|null}[]} The states that each choice stands for; null for all. */
 const FILTERS = [
-  ["", "All", null],
-  ["IN_QUEUE", "Queued", ["IN_QUEUE"]],
-  ["IN_PROGRESS", "Running", ["IN_PROGRESS"]],
-  ["COMPLETED", "Done", ["COMPLETED"]],
-  ["FAILED", "Failed", ["FAILED"]],
-  ["TIMED_OUT", "Timed out", ["TIMED_OUT"]],
-  ["CANCELLED", "Cancelled", ["CANCELLED"]],
+  { value: "", name: "All", states: null },
+  { value: "IN_QUEUE", name: "Queued", states: ["IN_QUEUE"] },
+  { value: "IN_PROGRESS", name: "Running", states: ["IN_PROGRESS"] },
+  { value: "COMPLETED", name: "Done", states: ["COMPLETED"] },
+  { value: "FAILED", name: "Failed", states: ["FAILED"] },
+  { value: "TIMED_OUT", name: "Timed out", states: ["TIMED_OUT"] },
+  { value: "CANCELLED", name: "Cancelled", states: ["CANCELLED"] },
 ];
 
 export class JobsScreen {
@@ -28,7 +28,7 @@ export class JobsScreen {
   constructor() {
     this.polling = new Polling(() => this.#look(), EVERY_MS);
     const endpointId = newId("endpoint");
-    this.filter = new Choice("State", FILTERS.map(([value, name]) => [value, name]), () => this.polling.now());
+    this.filter = new Choice("State", FILTERS.map(({ value, name }) => [value, name]), () => this.polling.now());
     this.endpoint = h("select", { id: endpointId, onchange: () => this.polling.now() });
     this.workers = h("span", { class: "small muted" });
     this.purge = h("button", { type: "button", class: "button small", hidden: true, onclick: () => this.#purge() }, "Cancel queued jobs");
@@ -106,7 +106,7 @@ export class JobsScreen {
       fill(this.endpoint, endpoints.map((each) => h("option", { value: each, selected: each === endpoint }, each)));
     }
     say(this.workers, `${count(workers.running)} busy, ${count(workers.idle)} idle`);
-    FILTERS.forEach(([value, name, states], at) => {
+    FILTERS.forEach(({ value, name, states }, at) => {
       const label = this.filter.element.querySelectorAll("label")[at];
       const total = states === null ? null : states.reduce((sum, each) => sum + counts[each], 0);
       say(label, total ? `${name} ${count(total)}` : name);

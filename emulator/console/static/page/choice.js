@@ -28,7 +28,7 @@ export class Choice {
   }
 }
 
-/** Something that is on or off. @returns {{element: Element, input: HTMLInputElement}} */
+/** Something that is on or off. @returns {{element: HTMLElement, input: HTMLInputElement}} */
 export function toggle(text, on, onChange = (_on) => {}) {
   const input = h("input", { type: "checkbox", class: "switch", role: "switch", onchange: () => onChange(input.checked) });
   input.checked = on;

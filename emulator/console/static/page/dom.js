@@ -3,11 +3,15 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
+ * @typedef {Node|string|number|null|undefined|false|Child[]} Child what `h` puts into an element
+ */
+
+/**
  * Make an element. Properties that begin with "on" are listeners, `class` and the rest attributes;
  * null, undefined and false leave one out.
  * @param {string} tag
  * @param {Record<string, any>} [properties]
- * @param {...(Node|string|number|null|undefined|false)} children
+ * @param {...Child} children
  * @returns {any}
  */
 export function h(tag, properties = {}, ...children) {

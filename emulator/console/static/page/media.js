@@ -1,5 +1,6 @@
 // Files in the output of a job: data URLs, and pictures in base64.
 
+/** @type {[string, RegExp][]} The types of pictures, and how each begins in base64. */
 const PICTURES = [
   ["image/png", /^iVBORw0KGgo/],
   ["image/jpeg", /^\/9j\//],

@@ -10,6 +10,7 @@ import { Messages } from "./messages.js";
 import { Parameters } from "./parameters.js";
 import { turnsOf, turnsToBody } from "../answer/turns.js";
 
+/** @type {[string, string][]} Each kind of request, and its name. */
 const KINDS = [
   ["job", "RunPod job"],
   ["completion", "Completion"],

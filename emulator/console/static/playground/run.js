@@ -22,7 +22,7 @@ const APIS = {
  * `onChange` is called whenever anything here is new.
  */
 export class Run {
-  /** @type {() => void} */
+  /** @type {(value?: any) => void} */
   #know = () => {};
 
   /** @param {import("./request_form.js").Request} request @param {() => void} onChange */

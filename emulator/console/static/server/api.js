@@ -12,11 +12,14 @@ export class ApiError extends Error {
 }
 
 /**
+ * @typedef {{method?: string, body?: any, accept?: string, signal?: AbortSignal,
+ *   headers?: Record<string, string>, background?: boolean, wire?: import("../wire/wire_log.js").WireLog}} CallOptions
+ */
+
+/**
  * Make a call and return its response. In the foreground a missing key is asked for, and the call
  * made again; in the background it is an error like any other.
- * @param {string} path
- * @param {{method?: string, body?: any, accept?: string, signal?: AbortSignal,
- *   headers?: Record<string, string>, background?: boolean, wire?: import("../wire/wire_log.js").WireLog}} [options]
+ * @param {string} path @param {CallOptions} [options]
  * @returns {Promise<Response>}
  */
 export async function send(path, options = {}) {
@@ -30,6 +33,7 @@ export async function send(path, options = {}) {
   }
 }
 
+/** Make a call once. @param {string} path @param {CallOptions} options @returns {Promise<Response>} */
 async function once(path, { body, method = body === undefined ? "GET" : "POST", accept, signal, headers: extraHeaders, wire }) {
   /** @type {Record<string, string>} */
   const headers = { accept: accept ?? "application/json", ...extraHeaders, ...keyHeaders() };

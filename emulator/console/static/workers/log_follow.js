@@ -14,7 +14,7 @@ const MAX_RETRY_MS = 10_000;
  * error that a retry does not change, such as a worker that the server does not know.
  * @param {string} endpoint
  * @param {string} worker
- * @param {{onLine: (line: {ts: string, source: string, line: string}) => void,
+ * @param {{onLine: (line: import("./log_line.js").LogLine) => void,
  *   onConnect?: () => void, onBreak?: (reason: string) => void, signal?: AbortSignal,
  *   retryMs?: number, tail?: number}} options
  */

@@ -7,6 +7,8 @@ const SDK_JSON = '{"requestId": ';
 const SDK_TEXT = /^(DEBUG|INFO|WARN|ERROR|TRACE) *\| (?:([\w-]{1,100}) \| )?/;
 const JOB_ENDS = ["Finished.", "Finished Job", "Finished running generator.", "Job stopped."];
 
+/** @typedef {{ts: string, source: string, line: string, jobId?: string}} LogLine */
+
 /** Return the job that a line names, its message, and the text to show. */
 export function readLine(line) {
   const fields = line.startsWith(SDK_JSON) ? readObject(line) : null;
@@ -43,7 +45,7 @@ export class JobLines {
     this.isRunning = false;
   }
 
-  /** Return whether the next line of the log belongs to the job. */
+  /** Return whether the next line of the log belongs to the job. @param {LogLine} line */
   includes({ source, line, jobId }) {
     const { job: named, message } = source === "system" ? { job: null, message: line } : readLine(line);
     // The server knows the job of a line while its worker runs only one.

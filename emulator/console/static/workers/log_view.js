@@ -26,7 +26,7 @@ export class LogView {
   }
 
   clear() {
-    /** @type {{ts: string, source: string, line: string, isOfJob?: boolean}[]} */
+    /** @type {(import("./log_line.js").LogLine & {isOfJob?: boolean})[]} */
     this.kept = [];
     this.#restart();
   }
