@@ -6,15 +6,20 @@ import argparse
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     # The working folder comes first on the path, and a handler.py in it would hide our package.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.argument_parser import Parser
+
+if TYPE_CHECKING:
+    from emulator.autoscaling.worker_program import WorkerProgram
+    from emulator.settings.emulator_settings import EmulatorSettings
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +55,100 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         else:
             from emulator.handler_tests.reset import main as run_command
         return run_command(arguments, prog=f"{prog} {name}")
+    parser = _build_parser(prog, command)
+    options = {
+        key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None
+    }
+    handlers: Sequence[str] = options.pop("handlers", ())
+
+    from common.setting_error import SettingError, exit_on_setting_error
+    from emulator.autoscaling.handler_list import split_handlers
+    from emulator.autoscaling.volume import open_volume
+    from emulator.settings.emulator_settings import EmulatorSettings
+    from emulator.startup.preflight import check_exposure, check_files, listening_sockets
+    from handler.logs.configuration import configure_logging
+    from handler.settings.shared_settings import read_settings
+
+    settings = read_settings(EmulatorSettings).model_copy(update=options)
+    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
+    try:
+        handlers = handlers or split_handlers(settings.handler_file)
+        settings, files, programs = _find_programs(settings, handlers)
+        volume = None if settings.volume_dir is None else open_volume(settings.volume_dir)
+        programs = {name: replace(each, volume=volume) for name, each in programs.items()}
+        sockets = listening_sockets(settings.host, settings.port)
+        if settings.ollama_port is not None:
+            sockets += listening_sockets(settings.host, settings.ollama_port, "OLLAMA_PORT")
+        check_exposure(settings, sockets)
+        check_files(settings)
+
+        # Imported only now, because it takes a second: a port in use is reported before that.
+        from common.process_utils import raise_open_files_limit
+        from common.temporary_folders import remove_abandoned
+        from emulator.app import create_app
+        from emulator.server.server import Server, build_uvicorn_config
+        from emulator.server.start_log import log_start
+        from emulator.startup.components import build_components
+        from handler.settings.engine_configs import build_engine
+        from handler.settings.model_settings import resolve_models
+
+        engine = None
+        if not handlers:
+            settings = resolve_models(settings)
+            engine = build_engine(settings, grows=settings.model_pull)
+        components = build_components(settings, engine, programs)
+    except SettingError as error:
+        exit_on_setting_error(error)
+    raise_open_files_limit()
+    remove_abandoned()
+
+    def on_listening(url: str) -> None:
+        slots = None if engine is None else engine.slots
+        pythons = [str(each.python) for each in programs.values() if each.python is not None]
+        log_start(settings, slots, url, files, pythons)
+        if volume is not None:
+            if not settings.workers:
+                logger.warning("VOLUME_DIR has no effect: the server starts no workers")
+            elif volume.problem is not None:
+                logger.warning("%s", volume.problem)
+        components.start_workers(url)
+
+    app = create_app(components)
+    config = build_uvicorn_config(app, settings.connection_limits(), settings.host, settings.port)
+    shutdown = components.graceful_shutdown
+    Server(config, shutdown, on_listening).run(sockets)
+    return int(shutdown.failure is not None)
+
+
+def _find_programs(
+    settings: EmulatorSettings, handlers: Sequence[str]
+) -> tuple[EmulatorSettings, Mapping[str, Path], Mapping[str, WorkerProgram]]:
+    """Return the settings for the handlers, and their files and programs by endpoint.
+
+    Without handlers, the program is that of the workers of the embedded model.
+    """
+    from common.setting_error import SettingError
+    from emulator.autoscaling.handler_list import find_handlers
+    from emulator.autoscaling.handler_settings import adapt_to_handlers
+    from emulator.autoscaling.worker_program import (
+        command_program,
+        handler_programs,
+        missing_sdk,
+    )
+
+    if handlers:
+        is_named = "endpoint_id" in settings.model_fields_set
+        files = find_handlers(handlers, settings.endpoint_id if is_named else None)
+        settings = adapt_to_handlers(settings, files)
+        programs = handler_programs(files, settings.worker_python, settings.worker_command)
+        return settings, files, programs
+    program = command_program(settings.worker_command, settings.worker_python)
+    if settings.workers and (reason := missing_sdk(settings.worker_command)):
+        raise SettingError(reason)
+    return settings, {}, {settings.endpoint_id: program}
+
+
+def _build_parser(prog: str, command: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="A local RunPod and OpenAI API.",
@@ -95,83 +194,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     parser.add_argument(
         "--worker-command", type=_command, help="what starts one (default: this project's worker)"
     )
-    options = {
-        key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None
-    }
-    handlers: Sequence[str] = options.pop("handlers", ())
-
-    from common.setting_error import SettingError, exit_on_setting_error
-    from emulator.autoscaling.handler_list import find_handlers, split_handlers
-    from emulator.autoscaling.handler_settings import adapt_to_handlers
-    from emulator.autoscaling.volume import open_volume
-    from emulator.autoscaling.worker_program import (
-        command_program,
-        handler_programs,
-        missing_sdk,
-    )
-    from emulator.settings.emulator_settings import EmulatorSettings
-    from emulator.startup.preflight import check_exposure, check_files, listening_sockets
-    from handler.logs.configuration import configure_logging
-    from handler.settings.shared_settings import read_settings
-
-    settings = read_settings(EmulatorSettings).model_copy(update=options)
-    configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
-    try:
-        handlers = handlers or split_handlers(settings.handler_file)
-        if handlers:
-            is_named = "endpoint_id" in settings.model_fields_set
-            files = find_handlers(handlers, settings.endpoint_id if is_named else None)
-            settings = adapt_to_handlers(settings, files)
-            programs = handler_programs(files, settings.worker_python, settings.worker_command)
-        else:
-            program = command_program(settings.worker_command, settings.worker_python)
-            files, programs = {}, {settings.endpoint_id: program}
-            if settings.workers and (reason := missing_sdk(settings.worker_command)):
-                raise SettingError(reason)
-        volume = None if settings.volume_dir is None else open_volume(settings.volume_dir)
-        programs = {name: replace(each, volume=volume) for name, each in programs.items()}
-        sockets = listening_sockets(settings.host, settings.port)
-        if settings.ollama_port is not None:
-            sockets += listening_sockets(settings.host, settings.ollama_port, "OLLAMA_PORT")
-        check_exposure(settings, sockets)
-        check_files(settings)
-
-        # Imported only now, because it takes a second: a port in use is reported before that.
-        from common.process_utils import raise_open_files_limit
-        from common.temporary_folders import remove_abandoned
-        from emulator.app import create_app
-        from emulator.server.server import Server, build_uvicorn_config
-        from emulator.server.start_log import log_start
-        from emulator.startup.components import build_components
-        from handler.settings.engine_configs import build_engine
-        from handler.settings.model_settings import resolve_models
-
-        engine = None
-        if not handlers:
-            settings = resolve_models(settings)
-            engine = build_engine(settings, grows=settings.model_pull)
-        components = build_components(settings, engine, programs)
-    except SettingError as error:
-        exit_on_setting_error(error)
-    raise_open_files_limit()
-    remove_abandoned()
-
-    def on_listening(url: str) -> None:
-        slots = None if engine is None else engine.slots
-        pythons = [str(each.python) for each in programs.values() if each.python is not None]
-        log_start(settings, slots, url, files, pythons)
-        if volume is not None:
-            if not settings.workers:
-                logger.warning("VOLUME_DIR has no effect: the server starts no workers")
-            elif volume.problem is not None:
-                logger.warning("%s", volume.problem)
-        components.start_workers(url)
-
-    app = create_app(components)
-    config = build_uvicorn_config(app, settings.connection_limits(), settings.host, settings.port)
-    shutdown = components.graceful_shutdown
-    Server(config, shutdown, on_listening).run(sockets)
-    return int(shutdown.failure is not None)
+    return parser
 
 
 def _port(raw: str) -> int:

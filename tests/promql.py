@@ -45,46 +45,73 @@ class Expression:
 
 def read(text: str) -> Expression:
     """Parse an expression. Raises ValueError."""
-    tokens = _tokens(text)
-    expression = Expression()
-    opened: list[str] = []
-    at = 0
-    while at < len(tokens):
-        kind, token = tokens[at]
-        following = tokens[at + 1][1] if at + 1 < len(tokens) else ""
-        at += 1
-        if kind == "name" and token in _GROUPING:
-            at, labels = _listed(tokens, at)
-            expression.labels |= labels
-        elif kind == "name" and following == "(":
-            if token not in _FUNCTIONS | _AGGREGATIONS:
-                raise ValueError(f"there is no function {token}: {text}")
-            opened.append(token)
-            at += 1
-        elif kind == "name" and token in _AGGREGATIONS and following in _GROUPING:
-            at, labels = _listed(tokens, at + 1)
-            expression.labels |= labels
-            if at >= len(tokens) or tokens[at][1] != "(":
-                raise ValueError(f"nothing is aggregated: {text}")
-            opened.append(token)
-            at += 1
-        elif kind == "name" and token not in _WORDS:
-            conditions: list[tuple[str, str, str]] = []
-            if following == "{":
-                at, conditions = _conditions(tokens, at + 1)
-            ranged = at < len(tokens) and tokens[at][0] == "range"
-            function = opened[-1] if opened else ""
-            expression.selectors.append(Selector(token, conditions, function, ranged))
-            at += ranged
-        elif token == "(":
-            opened.append("")
-        elif token == ")":
-            if not opened:
-                raise ValueError(f"a bracket too many: {text}")
-            opened.pop()
-    if opened:
+    reader = _Reader(text)
+    while reader.at < len(reader.tokens):
+        kind, token = reader.tokens[reader.at]
+        reader.at += 1
+        if kind == "name":
+            reader.read_name(token)
+        elif token in "()":
+            reader.read_bracket(token)
+    if reader.opened:
         raise ValueError(f"a bracket is left open: {text}")
-    return expression
+    return reader.expression
+
+
+class _Reader:
+    """Reads the tokens of an expression, and what it opens: functions, and brackets as ""."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _tokens(text)
+        self.at = 0
+        self.opened: list[str] = []
+        self.expression = Expression()
+
+    def read_name(self, name: str) -> None:
+        following = self._next_token()
+        if name in _GROUPING:
+            self._read_labels()
+        elif following == "(":
+            if name not in _FUNCTIONS | _AGGREGATIONS:
+                raise ValueError(f"there is no function {name}: {self.text}")
+            self._open(name)
+        elif name in _AGGREGATIONS and following in _GROUPING:
+            self.at += 1
+            self._read_labels()
+            if self._next_token() != "(":
+                raise ValueError(f"nothing is aggregated: {self.text}")
+            self._open(name)
+        elif name not in _WORDS:
+            self._read_selector(name)
+
+    def read_bracket(self, bracket: str) -> None:
+        if bracket == "(":
+            self.opened.append("")
+        elif self.opened:
+            self.opened.pop()
+        else:
+            raise ValueError(f"a bracket too many: {self.text}")
+
+    def _next_token(self) -> str:
+        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
+
+    def _open(self, function: str) -> None:
+        self.opened.append(function)
+        self.at += 1
+
+    def _read_labels(self) -> None:
+        self.at, labels = _listed(self.tokens, self.at)
+        self.expression.labels |= labels
+
+    def _read_selector(self, name: str) -> None:
+        conditions: list[tuple[str, str, str]] = []
+        if self._next_token() == "{":
+            self.at, conditions = _conditions(self.tokens, self.at + 1)
+        ranged = self.at < len(self.tokens) and self.tokens[self.at][0] == "range"
+        function = self.opened[-1] if self.opened else ""
+        self.expression.selectors.append(Selector(name, conditions, function, ranged))
+        self.at += ranged
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

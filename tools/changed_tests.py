@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -252,62 +252,96 @@ def levels_of_importers(graph: grimp.ImportGraph, changed: Iterable[str]) -> Ite
             yield level
 
 
-def candidates(root: Path, changed: list[str]) -> Iterator[Choice]:
-    """Yield the test files of a change, the nearest first. A file may come several times."""
-    tree = TestTree(root)
-    graph = build_graph(root)
-    modules: list[str] = []
-    helpers: list[str] = []
-    other: list[str] = []
-    packages = {module for module in graph.modules if "." not in module}
+@dataclass
+class ChangedFiles:
+    """Changed files by how tests depend on them."""
+
+    tests: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    helpers: list[str] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+
+
+def sort_changes(root: Path, changed: Iterable[str], modules: Collection[str]) -> ChangedFiles:
+    """Sort changed files by their kind. A data file changes the modules that read it."""
+    files = ChangedFiles()
+    packages = {module for module in modules if "." not in module}
     for path in changed:
         if is_test(path):
-            if (root / path).is_file():
-                yield Choice(path, "it changed")
+            files.tests += [path] if (root / path).is_file() else []
         elif path.startswith("tests/"):
-            (helpers if path.endswith(".py") else other).append(path)
+            (files.helpers if path.endswith(".py") else files.other).append(path)
         elif path.endswith(".py"):
-            modules.append(module_name(path))
-        elif PurePosixPath(path).parts[0] in packages:
-            modules.extend(modules_of_data(root, path, graph.modules))
-            other.append(path)
+            files.modules.append(module_name(path))
         else:
-            other.append(path)
-    modules = sorted(set(modules))
+            files.other.append(path)
+            if PurePosixPath(path).parts[0] in packages:
+                files.modules += modules_of_data(root, path, modules)
+    files.modules = sorted(set(files.modules))
+    return files
 
-    def mirrored(module: str) -> list[str]:
+
+class TestSearch:
+    """Finds the test files of changed files, the nearest first; a file may come several times."""
+
+    def __init__(self, root: Path, changed: Iterable[str]) -> None:
+        self._tree = TestTree(root)
+        self._graph = build_graph(root)
+        self._files = sort_changes(root, changed, self._graph.modules)
+
+    def candidates(self) -> Iterator[Choice]:
+        """Yield the test files."""
+        for path in self._files.tests:
+            yield Choice(path, "it changed")
+        yield from self._tests_of_modules()
+        yield from self._tests_that_name_files()
+        for folder in SUITE:
+            yield from self._users_in(folder)
+        for distance, level in enumerate(
+            levels_of_importers(self._graph, self._files.modules), start=1
+        ):
+            yield from self._tests_of_importers(level, distance)
+
+    def _mirrored(self, module: str) -> list[str]:
         package = module.rpartition(".")[0]
-        siblings = graph.find_children(package) if package in graph.modules else ()
-        return tree.mirrored(module, siblings)
+        siblings = self._graph.find_children(package) if package in self._graph.modules else ()
+        return self._tree.mirrored(module, siblings)
 
-    for module in modules:
-        files = mirrored(module)
-        for file in files:
-            yield Choice(file, f"it tests {module}")
-        for file in () if files else tree.tests_of_package(module):
-            yield Choice(file, f"it tests the package of {module}")
-    for path in other:
-        for file in tree.mentions(PurePosixPath(path).name):
-            if is_test(file):
-                yield Choice(file, f"it names {path}", 0)
-            else:
-                helpers.append(file)
-    for folder in SUITE:
-        for module in modules if folder in _WITHOUT_SERVERS else ():
-            for file in sorted(tree.importers(module)):
+    def _tests_of_modules(self) -> Iterator[Choice]:
+        for module in self._files.modules:
+            files = self._mirrored(module)
+            for file in files:
+                yield Choice(file, f"it tests {module}")
+            for file in () if files else self._tree.tests_of_package(module):
+                yield Choice(file, f"it tests the package of {module}")
+
+    def _tests_that_name_files(self) -> Iterator[Choice]:
+        """Yield the tests that name a changed file. A helper that names one has changed with it."""
+        for path in self._files.other:
+            for file in self._tree.mentions(PurePosixPath(path).name):
+                if is_test(file):
+                    yield Choice(file, f"it names {path}", 0)
+                else:
+                    self._files.helpers.append(file)
+
+    def _users_in(self, folder: str) -> Iterator[Choice]:
+        """Yield the tests of a folder that import a changed module or use a changed helper."""
+        for module in self._files.modules if folder in _WITHOUT_SERVERS else ():
+            for file in sorted(self._tree.importers(module)):
                 if is_test(file, (folder,)):
                     yield Choice(file, f"it imports {module}", 0)
-        for helper in helpers:
-            for file in sorted(tree.tests_of_helper(helper)):
+        for helper in self._files.helpers:
+            for file in sorted(self._tree.tests_of_helper(helper)):
                 if is_test(file, (folder,)):
                     yield Choice(file, f"it uses {helper}", 0)
-    for distance, level in enumerate(levels_of_importers(graph, modules), start=1):
+
+    def _tests_of_importers(self, importers: Sequence[str], distance: int) -> Iterator[Choice]:
         reason = f"which imports a changed module (distance {distance})"
-        for module in level:
-            for file in mirrored(module):
+        for module in importers:
+            for file in self._mirrored(module):
                 yield Choice(file, f"it tests {module}, {reason}", distance)
-        for module in level if distance == 1 else ():
-            for file in sorted(tree.importers(module)):
+        for module in importers if distance == 1 else ():
+            for file in sorted(self._tree.importers(module)):
                 # A property test takes many seconds: only for the module that changed.
                 if is_test(file, ("tests/unit",)):
                     yield Choice(file, f"it imports {module}, {reason}", distance)
@@ -322,7 +356,7 @@ def select(
         return selection
     chosen: set[str] = set()
     left_out: set[str] = set()
-    for choice in candidates(root, selection.changed):
+    for choice in TestSearch(root, selection.changed).candidates():
         if choice.path in chosen:
             continue
         if choice.distance is not None and (len(chosen) >= limit or choice.distance > distance):

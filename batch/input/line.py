@@ -48,8 +48,14 @@ def parse_line(raw: bytes, number: int) -> Line:
     A byte order mark before the first line and carriage returns at the ends of lines are ignored,
     because editors add them.
     """
-    if number == 1:
-        raw = raw.removeprefix(_BOM)
+    fields = _parse_object(raw.removeprefix(_BOM) if number == 1 else raw)
+    if "input" in fields and "body" not in fields:
+        body = _require_object(fields, "input")
+        return Line(number, _read_job_id(fields, number), None, body, find_job_warnings(fields))
+    return _parse_call(fields, number)
+
+
+def _parse_object(raw: bytes) -> dict[str, Any]:
     if not raw.strip():
         raise BadLine("the line is empty")
     if has_more_values(raw, MAX_JSON_VALUES):
@@ -60,9 +66,11 @@ def parse_line(raw: bytes, number: int) -> Line:
         raise BadLine(f"the line is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise BadLine(f"the line must be a JSON object, got {describe_value(fields)}")
-    if "input" in fields and "body" not in fields:
-        body = _require_object(fields, "input")
-        return Line(number, _read_job_id(fields, number), None, body, find_job_warnings(fields))
+    return fields
+
+
+def _parse_call(fields: Mapping[str, Any], number: int) -> Line:
+    """Return the call of an OpenAI route on a line."""
     for name in ("custom_id", "method", "url", "body"):
         if name not in fields:
             raise BadLine(f"{name} is missing")

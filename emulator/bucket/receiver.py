@@ -144,16 +144,9 @@ async def _decode_chunks(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 if content:
                     yield content
                 continue
-            line, separator, _ = buffered[:_MAX_LINE_BYTES].partition(b"\r\n")
-            if not separator:
-                if len(buffered) >= _MAX_LINE_BYTES:
-                    raise _bad_chunks()
+            size = _take_chunk_size(buffered)
+            if size is None:
                 break
-            del buffered[: len(line) + 2]
-            size_text = bytes(line).partition(b";")[0].strip()
-            if not re.fullmatch(rb"[0-9a-fA-F]{1,12}", size_text):
-                raise _bad_chunks()
-            size = int(size_text, 16)
             if size == 0:
                 is_complete = True
                 buffered.clear()
@@ -161,6 +154,20 @@ async def _decode_chunks(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 pending = size + 2
     if not is_complete:
         raise BucketError("IncompleteBody", 400, "the last chunk of the body is missing")
+
+
+def _take_chunk_size(buffered: bytearray) -> int | None:
+    """Remove the line with the size of a chunk and return the size; None for a part of a line."""
+    line, separator, _ = buffered[:_MAX_LINE_BYTES].partition(b"\r\n")
+    if not separator:
+        if len(buffered) >= _MAX_LINE_BYTES:
+            raise _bad_chunks()
+        return None
+    del buffered[: len(line) + 2]
+    size_text = bytes(line).partition(b";")[0].strip()
+    if not re.fullmatch(rb"[0-9a-fA-F]{1,12}", size_text):
+        raise _bad_chunks()
+    return int(size_text, 16)
 
 
 def _bad_chunks() -> BucketError:

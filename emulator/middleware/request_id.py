@@ -75,12 +75,7 @@ class RequestIdMiddleware:
         try:
             await self._app(scope, receive, send_with_id)
         except asyncio.CancelledError:
-            if not is_cancelled_by_shutdown(scope):
-                raise
-            if not status:
-                await shutting_down_response(scope)(scope, receive, send_with_id)
-            elif not await abort_connection(scope, receive):
-                # A part of the response was sent to a client that does not read it.
+            if not await _end_for_shutdown(scope, receive, send_with_id, has_started=status > 0):
                 raise
         except Exception as error:
             if status:
@@ -95,6 +90,19 @@ class RequestIdMiddleware:
             self._on_end(scope, status, seconds)
             _log(scope, status, seconds, error_body)
             reset_contextvars(**bound)
+
+
+async def _end_for_shutdown(
+    scope: Scope, receive: Receive, send: Send, *, has_started: bool
+) -> bool:
+    """End a cancelled request if the shutdown cancelled it. Return False if it stays cancelled."""
+    if not is_cancelled_by_shutdown(scope):
+        return False
+    if has_started:
+        # A part of the response was sent: only a client that does not read it gets no more.
+        return await abort_connection(scope, receive)
+    await shutting_down_response(scope)(scope, receive, send)
+    return True
 
 
 def _read_or_create_id(scope: Scope) -> bytes:

@@ -196,17 +196,7 @@ class TimeoutHttpProtocol(UvicornConnection):
         piece = data[: min(end, _MAX_HEAD_BYTES - self._head_bytes)]
         self._head_bytes += len(piece)
         self._head_tail = (self._head_tail + piece)[1 - len(_HEAD_END) :]
-        try:
-            self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            # The client only offers another protocol; the request is served as HTTP/1.1.
-            self._needs_parser = True
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            if isinstance(cause, BadRequest):
-                self._refuse(str(cause), cause.status)
-            else:
-                self._refuse(f"{_INVALID}: {error}" if str(error) else _INVALID)
+        if not self._parse_head(piece):
             return b""
         if is_too_large:
             self._refuse(f"the request head is larger than {_MAX_HEAD_BYTES} bytes", 431)
@@ -218,6 +208,22 @@ class TimeoutHttpProtocol(UvicornConnection):
         elif not self._body:
             self._end_message()
         return data[end:]
+
+    def _parse_head(self, piece: bytes) -> bool:
+        """Parse a part of a head. Reject the request and return False if it is invalid."""
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            # The client only offers another protocol; the request is served as HTTP/1.1.
+            self._needs_parser = True
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, BadRequest):
+                self._refuse(str(cause), cause.status)
+            else:
+                self._refuse(f"{_INVALID}: {error}" if str(error) else _INVALID)
+            return False
+        return True
 
     def _process_body(self, data: bytes) -> bytes:
         """Process bytes of a body; return those behind its end."""

@@ -72,21 +72,11 @@ def check_headers(version: str, headers: Headers) -> tuple[bytes | None, int | N
     has_coding = False
     for name, value in headers:
         if name == b"host":
-            if host is not None:
-                raise BadRequest("the request has more than one Host header")
-            if not _HOST.fullmatch(value):
-                raise BadRequest("the Host header must be a host name with an optional port")
-            host = value
+            host = _read_host(value, host)
         elif name == b"content-length":
-            if length is not None:
-                raise BadRequest("the request has more than one Content-Length header")
-            if not value.isdigit() or len(value) > 18:
-                raise BadRequest("Content-Length must be a whole number of bytes")
-            length = int(value)
+            length = _read_length(value, length)
         elif name == b"transfer-encoding":
-            if has_coding or value.lower() != b"chunked":
-                raise BadRequest("Transfer-Encoding must be chunked, given once")
-            has_coding = True
+            has_coding = _read_coding(value, has_coding)
     if has_coding and length is not None:
         raise BadRequest("the request has both Content-Length and Transfer-Encoding")
     if version == "1.1" and host is None:
@@ -94,3 +84,25 @@ def check_headers(version: str, headers: Headers) -> tuple[bytes | None, int | N
     if version == "1.0" and has_coding:
         raise BadRequest("Transfer-Encoding is not part of HTTP/1.0")
     return host, None if has_coding else length or 0
+
+
+def _read_host(value: bytes, earlier: bytes | None) -> bytes:
+    if earlier is not None:
+        raise BadRequest("the request has more than one Host header")
+    if not _HOST.fullmatch(value):
+        raise BadRequest("the Host header must be a host name with an optional port")
+    return value
+
+
+def _read_length(value: bytes, earlier: int | None) -> int:
+    if earlier is not None:
+        raise BadRequest("the request has more than one Content-Length header")
+    if not value.isdigit() or len(value) > 18:
+        raise BadRequest("Content-Length must be a whole number of bytes")
+    return int(value)
+
+
+def _read_coding(value: bytes, has_coding: bool) -> bool:
+    if has_coding or value.lower() != b"chunked":
+        raise BadRequest("Transfer-Encoding must be chunked, given once")
+    return True

@@ -163,33 +163,11 @@ class _Estimate:
         """Return the symbols of plain parts, groups of alternatives, and unprocessed parts."""
         _check_depth(depth)
         self._spend(_STEPS_PER_SCHEMA + len(plain) + len(groups))
-        plain_parts, alternatives, inlined = list(plain), list(groups), set[str]()
-        pending = list(new)
-        if len(pending) + len(plain_parts) > 1 or alternatives:
-            self._merges += 1
-            if self._merges > _MAX_MERGES:
-                raise _NotEstimatedError(
-                    f"its allOf, anyOf and oneOf can be combined in more than {_MAX_MERGES} ways"
-                )
-        while pending:
-            part = pending.pop()
-            if not isinstance(part, Mapping) or not part:
-                continue
-            ref = part.get("$ref")
-            if isinstance(ref, str):
-                self._spend(len(ref) // _REF_CHARS_PER_STEP)
-                has_others = pending or plain_parts or alternatives
-                if not has_others and part.keys() - _ANNOTATIONS == {"$ref"}:
-                    self._add_rule(ref)
-                    return _SYMBOLS_PER_SCHEMA
-                if ref not in inlined:
-                    inlined.add(ref)
-                    pending.append(resolve_ref(self._root, ref))
-            alternatives += [part[name] for name in ("anyOf", "oneOf") if _is_list(part.get(name))]
-            if isinstance(all_of := part.get("allOf"), list):
-                self._spend(len(all_of))
-                pending += all_of
-            plain_parts.append(part)
+        if len(new) + len(plain) > 1 or groups:
+            self._spend_merge()
+        plain_parts, alternatives = list(plain), list(groups)
+        if not self._collect(list(new), plain_parts, alternatives):
+            return _SYMBOLS_PER_SCHEMA
         if not alternatives:
             return self._count_plain(plain_parts, depth)
         # An empty list of alternatives allows no value.
@@ -203,6 +181,40 @@ class _Estimate:
                 is_schema = isinstance(option, Mapping)
                 symbols += self._count_value((option,), depth + 1) if is_schema else 1
         return symbols
+
+    def _spend_merge(self) -> None:
+        self._merges += 1
+        if self._merges > _MAX_MERGES:
+            raise _NotEstimatedError(
+                f"its allOf, anyOf and oneOf can be combined in more than {_MAX_MERGES} ways"
+            )
+
+    def _collect(self, pending: list[Any], plain: list[Any], alternatives: list[Any]) -> bool:
+        """Add pending parts, and the parts that they refer to, to the plain parts and alternatives.
+
+        Returns False if all parts together are one `$ref`, which becomes a rule of its own.
+        """
+        inlined = set[str]()
+        while pending:
+            part = pending.pop()
+            if not isinstance(part, Mapping) or not part:
+                continue
+            ref = part.get("$ref")
+            if isinstance(ref, str):
+                self._spend(len(ref) // _REF_CHARS_PER_STEP)
+                has_others = pending or plain or alternatives
+                if not has_others and part.keys() - _ANNOTATIONS == {"$ref"}:
+                    self._add_rule(ref)
+                    return False
+                if ref not in inlined:
+                    inlined.add(ref)
+                    pending.append(resolve_ref(self._root, ref))
+            alternatives += [part[name] for name in ("anyOf", "oneOf") if _is_list(part.get(name))]
+            if isinstance(all_of := part.get("allOf"), list):
+                self._spend(len(all_of))
+                pending += all_of
+            plain.append(part)
+        return True
 
     def _add_rule(self, ref: str) -> None:
         if ref not in self._known_refs:

@@ -82,16 +82,10 @@ def _keep_held(
 ) -> dict[str, Any]:
     held: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _UNHELD_KEYWORDS:
-            left_out[key] = None
-        elif key == "multipleOf" and _is_never_positive(schema):
-            left_out[key] = None
+        if unheld := _describe_unheld(key, value, schema):
+            left_out[unheld] = None
         elif key == "format" and value in _ENDING_FORMATS and "pattern" not in schema:
             held["pattern"] = _ENDING_FORMATS[value]
-        elif key == "format" and isinstance(value, str) and value not in HELD_FORMATS:
-            left_out[f"format {value[:40]}"] = None
-        elif key == "pattern" and isinstance(value, str) and _UNHELD_PATTERN.search(value):
-            left_out[f"pattern {value[:40]}"] = None
         elif key in _DATA:
             held[key] = value
         elif key in _BY_NAME and isinstance(value, Mapping):
@@ -102,11 +96,22 @@ def _keep_held(
         else:
             held[key] = _keep_part(value, left_out, is_closed=is_closed)
     _limit_digits(held)
-    is_combined = any(name in held for name in _COMBINING)
-    if is_closed and not is_combined and isinstance(held.get("properties"), Mapping):
-        if "patternProperties" not in held:
+    if is_closed and isinstance(held.get("properties"), Mapping):
+        if held.keys().isdisjoint((*_COMBINING, "patternProperties")):
             held.setdefault("additionalProperties", False)
     return held
+
+
+def _describe_unheld(key: str, value: Any, schema: Mapping[str, Any]) -> str:
+    """Return a keyword that cannot be held, with its value if others can; "" if it can be held."""
+    if key in _UNHELD_KEYWORDS or (key == "multipleOf" and _is_never_positive(schema)):
+        return key
+    if not isinstance(value, str):
+        return ""
+    is_unheld = (key == "format" and value not in HELD_FORMATS) or (
+        key == "pattern" and _UNHELD_PATTERN.search(value)
+    )
+    return f"{key} {value[:40]}" if is_unheld else ""
 
 
 def _is_never_positive(schema: Mapping[str, Any]) -> bool:

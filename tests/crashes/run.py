@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import orjson
 from tests.crashes import database
 from tests.crashes.client import Client
 from tests.crashes.kills import Killer, Target, plan
+from tests.crashes.ledger import Ledger
 from tests.crashes.server import Server
 from tests.crashes.template import Template
 from tests.crashes.workers import Workers
@@ -147,6 +149,14 @@ async def _under_kills(client: Client, killer: Killer, jobs: int, targets: list[
         await asyncio.gather(sending, return_exceptions=True)
 
 
+def _find_lost_jobs(ledger: Ledger, disk: database.OnDisk) -> Iterator[str]:
+    for job_id in ledger.prompts:
+        if job_id not in disk.attempts:
+            yield f"{job_id} is not on the disk"
+        elif job_id not in ledger.finals:
+            yield f"{job_id} has not ended"
+
+
 def _compare(report: Report, client: Client, server: Server, workers: Workers) -> None:
     """Compare the responses with the database and with the acknowledgements to workers."""
     ledger, broken = client.ledger, report.broken
@@ -155,11 +165,7 @@ def _compare(report: Report, client: Client, server: Server, workers: Workers) -
         broken.append("the database is damaged")
     report.unacknowledged = len(disk.attempts.keys() - ledger.prompts.keys())
     report.repeated = sum(attempt > 1 for attempt in disk.attempts.values())
-    for job_id in ledger.prompts:
-        if job_id not in disk.attempts:
-            broken.append(f"{job_id} is not on the disk")
-        elif job_id not in ledger.finals:
-            broken.append(f"{job_id} has not ended")
+    broken += _find_lost_jobs(ledger, disk)
     max_failed = report.kills["engine host"] * _SLOTS
     if report.failed > max_failed:
         broken.append(

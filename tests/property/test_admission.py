@@ -66,43 +66,58 @@ class World:
         return [number for number, task in self.tasks.items() if not task.done()]
 
 
+@dataclass
+class Model:
+    """What the door should do: who holds a slot, who waits, and who was refused."""
+
+    slots: int = 1
+    held: set[int] = field(default_factory=set)
+    line: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+
+    def step(self, step: tuple[str, int], newcomer: int, world: World) -> None:
+        match step:
+            case ("arrive", priority):
+                self.arrive(Priority(priority), newcomer, world)
+            case ("cancel", which) if self.line:
+                self.line.remove(sorted(self.line)[which % len(self.line)])
+            case ("release", _):
+                self.held &= set(world.holding)
+            case ("resize", count):
+                self.slots = count % 4 + 1
+            case ("fail", _):
+                self.refused += sorted(self.line)
+                self.line.clear()
+        while self.line and len(self.held) < self.slots:
+            first = min(self.line, key=lambda number: (world.priorities[number], number))
+            self.line.remove(first)
+            self.held.add(first)
+
+    def arrive(self, priority: Priority, newcomer: int, world: World) -> None:
+        waiting = [world.priorities[each] for each in self.line]
+        if len(self.held) < self.slots and not self.line:
+            self.held.add(newcomer)
+        elif priority is Priority.INTERACTIVE and waiting.count(Priority.INTERACTIVE) >= MAX_QUEUE:
+            self.refused.append(newcomer)
+        else:
+            self.line.append(newcomer)
+
+
 @given(steps=STEPS)
 def test_one_step_at_a_time_does_what_the_model_does(steps: list[tuple[str, int]]) -> None:
     async def play() -> None:
-        world = World(Admission(1, MAX_QUEUE))
-        slots, held, line, refused = 1, set[int](), list[int](), list[int]()
+        world, model = World(Admission(1, MAX_QUEUE)), Model()
         for step in steps:
             newcomer = len(world.tasks)
-            before = list(line)
+            before = list(model.line)
             world.step(step)
             await world.settle()
-            match step:
-                case ("arrive", _) if len(held) < slots and not line:
-                    held.add(newcomer)
-                case ("arrive", Priority.INTERACTIVE) if (
-                    sum(world.priorities[each] is Priority.INTERACTIVE for each in line)
-                    >= MAX_QUEUE
-                ):
-                    refused.append(newcomer)
-                case ("arrive", _):
-                    line.append(newcomer)
-                case ("cancel", which) if line:
-                    line.remove(sorted(line)[which % len(line)])
-                case ("release", _):
-                    held &= set(world.holding)
-                case ("resize", count):
-                    slots = count % 4 + 1
-                case ("fail", _):
-                    refused += sorted(line)
-                    line.clear()
-            while line and len(held) < slots:
-                first = min(line, key=lambda number: (world.priorities[number], number))
-                line.remove(first)
-                held.add(first)
-            assert set(world.holding) == held, (step, before)
-            assert sorted(world.waiting) == sorted(line)
-            assert sorted(world.refused) == sorted(refused)
-            assert (world.admission.running, world.admission.waiting) == (len(held), len(line))
+            model.step(step, newcomer, world)
+            assert set(world.holding) == model.held, (step, before)
+            assert sorted(world.waiting) == sorted(model.line)
+            assert sorted(world.refused) == sorted(model.refused)
+            counts = (world.admission.running, world.admission.waiting)
+            assert counts == (len(model.held), len(model.line))
         for task in world.tasks.values():
             task.cancel()
         await world.settle()

@@ -175,39 +175,34 @@ def _find_emails(text_view: PiiText) -> Iterator[Span]:
         at, end = match.span()
         # The search stops at the previous @, so no character is read twice.
         search_start = max(end_of_last, text.rfind("@", 0, at) + 1)
-        local = _REVERSED_LOCAL_PART.match(text[search_start:at][::-1])
-        start = at - len(text[at - local.end() : at].lstrip(_NOT_FIRST_CHARS)) if local else at
-        if start == at:
-            start = _find_quoted_start(text, search_start, at)
+        start = _find_local_start(text, search_start, at)
         if start == at:
             continue
         end_of_last = end
-        # Not addresses: the user in "ssh://git@host" and "git@host:some/path", the password after
-        # "://name:", a matrix product in "a@b.dot(c)". A local part has at most 64 characters.
-        if at - start > 64 or end - at > 254:
+        if at - start > _MAX_LOCAL_CHARS or end - at > _MAX_DOMAIN_CHARS or _is_file_name(match):
             continue
-        top_level = match.group(1).lower()
-        if top_level in _NOT_TOP_LEVEL_DOMAINS:
-            continue
-        # For example names of SSH algorithms.
-        if top_level in _AMBIGUOUS_TOP_LEVEL_DOMAINS and _NOT_DOMAIN.fullmatch(text, at + 1, end):
-            continue
-        after = text[end : end + 1]
-        if after == "_" and text[start] == "_" and _CLOSING_EMPHASIS.match(text, end):
-            # Markdown's emphasis, such as "_bob@example.com_".
-            start, after = at - len(text[start:at].lstrip("_")), " "
-        if after == "@" or (after and is_word_character(after)):
-            continue
-        if after in _BEFORE_PATH and _PATH.match(text, end):
+        if text[start] == "_" and _CLOSING_EMPHASIS.match(text, end):
+            start = at - len(text[start:at].lstrip("_"))
+        elif _continues(text, end):
             continue
         if not _is_url_user(text, start):
             yield start, end
 
 
+# Markdown's emphasis, such as "_bob@example.com_".
 _CLOSING_EMPHASIS = re.compile(r"_+(?!\w)")
+# With the @.
+_MAX_DOMAIN_CHARS = 254
+_MAX_LOCAL_CHARS = 64
 # RFC 5322's quoted local part, whose quotes are escaped in JSON.
 _QUOTED_END = re.compile(r'(\\?)"\Z')
-_MAX_LOCAL_CHARS = 64
+
+
+def _find_local_start(text: str, search_start: int, at: int) -> int:
+    """Return where the local part before an @ begins; the @ itself without one."""
+    local = _REVERSED_LOCAL_PART.match(text[search_start:at][::-1])
+    start = at - len(text[at - local.end() : at].lstrip(_NOT_FIRST_CHARS)) if local else at
+    return _find_quoted_start(text, search_start, at) if start == at else start
 
 
 def _find_quoted_start(text: str, search_start: int, at: int) -> int:
@@ -222,13 +217,34 @@ def _find_quoted_start(text: str, search_start: int, at: int) -> int:
     return start if start >= 0 and name.strip() and "\n" not in name else at
 
 
+def _is_file_name(domain: re.Match[str]) -> bool:
+    """Return whether what follows an @ is no domain, but for example a name of an SSH algorithm."""
+    top_level = domain.group(1).lower()
+    if top_level in _NOT_TOP_LEVEL_DOMAINS:
+        return True
+    if top_level not in _AMBIGUOUS_TOP_LEVEL_DOMAINS:
+        return False
+    return bool(_NOT_DOMAIN.fullmatch(domain.string, domain.start() + 1, domain.end()))
+
+
+def _continues(text: str, end: int) -> bool:
+    """Return whether more than an address is here.
+
+    That is "git@host:some/path" or a matrix product in "a@b.dot(c)".
+    """
+    after = text[end : end + 1]
+    if after in _BEFORE_PATH:
+        return bool(_PATH.match(text, end))
+    return after == "@" or (after != "" and is_word_character(after))
+
+
 _USER = re.compile(r"://(?:[^\s/@:]*:)?\Z")
 _PATH = re.compile(r":(?:[^\s:@/~]{0,80}/|~)|\(")
 _BEFORE_PATH = frozenset(":(")
 
 
 def _is_url_user(text: str, start: int) -> bool:
-    """Return whether a URL's user or password starts here."""
+    """Return whether a URL's user or password starts here, as in "ssh://git@host"."""
     if not start or text[start - 1] not in "/:":
         return False
     return bool(_USER.search(text, max(0, start - 80), start))

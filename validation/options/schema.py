@@ -116,6 +116,15 @@ def _not_json(body: str, error: orjson.JSONDecodeError) -> str:
     return f"The answer is not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
 
 
+# Descriptions of errors that need no value of the answer or of the schema.
+_DESCRIPTIONS = {
+    "contains": "none of its items is what one of them must be",
+    "falseSchema": "nothing is allowed here",
+    "not": "it is what it must not be",
+    "propertyNames": "one of its names is not allowed",
+}
+
+
 def _describe_error(error: Any) -> str:
     keyword, value = error.kind.name, error.kind.value
     match keyword:
@@ -133,18 +142,11 @@ def _describe_error(error: Any) -> str:
             return f"it does not match the pattern {_shorten(value)}"
         case "format":
             return f"it is no valid {_shorten(value)}"
-        case "anyOf" | "oneOf" if "more than one" not in str(error.message):
-            return "it fits none of the alternatives"
-        case "oneOf":
-            return "it fits more than one of the alternatives"
-        case "not":
-            return "it is what it must not be"
-        case "falseSchema":
-            return "nothing is allowed here"
-        case "contains":
-            return "none of its items is what one of them must be"
-        case "propertyNames":
-            return "one of its names is not allowed"
+        case "anyOf" | "oneOf":
+            count = "more than one" if "more than one" in str(error.message) else "none"
+            return f"it fits {count} of the alternatives"
+        case _ if keyword in _DESCRIPTIONS:
+            return _DESCRIPTIONS[keyword]
         case _:
             return _shorten(str(error.message).split("\n")[0], 160)
 

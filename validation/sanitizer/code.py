@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 from validation.sanitizer.budget import Budget
@@ -103,17 +104,10 @@ def _find_fences(text: str, budget: Budget) -> list[tuple[int, int]]:
     """
     fences: list[tuple[int, int]] = []
     size = len(text)
-    next_at = {"```": -1, "~~~": -1}
+    search = _MarkSearch(text)
     position = start = length = fence_count = 0
     mark = ""
-    while True:
-        for kind in (mark,) if mark else ("```", "~~~"):
-            if next_at[kind] < position:
-                index = text.find(kind, position)
-                next_at[kind] = index if index >= 0 else size
-        index = next_at[mark] if mark else min(next_at.values())
-        if index >= size:
-            break
+    while (index := search.find((mark,) if mark else _MARKS, position)) < size:
         fence_count += 1
         if fence_count % _FENCES_PER_POSITION == 0:
             budget.spend()
@@ -134,15 +128,38 @@ def _find_fences(text: str, budget: Budget) -> list[tuple[int, int]]:
                 position = end
                 continue
             mark, start, length, position = text[index] * 3, index if prefix else line, run, end
-        elif run >= length and not text[line:index].strip(" \t>"):
-            rest = text[position : position + 80].partition("\n")[0].strip()
-            # A token of a chat template may follow the fence.
-            if not rest or rest[0] in "<[":
-                fences.append((start, position))
-                mark = ""
+        elif run >= length and _is_closing_fence(text[line:index], text, position):
+            fences.append((start, position))
+            mark = ""
     if mark:
         fences.append((start, size))
     return fences
+
+
+_MARKS = ("```", "~~~")
+
+
+class _MarkSearch:
+    """Finds the next mark of a fence. Each mark is searched once in each part of the text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._next = dict.fromkeys(_MARKS, -1)
+
+    def find(self, marks: Sequence[str], position: int) -> int:
+        """Return the first position of one of the marks; the size of the text without one."""
+        for mark in marks:
+            if self._next[mark] < position:
+                index = self._text.find(mark, position)
+                self._next[mark] = index if index >= 0 else len(self._text)
+        return min(self._next[mark] for mark in marks)
+
+
+def _is_closing_fence(prefix: str, text: str, end: int) -> bool:
+    """Return whether a run of marks that is long enough closes a block."""
+    rest = text[end : end + 80].partition("\n")[0].strip()
+    # A token of a chat template may follow the fence.
+    return not prefix.strip(" \t>") and (not rest or rest[0] in "<[")
 
 
 def _is_fence_after_text(text: str, prefix: str, index: int, end: int) -> bool:

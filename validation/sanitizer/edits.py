@@ -49,53 +49,77 @@ def compose_edits(first: Sequence[Edit], second: Sequence[Edit]) -> list[Edit]:
     An edit of `second` that spans edits of `first` is split, so that each removed character is
     attributed to the rule that removed it.
     """
-    result: list[Edit] = []
-    # A position between the passes plus `shift` is the position in the original text.
-    shift = index = 0
-    # If an edit of `second` cuts into a replacement of `first`: the text already emitted for it,
-    # and the number of its characters that are processed.
-    settled, cut = "", 0
+    composition = _Composition(first)
+    for edit in second:
+        composition.add(edit)
+    return composition.finish()
 
-    def position() -> int:
-        return first[index].start - shift + cut
 
-    def remaining() -> str:
-        return first[index].replacement[cut:]
+class _Composition:
+    """Adds later edits to earlier ones, in the order of the text."""
 
-    def finish(replacement: str) -> None:
-        nonlocal shift, index, settled, cut
-        start, end, replacement_text, rule = first[index]
-        result.append(Edit(start, end, settled + replacement, rule))
-        shift += end - start - len(replacement_text)
-        index, settled, cut = index + 1, "", 0
+    def __init__(self, first: Sequence[Edit]) -> None:
+        self._first = first
+        self._index = 0
+        self._result: list[Edit] = []
+        # A position between the passes plus this is the position in the original text.
+        self._shift = 0
+        # If a later edit cuts into the replacement of the current earlier one: the text that is
+        # already settled for it, and the number of its characters that are processed.
+        self._settled, self._cut = "", 0
 
-    for start, end, pending, rule in second:
-        while index < len(first) and (position() + len(remaining()) <= start or position() >= end):
-            if position() >= end:
-                break
-            finish(remaining())
-        at = start
-        while index < len(first) and position() < end:
-            position_now, remaining_text = position(), remaining()
-            if at < position_now:
-                result.append(Edit(at + shift, position_now + shift, pending, rule))
+    def add(self, edit: Edit) -> None:
+        """Add an edit of the text between the passes."""
+        at, end, pending, rule = edit
+        while self._index < len(self._first) and self._end() <= at:
+            self._pass_on(self._remaining())
+        while self._has_edit_before(end):
+            position, replacement_end = self._position(), self._end()
+            if at < position:
+                self._append(at, position, pending, rule)
                 pending = ""
-            kept = remaining_text[: max(0, start - position_now)]
-            taken = min(end, position_now + len(remaining_text))
-            at = taken
-            if position_now + len(remaining_text) <= end:
-                finish(kept + pending)
+            kept = self._remaining()[: max(0, edit.start - position)]
+            at = min(end, replacement_end)
+            if replacement_end <= end:
+                self._pass_on(kept + pending)
             else:
-                settled += kept + pending
-                cut += taken - position_now
+                self._settled += kept + pending
+                self._cut += at - position
             pending = ""
-            if cut:
+            if self._cut:
                 break
         if at < end:
-            result.append(Edit(at + shift, end + shift, pending, rule))
-    while index < len(first):
-        finish(remaining())
-    return result
+            self._append(at, end, pending, rule)
+
+    def finish(self) -> list[Edit]:
+        """Return all edits."""
+        while self._index < len(self._first):
+            self._pass_on(self._remaining())
+        return self._result
+
+    def _has_edit_before(self, end: int) -> bool:
+        return self._index < len(self._first) and self._position() < end
+
+    def _position(self) -> int:
+        """Where the rest of the current earlier edit's replacement begins, between the passes."""
+        return self._first[self._index].start - self._shift + self._cut
+
+    def _end(self) -> int:
+        return self._position() + len(self._remaining())
+
+    def _remaining(self) -> str:
+        return self._first[self._index].replacement[self._cut :]
+
+    def _append(self, start: int, end: int, replacement: str, rule: str) -> None:
+        self._result.append(Edit(start + self._shift, end + self._shift, replacement, rule))
+
+    def _pass_on(self, replacement: str) -> None:
+        """Go to the next earlier edit; the current one is settled with this replacement."""
+        start, end, replaced, rule = self._first[self._index]
+        self._result.append(Edit(start, end, self._settled + replacement, rule))
+        self._shift += end - start - len(replaced)
+        self._index += 1
+        self._settled, self._cut = "", 0
 
 
 def to_removals(text: str, edits: Iterable[Edit]) -> tuple[Removal, ...]:

@@ -154,18 +154,10 @@ def _group_replacement(group: list[_Tag], lists: list[int | None]) -> str | None
         if tag.name in _BREAK_TAGS:
             breaks += 1
         elif tag.name in _LIST_TAGS:
-            if not tag.closes:
-                lists.append(0 if tag.name == "ol" else None)
-            elif lists:
-                lists.pop()
+            _open_or_close_list(tag, lists)
             is_block = True
         elif tag.name == _ITEM_TAG:
-            breaks, marker = max(breaks, 1), ""
-            if not tag.closes:
-                number = lists[-1] if lists else None
-                if number is not None:
-                    lists[-1] = number = number + 1
-                marker = "- " if number is None else f"{number}. "
+            breaks, marker = max(breaks, 1), "" if tag.closes else _next_marker(lists)
         elif tag.name in _BLOCK_TAGS:
             is_block = True
     if not breaks and not is_block:
@@ -174,6 +166,22 @@ def _group_replacement(group: list[_Tag], lists: list[int | None]) -> str | None
     return ("\n\n" if needs_blank_line else "\n") + (
         "  " * min(len(lists) - 1, _MAX_LIST_INDENT) + marker if marker else ""
     )
+
+
+def _open_or_close_list(tag: _Tag, lists: list[int | None]) -> None:
+    if not tag.closes:
+        lists.append(0 if tag.name == "ol" else None)
+    elif lists:
+        lists.pop()
+
+
+def _next_marker(lists: list[int | None]) -> str:
+    """Return what precedes the next item of the innermost list, which is counted."""
+    number = lists[-1] if lists else None
+    if number is None:
+        return "- "
+    lists[-1] = number + 1
+    return f"{number + 1}. "
 
 
 def _replace_entities(view: TextView) -> Iterator[Edit]:

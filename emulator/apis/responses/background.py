@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -26,7 +26,7 @@ from handler.apis.responses.response import ID_PREFIX, encode_envelope
 from handler.apis.responses.store import StoredResponse
 from handler.apis.responses.wire_format import last_number
 from handler.errors import InvalidRequest, NotFound
-from jobs import Job, JobStatus, JobStore, NewJob, Policy
+from jobs import Chunk, Job, JobStatus, JobStore, NewJob, Policy
 
 # How long to wait for an event before the job's status is read again.
 _POLL_S = 15.0
@@ -142,31 +142,22 @@ class BackgroundResponses:
             event = encoder.encode(kind, queued)
             if number > after:
                 yield event
-        last, position = max(after, 1), (0, 0)
-        end: tuple[bytes, int] | None = None
+        reader = _EventReader(max(after, 1))
         is_final = False
         while not is_final:
             # The job before its chunks: if it has ended, all its chunks are read below.
             current = await self._store.get(job.id)
             is_final = current is None or current.status.is_final
-            chunks = await self._store.read_chunks(job.id, position, _POLL_S)
+            chunks = await self._store.read_chunks(job.id, reader.position, _POLL_S)
             async for step in split_chunks(chunks):
-                events: list[bytes] = []
-                for chunk in step:
-                    position = (chunk.attempt, chunk.number)
-                    for event, number, kind in _split_events(chunk.value):
-                        end = (event, number) if kind in _TERMINAL_EVENTS else None
-                        if end is None and number > last:
-                            events.append(event)
-                            last = number
-                if events:
-                    yield b"".join(events)
-            if end is not None and not is_final:
+                if events := reader.read(step):
+                    yield events
+            if reader.end is not None and not is_final:
                 await self._store.wait(job.id, _POLL_S)
-        if current is None or current.status is not JobStatus.COMPLETED or end is None:
-            yield _encode_end(current, last + 1)
-        elif end[1] > after:
-            yield end[0]
+        if current is None or current.status is not JobStatus.COMPLETED or reader.end is None:
+            yield _encode_end(current, reader.last + 1)
+        elif reader.end.number > after:
+            yield reader.end.event
         yield DONE
 
 
@@ -244,6 +235,36 @@ def _read_error(job: Job) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         # The error of a lost worker is a sentence.
         return {"code": "server_error", "message": job.error}
+
+
+class _LastEvent(NamedTuple):
+    event: bytes
+    number: int
+
+
+class _EventReader:
+    """Reads the events of a job's chunks whose numbers are greater than that of the last one.
+
+    `position` is that of the last chunk. `end` is the last event of the response, which is kept
+    back, because a job may be run again after it.
+    """
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.position = (0, 0)
+        self.end: _LastEvent | None = None
+
+    def read(self, chunks: Sequence[Chunk]) -> bytes:
+        """Return the new events of some chunks."""
+        events: list[bytes] = []
+        for chunk in chunks:
+            self.position = (chunk.attempt, chunk.number)
+            for event, number, kind in _split_events(chunk.value):
+                self.end = _LastEvent(event, number) if kind in _TERMINAL_EVENTS else None
+                if self.end is None and number > self.last:
+                    events.append(event)
+                    self.last = number
+        return b"".join(events)
 
 
 def _split_events(chunk: bytes) -> Iterator[tuple[bytes, int, str]]:

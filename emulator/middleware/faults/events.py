@@ -133,6 +133,20 @@ class StreamFaults:
             self._buffered.clear()
 
     def _feed_chunk(self, event: SSEEvent, number: int) -> Iterator[Step]:
+        yield from self._precede_chunk(event, number)
+        for each in self._edit(event, number):
+            encoded = self._encode(each)
+            if self._faults.get("cut-inside") == number:
+                yield from self._write(encoded[: len(encoded) // 2])
+                yield from self.finish()
+                yield StreamEnd.CUT
+                return
+            self._sent = SentBlocks(self._sent.first or encoded, encoded)
+            yield from self._write(encoded)
+        yield from self._follow_chunk(number)
+
+    def _precede_chunk(self, event: SSEEvent, number: int) -> Iterator[Step]:
+        """Yield the steps of faults that come before an event."""
         faults = self._faults
         if "slow" in faults:
             yield Pause(faults["slow"])
@@ -143,15 +157,10 @@ class StreamFaults:
                 yield from self._write(self._encode(empty))
         if faults.get("empty-data") == number:
             yield from self._write(self._encode(SSEEvent(b"")))
-        for each in self._edit(event, number):
-            encoded = self._encode(each)
-            if faults.get("cut-inside") == number:
-                yield from self._write(encoded[: len(encoded) // 2])
-                yield from self.finish()
-                yield StreamEnd.CUT
-                return
-            self._sent = SentBlocks(self._sent.first or encoded, encoded)
-            yield from self._write(encoded)
+
+    def _follow_chunk(self, number: int) -> Iterator[Step]:
+        """Yield the steps of faults that come after an event."""
+        faults = self._faults
         if number == 1 and "stall" in faults:
             yield Pause(faults["stall"])
         if faults.get("drop-after") == number:

@@ -25,14 +25,37 @@ def pass_on(source: TextSource) -> Reading[None]:
 
     A comma before a closing bracket is left out, as models write it and JSON forbids it.
     """
-    depth, in_string = 0, False
-    # White space after a comma at the position, which is not searched again.
-    spaces = 0
+    value = _PartialValue()
     while True:
-        text, start = source.text, source.position
-        position, is_done = start, False
-        while position < len(text) and not is_done:
-            match = (_IN_STRING if in_string else _OUTSIDE).search(text, position)
+        pieces, position = value.read(source.text, source.position)
+        if source.is_complete and not value.is_complete:
+            pieces[-1] += source.text[position:]
+            position = len(source.text)
+        source.position = position
+        for piece in pieces:
+            if piece:
+                yield CallArguments(piece)
+        if value.is_complete or source.is_complete:
+            return
+        yield None
+
+
+class _PartialValue:
+    """An object or array that is still arriving, and whether its end was read."""
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self._depth = 0
+        self._in_string = False
+        # White space after a comma at the position, which is not searched again.
+        self._spaces = 0
+
+    def read(self, text: str, start: int) -> tuple[list[str], int]:
+        """Return the pieces of a text to pass on, and the position after them."""
+        pieces: list[str] = []
+        position = start
+        while position < len(text) and not self.is_complete:
+            match = (_IN_STRING if self._in_string else _OUTSIDE).search(text, position)
             if match is None:
                 position = len(text)
                 break
@@ -41,37 +64,34 @@ def pass_on(source: TextSource) -> Reading[None]:
                 if position + 2 > len(text):
                     break
                 position += 2
-                continue
-            if mark == ",":
-                following = _NOT_SPACE.search(text, position + 1 + spaces)
+            elif mark == ",":
+                following = self._find_following(text, position)
                 if following is None:
-                    spaces = len(text) - position - 1
                     break
-                after, spaces = following.start(), 0
-                if text[after] in "}]":
-                    yield CallArguments(text[start:position])
-                    start = after
-                position = after
-                continue
-            if mark in "<`":
-                while position > start and text[position - 1].isspace():
-                    position -= 1
-                is_done = True
-                continue
-            position += 1
-            if mark == '"':
-                in_string = not in_string
+                if text[following] in "}]":
+                    pieces.append(text[start:position])
+                    start = following
+                position = following
+            elif mark in "<`":
+                position = start + len(text[start:position].rstrip())
+                self.is_complete = True
             else:
-                depth += 1 if mark in "{[" else -1
-                is_done = depth == 0
-        if source.is_complete and not is_done:
-            position = len(text)
-        source.position = position
-        if position > start:
-            yield CallArguments(text[start:position])
-        if is_done or source.is_complete:
-            return
-        yield None
+                self._count(mark)
+                position += 1
+        return [*pieces, text[start:position]], position
+
+    def _find_following(self, text: str, comma: int) -> int | None:
+        """Return where the text after a comma begins; None if only white space has arrived."""
+        following = _NOT_SPACE.search(text, comma + 1 + self._spaces)
+        self._spaces = 0 if following else len(text) - comma - 1
+        return following.start() if following else None
+
+    def _count(self, mark: str) -> None:
+        if mark == '"':
+            self._in_string = not self._in_string
+        else:
+            self._depth += 1 if mark in "{[" else -1
+            self.is_complete = self._depth == 0
 
 
 def read_value(source: TextSource) -> Reading[str | None]:

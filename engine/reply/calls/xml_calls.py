@@ -70,19 +70,12 @@ def _read_value(source: TextSource, types: frozenset[str]) -> Reading[bool]:
     if passes_on:
         yield CallArguments('"')
     while True:
-        piece, mark = source.take_until(_VALUE_ENDS)
-        is_last = bool(mark) or source.is_complete
-        if mark:
-            piece = piece.removesuffix("\n")
-        elif not is_last and piece.endswith("\n"):
-            # It may be the last one.
-            piece = piece[:-1]
-            source.position -= 1
+        piece, mark = _take_piece(source)
         if not passes_on:
             text += piece
         elif piece:
             yield CallArguments(encode(piece)[1:-1])
-        if is_last:
+        if mark or source.is_complete:
             break
         yield None
     if mark and mark != _VALUE_ENDS[0]:
@@ -92,6 +85,18 @@ def _read_value(source: TextSource, types: frozenset[str]) -> Reading[bool]:
     elif mark:
         yield CallArguments('"')
     return bool(mark)
+
+
+def _take_piece(source: TextSource) -> tuple[str, str]:
+    """Take what has arrived of a value; return it and the mark of the end, or an empty one."""
+    piece, mark = source.take_until(_VALUE_ENDS)
+    if mark:
+        return piece.removesuffix("\n"), mark
+    if not source.is_complete and piece.endswith("\n"):
+        # It may be the last one.
+        source.position -= 1
+        return piece[:-1], mark
+    return piece, mark
 
 
 def _read_types(schema: Any) -> frozenset[str]:

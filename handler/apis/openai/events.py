@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 
 from engine import Delta
 from handler.apis.core.parallel import CompletedGenerations, ParallelGenerations, Part
@@ -27,45 +28,74 @@ async def stream_events(
     characters. An error after the first text is sent as an event and ends the stream.
     """
     reply_format = call.parsed.reply_format
-    events, is_parsed = b"", reply_format is not None and bool(reply_format.functions)
+    is_parsed = reply_format is not None and bool(reply_format.functions)
+    encoder = _Encoder(call, part_chars, is_parsed=is_parsed)
+    if isinstance(generations, ActiveGeneration):
+        stream = encoder.stream_choice(generations, interval_s)
+    else:
+        stream = encoder.stream_choices(generations, interval_s)
     try:
-        if isinstance(generations, ActiveGeneration):
-            events = call.encode_opening(generations.created)
-            async for batch in generations.batches(interval_s):
-                async for deltas in split_into_steps(batch, part_chars, is_parsed=is_parsed):
-                    for block in _split_blocks(events + call.encode_delta(deltas)):
-                        yield block
-                    events = b""
-            events += call.encode_closing(await generations.build_answer())
-        else:
-            opened, unfinished = set[int](), call.request_count
-            async for parts in generations.batches(interval_s):
-                for index, part in _merge_deltas(parts):
-                    if index not in opened:
-                        opened.add(index)
-                        events += call.encode_opening(generations.created, index)
-                    if isinstance(part, CompletedAnswer):
-                        events += call.encode_closing(part, index)
-                        unfinished -= 1
-                    else:
-                        async for deltas in split_into_steps(part, part_chars, is_parsed=is_parsed):
-                            events += call.encode_delta(deltas, index)
-                if unfinished:
-                    for block in _split_blocks(events):
-                        yield block
-                    events = b""
-        for block in _split_blocks(events + DONE):
-            yield block
+        async with aclosing(stream):
+            async for block in stream:
+                yield block
     except Exception as error:
         # Any error: a stream that ends without one looks like a complete answer to some clients.
-        failure = error_event(error_info(error), call.dialect)
-        for block in _split_blocks(events + failure + DONE):
-            yield block
+        encoder.pending += error_event(error_info(error), call.dialect)
+    encoder.pending += DONE
+    for block in encoder.take_blocks():
+        yield block
 
 
-def _split_blocks(events: bytes) -> Sequence[bytes]:
-    """Return blocks of complete events that each fit into a job's chunk, line ends escaped."""
-    return split_events(escape_line_separators(events))
+class _Encoder:
+    """Encodes the events of one stream; `pending` has the events that are not sent yet.
+
+    The last events of an answer are sent together with `[DONE]`.
+    """
+
+    def __init__(self, call: OpenAICall, part_chars: int, *, is_parsed: bool) -> None:
+        self._call = call
+        self._part_chars = part_chars
+        self._is_parsed = is_parsed
+        self.pending = b""
+
+    def take_blocks(self) -> Sequence[bytes]:
+        """Return the pending events as blocks that each fit into a job's chunk."""
+        events, self.pending = self.pending, b""
+        return split_events(escape_line_separators(events))
+
+    async def stream_choice(
+        self, generation: ActiveGeneration, interval_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the events of an answer with one choice, except the last ones."""
+        self.pending = self._call.encode_opening(generation.created)
+        async for batch in generation.batches(interval_s):
+            async for deltas in self._split(batch):
+                self.pending += self._call.encode_delta(deltas)
+                for block in self.take_blocks():
+                    yield block
+        self.pending += self._call.encode_closing(await generation.build_answer())
+
+    async def stream_choices(
+        self, generations: ParallelGenerations | CompletedGenerations, interval_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the events of an answer with several choices, except the last ones."""
+        call, opened, unfinished = self._call, set[int](), self._call.request_count
+        async for parts in generations.batches(interval_s):
+            for index, part in _merge_deltas(parts):
+                if index not in opened:
+                    opened.add(index)
+                    self.pending += call.encode_opening(generations.created, index)
+                if isinstance(part, CompletedAnswer):
+                    self.pending += call.encode_closing(part, index)
+                    unfinished -= 1
+                else:
+                    async for deltas in self._split(part):
+                        self.pending += call.encode_delta(deltas, index)
+            for block in self.take_blocks() if unfinished else ():
+                yield block
+
+    def _split(self, batch: list[Delta]) -> AsyncIterator[list[Delta]]:
+        return split_into_steps(batch, self._part_chars, is_parsed=self._is_parsed)
 
 
 def _merge_deltas(parts: Sequence[Part]) -> Sequence[Part]:
