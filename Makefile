@@ -146,6 +146,8 @@ soak: $(VENV)/.dev ## half an hour of mixed load; its curves go to SOAK_OUT
 check: $(VENV)/.dev $(TYPESCRIPT) ## format, lint, types, imports, dependencies, spelling, wording, Dockerfile, pages
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/python tools/stale_ignores.py
+	@$(BIN)/python tools/module_names.py $(filter-out tools/docs,$(CODE)) tools
 	@$(BIN)/mypy $(CODE)
 	@tools/javascript/node_modules/.bin/tsc --project tools/javascript
 	@$(BIN)/lint-imports --no-logo

@@ -54,7 +54,6 @@ _ANNOTATIONS = frozenset(
     "example examples nullable readOnly title writeOnly x-guidance".split()
 )
 _VALUES = frozenset({"const", "default", "enum", "example", "examples"})
-_NO_SCHEMA: Mapping[str, Any] = {}
 
 _Parts = tuple[Mapping[str, Any], ...]
 _Groups = tuple[Sequence[Any], ...]

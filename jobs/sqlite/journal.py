@@ -30,8 +30,6 @@ _RETRY_DELAY_S = 0.5
 # Time for the store process of an earlier server to end.
 _LOCK_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 10.0
-# With fewer waiters, splitting them over two commits costs more than it saves.
-_MIN_SPLIT_WAITERS = 32
 # How many store processes may end while they read the database before `load` gives up.
 _MAX_LOAD_ATTEMPTS = 3
 

@@ -96,15 +96,15 @@ class Cloud:
             check=False,
         )
 
-    def run_in_process(self, command: Command, *arguments: str | Path) -> CommandResult:
+    def run_in_process(self, batch_command: Command, *arguments: str | Path) -> CommandResult:
         """Run a command in this process, because starting another one takes longer."""
         parser, output = argparse.ArgumentParser(), StringIO()
-        ADD_ARGUMENTS[command.__name__](parser)
+        ADD_ARGUMENTS[batch_command.__name__](parser)
         parsed = parser.parse_args([*map(str, arguments)])
         with mock.patch.dict(os.environ, self.variables()):
             # The default session would keep the credentials that it was created with.
             with mock.patch("boto3.DEFAULT_SESSION", None):
-                code = command.run(parsed, BatchSettings(), Console(file=output))
+                code = batch_command.run(parsed, BatchSettings(), Console(file=output))
         return CommandResult(code, output.getvalue())
 
     def submit(self, input_file: Path, url: str, *more: str) -> str:

@@ -51,7 +51,7 @@ def call_of(number: int, prompt: str) -> tuple[str, dict[str, Any], str]:
     return "/v1/completions", {"prompt": prompt, "stream": True}, prompt
 
 
-async def read_events(wire: RawConnection, count: int, gaps: list[float]) -> str:
+async def read_events(wire: RawConnection, wanted_count: int, gaps: list[float]) -> str:
     """Read so many events, perhaps a few more that came with them; return their text.
 
     The time between two reads goes to `gaps`.
@@ -60,7 +60,7 @@ async def read_events(wire: RawConnection, count: int, gaps: list[float]) -> str
     assert status == 200
     events: list[Any] = []
     loop, last = asyncio.get_running_loop(), 0.0
-    while len(events) < count:
+    while len(events) < wanted_count:
         events += parse_sse(await wire.read_chunk())
         if last:
             gaps.append(loop.time() - last)
@@ -141,8 +141,8 @@ async def test_memory_files_and_threads_stay_as_they_were(
                 assert expected.startswith(text)
                 wire.close(reset=rng.random() < 0.3)
 
-        async def leave_all(first: int, count: int) -> None:
-            for start in range(first, first + count, 4):
+        async def leave_all(first: int, total: int) -> None:
+            for start in range(first, first + total, 4):
                 await asyncio.gather(*(leave(start + each) for each in range(4)))
 
         async with server.client() as client:

@@ -99,13 +99,13 @@ def _events(value: Any) -> list[Any] | None:
 def _merge_chunks(pieces: list[Any]) -> list[Any]:
     """Join the texts of adjacent chunks that are otherwise the same."""
     merged: list[Any] = []
-    text = ""
+    joined = ""
     for piece in pieces:
         new, piece = _split_text(piece)
         if new is None or not merged or merged[-1] != piece:
-            merged += [text, piece] if new is None else [piece]
-        text += new or ""
-    return [*merged, text] if text else merged
+            merged += [joined, piece] if new is None else [piece]
+        joined += new or ""
+    return [*merged, joined] if joined else merged
 
 
 def _split_text(piece: Any) -> tuple[str | None, Any]:
@@ -115,12 +115,12 @@ def _split_text(piece: Any) -> tuple[str | None, Any]:
     choice = dict(piece["choices"][0])
     if "delta" in choice:
         delta = dict(choice["delta"])
-        text = delta.pop("content", None)
+        content = delta.pop("content", None)
         choice["delta"] = delta
     else:
-        text = choice.pop("text", None)
+        content = choice.pop("text", None)
     choice.pop("tokens", None)
-    return text or "", {**piece, "choices": [choice]}
+    return content or "", {**piece, "choices": [choice]}
 
 
 class Pair:

@@ -35,7 +35,6 @@ _WORDS = (
     *("word", "yes"),
 )
 _CONTROL_TOKEN, _NORMAL_TOKEN = 3, 1
-_ARRAY_SEED = 1
 # How much likelier a word is than any other token, and the end than a byte.
 _WORD_BIAS, _END_BIAS, _OTHER_BIAS = 0.5, 0.7, -1.0
 

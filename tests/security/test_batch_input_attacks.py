@@ -107,8 +107,8 @@ def test_input_changed_during_a_run_is_one_sentence_and_loses_no_answered_line(
     assert "restore it as it was" in sentence
     assert "Traceback" not in output_text
     assert not output.exists()
-    answered = journal.read_bytes().count(b"\n") - 1
-    assert answered >= 3
+    line_count = journal.read_bytes().count(b"\n") - 1
+    assert line_count >= 3
     # With the restored input, the run resumes and answers the other lines.
     input_path.write_bytes(original)
     resumed = run(slow, "-i", input_path, "-o", output)

@@ -198,8 +198,8 @@ def test_job_that_ran_during_three_crashes_fails_and_others_do_not(worker: Worke
     assert worker.process.poll() is None
 
 
-def events(text: str) -> list[str]:
-    return [event.data for event in SSEDecoder().iter_bytes(iter([text.encode()]))]
+def events(body: str) -> list[str]:
+    return [event.data for event in SSEDecoder().iter_bytes(iter([body.encode()]))]
 
 
 @pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])

@@ -45,8 +45,8 @@ async def test_running_job_is_inspected_and_cancelled(
         await row.get_by_role("link").click()
         await expect(console.text).to_contain_text("on on on")
         for moment in ("Queued", "Started", "First token"):
-            line = console.page.locator(".moment", has_text=moment)
-            await expect(line.locator(".when")).to_contain_text(":")
+            moment_line = console.page.locator(".moment", has_text=moment)
+            await expect(moment_line.locator(".when")).to_contain_text(":")
         await console.page.get_by_role("button", name="Cancel", exact=True).click()
         await expect(row.locator(".badge")).to_have_text("Cancelled")
         await expect(console.page.locator(".moment", has_text="Cancelled")).to_be_visible()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,6 @@ from emulator.http.route_table import RouteLookupMiddleware, RouteTable
 from tests.error_bodies import read_reason
 from tests.unit.emulator.server_routes import find_route
 from tests.waiting import wait_until
-
-AsgiFunction = Callable[[Scope, Receive, Send], Any]
 
 
 @dataclass

@@ -46,7 +46,7 @@ def applied(text: str, removals: tuple[Removal, ...]) -> str:
 
 @pytest.mark.parametrize("name", RULE_IDS)
 def test_missing_rule_is_disabled(name: str) -> None:
-    others = {other: rule for other, rule in RULES.items() if other != name}
+    others = {other: other_rule for other, other_rule in RULES.items() if other != name}
     for example in RULES[name].examples:
         _, removals = Sanitizer(others).clean(example.catches, example.prompt)
         assert name not in {removal.rule for removal in removals}

@@ -74,10 +74,10 @@ def docstrings(source: str) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            list_tree = ast.parse(source)
+            tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
-    for node in ast.walk(list_tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
             if 100 <= len(text) <= LONGEST:

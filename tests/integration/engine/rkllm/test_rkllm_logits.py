@@ -60,13 +60,13 @@ def expected(
     tokens = list(prompt) if isinstance(prompt, tuple) else tokenizer().encode(prompt).ids
     params = SamplingParams(**sampling)
     chooses = Sampler(params, tokens, SIZE)
-    answer: list[int] = []
-    while len(tokens) + len(answer) < context and len(answer) != params.max_tokens:
-        token = chooses.sample(logits_after([*tokens, *answer], SIZE, lora)).token
+    sampled: list[int] = []
+    while len(tokens) + len(sampled) < context and len(sampled) != params.max_tokens:
+        token = chooses.sample(logits_after([*tokens, *sampled], SIZE, lora)).token
         if token == END and not params.ignore_eos:
             break
-        answer.append(token)
-    return answer
+        sampled.append(token)
+    return sampled
 
 
 def decode_text(tokens: Sequence[int]) -> str:

@@ -14,9 +14,11 @@ from handler.errors import InvalidRequest, UnsupportedMediaType
 CONTENT_TYPE = "multipart/form-data; boundary=cut"
 
 
-def part(disposition: str, body: bytes) -> bytes:
+def part(disposition: str, content: bytes) -> bytes:
     return (
-        f"--cut\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + body + b"\r\n"
+        f"--cut\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode()
+        + content
+        + b"\r\n"
     )
 
 

@@ -37,14 +37,16 @@ def read_metric(metrics: Metrics, name: str) -> Any:
 
 
 def ended(
-    finish: Finish | None = None,
+    generation_finish: Finish | None = None,
     error: engine.EngineError | None = None,
     *,
     aborted: bool = False,
     tokens: int = 0,
     decode_s: float = 0.0,
 ) -> EngineEvent:
-    return RequestEnded("r", finish, error, aborted, 2.0, Priority.BATCH, tokens, decode_s)
+    return RequestEnded(
+        "r", generation_finish, error, aborted, 2.0, Priority.BATCH, tokens, decode_s
+    )
 
 
 def finish(stop_reason: str | int | None = None) -> Finish:

@@ -406,7 +406,7 @@ async def test_worker_by_hand_that_holds_a_timed_out_job_is_named_once(
 
 
 @pytest.mark.parametrize(
-    ("status", "grace_s", "why"),
+    ("final_status", "grace_s", "why"),
     [
         (JobStatus.TIMED_OUT, 3, "is past its executionTimeout"),
         (JobStatus.CANCELLED, 5, "was cancelled"),
@@ -416,21 +416,21 @@ async def test_worker_by_hand_that_holds_a_timed_out_job_is_named_once(
 async def test_stop_of_a_job_leaves_its_worker_some_time(
     worker_registry: WorkerRegistry,
     store: MemoryJobStore,
-    status: JobStatus,
+    final_status: JobStatus,
     grace_s: float,
     why: str,
 ) -> None:
     worker = worker_registry.get_or_register("here", "pod-1")
     job = await lease(store, worker)
-    worker_registry.record_stop(job.replace(status=status, worker_id=None))
-    worker_registry.record_stop(job.replace(status=status, worker_id="here/gone"))
+    worker_registry.record_stop(job.replace(status=final_status, worker_id=None))
+    worker_registry.record_stop(job.replace(status=final_status, worker_id="here/gone"))
     assert worker.find_unstopped_job(float("inf")) is None
-    worker_registry.record_stop(job.replace(status=status, started_at=time.time() - 60))
+    worker_registry.record_stop(job.replace(status=final_status, started_at=time.time() - 60))
     now = time.monotonic()
     assert worker.find_unstopped_job(now + grace_s - 1) is None
     assert worker.find_unstopped_job(now + grace_s) == why
     # The worker may ignore the stop of a job that it has not begun, and gets a second one.
-    worker_registry.record_stop(job.replace(status=status, started_at=time.time()))
+    worker_registry.record_stop(job.replace(status=final_status, started_at=time.time()))
     now = time.monotonic()
     assert worker.find_unstopped_job(now + MAX_START_DELAY_S + grace_s - 1) is None
     assert worker.find_unstopped_job(now + MAX_START_DELAY_S + grace_s) == why

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ WEATHER: dict[str, Any] = {
     "$defs": {"Sure": {"type": "boolean"}},
 }
 FUNCTIONS: dict[str, Any] = {"weather": WEATHER, "wind": {}}
-Accepts = Callable[[str], tuple[bool, bool]]
 
 
 @pytest.fixture(scope="module")

@@ -66,19 +66,19 @@ class JobRunner:
         self.jobs = jobs
         self.streamed: list[Any] = []
 
-    async def whole(self, job: dict[str, Any], mode: str = "sdk") -> Any:
+    async def whole(self, payload: dict[str, Any], mode: str = "sdk") -> Any:
         if mode == "sdk":
-            return await self.jobs.run(job)
-        result = await self.jobs.run_encoded(job)
+            return await self.jobs.run(payload)
+        result = await self.jobs.run_encoded(payload)
         return orjson.loads(result.output) if result.output is not None else {"error": result.error}
 
-    async def listed(self, job: dict[str, Any], mode: str = "sdk") -> Any:
+    async def listed(self, payload: dict[str, Any], mode: str = "sdk") -> Any:
         """Return a streamed job's result; what was `streamed` is all of it."""
         self.streamed = []
         if mode == "sdk":
             included: list[bool] = []
             kept: list[Any] = []
-            async for output in self.jobs.stream(job, include_in_result=included.append):
+            async for output in self.jobs.stream(payload, include_in_result=included.append):
                 self.streamed.append(output)
                 if included.pop():
                     kept.append(output)
@@ -88,7 +88,7 @@ class JobRunner:
         async def send_chunk(chunk: bytes) -> None:
             self.streamed.append(orjson.loads(chunk))
 
-        result = await self.jobs.run_encoded(job, send_chunk=send_chunk, as_list=True)
+        result = await self.jobs.run_encoded(payload, send_chunk=send_chunk, as_list=True)
         if result.output is None:
             return [{"error": result.error}]
         return orjson.loads(result.output)

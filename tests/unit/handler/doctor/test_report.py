@@ -50,8 +50,8 @@ def page(
     return format_report(backend, Examination(findings or [], **fields))
 
 
-def section(page: str, title: str) -> str:
-    return page.split(f"## {title}\n\n")[1].split("\n\n## ")[0].rstrip()
+def section(markdown: str, title: str) -> str:
+    return markdown.split(f"## {title}\n\n")[1].split("\n\n## ")[0].rstrip()
 
 
 def test_settings_steps_and_the_end_have_sections() -> None:

@@ -162,8 +162,8 @@ async def test_grammar_that_cannot_be_checked_is_a_warning(
 
 
 async def test_strict_call_that_does_not_fit_is_a_warning(bench: RegenerationFactory) -> None:
-    call = '<tool_response>\n{"name": "f", "arguments": {"a": "b"}}'
-    pipeline, _ = bench([call], validator=RulesValidator.from_file(DEFAULT_RULES))
+    text = '<tool_response>\n{"name": "f", "arguments": {"a": "b"}}'
+    pipeline, _ = bench([text], validator=RulesValidator.from_file(DEFAULT_RULES))
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     answer = await pipeline.run(
         replace(
@@ -470,9 +470,9 @@ async def test_model_is_told_its_own_text_without_the_reasoning(
     recorded: list[Any] = []
     generate = pipeline.engine.generate
 
-    async def record(request: Any, *arguments: Any, **options: Any) -> Any:
-        recorded.append(request.prompt)
-        return await generate(request, *arguments, **options)
+    async def record(submitted: Any, *arguments: Any, **options: Any) -> Any:
+        recorded.append(submitted.prompt)
+        return await generate(submitted, *arguments, **options)
 
     monkeypatch.setattr(pipeline.engine, "generate", record)
     validation = {"json_schema": CITY, "regenerate": True}

@@ -44,8 +44,8 @@ async def test_openai_calls_go_to_the_model_they_name(models: ModelRegistry) -> 
 
 async def test_streams_and_several_answers_go_there_too(models: ModelRegistry) -> None:
     service = OpenAIService(models)
-    call = service.parse_call(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
-    async with await service.open_stream(call) as running:
+    parsed = service.parse_call(COMPLETIONS, {"prompt": "who?", "model": "small", "stream": True})
+    async with await service.open_stream(parsed) as running:
         assert isinstance(running, ActiveGeneration)
         texts = [delta.text async for batch in running.batches() for delta in batch]
     assert "".join(texts) == "I am small."

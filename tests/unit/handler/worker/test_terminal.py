@@ -107,6 +107,6 @@ def test_format_json_keeps_plain_arrays_on_one_line() -> None:
 
 def test_format_json_escapes_controls_that_json_does_not() -> None:
     hostile = "a\x9b2J\x7f\u202eb"
-    printed = format_json({"text": hostile})
-    assert printed == '{\n  "text": "a\\u009b2J\\u007f\\u202eb"\n}'
-    assert json.loads(printed) == {"text": hostile}
+    line = format_json({"text": hostile})
+    assert line == '{\n  "text": "a\\u009b2J\\u007f\\u202eb"\n}'
+    assert json.loads(line) == {"text": hostile}

@@ -301,7 +301,7 @@ def test_pointer_to_a_bucket_raises_with_its_url() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has_names", "event", "expected"),
+    ("has_names", "worker_event", "expected"),
     [
         # OpenAI's, vLLM's older form, Anthropic's, and that of /v1/responses.
         (False, {"error": {"message": "no"}}, {"error": {"message": "no", "request_id": "r1"}}),
@@ -315,9 +315,9 @@ def test_pointer_to_a_bucket_raises_with_its_url() -> None:
     ],
 )
 def test_error_of_a_worker_gets_the_id_of_the_request(
-    has_names: bool, event: JsonObject, expected: JsonObject
+    has_names: bool, worker_event: JsonObject, expected: JsonObject
 ) -> None:
-    for text in (json.dumps(event), json.dumps(event, separators=(",", ":"))):
+    for text in (json.dumps(worker_event), json.dumps(worker_event, separators=(",", ":"))):
         with bound_contextvars(request_id="r1"):
             events = SSEReassembler(has_names=has_names).feed(f"data: {text}\n\n")
         assert json.loads(events.partition(b"data: ")[2]) == expected

@@ -74,8 +74,8 @@ def test_chats_that_reason_keep_their_slots() -> None:
 def test_history_ends_with_the_last_message(
     content: str, continues: bool, prompt: str, history: str
 ) -> None:
-    turns = (Message("user", content), *([Message("assistant", "Once")] if continues else []))
-    chat = Chat(turns, continues_last=continues)
+    messages = (Message("user", content), *([Message("assistant", "Once")] if continues else []))
+    chat = Chat(messages, continues_last=continues)
     assert find_history_length(chat, prompt) == len(history)
 
 

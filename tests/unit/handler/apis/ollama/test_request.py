@@ -218,8 +218,8 @@ def test_wrong_field_is_named(body: dict[str, Any], param: str) -> None:
     ],
 )
 def test_keep_alive_is_read_as_go_durations(value: Any, seconds: float | None) -> None:
-    read = read_keep_alive(value)
-    assert read == (None if seconds is None else pytest.approx(seconds))
+    keep_alive_s = read_keep_alive(value)
+    assert keep_alive_s == (None if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize("value", ["5 m", "m", "5x", "1h-2m", "--1", True, [], math.nan])

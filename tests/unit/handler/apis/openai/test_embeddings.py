@@ -122,9 +122,9 @@ async def test_invalid_body_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest) as raised:
         await OpenAIService(pipeline_of()).create_embeddings(body)
-    response = error_info(raised.value).openai_error()["error"]
-    assert response["message"].startswith(message)
-    assert (response["code"], response["param"]) == (400, message.split(" ")[0])
+    error = error_info(raised.value).openai_error()["error"]
+    assert error["message"].startswith(message)
+    assert (error["code"], error["param"]) == (400, message.split(" ")[0])
 
 
 async def test_invalid_unicode_error_names_the_input(pipeline_of: PipelineFactory) -> None:

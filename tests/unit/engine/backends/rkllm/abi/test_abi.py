@@ -66,14 +66,14 @@ class Header:
             elif open_ and (member := re.fullmatch(r"(.*?)(\w+)((?:\[\d+])?);", line)):
                 open_[-1][member[2]] = member[1].strip() + member[3]
 
-    def _close(self, name: str, members: dict[str, str], open_: list[dict[str, str]]) -> None:
+    def _close(self, name: str, fields: dict[str, str], open_: list[dict[str, str]]) -> None:
         if not open_:
-            self.structs[name] = members
+            self.structs[name] = fields
         elif name:
             open_[-1][name] = "struct"
-            open_[-1] |= {f"{name}.{member}": type_ for member, type_ in members.items()}
+            open_[-1] |= {f"{name}.{member}": type_ for member, type_ in fields.items()}
         else:
-            open_[-1] |= members
+            open_[-1] |= fields
 
     @property
     def enums(self) -> dict[str, dict[str, int]]:

@@ -178,7 +178,7 @@ def test_cache_sizes_are_recorded(recording: Recording) -> None:
 def test_result_is_recorded_without_its_text(recording: Recording) -> None:
     answers = []
 
-    def on_result(result: Any, number: int | None, state: int) -> int:
+    def on_result(native_result: Any, number: int | None, state: int) -> int:
         answers.append((number, state))
         return 2
 
