@@ -28,37 +28,15 @@ ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/ho
 	$(wildcard tests/integration/engine/rkllm/test_fake_*.py) \
 	tests/integration/engine/rkllm/test_rkllm_many.py tests/integration/engine/test_orphans.py
 
+# What the tests need.
+TEST_NEEDS := $(VENV)/.dev $(MODEL) $(CLIENTS) $(foreach folder,$(COMMANDS) $(SERVERS) $(SDK2) $(OLD_SDKS) $(PYTHON_CLIENTS),$(folder)/.installed)
+
 # `make run` downloads the default model only if it is the one that runs.
 RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
 
 CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm common tests benchmarks tools/docs)
 # The files that tools/plain_words.py checks: the product, its tools, all pages and the build files.
 PROSE := $(wildcard engine handler validation emulator jobs batch worker_rkllm common tools benchmarks docs *.md Makefile Dockerfile pyproject.toml .ci/run)
-SUITE := $(wildcard tests/unit tests/property tests/integration tests/security tests/acceptance)
-# The parts of the long suite: the files whose long forms each part runs (tests marked `long`, tests
-# with the fixture `scale`, properties with more examples, and tests/long), and what they cover.
-PARTS := security arm64 console crashes bare programs speed timing
-LONG_security := tests/security tests/long/security
-COVERS_security := floods, attacks by pages and files, kills of the engine under load
-LONG_arm64 := tests/long/test_arm64.py
-COVERS_arm64 := the RKLLM engine under qemu with an arm64 Python
-LONG_console := tests/long/console
-COVERS_console := the console and /docs in Chromium: screens, accessibility, hostile texts
-LONG_crashes := $(addprefix tests/acceptance/test_,crashes.py failpoints.py faults.py soak.py batch_kills.py \
-	batch_resume.py batch_workers.py sdk_workers.py engine_isolation.py openai_disconnects.py) \
-	tests/integration/jobs tests/property/test_job_store.py tests/long/test_handler_kills.py \
-	tests/long/test_soak_long.py
-COVERS_crashes := kill -9 at every failpoint and at random, resume, disconnects, memory over time
-LONG_bare := $(addprefix tests/long/test_,bare_debian.py container.py fresh_clone.py first_answer.py)
-COVERS_bare := a clone on a bare Debian, the container image, the first answer
-LONG_programs := $(filter-out $(LONG_crashes),$(wildcard tests/acceptance/test_*.py)) tests/integration \
-	$(addprefix tests/long/test_,agents.py documentation.py fuzz_api.py rkllm_thousand.py)
-COVERS_programs := real clients, real models, all pages of the documentation, the fuzzed API
-LONG_speed := tests/long/test_benchmarks.py tests/long/test_validation_time.py tests/unit tests/property
-COVERS_speed := short benchmarks, time limits of validation, properties with many examples
-LONG_timing := $(SUITE)
-COVERS_timing := tests that measure durations, one after the other, on an idle machine
-PART ?= $(PARTS)
 PYTEST_ARGS ?=
 JOBS ?= 100000
 KILLS ?= 5000
@@ -87,7 +65,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve sdk wheel test test-changed test-long test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
+.PHONY: run serve sdk wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
@@ -101,32 +79,22 @@ wheel: DIST = dist
 wheel: $(VENV)/.setup ## build the wheel in DIST=dist, for pip and uvx
 	@$(BIN)/uv build --quiet --wheel --out-dir "$(DIST)" .
 
-test: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(OLD_SDKS)/.installed $(PYTHON_CLIENTS)/.installed ## the suite
+# Without SUITE, the folders of `testpaths` in pyproject.toml.
+test: $(TEST_NEEDS) ## the suite
 	@$(PYTEST) $(PARALLEL) $(SUITE) $(PYTEST_ARGS)
 
-test-long: $(foreach part,$(PART),long-programs-$(part)) $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(OLD_SDKS)/.installed $(PYTHON_CLIENTS)/.installed ## long forms of tests (PART=security|arm64|console|crashes|bare|programs|speed|timing)
-	@$(foreach part,$(PART),echo "$(part): $(or $(COVERS_$(part)),$(error PART must be some of $(PARTS), got $(PART)))" >&2;)
-	@$(if $(filter-out timing,$(PART)),$(PYTEST) --long $(PARALLEL) $(foreach part,$(filter-out timing,$(PART)),$(LONG_$(part))) $(PYTEST_ARGS))
-	@$(if $(filter timing,$(PART)),$(PYTEST) --timing $(LONG_timing) $(PYTEST_ARGS))
+test-long: long-programs $(TEST_NEEDS) ## long forms of tests, all or PART="crashes speed": tests/long/parts.py lists the parts
+	@OPENBLAS_NUM_THREADS=1 PARALLEL="$(PARALLEL)" $(BIN)/python -m tests.long.parts $(PART) -- $(PYTEST_ARGS)
+
+# Before the other installations, which take minutes.
+long-programs: $(VENV)/.setup
+	@$(BIN)/python -m tests.long.parts --check $(PART)
 
 # In one process: for a few files, starting several takes longer than their tests.
 test-changed: BASE = HEAD
-test-changed: $(VENV)/.dev $(MODEL) $(COMMANDS)/.installed $(CLIENTS) $(SERVERS)/.installed $(SDK2)/.installed $(OLD_SDKS)/.installed $(PYTHON_CLIENTS)/.installed ## the tests of the modules that differ from BASE=HEAD, and of their importers
+test-changed: $(TEST_NEEDS) ## the tests of the modules that differ from BASE=HEAD, and of their importers
 	@files=$$($(BIN)/python -m tools.changed_tests --base "$(BASE)" $(if $(EXPLAIN),--explain)) && \
 		{ [ -z "$$files" ] || $(PYTEST) $$files $(PYTEST_ARGS); }
-
-# Programs of the long tests that no wheel brings, as PROGRAM:DEBIAN_PACKAGE.
-PROGRAMS_arm64 := qemu-aarch64-static:qemu-user-static aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
-	aarch64-linux-gnu-gcc:libc6-dev-arm64-cross
-PROGRAMS_console := chromium:chromium
-PROGRAMS_security := chromium:chromium
-PROGRAMS_bare := debootstrap:debootstrap
-PROGRAMS_speed := wrk:wrk
-long-programs-%:
-	@missing=$$(PATH=$$PATH:/usr/sbin:/sbin; for each in $(PROGRAMS_$*); do \
-			command -v $${each%:*} >/dev/null || echo $${each#*:}; done); \
-		[ -z "$$missing" ] || { \
-			echo "PART=$* needs more: \`apt-get install" $$missing"\` brings it." >&2; exit 1; }
 
 test-bare: $(VENV)/.dev ## `make run` and `make test` of a clone in a bare Debian, as root: 20 minutes
 	@BARE_SUITE=all $(PYTEST) --long tests/long/test_bare_debian.py $(PYTEST_ARGS)

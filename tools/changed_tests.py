@@ -12,8 +12,8 @@ has, in this order:
 
 The list ends at `--limit` files and at `--distance` imports, except for steps 1 and 2: nearly every
 test depends on a module such as `engine.request`, and `make test` runs them all. The list leaves
-out tests/long, which needs `make test-long`. Of tests/acceptance and tests/security, which start
-servers, it has files that changed or import a changed helper.
+out tests/long, which needs `make test-long`: stderr names the parts to run. Of tests/acceptance and
+tests/security, which start servers, it has files that changed or import a changed helper.
 
 The files go to stdout, one a line. The reasons go to stderr.
 """
@@ -32,15 +32,13 @@ from pathlib import Path, PurePosixPath
 
 import grimp
 
+from tests.long.parts import SUITE, parts_to_run
+
 # About 20 seconds of unit tests.
 DEFAULT_LIMIT = 25
 # Imports between a changed module and a module whose tests are on the list. Three lead from most
 # modules of `engine` and `validation` to `handler.composition` and from there to everything.
 DEFAULT_DISTANCE = 2
-# The folders that `make test` runs.
-SUITE = tuple(
-    f"tests/{name}" for name in ("unit", "property", "integration", "security", "acceptance")
-)
 # Tests of one function or class each; the others start engines and servers.
 _FAST = ("tests/unit", "tests/property")
 _WITHOUT_SERVERS = (*_FAST, "tests/integration")
@@ -398,6 +396,8 @@ def main(arguments: list[str] | None = None, root: Path = Path()) -> int:
         print(f"git cannot compare with {options.base!r}: name a commit.", file=sys.stderr)
         return 2
     print(describe(selection, options.base), file=sys.stderr)
+    if parts := parts_to_run(selection.changed):
+        print(f'`make test-long PART="{" ".join(parts)}"` runs more.', file=sys.stderr)
     for choice in selection.choices:
         if options.explain:
             print(f"{choice.path}: {choice.reason}", file=sys.stderr)
