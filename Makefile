@@ -65,7 +65,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve sdk wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check bench docs docs-site screenshot lock clean help
+.PHONY: run serve sdk wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check check-fast bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
@@ -111,20 +111,22 @@ crash: $(VENV)/.dev ## JOBS=100000 jobs under KILLS=5000 kills; not in the suite
 soak: $(VENV)/.dev ## half an hour of mixed load; its curves go to SOAK_OUT
 	@SOAK_OUT=$(SOAK_OUT) $(BIN)/python -m tests.crashes.soak $(SOAK_S)
 
-check: $(VENV)/.dev $(TYPESCRIPT) ## format, lint, types, imports, dependencies, spelling, wording, Dockerfile, pages
+check: check-fast $(TYPESCRIPT) ## format, lint, types, imports, dependencies, spelling, wording, Dockerfile, pages
+	@$(BIN)/mypy $(CODE)
+	@tools/javascript/node_modules/.bin/tsc --project tools/javascript
+	@$(BIN)/deptry .
+	@$(BIN)/hadolint Dockerfile
+	@$(SITE)
+
+check-fast: $(VENV)/.dev ## the parts of `make check` that take seconds
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/python tools/stale_ignores.py
 	@$(BIN)/python tools/module_names.py $(filter-out tools/docs,$(CODE)) tools
-	@$(BIN)/mypy $(CODE)
-	@tools/javascript/node_modules/.bin/tsc --project tools/javascript
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/deptry .
 	@$(BIN)/codespell
 	@$(BIN)/python tools/plain_words.py $(PROSE)
 	@$(BIN)/python tools/wall_clock.py tests
-	@$(BIN)/hadolint Dockerfile
-	@$(SITE)
 
 bench: $(VENV)/.dev $(MODEL) ## run the benchmarks and print their tables
 	@$(BIN)/python -m benchmarks
