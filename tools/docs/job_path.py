@@ -1,6 +1,7 @@
 """Trace one job and print the functions of the handler that it runs, for docs/architecture.md.
 
-`python -m tools.docs.job_path` writes the table between its two marks on that page.
+`python -m tools.docs.job_path` writes two tables between its two marks on that page: the path that
+a reader follows, and everything else that the job calls.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,6 +29,19 @@ PAGE = ROOT / "docs" / "architecture.md"
 BEGIN = "<!-- job path: written by tools/docs/job_path.py -->"
 END = "<!-- end of the job path -->"
 _HANDLER = ROOT / "handler"
+# The functions that hand the job on to each other. The others check, measure and log it.
+PATH = (
+    "handler",
+    "JobHandler.run_encoded",
+    "parse_job",
+    "OutputGenerator.generate",
+    "Pipeline.run",
+    "ActiveGeneration.collect_answer",
+    "validate",
+    "encode_answer",
+    "ResultDelivery.deliver",
+    "JobHandler.sdk_output",
+)
 
 
 async def trace_job() -> list[CodeType]:
@@ -61,20 +76,42 @@ def _is_listed(frame: FrameType) -> bool:
     return caller is None or caller.f_code.co_filename != code.co_filename
 
 
-def build_table(codes: list[CodeType]) -> Iterator[str]:
-    """Yield the lines of the table: the functions of a module that follow each other in one row."""
+def build_tables(codes: list[CodeType]) -> Iterator[str]:
+    """Yield the lines of both tables.
+
+    The table of the other functions has those of a module that follow each other in one row.
+
+    Raises:
+        ValueError: a function of the path was not called.
+    """
+    if missing := set(PATH) - {_name(code) for code in codes}:
+        raise ValueError(f"a job does not call {', '.join(sorted(missing))}: change PATH")
+    yield "| module | function | what it does |"
+    yield "|---|---|---|"
+    for code in codes:
+        if _name(code) in PATH:
+            yield _row([code])
+    yield ""
+    yield "The job also calls these functions, which check, measure and log it:"
+    yield ""
     yield "| module | functions | what the first one does |"
     yield "|---|---|---|"
-    rows: list[tuple[str, list[CodeType]]] = []
-    for code in codes:
-        module = Path(code.co_filename).relative_to(ROOT).as_posix()
-        if rows and rows[-1][0] == module:
-            rows[-1][1].append(code)
-        else:
-            rows.append((module, [code]))
-    for module, functions in rows:
-        names = ", ".join(f"`{code.co_qualname.split('.<locals>.')[-1]}`" for code in functions)
-        yield f"| `{module}` | {names} | {_summary(functions)} |"
+    others = [code for code in codes if _name(code) not in PATH]
+    for _, functions in groupby(others, key=_module):
+        yield _row(list(functions))
+
+
+def _name(code: CodeType) -> str:
+    return code.co_qualname.split(".<locals>.")[-1]
+
+
+def _module(code: CodeType) -> str:
+    return Path(code.co_filename).relative_to(ROOT).as_posix()
+
+
+def _row(functions: list[CodeType]) -> str:
+    names = ", ".join(f"`{_name(code)}`" for code in functions)
+    return f"| `{_module(functions[0])}` | {names} | {_summary(functions)} |"
 
 
 def _summary(functions: list[CodeType]) -> str:
@@ -103,10 +140,10 @@ def _definitions(path: str) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 def page(text: str, codes: list[CodeType]) -> str:
-    """Return the page with the table of these functions between the marks."""
+    """Return the page with the tables of these functions between the marks."""
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    return "\n".join([f"{before}{BEGIN}", "", *build_table(codes), "", f"{END}{after}"])
+    return "\n".join([f"{before}{BEGIN}", "", *build_tables(codes), "", f"{END}{after}"])
 
 
 if __name__ == "__main__":
