@@ -21,10 +21,14 @@ from engine.output import (
     Usage,
 )
 from engine.request import Chat, ChatImage, GenerationRequest, Message, Priority, SamplingParams
+from engine.slot_operations import EMBED, RERANK, SCORE, SlotOperation
 from engine.stream import TokenStream
 from engine.timeouts import Timeouts
 
 __all__ = [
+    "EMBED",
+    "RERANK",
+    "SCORE",
     "AnyEngine",
     "BackendConfig",
     "Capabilities",
@@ -46,6 +50,7 @@ __all__ = [
     "Relevance",
     "SamplingParams",
     "Slot",
+    "SlotOperation",
     "Timeouts",
     "Timings",
     "TokenLogprob",

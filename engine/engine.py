@@ -25,7 +25,6 @@ from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
 from engine.models.memory import ModelMemory, Residency
 from engine.models.memory_place import MemoryPlace
-from engine.output import Embedding, PromptToken, Relevance
 from engine.preparation import prepare
 from engine.prompts.prompt_size import check_size
 from engine.request import (
@@ -33,10 +32,9 @@ from engine.request import (
     GenerationRequest,
     Priority,
     Prompt,
-    RenderedPrompt,
     SamplingParams,
 )
-from engine.slot_operations import EMBED, RERANK, SCORE, SlotOperations
+from engine.slot_operations import Payload, Result, SlotOperation, SlotOperations
 from engine.stream import RunStart, TokenStream, timeout_error
 
 
@@ -385,44 +383,20 @@ class Engine:
             violation: str | None = await self._host.call("find_grammar_violation", payload)
         return violation
 
-    async def embed(
+    async def compute(
         self,
-        texts: Sequence[RenderedPrompt],
+        operation: SlotOperation[Payload, Result],
+        payloads: Sequence[Payload],
         priority: Priority,
         slot: Slot | None = None,
-        params: Sequence[str] = (),
-    ) -> list[Embedding]:
-        """Return the embeddings of texts; `params` names each one in errors.
+        params: Sequence[Sequence[str]] = (),
+    ) -> list[Result]:
+        """Return what an operation, such as `EMBED`, makes of each payload.
 
-        Without `params` all are named `input`. Raises like `SlotOperations.run`.
+        `params` has for each payload the request's names of its texts, for errors. Raises like
+        `SlotOperations.run`.
         """
-        names = [(param,) for param in params]
-        return await self._slot_operations.run(EMBED, texts, priority, slot, names)
-
-    async def rerank(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        priority: Priority,
-        slot: Slot | None = None,
-        params: Sequence[tuple[str, str]] = (),
-    ) -> list[Relevance]:
-        """Return how relevant each pair's document is to its query.
-
-        `params` names both texts of each pair in errors; without them they are named `query` and
-        `document`. Raises like `SlotOperations.run`.
-        """
-        return await self._slot_operations.run(RERANK, pairs, priority, slot, params)
-
-    async def score(
-        self, prompt: RenderedPrompt, alternatives: int, priority: Priority
-    ) -> list[PromptToken]:
-        """Return a prompt's tokens, each with the log-probability that the model gives it.
-
-        The first token has none. `alternatives` is the number of likeliest tokens for each place.
-        Raises like `SlotOperations.run`.
-        """
-        (tokens,) = await self._slot_operations.run(SCORE, [(prompt, alternatives)], priority)
-        return tokens
+        return await self._slot_operations.run(operation, payloads, priority, slot, params)
 
     async def close(self) -> None:
         """Abort running requests, refuse waiting ones, and unload; the timeouts limit the wait."""

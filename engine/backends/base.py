@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from engine.capabilities import Capabilities
 from engine.output import FinishReason, PromptToken, TokenLogprob
@@ -76,6 +76,16 @@ SideCall = Literal[
 ]
 # Calls that take as long as a prefill.
 PREFILL_CALLS = frozenset[SideCall]({"embed", "rerank", "score"})
+
+
+def payload_prompt(payload: Any) -> RenderedPrompt:
+    """Return what a call that takes as long as a prefill computes: its texts, or its token ids."""
+    if isinstance(payload, str):
+        return payload
+    if texts := [each for each in payload if isinstance(each, str)]:
+        return "".join(texts)
+    tokens = next((each for each in payload if isinstance(each, tuple | list)), payload)
+    return tuple(tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ _CACHE_SIZES = (
     *("attention.key_length", "attention.value_length"),
 )
 _CACHE_VALUE_BYTES = 2
+# The least value of the other numbers that are read.
+_MIN_LIMITS = {"context_length": 1, "pooling_type": 0}
 # The largest vocabularies take some 20 MB.
 _MAX_HEADER_BYTES = 64 * 2**20
 # The longest chat templates of known models have some 30 KB.
@@ -91,55 +93,79 @@ def read_header(path: Path, setting: str = "MODEL_PATH") -> GgufHeader:
         raise ModelLoadFailed(f"{setting}: {path} is damaged or cut short") from error
 
 
-def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
-    def read_scalar(form: str) -> Any:
-        return struct.unpack("<" + form, read(struct.calcsize("<" + form)))[0]
+class _ValueReader:
+    """Reads the values of a header one after the other. Raises ValueError at its end."""
 
-    def read_value(value_type: int) -> Any:
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+
+    def scalar(self, form: str) -> Any:
+        """Return a number in a format of `struct`."""
+        return struct.unpack("<" + form, self._read(struct.calcsize("<" + form)))[0]
+
+    def string(self) -> bytes:
+        """Return the bytes of a string."""
+        return self._read(self.scalar("Q"))
+
+    def value(self, value_type: int) -> Any:
+        """Return a value of a type; None for an array, which is skipped."""
         if value_type == _STRING:
-            return read(read_scalar("Q"))
+            return self.string()
         if value_type == _ARRAY:
-            element_type, count = read_scalar("I"), read_scalar("Q")
-            if element_type in _SCALAR_FORMATS:
-                read(struct.calcsize("<" + _SCALAR_FORMATS[element_type]) * count)
-            else:
-                for _ in range(count):
-                    read_value(element_type)
+            self._skip_array()
             return None
-        return read_scalar(_SCALAR_FORMATS[value_type])
+        return self.scalar(_SCALAR_FORMATS[value_type])
 
-    _version, _tensors, pairs = read_scalar("I"), read_scalar("Q"), read_scalar("Q")
-    properties: dict[str, int] = {}
+    def _skip_array(self) -> None:
+        element_type, count = self.scalar("I"), self.scalar("Q")
+        if element_type in _SCALAR_FORMATS:
+            self._read(struct.calcsize("<" + _SCALAR_FORMATS[element_type]) * count)
+            return
+        for _ in range(count):
+            self.value(element_type)
+
+
+def _parse_header(read: Callable[[int], bytes]) -> GgufHeader:
+    reader = _ValueReader(read)
+    _version, _tensors, pairs = reader.scalar("I"), reader.scalar("Q"), reader.scalar("Q")
+    limits: dict[str, int] = {}
     general: dict[bytes, Any] = {}
     all_properties: dict[str, Property] = {}
     sizes: dict[str, int] = {}
     for _ in range(pairs):
-        key = read_value(_STRING)
-        if key.startswith(b"tokenizer.") and "context_length" in properties:
+        key = reader.string()
+        if key.startswith(b"tokenizer.") and "context_length" in limits:
             # The model's properties come before the vocabulary, which is long.
             break
-        value = read_value(read_scalar("I"))
+        value = reader.value(reader.scalar("I"))
         if key.startswith(b"general."):
             general[key] = value
         if len(all_properties) < _MAX_PROPERTIES and (kept := _as_property(key, value)) is not None:
             all_properties[_decode(key)] = kept
-        for name in _CACHE_SIZES:
-            if key.endswith(f".{name}".encode()) and isinstance(value, int):
-                sizes[name] = value
-        for name, minimum in (("context_length", 1), ("pooling_type", 0)):
-            if key.endswith(f".{name}".encode()):
-                if not isinstance(value, int) or value < minimum:
-                    raise ValueError(f"no {name}")
-                properties[name] = value
+        if (name := _find_suffix(key, _CACHE_SIZES)) is not None and isinstance(value, int):
+            sizes[name] = value
+        if (name := _find_suffix(key, _MIN_LIMITS)) is not None:
+            limits[name] = _check_limit(name, value)
     return GgufHeader(
-        properties.get("context_length", _DEFAULT_CONTEXT_TOKENS),
-        properties.get("pooling_type", 0),
+        limits.get("context_length", _DEFAULT_CONTEXT_TOKENS),
+        limits.get("pooling_type", 0),
         _decode(general.get(b"general.architecture")),
         _decode(general.get(b"general.size_label")),
         file_type if isinstance(file_type := general.get(b"general.file_type"), int) else -1,
         _cache_bytes_per_token(sizes),
         all_properties,
     )
+
+
+def _find_suffix(key: bytes, names: Iterable[str]) -> str | None:
+    """Return which of the names a key ends with, behind that of the model's architecture."""
+    return next((name for name in names if key.endswith(f".{name}".encode())), None)
+
+
+def _check_limit(name: str, value: Any) -> int:
+    if not isinstance(value, int) or value < _MIN_LIMITS[name]:
+        raise ValueError(f"no {name}")
+    return value
 
 
 def _as_property(key: bytes, value: Any) -> Property | None:

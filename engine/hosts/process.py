@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.backends.base import PREFILL_CALLS, SideCall
+from engine.backends.base import PREFILL_CALLS, SideCall, payload_prompt
 from engine.capabilities import Capabilities
 from engine.config import BackendConfig
 from engine.errors import EngineError, RequestRejected
@@ -180,12 +180,7 @@ class ProcessHost:
         try:
             limit_s = self._timeouts.prefill_timeout_s
             if op in PREFILL_CALLS:
-                prompt = payload
-                if op == "score":
-                    prompt = payload[0]
-                elif op == "rerank":
-                    prompt = "".join(payload)
-                limit_s = self._timeouts.prefill_limit_s(prompt)
+                limit_s = self._timeouts.prefill_limit_s(payload_prompt(payload))
             return await self._inflight.call(op, payload, limit_s)
         finally:
             # A retirement may have waited only for this call.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from engine import Chat, Engine, Priority, PromptToken
+from engine import SCORE, Chat, Engine, Priority, PromptToken
 from engine.errors import UnsupportedParameter
 from engine.request import Prompt
 from handler.apis.core.prepared_call import prompt_text
@@ -49,7 +49,7 @@ async def create_echo(
     if isinstance(prompt, Chat):
         return NO_ECHO
     if logprobs is not None and is_scored:
-        tokens = await engine.score(prompt, logprobs, priority)
+        [tokens] = await engine.compute(SCORE, [(prompt, logprobs)], priority)
         return Echo(_join(tokens), tuple(tokens))
     text = await prompt_text(prompt, engine)
     if logprobs is None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
-from engine import Capabilities, Embedding, Engine, Priority, Slot
+from engine import EMBED, Capabilities, Embedding, Engine, Priority, Slot
 from engine.request import RenderedPrompt
 from handler.apis.openai.dialect import Dialect
 from handler.apis.openai.models import read_model
@@ -146,7 +146,7 @@ async def compute_embeddings(
     for warning in call.warnings:
         logger.warning("embeddings: %s", warning)
     call.check_dimensions(await engine.ready())
-    return call.encode_response(await engine.embed(call.texts, priority, slot))
+    return call.encode_response(await engine.compute(EMBED, call.texts, priority, slot))
 
 
 def read_texts(value: Any, name: str = "input") -> Sequence[RenderedPrompt]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.json_object import JsonObject
-from engine import Chat, Engine, PromptToken
+from engine import SCORE, Chat, Engine, PromptToken
 from engine.request import FIT_CONTEXT, Prompt
 from handler.apis.core.parsed_call import ParsedCall
 
@@ -32,7 +32,7 @@ async def _score_prompt(prompt: Prompt, call: ParsedCall, engine: Engine) -> Pro
     if count is not None and count != FIT_CONTEXT:
         tokens = tokens[-count:]
     alternatives = call.parameters.prompt_logprobs or 0
-    scored = await engine.score(tuple(tokens), alternatives, call.priority)
+    [scored] = await engine.compute(SCORE, [(tuple(tokens), alternatives)], call.priority)
     return [_encode_token(each) for each in scored]
 
 

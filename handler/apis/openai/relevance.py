@@ -10,7 +10,7 @@ from typing import Any
 
 from common.json_object import JsonObject
 from common.value_description import describe_value
-from engine import Embedding, Engine, Priority, Relevance, Slot
+from engine import EMBED, RERANK, Embedding, Engine, Priority, Relevance, Slot
 from engine.errors import UnsupportedParameter
 from handler.apis.openai.dialect import Dialect
 from handler.apis.openai.models import read_model
@@ -52,7 +52,8 @@ async def compute_relevance(
     """
     capabilities = await engine.ready()
     if capabilities.rerank:
-        return await engine.rerank(
+        return await engine.compute(
+            RERANK,
             [(pair.query.text, pair.document.text) for pair in pairs],
             priority,
             slot,
@@ -70,7 +71,8 @@ async def compute_relevance(
         for pair in reversed(pairs)
         for scored in (pair.document, pair.query)
     }
-    computed = await engine.embed(list(params), priority, slot, list(params.values()))
+    names = [(param,) for param in params.values()]
+    computed = await engine.compute(EMBED, list(params), priority, slot, names)
     embeddings = dict(zip(params, computed, strict=True))
     # In a thread: two thousand long embeddings take tenths of a second.
     return await asyncio.to_thread(lambda: list(_compare_embeddings(pairs, embeddings)))

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 
-from engine import BackendConfig, Engine, EngineState, Priority
+from engine import EMBED, BackendConfig, Engine, EngineState, Priority
 from engine.errors import (
     EngineCrashed,
     EngineDead,
@@ -451,7 +451,7 @@ async def test_embeddings_reset_the_crash_count(engine_of: EngineMaker) -> None:
     for number in range(6):
         with pytest.raises(EngineCrashed):
             await ask(engine, f"segfault {number}")
-        assert len(await engine.embed(["fine"], Priority.JOB)) == 1
+        assert len(await engine.compute(EMBED, ["fine"], Priority.JOB)) == 1
     assert (engine.restarts, engine.state) == (6, EngineState.READY)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine import BackendConfig, Engine
+from engine import EMBED, BackendConfig, Engine
 from engine.errors import ModelLoadFailed, RequestRejected
 from engine.request import Chat, ChatImage, Message, Priority
 from tests.conftest import EngineFactory
@@ -83,7 +83,7 @@ async def test_text_and_token_prompts_work_beside_a_projector(engine: Engine) ->
     assert await answer(engine, tokens) == text
     _, finish = await ask(engine, tokens, max_tokens=2, logprobs=2, temperature=0.0)
     assert finish.usage.completion_tokens == 2
-    [embedding] = await engine.embed(["text"], Priority.JOB)
+    [embedding] = await engine.compute(EMBED, ["text"], Priority.JOB)
     assert len(embedding.vector) == MODEL_WIDTH
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import BackendConfig, Engine
+from engine import EMBED, BackendConfig, Engine
 from engine.backends.lora_adapters import parse_adapters
 from engine.errors import GenerationTimeout, ModelLoadFailed, UnsupportedParameter
 from engine.request import Priority
@@ -142,9 +142,9 @@ async def test_embeddings_and_images_work_beside_adapters(
     projector = build_projector(tmp_path / "mmproj.gguf", WIDTH)
     plain = engine_factory(configure(model_path, ""))
     engine = engine_factory(configure(model_path, lora, mmproj_path=str(projector)))
-    [expected] = await plain.embed(["text"], Priority.JOB)
+    [expected] = await plain.compute(EMBED, ["text"], Priority.JOB)
     assert await answer(engine, "one") != await answer(plain, None)
-    [embedding] = await engine.embed(["text"], Priority.JOB)
+    [embedding] = await engine.compute(EMBED, ["text"], Priority.JOB)
     assert embedding.vector == expected.vector
     tokens = tuple(await engine.tokenize(PROMPT))
     texts = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import BackendConfig, Engine, Priority
+from engine import EMBED, RERANK, BackendConfig, Engine, Priority
 from engine.errors import PromptTooLong, UnsupportedParameter
 from tests.conftest import EngineFactory
 from tests.models.llama import write_llama_model
@@ -32,19 +32,19 @@ async def test_document_has_the_same_score_alone_and_among_others(engine: Engine
     capabilities = await engine.ready()
     assert (capabilities.rerank, capabilities.embeddings) == (True, False)
     paris, bananas = ("capital of france", "paris"), ("capital of france", "bananas are yellow")
-    scores = await engine.rerank([paris, bananas, paris], Priority.JOB)
+    scores = await engine.compute(RERANK, [paris, bananas, paris], Priority.JOB)
     assert scores[0] == scores[2] != scores[1]
-    assert [scores[1]] == await engine.rerank([bananas], Priority.JOB)
+    assert [scores[1]] == await engine.compute(RERANK, [bananas], Priority.JOB)
     assert all(0 < each.tokens < CONTEXT for each in scores)
     with pytest.raises(UnsupportedParameter, match="has no embeddings"):
-        await engine.embed(["a"], Priority.JOB)
+        await engine.compute(EMBED, ["a"], Priority.JOB)
 
 
 async def test_pair_that_is_too_long_is_refused_by_name(engine: Engine) -> None:
     # R54
     # The encoder has no token for the space alone, and the decoder none for a word without it.
     fitting = (" one", " one" * (CONTEXT - 5))
-    [longest] = await engine.rerank([fitting], Priority.JOB)
+    [longest] = await engine.compute(RERANK, [fitting], Priority.JOB)
     assert CONTEXT - 4 <= longest.tokens <= CONTEXT
     params = [("query", "documents[0]"), ("query", "documents[1]")]
     for pair, param, tokens in (
@@ -52,7 +52,7 @@ async def test_pair_that_is_too_long_is_refused_by_name(engine: Engine) -> None:
         ((" one" * CONTEXT, " one"), "query", CONTEXT + 4),
     ):
         with pytest.raises(PromptTooLong) as raised:
-            await engine.rerank([fitting, pair], Priority.JOB, params=params)
+            await engine.compute(RERANK, [fitting, pair], Priority.JOB, params=params)
         assert raised.value.details["param"] == param
         assert raised.value.message.startswith(f"{param}: {tokens} tokens of a query and a doc")
     assert engine.running == 0
@@ -62,4 +62,4 @@ async def test_other_models_do_not_rerank(engine_factory: EngineFactory, model_p
     engine = engine_factory(llamacpp(model_path))
     assert not (await engine.ready()).rerank
     with pytest.raises(UnsupportedParameter, match=r"^query: tiny is no reranking model$"):
-        await engine.rerank([("a", "b")], Priority.JOB)
+        await engine.compute(RERANK, [("a", "b")], Priority.JOB)

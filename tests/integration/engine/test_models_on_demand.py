@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from engine import (
+    EMBED,
     BackendConfig,
     Engine,
     EngineConfig,
@@ -114,7 +115,7 @@ async def test_other_calls_load_the_model_too(pool_of: MakePool) -> None:
     b = pool.engines["b"]
     assert await b.tokenize("one two")
     assert states(pool) == [OUT, READY]
-    assert await pool.engines["a"].embed(["one"], Priority.INTERACTIVE)
+    assert await pool.engines["a"].compute(EMBED, ["one"], Priority.INTERACTIVE)
     assert states(pool) == [READY, OUT]
 
 

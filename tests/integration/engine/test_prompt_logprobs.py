@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from engine import BackendConfig, Engine, EngineConfig, Priority, PromptToken
+from engine import SCORE, BackendConfig, Engine, EngineConfig, Priority, PromptToken
 from engine.errors import PromptTooLong, RequestRejected
 from tests.integration.engine.support import read, request
 
@@ -33,7 +33,8 @@ async def engine(model_path: Path) -> AsyncIterator[Engine]:
 
 
 async def score(engine: Engine, prompt: str | tuple[int, ...]) -> list[PromptToken]:
-    return await engine.score(prompt, 5, Priority.INTERACTIVE)
+    [tokens] = await engine.compute(SCORE, [(prompt, 5)], Priority.INTERACTIVE)
+    return tokens
 
 
 async def test_tokens_are_the_prompt(engine: Engine) -> None:

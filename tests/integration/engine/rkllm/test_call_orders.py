@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engine import Engine, Priority
+from engine import EMBED, Engine, Priority
 from engine.backends.rkllm.abi.abi import ABI_12, Abi
 from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.errors import ModelLoadFailed
@@ -63,7 +63,7 @@ async def sample_from_logits(engine: Engine, log: Path) -> None:
 
 async def embed_texts(engine: Engine, log: Path) -> None:
     for _ in range(2):
-        await engine.embed([(1, 2), (3, 4, 5)], Priority.INTERACTIVE)
+        await engine.compute(EMBED, [(1, 2), (3, 4, 5)], Priority.INTERACTIVE)
 
 
 async def use_adapter(engine: Engine, log: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import Engine, Priority
+from engine import EMBED, Engine, Priority
 from engine.backends.options import options_from_wire
 from engine.backends.rkllm.abi.abi import ABI_12, Abi
 from engine.backends.rkllm.abi.structs import CallbackAnswer
@@ -59,7 +59,7 @@ def ended(log: Path) -> list[dict[str, str]]:
 
 
 async def embed(engine: Engine, *texts: RenderedPrompt) -> list[tuple[Sequence[float], int]]:
-    embeddings = await engine.embed(texts, Priority.INTERACTIVE)
+    embeddings = await engine.compute(EMBED, texts, Priority.INTERACTIVE)
     return [(each.vector, each.tokens) for each in embeddings]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine import Chat, Engine, FinishReason, Message, Priority, SamplingParams
+from engine import EMBED, Chat, Engine, FinishReason, Message, Priority, SamplingParams
 from engine.backends.base import RunResult
 from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
@@ -445,12 +445,12 @@ async def test_embedding_between_two_turns_changes_no_prompt(
     engine = rkllm_of(NUMBERED_ANSWERS, kv_reuse=reuse)
     turns = [SYSTEM]
     await turn(engine, turns, "And what of Bath?")
-    vectors = [await engine.embed(["Which town?"], Priority.INTERACTIVE)]
+    vectors = [await engine.compute(EMBED, ["Which town?"], Priority.INTERACTIVE)]
     # The text is not preceded by the chat.
     assert contexts(call_log)[-1].values["held"] == "0"
     for is_second in (False, True):
         _, reused = await turn(engine, turns, "And what of Ely?")
         assert (reused > 0) is (reuse and is_second)
         assert contexts(call_log)[-1].values["ids"] == render_ids(turns[:-1])
-    vectors.append(await engine.embed(["Which town?"], Priority.INTERACTIVE))
+    vectors.append(await engine.compute(EMBED, ["Which town?"], Priority.INTERACTIVE))
     assert vectors[0] == vectors[1]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import Chat, Engine, FinishReason, Message, Priority
+from engine import EMBED, Chat, Engine, FinishReason, Message, Priority
 from engine.backends.rkllm.logits.sampler import Sampler
 from engine.backends.rkllm.logits.token_loop import PREFILL_CHUNK_TOKENS
 from engine.errors import (
@@ -269,7 +269,7 @@ async def test_adapter_is_used_in_every_step(rkllm_of: RkllmMaker, tmp_path: Pat
 @only_threads
 async def test_embeddings_alongside_answers(rkllm_of: RkllmMaker) -> None:
     engine = logits_engine(rkllm_of)
-    [vector] = await engine.embed(["hi"], Priority.INTERACTIVE)
+    [vector] = await engine.compute(EMBED, ["hi"], Priority.INTERACTIVE)
     assert vector.tokens == 3
     assert await matches_expected(engine, **GREEDY, max_tokens=5)
 
@@ -307,7 +307,7 @@ async def test_chat_is_computed_completely(rkllm_of: RkllmMaker, call_log: Path)
             await read(stream)
         assert stream.result is not None
         assert stream.result.usage.cached_tokens == 0
-        await engine.embed(["hi"], Priority.INTERACTIVE)
+        await engine.compute(EMBED, ["hi"], Priority.INTERACTIVE)
         contexts = [
             call.values for call in calls(call_log, "context") if call.values["new"] == "10"
         ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine import Engine, FinishReason, Priority, TokenStream
+from engine import EMBED, Engine, FinishReason, Priority, TokenStream
 from engine.backends.options import options_from_wire
 from engine.backends.rkllm.abi.abi import Abi
 from engine.backends.rkllm.batching import scheduler
@@ -365,7 +365,7 @@ async def test_embeddings_run_between_batches(rkllm_of: RkllmMaker, call_log: Pa
     await engine.ready()
 
     async def vector(text: tuple[int, ...]) -> int:
-        (embedding,) = await engine.embed([text], Priority.INTERACTIVE)
+        (embedding,) = await engine.compute(EMBED, [text], Priority.INTERACTIVE)
         assert embedding.tokens == len(text)
         return round(embedding.vector[0] / (embedding.vector[1] - embedding.vector[0]) / 100)
 

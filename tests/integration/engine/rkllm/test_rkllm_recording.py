@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import Engine
+from engine import EMBED, Engine
 from engine.backends.rkllm.abi.abi import ABI_12, Abi
 from engine.errors import BackendFailed, EngineCrashed, EngineStalled, ModelLoadFailed
 from engine.request import Priority
@@ -221,12 +221,12 @@ async def test_embedding_replays_with_its_rows(
     write_tokenizer(tmp_path / "tokenizer")
     options = {"tokenizer": str(tmp_path / "tokenizer")}
     engine = rkllm_of("answer", record=str(tmp_path / "board.jsonl"), **options)
-    [embedding] = await engine.embed(("four!",), Priority.JOB)
+    [embedding] = await engine.compute(EMBED, ("four!",), Priority.JOB)
     await engine.close()
     recorded = read_recording(tmp_path / "board.jsonl")
     assert recorded.runs[0].results[0].details == {"hidden_states": [6, len(embedding.vector)]}
     replay = rkllm_of(model(build_script([recorded])), **options)
-    [replayed] = await replay.embed(("other",), Priority.JOB)
+    [replayed] = await replay.compute(EMBED, ("other",), Priority.JOB)
     assert (len(replayed.vector), replayed.tokens) == (len(embedding.vector), 6)
 
 

@@ -160,10 +160,10 @@ async def test_engine_that_fails_to_compute_log_probabilities_warns(
     # R65
     pipeline = pipeline_of({"pieces": [" x"]})
 
-    async def score(*args: object) -> list[PromptToken]:
+    async def compute(*args: object) -> list[list[PromptToken]]:
         raise UnsupportedParameter("echo: there is no memory", param="echo")
 
-    monkeypatch.setattr(pipeline.engine, "score", score)
+    monkeypatch.setattr(pipeline.engine, "compute", compute)
     body = {"prompt": "one two", "echo": True, "logprobs": 2}
     told = await complete_call(OpenAIService(pipeline), COMPLETIONS, body)
     assert told.choices[0].logprobs is not None
