@@ -21,8 +21,8 @@ from engine.output import (
     Usage,
 )
 from engine.request import Chat, ChatImage, GenerationRequest, Message, Priority, SamplingParams
+from engine.runs.stream import TokenStream
 from engine.slot_operations import EMBED, RERANK, SCORE, SlotOperation
-from engine.stream import TokenStream
 from engine.timeouts import Timeouts
 
 __all__ = [

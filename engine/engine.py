@@ -19,7 +19,7 @@ from engine.errors import EngineClosed, EngineError
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
 from engine.hosts.base import Host
 from engine.hosts.copies import CopiesHost
-from engine.hosts.crash_causes import CrashCauses
+from engine.hosts.losses.crash_causes import CrashCauses
 from engine.hosts.process import ProcessHost
 from engine.hosts.thread import ThreadHost
 from engine.instance import EngineState, Instance, host_state
@@ -34,8 +34,8 @@ from engine.request import (
     Prompt,
     SamplingParams,
 )
+from engine.runs.stream import RunStart, TokenStream, timeout_error
 from engine.slot_operations import Payload, Result, SlotOperation, SlotOperations
-from engine.stream import RunStart, TokenStream, timeout_error
 
 
 class Engine:

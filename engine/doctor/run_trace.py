@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field
 
 from engine.backends.base import Backend, RunResult
-from engine.generation import Generation
 from engine.output import TokenLogprob
 from engine.request import Prompt, SamplingParams
+from engine.runs.generation import Generation
 
 
 @dataclass(slots=True)

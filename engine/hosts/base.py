@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineError
-from engine.hosts.downtime import Downtime
-from engine.stream import TokenStream
+from engine.hosts.losses.downtime import Downtime
+from engine.runs.stream import TokenStream
 
 
 class Host(Protocol):

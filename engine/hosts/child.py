@@ -30,7 +30,7 @@ from engine.hosts.frame_sender import FrameSender
 from engine.hosts.frames import build_decoder
 from engine.hosts.memory_limit import limit_memory
 from engine.request import SamplingParams, prompt_from_wire
-from engine.runner import Runner
+from engine.runs.runner import Runner
 
 # How long unloading may take after `close` or the end of the connection.
 UNLOAD_TIMEOUT_S = 5.0

@@ -13,8 +13,8 @@ from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineClosed, EngineError
 from engine.hosts.base import Host
-from engine.hosts.downtime import Downtime
-from engine.stream import TokenStream
+from engine.hosts.losses.downtime import Downtime
+from engine.runs.stream import TokenStream
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from common.process_utils import exit_now
-from engine.channel import DeltaChannel
 from engine.errors import EngineError
 from engine.hosts.frames import encode
 from engine.output import Delta, Finish
+from engine.runs.channel import DeltaChannel
 
 # Deltas in one frame, and bytes that the kernel may buffer (Linux doubles the value that it is
 # given): the end of an aborted run waits behind at most these.

@@ -11,7 +11,7 @@ from engine.backends.base import PREFILL_CALLS, SideCall
 from engine.errors import EngineError, EngineStalled, RequestRejected, from_wire
 from engine.output import Delta, Finish, TokenLogprob, new_delta
 from engine.request import GenerationRequest
-from engine.stream import TokenStream
+from engine.runs.stream import TokenStream
 
 
 class InflightRequests:

@@ -12,13 +12,13 @@ from engine.capabilities import Capabilities
 from engine.config import BackendConfig
 from engine.errors import EngineError, RequestRejected
 from engine.hooks import Hooks
-from engine.hosts.crash_causes import CrashCauses
-from engine.hosts.downtime import Downtime
 from engine.hosts.inflight import InflightRequests
+from engine.hosts.losses.crash_causes import CrashCauses
+from engine.hosts.losses.downtime import Downtime
 from engine.hosts.process_state import ProcessState
 from engine.hosts.process_supervisor import ProcessSupervisor
 from engine.hosts.retirement import Retirement
-from engine.stream import TokenStream
+from engine.runs.stream import TokenStream
 from engine.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)

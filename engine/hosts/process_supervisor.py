@@ -25,10 +25,10 @@ from engine.hosts import child_process
 from engine.hosts.child_config import encode_config
 from engine.hosts.child_connection import ChildConnection
 from engine.hosts.child_process import EngineProcess
-from engine.hosts.crash_causes import CrashCauses
 from engine.hosts.inflight import InflightRequests
 from engine.hosts.load_failure import name_model
-from engine.hosts.loss_handler import LossHandler
+from engine.hosts.losses.crash_causes import CrashCauses
+from engine.hosts.losses.loss_handler import LossHandler
 from engine.hosts.output_tail import OutputTail
 from engine.hosts.process_state import ProcessState, check_transition
 from engine.timeouts import Timeouts

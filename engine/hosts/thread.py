@@ -18,11 +18,11 @@ from engine.config import BackendConfig
 from engine.errors import EngineClosed, EngineDead, EngineError, ModelLoadFailed
 from engine.hooks import Hooks, HostLoaded, HostLost
 from engine.hosts.child_process import thread_wait_env
-from engine.hosts.downtime import Downtime
+from engine.hosts.losses.downtime import Downtime
 from engine.hosts.retirement import Retirement
 from engine.output import Delta, Finish
-from engine.runner import Runner
-from engine.stream import TokenStream
+from engine.runs.runner import Runner
+from engine.runs.stream import TokenStream
 from engine.timeouts import Timeouts
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Self
 
 from engine import Delta, Finish, FinishReason, TokenLogprob, TokenStream, Usage
-from engine.abortable import Abortable
 from engine.reply.parser import read_reply
 from engine.reply.reply import Reply
 from engine.reply.reply_format import REASONING_ONLY
+from engine.runs.abortable import Abortable
 from handler.generation.completed_answer import CompletedAnswer
 from handler.generation.content_log import log_answer
 from handler.generation.held_constraint import check_broken, check_free_calls

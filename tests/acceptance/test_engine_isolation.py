@@ -129,7 +129,7 @@ async def test_repeated_kills_of_the_host_fail_only_its_running_requests(
     monkeypatch: pytest.MonkeyPatch,
     hosts_of: Callable[[int], list[int]],
 ) -> None:
-    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.FIRST_BACKOFF_S", 0.01)
     rng = random.Random(17)
     completed = crashed = 0
     stop = False

@@ -32,7 +32,7 @@ async def test_a_thousand_requests(
     fault_share: float,
 ) -> None:
     # R4, R8, R11, R30, R31
-    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.FIRST_BACKOFF_S", 0.01)
     model = write_script(tmp_path / "model.rkllm", SCRIPT)
     engine = engine_factory(backend(model, build(abi, tmp_path)), isolation=isolation, **TIMEOUTS)
     seed = random.randrange(2**32)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.channel import DeltaChannel
+from engine.runs.channel import DeltaChannel
 
 ITEMS = 30_000
 

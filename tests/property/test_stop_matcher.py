@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.answer_stops import AnswerStopMatcher
 from engine.backends.base import RunResult
-from engine.generation import Generation
 from engine.output import Delta
 from engine.reply.parser import read_reply
 from engine.reply.reply_format import ReplyFormat
 from engine.request import SamplingParams, StopScope
-from engine.stops import StopMatcher
+from engine.runs.answer_stops import AnswerStopMatcher
+from engine.runs.generation import Generation
+from engine.runs.stops import StopMatcher
 from tests.written_calls import FUNCTIONS
 
 # Few letters, so that stops overlap, nest and repeat; one of them outside the BMP.

@@ -6,9 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.utf8 import Utf8Decoder
-from engine.generation import Generation
 from engine.output import Delta
 from engine.request import SamplingParams
+from engine.runs.generation import Generation
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

@@ -65,7 +65,7 @@ async def wait_for(client: httpx2.AsyncClient, job_id: str, *statuses: str) -> d
 
 @pytest.fixture
 def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.FIRST_BACKOFF_S", 0.01)
 
 
 # -- waiting jobs ---------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ async def test_request_that_crashed_the_engine_is_refused_the_second_time(
 async def test_requests_that_crash_the_engine_cannot_end_a_server_that_works(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.MAX_BACKOFF_S", 0.01)
     ways = [CRASH | {"when": f"crash {number}"} for number in range(7)]
     server = await serve(script(*ways, {}, slots=1), engine_isolation="process")
     async with server.client() as client:
@@ -118,7 +118,7 @@ async def test_requests_that_crash_the_engine_cannot_end_a_server_that_works(
 async def test_jobs_wait_and_requests_get_503_while_the_engine_is_down(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 3.0)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.FIRST_BACKOFF_S", 3.0)
     monkeypatch.setattr("engine.availability.SHORT_RESTART_S", 0.2)
     server = await serve(script({}), engine_isolation="process")
     async with server.client() as client:

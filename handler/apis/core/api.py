@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from common.json_object import JsonObject
 from engine import Priority, Slot
-from engine.abortable import Abortable
+from engine.runs.abortable import Abortable
 from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks, WireFormat
 from handler.delivery.limits import PARTIAL_CHARS
 from handler.errors import ErrorInfo

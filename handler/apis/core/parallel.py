@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Self
 
 from engine import Delta, Engine
-from engine.abortable import Abortable
 from engine.errors import GenerationCancelled, GenerationTimeout
+from engine.runs.abortable import Abortable
 from handler.generation.completed_answer import CompletedAnswer
 from handler.input.request import TextRequest
 from handler.pipeline import Pipeline

@@ -7,8 +7,8 @@ from functools import partial
 from typing import cast
 
 from common.json_object import JsonObject
-from engine.abortable import Abortable
 from engine.errors import EngineError
+from engine.runs.abortable import Abortable
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.core.call_runner import CallRunner
 from handler.apis.core.parsed_call import ParsedCall

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from common.json_object import JsonObject
 from engine import Slot
-from engine.abortable import Abortable
+from engine.runs.abortable import Abortable
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.core.call_runner import CallRunner
 from handler.apis.core.parsed_call import ParsedCall

@@ -7,7 +7,7 @@ from functools import partial
 from typing import cast
 
 from common.json_object import JsonObject
-from engine.abortable import Abortable
+from engine.runs.abortable import Abortable
 from handler.apis.core.api import Api, ApiCall, CallContext
 from handler.apis.core.parallel import CompletedGenerations, ParallelGenerations
 from handler.apis.openai.call import OpenAICall

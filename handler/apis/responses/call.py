@@ -8,8 +8,8 @@ from typing import TypeVar, cast
 
 from common.json_object import JsonObject
 from engine import Slot
-from engine.abortable import Abortable
 from engine.reply.parts import CallArguments, CallStart, Part, ReasoningPart, TextPart
+from engine.runs.abortable import Abortable
 from handler.apis.core.api import ApiCall, CallContext
 from handler.apis.core.call_runner import CallRunner
 from handler.apis.core.parsed_call import ParsedCall

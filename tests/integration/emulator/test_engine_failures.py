@@ -125,7 +125,7 @@ async def test_segfault_of_one_request_is_its_error(serve: Serve, script: Script
 async def test_requests_get_503_and_jobs_wait_while_a_restart_takes_long(
     serve: Serve, script: ScriptFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R54
-    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 30.0)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.FIRST_BACKOFF_S", 30.0)
     monkeypatch.setattr("engine.availability.SHORT_RESTART_S", 0.1)
     server = await serve(script({}), engine_isolation="process")
     async with server.client() as client:

@@ -23,7 +23,7 @@ def isolation(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def fast_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restart crashed hosts without the usual pause."""
-    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.FIRST_BACKOFF_S", 0.01)
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from engine.errors import (
     ModelLoadFailed,
 )
 from engine.hooks import EngineEvent, HostLoaded, HostLost
+from engine.hosts.losses.restart_policy import MAX_FIRST_CRASHES
 from engine.hosts.output_tail import OutputTail
-from engine.hosts.restart_policy import MAX_FIRST_CRASHES
 from tests.conftest import EngineFactory, ScriptFactory
 from tests.integration.engine.conftest import EngineMaker
 from tests.integration.engine.support import (
@@ -345,7 +345,7 @@ async def test_engine_that_never_finished_a_request_is_dead_after_some_crashes(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R75: the runtime may report that it loaded a model that it cannot run.
-    monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.MAX_BACKOFF_S", 0.01)
     engine = engine_of({"pieces": [{"signal": "SIGSEGV"}]}, slots=1)
     # At the last start, the engine tries a run of its own.
     for number in range(MAX_FIRST_CRASHES - 1):
@@ -362,7 +362,7 @@ async def test_crashes_in_a_row_never_end_an_engine_that_has_finished_a_request(
 ) -> None:
     # A client of such requests must not end the engine for others. Each is another one, because the
     # same one is refused.
-    monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 0.01)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.MAX_BACKOFF_S", 0.01)
     engine = engine_of(SEGFAULT, ECHO, slots=1)
     assert (await ask(engine, "fine"))[0] == "fine"
     for number in range(8):
@@ -393,7 +393,7 @@ async def test_engine_is_dead_when_no_restart_succeeds_within_the_limit(
 async def test_interactive_requests_are_refused_when_a_restart_takes_long_and_jobs_wait(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 30.0)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.FIRST_BACKOFF_S", 30.0)
     monkeypatch.setattr("engine.availability.SHORT_RESTART_S", 0.2)
     engine = engine_of(ECHO, slots=1)
     await engine.ready()
@@ -466,7 +466,7 @@ async def kill_host(engine: Engine) -> None:
 async def test_long_uptime_resets_the_crash_count(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.restart_policy.STEADY_S", 0.0)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.STEADY_S", 0.0)
     engine = engine_of(ECHO)
     for _ in range(6):
         await kill_host(engine)
@@ -477,7 +477,7 @@ async def test_long_uptime_resets_the_crash_count(
 async def test_killed_host_does_not_count_as_long_lived(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.hosts.restart_policy.STEADY_S", 0.0)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.STEADY_S", 0.0)
     engine = engine_of(ECHO, load_ms=600_000, load_timeout_s=0.5)
     async with asyncio.timeout(60):
         with pytest.raises(EngineDead, match="LOAD_TIMEOUT_S"):

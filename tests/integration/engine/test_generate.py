@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import engine.stream
+import engine.runs.stream
 from engine import Chat, Engine, EngineState, FinishReason, Message, TokenLogprob, Usage
 from engine.errors import (
     BackendFailed,
@@ -344,7 +344,7 @@ async def test_side_calls_do_not_wait_for_a_slot(engine_of: EngineMaker) -> None
 async def test_slow_reader_does_not_affect_other_requests(
     engine_of: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.stream, "MAX_PENDING_CHARS", 2000)
+    monkeypatch.setattr(engine.runs.stream, "MAX_PENDING_CHARS", 2000)
     talker = {"when": "talk", "pieces": ["x" * 100], "repeat": -1, "delay_ms": 0.1}
     subject = engine_of(talker, FOREVER, ECHO, slots=2)
     async with await subject.generate(request("talk")) as lazy:

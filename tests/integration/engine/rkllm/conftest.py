@@ -130,7 +130,7 @@ def abi(request: pytest.FixtureRequest) -> Abi:
 @pytest.fixture(autouse=True)
 def quick_load_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeat a failed first load soon."""
-    monkeypatch.setattr("engine.hosts.restart_policy.LOAD_RETRY_PAUSE_S", 0.1)
+    monkeypatch.setattr("engine.hosts.losses.restart_policy.LOAD_RETRY_PAUSE_S", 0.1)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from engine.errors import (
     RequestRejected,
     UnsupportedParameter,
 )
-from engine.hosts.restart_policy import MAX_LOAD_RETRIES
+from engine.hosts.losses.restart_policy import MAX_LOAD_RETRIES
 from engine.request import Prompt
 from tests.fake_rkllm import Call, quoted, read_log, write_script
 from tests.fake_rkllm.tokenizer import id_of, text_of, write_tokenizer

@@ -10,7 +10,7 @@ import pytest
 from emulator.http.call_answers import open_stream
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.sse import COMMENT, SSEResponse
-from engine.abortable import Abortable
+from engine.runs.abortable import Abortable
 from handler.apis.core.api import ApiCall, CallContext
 from handler.apis.core.wire_format import WireFormat
 from handler.errors import ErrorInfo, InvalidRequest

@@ -12,8 +12,8 @@ from engine.backends.base import SideCall
 from engine.capabilities import Capabilities
 from engine.errors import EngineClosed, EngineDead, EngineError
 from engine.hosts.copies import CopiesHost
-from engine.hosts.downtime import Downtime
-from engine.stream import TokenStream
+from engine.hosts.losses.downtime import Downtime
+from engine.runs.stream import TokenStream
 from tests.waiting import WAIT_S, run_ready_tasks, wait_until
 
 

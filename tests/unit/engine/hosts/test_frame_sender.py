@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import engine.hosts.frame_sender
-from engine.channel import DeltaChannel
 from engine.errors import BackendFailed
 from engine.hosts.frame_sender import FrameSender
 from engine.hosts.frames import build_decoder
 from engine.output import Delta, Finish, FinishReason, TokenLogprob, Usage
+from engine.runs.channel import DeltaChannel
 from tests.waiting import WAIT_S
 
 # As `max_delay_age_ratio`: every run sends at most once per `min_send_interval_s`, as an old run.

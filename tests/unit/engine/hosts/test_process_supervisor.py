@@ -14,9 +14,9 @@ from engine.capabilities import Capabilities
 from engine.config import BackendConfig
 from engine.errors import EngineClosed, EngineStalled
 from engine.hooks import Hooks
-from engine.hosts.crash_causes import CrashCauses
 from engine.hosts.frames import encode
 from engine.hosts.inflight import InflightRequests
+from engine.hosts.losses.crash_causes import CrashCauses
 from engine.hosts.process_state import ProcessState
 from engine.hosts.process_supervisor import ProcessSupervisor
 from engine.timeouts import Timeouts
@@ -63,8 +63,8 @@ class SupervisorScene:
     """A supervisor that waits for minutes before the next start."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("engine.hosts.restart_policy.FIRST_BACKOFF_S", 300.0)
-        monkeypatch.setattr("engine.hosts.restart_policy.MAX_BACKOFF_S", 300.0)
+        monkeypatch.setattr("engine.hosts.losses.restart_policy.FIRST_BACKOFF_S", 300.0)
+        monkeypatch.setattr("engine.hosts.losses.restart_policy.MAX_BACKOFF_S", 300.0)
         monkeypatch.setattr("engine.hosts.process_supervisor.EngineProcess", self._build_child)
         self.children: list[Child] = []
         self.refuses = False

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from engine import Delta, Finish, PromptToken, SamplingParams, TokenLogprob
 from engine.backends.base import RunResult
-from engine.generation import Generation
 from engine.reply.reply import Reply
+from engine.runs.generation import Generation
 from handler.apis.openai.call import OpenAICall
 from handler.apis.openai.chat import CHAT
 from handler.apis.openai.completions import COMPLETIONS

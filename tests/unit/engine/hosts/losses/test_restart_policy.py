@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from engine.hosts.loss import Loss
-from engine.hosts.restart_policy import (
+from engine.hosts.losses.loss import Loss
+from engine.hosts.losses.restart_policy import (
     FIRST_BACKOFF_S,
     LOAD_RETRY_PAUSE_S,
     MAX_BACKOFF_S,

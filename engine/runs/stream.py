@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, Self
 
-from engine.abortable import Abortable
-from engine.channel import DeltaChannel
 from engine.errors import (
     ConsumerTooSlow,
     EngineError,
@@ -21,6 +19,8 @@ from engine.errors import (
 from engine.hooks import FirstToken, Hooks, RequestEnded
 from engine.output import Delta, Finish, Timings
 from engine.request import GenerationRequest
+from engine.runs.abortable import Abortable
+from engine.runs.channel import DeltaChannel
 from engine.timeouts import Timeouts
 
 # The most undelivered text of one stream: with more, the reader counts as gone.

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from engine.hosts.crash_advice import crash_note
+from engine.hosts.losses.crash_advice import crash_note
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import engine.stream
+import engine.runs.stream
 from engine.errors import (
     BackendFailed,
     ConsumerTooSlow,
@@ -24,7 +24,7 @@ from engine.errors import (
 from engine.hooks import EngineEvent, FirstToken, Hooks, RequestEnded
 from engine.output import Delta, Finish, FinishReason, Timings, Usage
 from engine.request import GenerationRequest
-from engine.stream import RunStart, TokenStream
+from engine.runs.stream import RunStart, TokenStream
 from engine.timeouts import Timeouts
 from tests.virtual_time import VirtualClock
 from tests.waiting import run_ready_tasks
@@ -217,7 +217,7 @@ async def test_feeding_thread_wakes_the_loop(harness: StreamHarness) -> None:
 
 @pytest.fixture
 def small_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.stream, "MAX_PENDING_CHARS", 10)
+    monkeypatch.setattr(engine.runs.stream, "MAX_PENDING_CHARS", 10)
 
 
 @pytest.mark.usefixtures("small_stream")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.answer_stops import AnswerStopMatcher
 from engine.request import StopScope
-from engine.stops import StopMatcher
+from engine.runs.answer_stops import AnswerStopMatcher
+from engine.runs.stops import StopMatcher
 from tests.written_calls import FUNCTIONS, WRITERS
 
 ANY_SCOPE = StopScope()

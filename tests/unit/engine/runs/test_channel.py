@@ -1,6 +1,6 @@
 """One wake-up for all pending items, and always one."""
 
-from engine.channel import DeltaChannel
+from engine.runs.channel import DeltaChannel
 
 
 class Waker:

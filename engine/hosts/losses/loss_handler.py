@@ -10,12 +10,12 @@ from engine.config import BackendConfig
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineStalled
 from engine.hooks import Hooks, HostLost
 from engine.hosts.child_process import EngineProcess
-from engine.hosts.crash_causes import CrashCauses
-from engine.hosts.downtime import Downtime
 from engine.hosts.inflight import InflightRequests
-from engine.hosts.loss import Loss, describe_loss
+from engine.hosts.losses.crash_causes import CrashCauses
+from engine.hosts.losses.downtime import Downtime
+from engine.hosts.losses.loss import Loss, describe_loss
+from engine.hosts.losses.restart_policy import RestartPolicy
 from engine.hosts.output_tail import OutputTail
-from engine.hosts.restart_policy import RestartPolicy
 
 logger = logging.getLogger(__name__)
 

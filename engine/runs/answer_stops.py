@@ -8,7 +8,7 @@ from engine.reply.parser import ReplyParser
 from engine.reply.parts import Part, TextPart
 from engine.reply.reply_format import ReplyFormat
 from engine.request import StopScope
-from engine.stops import StopMatcher
+from engine.runs.stops import StopMatcher
 
 
 class AnswerStopMatcher:

@@ -14,7 +14,7 @@ from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected, UnsupportedParameter
 from engine.output import Delta, Finish
 from engine.request import Chat, Message, Prompt, RenderedPrompt, SamplingParams
-from engine.runner import Runner
+from engine.runs.runner import Runner
 
 Body = Callable[[RenderedPrompt, OnPiece, threading.Event], RunResult]
 

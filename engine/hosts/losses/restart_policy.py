@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import EngineDead
-from engine.hosts.loss import Loss
+from engine.hosts.losses.loss import Loss
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 30.0

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from common.utf8 import Utf8Decoder
-from engine.answer_stops import AnswerStopMatcher
 from engine.backends.base import RunResult
 from engine.output import Delta, Finish, FinishReason, Timings, TokenLogprob, Usage, new_delta
 from engine.request import SamplingParams
-from engine.stops import StopMatcher
+from engine.runs.answer_stops import AnswerStopMatcher
+from engine.runs.stops import StopMatcher
 
 
 class Generation:

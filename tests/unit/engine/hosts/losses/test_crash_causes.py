@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import RequestRejected
-from engine.hosts.crash_causes import REFUSED_FOR_S, CrashCauses
+from engine.hosts.losses.crash_causes import REFUSED_FOR_S, CrashCauses
 from engine.request import Chat, GenerationRequest, Message, Priority, SamplingParams
 
 REASON = "the engine process was killed by SIGSEGV"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.stops import StopMatcher
+from engine.runs.stops import StopMatcher
 
 
 def push_all(pieces: list[str], stops: list[str], *, include: bool = False) -> list[str]:

@@ -12,9 +12,9 @@ from common.worker_threads import WorkerThreads
 from engine.backends.base import PREFILL_CALLS, Backend, SideCall
 from engine.capabilities import Capabilities
 from engine.errors import BackendFailed, EngineError, RequestRejected, UnsupportedParameter
-from engine.generation import Generation
 from engine.output import Delta, Finish
 from engine.request import Prompt, SamplingParams
+from engine.runs.generation import Generation
 
 logger = logging.getLogger(__name__)
 

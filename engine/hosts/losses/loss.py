@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.config import BackendConfig
 from engine.errors import EngineError
 from engine.hosts.child_process import EngineProcess
-from engine.hosts.crash_advice import crash_note
+from engine.hosts.losses.crash_advice import crash_note
 from engine.hosts.memory_limit import memory_note
 from engine.hosts.output_tail import OutputTail
 

@@ -9,9 +9,9 @@ import pytest
 from engine.config import BackendConfig
 from engine.errors import EngineCrashed, EngineError, EngineReplaced, EngineStalled, RequestRejected
 from engine.hooks import EngineEvent, Hooks, HostLost
-from engine.hosts.crash_causes import CrashCauses
-from engine.hosts.loss import Loss
-from engine.hosts.loss_handler import LossHandler
+from engine.hosts.losses.crash_causes import CrashCauses
+from engine.hosts.losses.loss import Loss
+from engine.hosts.losses.loss_handler import LossHandler
 from engine.hosts.output_tail import OutputTail
 
 CRASH = Loss("it crashed", "none", has_crashed=True)

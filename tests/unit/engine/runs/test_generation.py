@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.backends.base import RunResult
-from engine.generation import Generation
 from engine.output import Delta, FinishReason, TokenLogprob, Usage
 from engine.request import SamplingParams, StopScope
+from engine.runs.generation import Generation
 
 ENDED = RunResult(prompt_tokens=7, completion_tokens=99, cached_tokens=3, prefill_ms=12.5)
 

@@ -8,7 +8,7 @@ from typing import Any
 from engine.backends.options import RkllmOptions
 from engine.config import BackendConfig
 from engine.errors import EngineStalled
-from engine.hosts.loss import Loss, describe_loss
+from engine.hosts.losses.loss import Loss, describe_loss
 from engine.hosts.output_tail import OutputTail
 
 
