@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from engine import Chat, Delta, Engine, Message, Slot, TokenStream
 from engine.errors import EngineError
+from engine.reply.reply_format import ReplyFormat
 from engine.request import GenerationRequest, StopScope
 from handler.errors import InvalidRequest
 from handler.generation.active_generation import ActiveGeneration, BlockedStream
@@ -89,7 +90,9 @@ class Pipeline:
         must_not_think = opens_reasoning and request.disables_reasoning
         # The tokens of the reasoning are counted as they arrive.
         buffered = buffered and budget is None and not must_not_think
-        generation = self._scope_stops(request)
+        generation = request.generation
+        if generation.sampling.stop and request.reply_format is not None:
+            generation = self._scope_stops(generation, request.reply_format)
         stream = await self.engine.generate(generation, slot, buffered=buffered)
         if must_not_think and stream.starts_in_reasoning:
             budget = 0
@@ -107,14 +110,15 @@ class Pipeline:
             return stream
         return BudgetedStream(self.engine, stream, budget)
 
-    def _scope_stops(self, request: TextRequest) -> GenerationRequest:
+    def _scope_stops(
+        self, generation: GenerationRequest, reply_format: ReplyFormat
+    ) -> GenerationRequest:
         """Return the request to the engine, with stop strings that count in the text alone."""
-        generation, reply_format = request.generation, request.reply_format
         sampling = generation.sampling
         counts_everywhere = sampling.stop_in_reasoning
         if counts_everywhere is None:
             counts_everywhere = self._stop_in_reasoning
-        if not sampling.stop or reply_format is None or counts_everywhere:
+        if counts_everywhere:
             return generation
         scope = StopScope(
             functions=tuple(reply_format.functions),

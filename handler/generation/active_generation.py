@@ -202,6 +202,8 @@ class ActiveGeneration(Abortable):
                 constrains_calls=reply_format is not None and reply_format.constrains_calls,
             )
             verdict = validator.validate(subject, options)
+            if not verdict.removals:
+                return verdict
             return replace(verdict, removals=_move_spans(verdict.removals, reply))
 
         # The requested checks may have to load a model first.

@@ -198,8 +198,8 @@ class JobHandler:
             chat_template=self._chat_template,
             chooses_model=has_several,
         )
-        if isinstance(request, TextRequest):
-            model = job["input"].get("model")
+        model = job["input"].get("model")
+        if isinstance(request, TextRequest) and model is not None:
             request = self._choose_adapter(request, model)
             if not has_several:
                 request = self._add_model_warning(request, model)
@@ -218,13 +218,10 @@ class JobHandler:
 
     def _add_model_warning(self, request: TextRequest, model: Any) -> TextRequest:
         """Return the request with a warning if it names a model that is not served."""
-        names = self._models.names
-        is_served = isinstance(model, str) and self._models.find_name(model) is not None
-        if model is None or is_served:
+        if isinstance(model, str) and self._models.find_name(model) is not None:
             return request
-        warning = (
-            f"input.model was ignored: {describe_value(model)} is not served, {names[0]} answers"
-        )
+        name = self._models.names[0]
+        warning = f"input.model was ignored: {describe_value(model)} is not served, {name} answers"
         return replace(request, warnings=(*request.warnings, warning))
 
     def _plan_delivery(self, job: Mapping[str, Any], request: JobRequest) -> ResultDelivery:
