@@ -74,8 +74,8 @@ class MemoryJobStore(ProducerOperations, ConsumerOperations):
         """Recover the jobs from the journal and start to enforce leases and limits.
 
         A job that was in progress keeps its worker, with a new lease of `lease_s`, if
-        `may_have_survived` returns True for the worker. Otherwise the attempt counts as lost.
-        Raises StoreUnavailable.
+        `may_have_survived` returns True for the worker. Otherwise it waits again, which counts as
+        no loss, or fails if it may run just once. Raises StoreUnavailable.
         """
         try:
             await recover_jobs(self._state, may_have_survived, lease_s)

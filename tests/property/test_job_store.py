@@ -368,7 +368,7 @@ class JobStoreModel(RuleBasedStateMachine):
     @precondition(lambda self: self.sqlite)
     @rule()
     def close_and_open(self) -> None:
-        """Restart the store; worker a survives, worker b does not."""
+        """Restart the store; worker a survives, worker b does not, which counts as no loss."""
         self.loop.run_until_complete(self.store.close())
         self.stops, self.repeated_stops = {name: set() for name in WORKERS}, {}
         order = list(self.jobs)
@@ -381,7 +381,7 @@ class JobStoreModel(RuleBasedStateMachine):
                 self.turn += 1
                 known.turn = self.turn
             if known.status is JobStatus.IN_PROGRESS and known.worker == "b":
-                self.lose(job_id)
+                self.queue(known)
             elif known.status is JobStatus.IN_PROGRESS:
                 known.lease_until = self.time + LEASE_S
 
