@@ -62,11 +62,13 @@ class ReplyParser:
 
     def reply(self) -> Reply:
         """Return everything that was found. Call it after `close`."""
+        # A text without any piece is empty, and at the end of the output.
+        output_end = self._source.output_position(len(self._source.text))
         return Reply(
             "".join(self._reasoning),
             "".join(self._text),
             tuple(ToolCall(call_id, name, "".join(texts)) for call_id, name, texts in self._calls),
-            tuple(self._text_starts) or ((0, 0),),
+            tuple(self._text_starts) or ((0, output_end),),
             self._reasoning_end,
         )
 

@@ -114,7 +114,8 @@ def test_time_to_read_is_linear_in_the_output(fragment: str) -> None:
         for piece in pieces:
             parser.push(piece)
         parser.close()
-    assert parser.reply().output_position(0) == 0
+    reply = parser.reply()
+    assert reply.text or reply.calls
 
 
 def test_long_values_are_read_in_pieces_as_they_are_at_once() -> None:

@@ -343,3 +343,30 @@ async def test_logprobs_of_a_chat_are_those_of_its_content(
             # A token comes with its text, never before it.
             tokens = [entry["token"] for entry in (choice["logprobs"] or {}).get("content", ())]
             assert "".join(tokens) in (choice["delta"].get("content") or "")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "starts_in_reasoning", "extra"),
+    [
+        (("<think>", "\n", "</think>", "\n\n"), False, {}),
+        (("</think>", "\n\n"), True, {}),
+        (("\n",), True, {}),
+        (("<|channel|>final", "<|message|>"), False, {}),
+        (("</think>", "\n\n"), True, {"tools": [FUNCTION]}),
+    ],
+    ids=["empty reasoning", "closed", "open", "header", "closed, with tools"],
+)
+@pytest.mark.parametrize("complete", [calls.complete, calls.complete_streamed])
+async def test_chat_without_content_has_no_logprobs(
+    pipeline_of: PipelineFactory,
+    complete: calls.Complete,
+    pieces: tuple[str, ...],
+    starts_in_reasoning: bool,
+    extra: dict[str, Any],
+) -> None:
+    capabilities = {"starts_in_reasoning": starts_in_reasoning}
+    service = OpenAIService(pipeline_of({"pieces": list(pieces)}, capabilities=capabilities))
+    body = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, **extra}
+    choice = (await complete(service, calls.CHAT, body)).choices[0]
+    assert not choice.text
+    assert not (choice.logprobs or {}).get("content")
