@@ -18,7 +18,7 @@ if __name__ == "__main__":
 from common.argument_parser import Parser
 
 if TYPE_CHECKING:
-    from emulator.autoscaling.worker_program import WorkerProgram
+    from emulator.autoscaling.program.worker_program import WorkerProgram
     from emulator.settings.emulator_settings import EmulatorSettings
 
 logger = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     handlers: Sequence[str] = options.pop("handlers", ())
 
     from common.setting_error import SettingError, exit_on_setting_error
-    from emulator.autoscaling.handler_list import split_handlers
-    from emulator.autoscaling.volume import open_volume
+    from emulator.autoscaling.program.handler_list import split_handlers
+    from emulator.autoscaling.program.volume import open_volume
     from emulator.settings.emulator_settings import EmulatorSettings
     from emulator.startup.preflight import check_exposure, check_files, listening_sockets
     from handler.logs.configuration import configure_logging
@@ -128,9 +128,9 @@ def _find_programs(
     Without handlers, the program is that of the workers of the embedded model.
     """
     from common.setting_error import SettingError
-    from emulator.autoscaling.handler_list import find_handlers
-    from emulator.autoscaling.handler_settings import adapt_to_handlers
-    from emulator.autoscaling.worker_program import (
+    from emulator.autoscaling.program.handler_list import find_handlers
+    from emulator.autoscaling.program.handler_settings import adapt_to_handlers
+    from emulator.autoscaling.program.worker_program import (
         command_program,
         handler_programs,
         missing_sdk,

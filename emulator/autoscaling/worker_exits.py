@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from emulator.autoscaling.code_generations import CodeGenerations
 from emulator.autoscaling.managed_worker import ManagedWorker
 from emulator.autoscaling.managed_workers import ManagedWorkers
-from emulator.autoscaling.missing_module import explain_missing_module
+from emulator.autoscaling.program.missing_module import explain_missing_module
+from emulator.autoscaling.program.worker_program import WorkerProgram
 from emulator.autoscaling.start_backoff import StartBackoff
 from emulator.autoscaling.start_failure import build_start_failure, is_fault_of_code
 from emulator.autoscaling.unhealthy_workers import UnhealthyWorkers
 from emulator.autoscaling.worker_exit import explain_failed_start, explain_worker_exit
-from emulator.autoscaling.worker_program import WorkerProgram
 from emulator.autoscaling.worker_watch import MAX_LAST_LINES
 from emulator.runpod.job_response import worker_key
 from emulator.runpod.worker_registry import WorkerRegistry

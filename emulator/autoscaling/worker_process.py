@@ -16,7 +16,7 @@ from typing import Protocol
 
 from emulator.autoscaling import supervisor
 from emulator.autoscaling.output_reader import OutputReader
-from emulator.autoscaling.volume import Volume
+from emulator.autoscaling.program.volume import Volume
 from emulator.autoscaling.worker_log import WorkerLog
 from emulator.http.api_key import WORKER_KEY_PARAM
 

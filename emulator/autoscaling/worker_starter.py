@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from emulator.autoscaling.managed_worker import ManagedWorker
+from emulator.autoscaling.program.worker_program import WorkerProgram, command_program
 from emulator.autoscaling.start_watch import START_TIMEOUT_VARIABLE, parse_start_timeout
 from emulator.autoscaling.worker_log import WorkerLogs
 from emulator.autoscaling.worker_process import Spawn, spawn_supervised, worker_environment
-from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.bucket.service import Bucket
 from emulator.runpod.job_response import MANAGED_PREFIX
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.setting_error import SettingError
-from emulator.autoscaling.handler_file import list_folders
+from emulator.autoscaling.program.handler_file import list_folders
 from emulator.tests_file.reader import (
     HandlerTest,
     find_test_input,

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from common.setting_error import SettingError
 from common.value_description import describe_value
-from emulator.autoscaling.handler_file import list_folders
 from emulator.autoscaling.handler_state import HandlerState
+from emulator.autoscaling.program.handler_file import list_folders
 from emulator.console import job_view
 from emulator.console.description import describe_console, describe_handler_console
 from emulator.console.events import JobEventStream

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from common.argument_parser import Parser
 
 if TYPE_CHECKING:
-    from emulator.autoscaling.worker_program import WorkerProgram
+    from emulator.autoscaling.program.worker_program import WorkerProgram
     from emulator.handler_tests.runner import HandlerTestResult
     from emulator.settings.emulator_settings import EmulatorSettings
     from emulator.tests_file.reader import HandlerTests
@@ -163,10 +163,10 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 def _run_tests(options: argparse.Namespace) -> int:
     from common.terminal_text import escape_lines
-    from emulator.autoscaling.handler_file import find_handler_file, list_folders
-    from emulator.autoscaling.interpreter import find_interpreter
-    from emulator.autoscaling.volume import open_volume
-    from emulator.autoscaling.worker_program import command_program, handler_program
+    from emulator.autoscaling.program.handler_file import find_handler_file, list_folders
+    from emulator.autoscaling.program.interpreter import find_interpreter
+    from emulator.autoscaling.program.volume import open_volume
+    from emulator.autoscaling.program.worker_program import command_program, handler_program
     from emulator.handler_tests.junit import check_junit_file
     from emulator.settings.emulator_settings import EmulatorSettings
     from emulator.tests_file.reader import read_tests_file
@@ -290,7 +290,7 @@ async def _replay(options: argparse.Namespace) -> int:
 def _find_save_file(options: argparse.Namespace) -> Path:
     """Return the tests file to add to; it need not exist."""
     from common.setting_error import SettingError
-    from emulator.autoscaling.handler_file import list_folders
+    from emulator.autoscaling.program.handler_file import list_folders
     from emulator.tests_file.saved_job import find_file_to_extend
 
     if options.tests is not None:

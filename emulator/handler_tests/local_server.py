@@ -12,8 +12,8 @@ from typing import Any
 
 from common.setting_error import SettingError
 from emulator.app import create_app
-from emulator.autoscaling.handler_file import name_endpoint
-from emulator.autoscaling.worker_program import WorkerProgram
+from emulator.autoscaling.program.handler_file import name_endpoint
+from emulator.autoscaling.program.worker_program import WorkerProgram
 from emulator.handler_tests.worker_output import WorkerOutput
 from emulator.server.server import Server, build_uvicorn_config
 from emulator.settings.emulator_settings import IN_MEMORY, EmulatorSettings

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.autoscaling.autoscaler import Autoscaler
-from emulator.autoscaling.handler_file import list_folders
 from emulator.autoscaling.handler_state import HandlerState
-from emulator.autoscaling.reload import CodeWatch
+from emulator.autoscaling.program.handler_file import list_folders
+from emulator.autoscaling.program.reload import CodeWatch
+from emulator.autoscaling.program.worker_program import WorkerProgram, command_program
 from emulator.autoscaling.worker_log import WorkerLogs
 from emulator.autoscaling.worker_process import spawn_supervised
-from emulator.autoscaling.worker_program import WorkerProgram, command_program
 from emulator.autoscaling.worker_starter import WorkerStarter
 from emulator.bucket.service import Bucket
 from emulator.console.generation_tracker import GenerationTracker

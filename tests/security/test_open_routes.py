@@ -12,9 +12,9 @@ import pytest
 from starlette.applications import Starlette
 
 from emulator.app import create_app
-from emulator.autoscaling.interpreter import Interpreter
+from emulator.autoscaling.program.interpreter import Interpreter
+from emulator.autoscaling.program.worker_program import handler_program
 from emulator.autoscaling.start_failure import build_start_failure
-from emulator.autoscaling.worker_program import handler_program
 from emulator.http.route_facts import Access
 from emulator.startup.components import build_components
 from engine.errors import EngineError

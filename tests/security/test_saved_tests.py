@@ -14,8 +14,8 @@ import pytest
 
 import emulator.console.routes
 from emulator.app import create_app
-from emulator.autoscaling.interpreter import Interpreter
-from emulator.autoscaling.worker_program import handler_program
+from emulator.autoscaling.program.interpreter import Interpreter
+from emulator.autoscaling.program.worker_program import handler_program
 from emulator.startup.components import build_components
 from emulator.tests_file.editor import FileLimits, add_test
 from jobs.model import Job, JobStatus

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from emulator.app import create_app
-from emulator.autoscaling.interpreter import Interpreter
-from emulator.autoscaling.worker_program import handler_program
+from emulator.autoscaling.program.interpreter import Interpreter
+from emulator.autoscaling.program.worker_program import handler_program
 from emulator.middleware.faults.catalogue import FAULT_KINDS, RULE_FAULT_NAMES
 from emulator.startup.components import build_components
 from handler.input.sampling import JOB_DEFAULTS, SamplingInput

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.handler_state import HandlerState
-from emulator.autoscaling.interpreter import Interpreter
-from emulator.autoscaling.worker_program import handler_program
+from emulator.autoscaling.program.interpreter import Interpreter
+from emulator.autoscaling.program.worker_program import handler_program
 from emulator.autoscaling.worker_starter import WorkerStarter
 from emulator.settings.limits import ScalingPolicy
 from jobs import JobStatus

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from emulator.autoscaling import supervisor
-from emulator.autoscaling.volume import open_volume
+from emulator.autoscaling.program.volume import open_volume
 from tests.waiting import wait_until_blocking
 
 # A worker with a child process; it prints both process ids.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.autoscaling.volume import Volume, open_volume
+from emulator.autoscaling.program.volume import Volume, open_volume
 from emulator.autoscaling.worker_log import WorkerLog
 from emulator.autoscaling.worker_process import (
     spawn_supervised,

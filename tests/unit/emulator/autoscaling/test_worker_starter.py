@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.autoscaling.worker_program import WorkerProgram
+from emulator.autoscaling.program.worker_program import WorkerProgram
 from emulator.bucket.keys import BUCKET_VARIABLES
 from emulator.bucket.service import Bucket
 from emulator.runpod.job_response import is_managed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.autoscaling.worker_program import WorkerProgram
+from emulator.autoscaling.program.worker_program import WorkerProgram
 from emulator.handler_tests.local_server import _without_variables, adapt_settings
 from emulator.settings.emulator_settings import EmulatorSettings
 

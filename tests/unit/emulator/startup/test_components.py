@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from watchfiles import Change
 
-from emulator.autoscaling.interpreter import Interpreter
-from emulator.autoscaling.volume import Volume
-from emulator.autoscaling.worker_program import handler_program
+from emulator.autoscaling.program.interpreter import Interpreter
+from emulator.autoscaling.program.volume import Volume
+from emulator.autoscaling.program.worker_program import handler_program
 from emulator.startup.components import build_components
 from jobs import NewJob
 from tests.integration.emulator.conftest import build_settings

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from watchfiles import Change
 
-import emulator.autoscaling.reload
-from emulator.autoscaling.reload import CodeFilter, CodeWatch
+import emulator.autoscaling.program.reload
+from emulator.autoscaling.program.reload import CodeFilter, CodeWatch
 from tests.waiting import wait_until
 
 
@@ -84,7 +84,7 @@ async def test_code_watch_watches_less_when_folders_cannot_be_watched(
             raise OSError("no more watches")
         yield {(Change.modified, str(folders[-1] / "handler.py"))}
 
-    monkeypatch.setattr(emulator.autoscaling.reload, "awatch", awatch)
+    monkeypatch.setattr(emulator.autoscaling.program.reload, "awatch", awatch)
     changes: list[Sequence[str]] = []
     watch = CodeWatch([tmp_path], changes.append)
     watch.start()
@@ -115,7 +115,7 @@ def test_code_watch_leaves_out_the_data_of_the_handler(
 async def test_code_watch_reports_installed_packages_apart_from_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emulator.autoscaling.reload, "_INSTALLED_AFTER_S", 0.01)
+    monkeypatch.setattr(emulator.autoscaling.program.reload, "_INSTALLED_AFTER_S", 0.01)
     changes: list[Sequence[str]] = []
     installed: list[bool] = []
     packages = tmp_path / ".venv" / "lib" / "site-packages"

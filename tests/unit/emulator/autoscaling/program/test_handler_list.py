@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.setting_error import SettingError
-from emulator.autoscaling.handler_list import find_handlers, split_handlers
+from emulator.autoscaling.program.handler_list import find_handlers, split_handlers
 
 FILES = ("resize/handler.py", "caption/src/handler.py", "steps/first.py", "steps/the second.py")
 

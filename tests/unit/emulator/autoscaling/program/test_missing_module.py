@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.autoscaling.interpreter import Interpreter
-from emulator.autoscaling.missing_module import explain_missing_module
+from emulator.autoscaling.program.interpreter import Interpreter
+from emulator.autoscaling.program.missing_module import explain_missing_module
 
 OUTPUT = ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'torch.nn'"]
 OWN = Interpreter("/opt/server/python", "the server's own")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.setting_error import SettingError
-from emulator.autoscaling import volume_mount
-from emulator.autoscaling.volume import Volume, open_volume
+from emulator.autoscaling.program import volume_mount
+from emulator.autoscaling.program.volume import Volume, open_volume
 from tests.volumes import can_mount
 
 
@@ -60,7 +60,7 @@ def test_problem_has_the_reason_and_the_remedy(
     folder.mkdir()
     target = str(folder if exists else tmp_path / "none")
     monkeypatch.setattr(volume_mount, "__file__", str(refusing))
-    monkeypatch.setattr("emulator.autoscaling.volume.VOLUME", target)
+    monkeypatch.setattr("emulator.autoscaling.program.volume.VOLUME", target)
     monkeypatch.setattr(sys, "platform", platform)
     volume = open_volume(folder)
     assert volume.problem is not None

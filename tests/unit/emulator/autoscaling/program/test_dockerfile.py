@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.autoscaling.dockerfile import ImageStart, read_image_start
+from emulator.autoscaling.program.dockerfile import ImageStart, read_image_start
 
 
 def started_file(project: Path, dockerfile: str, *files: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.setting_error import SettingError
-from emulator.autoscaling.interpreter import find_interpreter
+from emulator.autoscaling.program.interpreter import find_interpreter
 
 
 def make_venv(folder: Path) -> str:

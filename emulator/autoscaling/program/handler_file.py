@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from common.setting_error import SettingError
-from emulator.autoscaling.dockerfile import read_image_start
+from emulator.autoscaling.program.dockerfile import read_image_start
 
 # The names that RunPod's templates and examples use, relative to the project's folder.
 _USUAL_NAMES = ("handler.py", "rp_handler.py", "src/handler.py", "src/rp_handler.py")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.setting_error import SettingError
-from emulator.autoscaling.handler_file import (
+from emulator.autoscaling.program.handler_file import (
     find_handler_file,
     list_folders,
     name_endpoint,

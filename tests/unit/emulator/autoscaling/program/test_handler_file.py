@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.setting_error import SettingError
-from emulator.autoscaling.handler_file import find_handler_file, list_folders, name_endpoint
+from emulator.autoscaling.program.handler_file import find_handler_file, list_folders, name_endpoint
 
 
 def test_find_handler_file_returns_an_absolute_path(

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import emulator.autoscaling.worker_program
+import emulator.autoscaling.program.worker_program
 from common.setting_error import SettingError
-from emulator.autoscaling.interpreter import Interpreter, find_interpreter
-from emulator.autoscaling.worker_program import command_program, handler_program, missing_sdk
+from emulator.autoscaling.program.interpreter import Interpreter, find_interpreter
+from emulator.autoscaling.program.worker_program import (
+    command_program,
+    handler_program,
+    missing_sdk,
+)
 from tests.integration.emulator.processes import ROOT
 
 
@@ -86,7 +90,7 @@ def test_handler_program_reads_the_env_file_of_the_project_before_the_handlers_o
 
 def test_missing_sdk_checks_only_this_packages_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_sdk("") is None
-    monkeypatch.setattr(emulator.autoscaling.worker_program, "find_spec", lambda name: None)
+    monkeypatch.setattr(emulator.autoscaling.program.worker_program, "find_spec", lambda name: None)
     assert missing_sdk("python handler.py") is None
     assert str(missing_sdk("")).startswith("WORKERS: ")
 

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from emulator.autoscaling.handler_file import list_folders
-from emulator.autoscaling.interpreter import Interpreter
+from emulator.autoscaling.program.handler_file import list_folders
+from emulator.autoscaling.program.interpreter import Interpreter
 from emulator.autoscaling.worker_exit import last_printed_line
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)[^']*'")

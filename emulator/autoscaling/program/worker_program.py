@@ -12,13 +12,13 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from common.setting_error import SettingError
-from emulator.autoscaling.handler_file import list_folders
-from emulator.autoscaling.interpreter import Interpreter, find_interpreter
-from emulator.autoscaling.volume import Volume
+from emulator.autoscaling.program.handler_file import list_folders
+from emulator.autoscaling.program.interpreter import Interpreter, find_interpreter
+from emulator.autoscaling.program.volume import Volume
 from handler.settings.worker_settings import NO_SDK
 
 # As a file and with -P: in the working folder, `-m handler` would find a handler.py of the user's.
-_OWN_HANDLER = Path(__file__).resolve().parents[2] / "handler" / "__main__.py"
+_OWN_HANDLER = Path(__file__).resolve().parents[3] / "handler" / "__main__.py"
 _PYTHON_NAMES = ("python", "python3")
 _OWN_WORKER = (sys.executable, "-P", str(_OWN_HANDLER))
 

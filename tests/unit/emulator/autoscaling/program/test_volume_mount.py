@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.autoscaling import volume_mount
+from emulator.autoscaling.program import volume_mount
 from tests.volumes import can_mount
 
 PYTHON = (sys.executable, "-I", "-S")

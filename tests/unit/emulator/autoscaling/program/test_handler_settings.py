@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.setting_error import SettingError
-from emulator.autoscaling.handler_settings import adapt_to_handlers
+from emulator.autoscaling.program.handler_settings import adapt_to_handlers
 from emulator.settings.emulator_settings import EmulatorSettings
 
 FILES = {"my-worker": Path("/home/me/my-worker/handler.py")}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.setting_error import SettingError
-from emulator.autoscaling import volume_mount
-from emulator.autoscaling.volume_mount import VOLUME
+from emulator.autoscaling.program import volume_mount
+from emulator.autoscaling.program.volume_mount import VOLUME
 
 _CHECK_TIMEOUT_S = 30
 
