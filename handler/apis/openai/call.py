@@ -14,10 +14,10 @@ from handler.apis.core.best_of import check_generation_count, select_best
 from handler.apis.core.call_runner import CallDefaults
 from handler.apis.core.parsed_call import ParsedCall, new_call_id
 from handler.apis.openai.body_keys import BODY_KEYS
-from handler.apis.openai.choice_encoder import encode_choice
-from handler.apis.openai.chunk_encoder import ChunkEncoder
 from handler.apis.openai.dialect import OPENAI, Dialect
 from handler.apis.openai.echo import NO_ECHO, Echo
+from handler.apis.openai.encoding.choice_encoder import encode_choice
+from handler.apis.openai.encoding.chunk_encoder import ChunkEncoder
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.models import read_model
 from handler.apis.openai.parameters import read_parameters

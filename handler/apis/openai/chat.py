@@ -7,8 +7,8 @@ from engine import Chat
 from engine.reply.reply_format import ToolForm
 from handler.apis.core.template_variables import read_template_variables
 from handler.apis.openai import logprobs
+from handler.apis.openai.encoding.message import encode_message
 from handler.apis.openai.endpoint_spec import EndpointContent, EndpointSpec
-from handler.apis.openai.message import encode_message
 from handler.apis.openai.parameters import ChatInput
 from handler.apis.openai.tools import read_tools
 from handler.input.constraints import read_constraint

@@ -14,12 +14,12 @@ from engine.reply.parser import ReplyParser
 from engine.reply.parts import Part, TextPart
 from engine.reply.reply_format import ReplyFormat
 from handler.apis.core.parameters import Parameters
-from handler.apis.openai.choice_encoder import encode_finish
 from handler.apis.openai.dialect import Dialect
 from handler.apis.openai.echo import Echo
+from handler.apis.openai.encoding.choice_encoder import encode_finish
+from handler.apis.openai.encoding.message import encode_message_delta
 from handler.apis.openai.endpoint_spec import EndpointSpec
 from handler.apis.openai.logprobs import logprobs_within
-from handler.apis.openai.message import encode_message_delta
 from handler.apis.openai.usage import total_usage
 from handler.delivery.limits import max_logprob_bytes, split_token_entries
 from handler.generation.completed_answer import CompletedAnswer

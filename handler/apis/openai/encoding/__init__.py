@@ -1,0 +1,1 @@
+"""Encode the answers of chat and text completions: whole, or as the events of a stream."""
