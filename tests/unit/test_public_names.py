@@ -14,7 +14,8 @@ import jobs
 @pytest.mark.parametrize("package", [engine, jobs])
 def test_every_public_name_is_there(package: ModuleType) -> None:
     assert all(hasattr(package, name) for name in package.__all__)
-    assert sorted(package.__all__) == package.__all__
+    # The linter checks their order.
+    assert len(set(package.__all__)) == len(package.__all__)
 
 
 @pytest.mark.parametrize("package", [engine, jobs])
