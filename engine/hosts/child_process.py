@@ -110,9 +110,10 @@ class EngineProcess:
         self._popen.wait(timeout_s)
 
     def end(self, grace_s: float, kill_timeout_s: float = 0.0) -> None:
-        """Wait on this thread until it has exited by itself, and kill it after `grace_s`.
+        """Let the process exit by itself for `grace_s` seconds, then kill it; blocks this thread.
 
-        Returns `kill_timeout_s` later even if it is still there, stuck in a driver.
+        A process that is stuck in a driver can outlive the kill: this method waits for it for
+        `kill_timeout_s` seconds more, then returns.
         """
         try:
             self.wait(grace_s)

@@ -215,7 +215,7 @@ class LlamaCppBackend:
 
     @property
     def operations(self) -> Operations:
-        """The operations of this backend beside generation."""
+        """The operations that this backend has besides generation, by name."""
         return {
             "render": self.render,
             "tokenize": self.tokenize,

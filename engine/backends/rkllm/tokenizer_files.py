@@ -48,7 +48,7 @@ def read_text(path: Path) -> str:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the object in a file; empty if there is none. Raises ModelLoadFailed."""
+    """Return the JSON object in a file; {} without the file. Raises ModelLoadFailed."""
     if not path.is_file():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What to do about a library that ends the engine process by a signal while it loads."""
+"""Advice for the user whose library crashes the engine process while it loads a model."""
 
 from __future__ import annotations
 

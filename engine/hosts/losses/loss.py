@@ -16,8 +16,8 @@ from engine.hosts.output_tail import OutputTail
 class Loss:
     """The end of one process, or a start that the system refused.
 
-    `lived_s` is how long it ran; 0 if its host killed it or it was never started. `has_crashed`
-    says that a fault ended it, and no signal from outside.
+    `lived_s` is how many seconds the process ran; 0 if its host killed it or it was never started.
+    `has_crashed` is true if a fault of its own ended it, and false for a signal from outside.
     """
 
     reason: str

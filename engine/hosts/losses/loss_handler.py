@@ -52,7 +52,7 @@ class LossHandler:
         self.start_error: OSError | RuntimeError | None = None
 
     def record_load(self, load_s: float, *, has_run: bool) -> None:
-        """Note that the model is loaded; `has_run` says that a run has tried it."""
+        """Record that the model is loaded; `has_run` is whether a trial run on it has ended."""
         self.load_s = load_s
         self.downtime = None
         self.policy.record_load(has_run=has_run)
@@ -85,10 +85,10 @@ class LossHandler:
         return loss
 
     def handle(self, loss: Loss, *, has_failed: bool) -> EngineError | None:
-        """End the requests of a lost process, and return why no other one is started.
+        """End the requests of a lost process, and decide whether another process is started.
 
-        Returns None if one is started after `policy.pause_s`. `has_failed` says that the supervisor
-        starts none in any case.
+        Returns None if one is started after `policy.pause_s` seconds, else the reason why not.
+        `has_failed` is whether the supervisor has given up before.
         """
         aborted = self._inflight.aborted_runs
         # An abort may crash the library or have no effect: that is no sign of a broken engine. A

@@ -49,7 +49,7 @@ class RestartPolicy:
         self._has_finished_run = True
 
     def record_load(self, *, has_run: bool) -> None:
-        """Note that the model is loaded; `has_run` says that a run has tried it."""
+        """Record that the model is loaded; `has_run` is whether a trial run on it has ended."""
         self.has_loaded = True
         self._has_finished_run |= has_run
 
