@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m batch") ->
     settings = read_settings(BatchSettings)
     style = settings.log_format
     if style == "auto" and args.prints_messages:
-        # The log is beside the messages of the command, which are no JSON.
+        # The log shares stderr with the messages of the command, which are no JSON.
         style = "console"
     configure_logging(settings.log_level, style, texts=settings.log_texts)
     console = Console(stderr=True)

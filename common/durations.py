@@ -36,7 +36,7 @@ def parse_duration_s(value: object) -> float | None:
 def parse_keep_alive_s(value: object) -> float | None:
     """Return the seconds; infinite for a negative time and for more than a year.
 
-    None for what is no duration.
+    None if the text is no duration.
     """
     seconds = parse_duration_s(value)
     if seconds is None:

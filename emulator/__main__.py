@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
 
     Returns 1 if the server has shut itself down because its engine is dead.
 
-    `argv` is sys.argv[1:] if it is None; `prog` is the command's name in usage messages. The
+    `argv` defaults to sys.argv[1:]; `prog` is the command's name in usage messages. The
     imports are in the function, so that `--help` and a wrong argument are answered without them.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)

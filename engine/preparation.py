@@ -1,4 +1,4 @@
-"""What is done to a request before it is sent to the host: its prompt, its sampling, warnings."""
+"""The preparation of a request for the host: its prompt, its sampling, warnings."""
 
 from __future__ import annotations
 

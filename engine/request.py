@@ -105,7 +105,7 @@ FIT_CONTEXT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopScope:
-    """What an output may have besides its text, where stop strings do not count.
+    """The parts of an output besides its text, where stop strings do not count.
 
     `functions` are the names of the functions that the model may call. `tool_form` and
     `constrains_calls` are those of `ReplyFormat`. `starts_in_reasoning` means that the prompt has
@@ -127,13 +127,12 @@ class SamplingParams:
     None is random; `max_tokens` None runs to the end of the context. Before `min_tokens` neither
     an end token nor anything in `stop` or `stop_token_ids` ends the answer. `stop` counts where
     `stop_scope` says; without one, in the whole output. `stop_in_reasoning` is whether it counts in
-    the reasoning and in calls too; None for the setting STOP_IN_REASONING. `allowed_token_ids` are
-    the only tokens of the answer, unless there are none. With `may_think` a grammar or schema lets
-    the model think first. `draft_tokens` is how many tokens a draft
-    model proposes at a time, and `draft_threshold` the probability that each must have; None leaves
-    them to the engine. `lora` is the adapter to use, None for the base model.
-    `truncate_prompt_tokens` is how many tokens at the end of the prompt are kept; -1 for as many as
-    leave room for the answer, None for all. With
+    the reasoning and in calls too; None for the setting STOP_IN_REASONING. If there are any
+    `allowed_token_ids`, the answer has no other tokens. With `may_think` a grammar or schema lets
+    the model think first. `draft_tokens` is how many tokens a draft model proposes at a time, and
+    `draft_threshold` the probability that each must have; None leaves them to the engine. `lora` is
+    the adapter to use, None for the base model. `truncate_prompt_tokens` is how many tokens at the
+    end of the prompt are kept; -1 for as many as leave room for the answer, None for all. With
     `skip_special_tokens` false, special tokens are in the text, also the one that ends the answer.
     """
 

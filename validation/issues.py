@@ -21,7 +21,7 @@ class Removal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What a check objects to: the stable id of its rule and a sentence for users.
+    """The objection of a check: the stable id of its rule and a sentence for users.
 
     A `Verdict` has two lists of these: issues and notices.
     """

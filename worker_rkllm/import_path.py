@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 _INSTALLED = Path(__file__).resolve().with_name("packages")
-# In a clone they are beside worker_rkllm.
+# In a clone they are in the folder of worker_rkllm.
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
 
 

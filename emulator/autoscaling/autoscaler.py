@@ -28,7 +28,7 @@ from jobs import JobStore
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-# How long a worker without jobs may take to exit during a shutdown, when no more jobs are leased.
+# How long a worker without jobs may take to exit during a shutdown, when no jobs are leased.
 _SHUTDOWN_EXIT_TIMEOUT_S = 0.5
 
 
@@ -280,7 +280,7 @@ class Autoscaler:
         self._workers.terminate(worker, now, self._generations.exit_timeout_s)
 
     async def drain(self, limit_s: float) -> None:
-        """Start no more workers, wait up to `limit_s` until all have exited, and kill the rest.
+        """Stop starting workers, wait up to `limit_s` until all have exited, and kill the rest.
 
         The jobs of a killed worker go back to the queue; that does not count as a lost attempt.
         """

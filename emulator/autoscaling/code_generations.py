@@ -20,9 +20,9 @@ _MAX_FAILED_STARTS = 3
 class CodeGenerations:
     """Counts the states of the code, and ends the workers with older ones as the newest starts.
 
-    Until a worker with the newest code asks for a job, the workers with older code get no more
-    jobs; then they end. If it does not start, they go on, unless they may be the cause: a port or a
-    GPU that they still hold. Then they end, and it is started once more (`starts_alone`). With
+    Until a worker with the newest code asks for a job, the workers with older code get no new jobs;
+    then they end. If it does not start, they go on, unless they may be the cause: a port or a GPU
+    that they still hold. Then they end, and it is started once more (`starts_alone`). With
     `ends_old_first` no worker starts while one ends, and a reload ends the old ones first.
 
     Owned by the event loop; the autoscaler and its `WorkerExits` call it.
@@ -38,7 +38,7 @@ class CodeGenerations:
         self.newest = 1
         # Why the newest code of a user's handler did not start; None if it did, or has not ended.
         self.failure: StartFailure | None = None
-        # Whether the newest code failed beside older workers, and is tried again without them.
+        # Whether the newest code failed while older workers ran, and is tried again without them.
         self.starts_alone = False
         # The newest state of the code of which a worker has asked for a job.
         self._last_started = 0

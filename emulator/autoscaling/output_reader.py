@@ -31,7 +31,7 @@ class OutputReader:
     Lines of the SDK's logger are shown as text, with the job that they name, and an exception of
     the handler as its traceback, with the job of the line before. Other lines have the job that
     runs. If a worker prints more than `max_logged_per_s` lines in a second, its log has all of
-    them, and the server's log says how many it omits.
+    them, and the server's log has the number of omitted ones.
     """
 
     def __init__(

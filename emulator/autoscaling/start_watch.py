@@ -33,7 +33,7 @@ def explain_no_worker(output: Sequence[str]) -> str | None:
 
 
 def describe_long_start(output: Sequence[str], age_s: float) -> str:
-    """Return what is known of a worker that has not asked for a job for long, as a predicate."""
+    """Return the state of a worker that has not asked for a job for long, as a predicate."""
     text = f"has not asked for a job in {age_s:.0f} s"
     if serves_http(output):
         return (
@@ -46,7 +46,7 @@ def describe_long_start(output: Sequence[str], age_s: float) -> str:
 
 
 def serves_http(output: Sequence[str]) -> bool:
-    """Return whether a program says that it serves HTTP."""
+    """Return whether a program prints that it serves HTTP."""
     return any(sign in line for line in output for sign in _SERVES_HTTP)
 
 

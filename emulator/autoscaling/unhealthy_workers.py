@@ -1,4 +1,4 @@
-"""Which workers of an endpoint are shown as unhealthy, until another one has taken their place."""
+"""The unhealthy workers of an endpoint, until another worker has taken their place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UnhealthyWorkers:
         return self._names.pop(0) if self._names else None
 
     def clear_replaced(self, worker: ManagedWorker) -> None:
-        """Show the worker no more that this one has replaced."""
+        """Remove the unhealthy worker that this one has replaced."""
         if worker.replaces is not None:
             self._worker_registry.clear_unhealthy(self._endpoint, worker.replaces)
             worker.replaces = None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from common.child_processes import describe_exit
 from emulator.runpod.sdk_log_line import parse_sdk_line
 
-# Lines of the SDK that say nothing about the handler. The first comes after a failed fitness check,
+# Lines of the SDK that do not concern the handler. The first comes after a failed fitness check,
 # whose reason is in the line before it.
 _SDK_LINES = (
     "Worker is unhealthy, exiting.",

@@ -17,7 +17,7 @@ _MAX_CHARS = 1_000_000
 _MAX_ENDED = 20
 
 _MAX_CATCH_UP_S = 1.0
-# Turns of the event loop in which what is in a pipe wakes the task that reads it.
+# Turns of the event loop in which data in a pipe wakes the task that reads it.
 _TURNS_OF_A_READ = 4
 
 Source = Literal["container", "system"]
@@ -92,7 +92,7 @@ class WorkerLog:
             self._on_printed(text)
 
     def close(self) -> None:
-        """Note that no more lines will come, because the worker has ended."""
+        """Note that the worker has ended, so that the log is complete."""
         self.is_closed = True
         self._changed.set()
 

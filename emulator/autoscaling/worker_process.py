@@ -51,7 +51,7 @@ class Process(Protocol):
         """Kill the process and its child processes."""
 
     def kill_orphans(self) -> None:
-        """Kill what is left of a worker whose process has exited."""
+        """Kill the remaining processes of a worker that has exited."""
 
     async def wait(self) -> int:
         """Wait until the process has exited; return the exit code."""
@@ -192,7 +192,7 @@ def _kill_session(leader: int) -> None:
 
 
 def _require_folder(folder: Path) -> None:
-    # The error of the start itself does not say what is missing.
+    # The error of the start does not name the missing file.
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
 

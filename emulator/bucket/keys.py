@@ -30,9 +30,9 @@ class BucketKeys:
     def worker_variables(self, url: str, others: Mapping[str, str]) -> Mapping[str, str]:
         """Return the variables for a worker of the server at `url`.
 
-        They are none if the user has set one of them, in this process's environment or in the
-        handler's .env, whose variables are `others`: one bucket with the keys of another would only
-        fail.
+        The mapping is empty if the user has set one of them, in this process's environment or in
+        the handler's .env, whose variables are `others`: one bucket with the keys of another would
+        only fail.
         """
         if any(name in os.environ or name in others for name in BUCKET_VARIABLES):
             return {}

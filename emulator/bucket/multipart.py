@@ -114,7 +114,7 @@ class MultipartUploads:
         except BaseException:
             await self.abort(upload)
             raise
-        # Their bytes are the object's now; what they counted besides them is not.
+        # Their bytes are the object's now; their counted overhead is not.
         for file in rest:
             self._storage.release(FILE_OVERHEAD_BYTES)
             await asyncio.to_thread(file.path.unlink, missing_ok=True)

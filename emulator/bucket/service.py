@@ -58,7 +58,7 @@ class Bucket:
     def worker_variables(self, url: str, others: Mapping[str, str]) -> Mapping[str, str]:
         """Return the variables by which a worker finds the bucket: see `BucketKeys`.
 
-        They are none if the folder could not be opened.
+        The mapping is empty if the folder could not be opened.
         """
         return self._keys.worker_variables(url, others) if self._is_open else {}
 

@@ -34,7 +34,7 @@ FILE_OVERHEAD_BYTES = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """An object: what it is named by, and the headers that it is served with."""
+    """An object: its key, and the headers of its responses."""
 
     id: str
     bucket: str

@@ -23,7 +23,7 @@ MAX_TESTS = 100
 def read_example_inputs(handler_file: Path) -> dict[str, Any]:
     """Return the inputs in the handler's `test_input.json` and of its tests, with their names.
 
-    The `problems` are the sentences on what cannot be shown.
+    The `problems` are sentences on the inputs that are left out.
     """
     inputs: list[dict[str, Any]] = []
     problems: list[str] = []

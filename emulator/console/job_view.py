@@ -19,7 +19,7 @@ def summary_view(
 ) -> dict[str, Any]:
     """Return a job without the fields of unlimited length, its input and output.
 
-    The `message` says what a queued job waits for.
+    The `message` is the reason why a queued job waits.
     """
     started_at = job.started_at
     # Ignore the first token of an earlier attempt.

@@ -150,7 +150,7 @@ class ConsoleRoutes:
         return JSON(job_view.full_view(job, self._tracker.first_text_at(job_id), message))
 
     async def _save_as_test(self, request: Request) -> Response:
-        """Write a stored job as a test into the `tests.json` beside the handler file."""
+        """Write a stored job as a test into the `tests.json` in the handler's folder."""
         body = await read_json(request, _MAX_NAME_BYTES)
         name = body.get("name")
         if not isinstance(name, str) or not name.strip():

@@ -1,4 +1,4 @@
-"""What the workers of an endpoint print while a test runs."""
+"""The output of an endpoint's workers while a test runs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _MAX_CALLERS = 1_000
 class RefusalLog:
     """Logs a warning for each caller at most once a minute; owned by the event loop.
 
-    An SDK worker repeats a refused call for as long as it lives, and says nothing about it.
+    An SDK worker repeats a refused call for as long as it lives, and logs nothing about it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""What the server knows about a route besides its path: written where the route is mounted."""
+"""Facts about a route besides its path: written where the route is mounted."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class OperationName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFacts:
-    """What is known about a route.
+    """The facts about a route.
 
     - `operation`: None if the path says it, because the route forwards any path.
     - `error_format`: the form of its errors, and `wire_format` that of its streams.
@@ -149,10 +149,11 @@ def public_facts(operation: OperationName) -> RouteFacts:
 
 @dataclass(slots=True)
 class RequestRoute:
-    """The route of one request, and what is known about it.
+    """The route of one request, and the facts about it.
 
-    `endpoint` is None if the path names none: then it is the server's default endpoint. `route` is
-    None if no route has the path; the facts are then those of the most similar routes.
+    A path that names no endpoint has no `endpoint`: then it is the server's default endpoint.
+    There is no `route` if no route has the path; the facts are then those of the most similar
+    routes.
     """
 
     path: str

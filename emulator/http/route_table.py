@@ -57,7 +57,7 @@ class RouteTable:
                 self._with_parameters[has_endpoint, first].append(route)
             similar = _describe_similar(route.facts)
             other = _describe_other_form(similar, has_endpoint=not has_endpoint)
-            # `/v2/…` is most often an endpoint, and says nothing about what follows.
+            # `/v2/…` is most often an endpoint, whatever follows.
             for count in range(2 if segments[0] == "v2" else 1, len(segments) + 1):
                 beginning = segments[:count]
                 self._unknown.setdefault((has_endpoint, *beginning), similar)
@@ -72,7 +72,7 @@ class RouteTable:
         }
 
     def find(self, path: str, method: str) -> RequestRoute:
-        """Return the route of a request, or the facts that apply if there is none."""
+        """Return the route of a request, or the facts that apply without a route."""
         endpoint, segments = split_path(path)
         has_endpoint = endpoint is not None
         candidates = self._by_path.get(path)

@@ -99,7 +99,7 @@ async def _end_for_shutdown(
     if not is_cancelled_by_shutdown(scope):
         return False
     if has_started:
-        # A part of the response was sent: only a client that does not read it gets no more.
+        # A part of the response was sent: only a client that does not read it gets nothing further.
         return await abort_connection(scope, receive)
     await shutting_down_response(scope)(scope, receive, send)
     return True

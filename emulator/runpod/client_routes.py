@@ -170,7 +170,7 @@ class ClientRoutes:
         return JSON(await self._build_status(await self._wait_for_end(request, job.id, wait_s)))
 
     async def _build_status(self, job: Job) -> dict[str, Any]:
-        """Return the response to `/status`, which says what a job waits for.
+        """Return the response to `/status`, with the reason why a job waits.
 
         Of a job that was streamed, it says where the output is.
         """
@@ -213,7 +213,8 @@ class ClientRoutes:
     async def _reset(self, request: Request) -> Response:
         endpoint = self._endpoint_of(request)
         removed = await self._store.reset(endpoint)
-        # Objects have no endpoint: those of several handlers are removed with the first one's jobs.
+        # Objects have no endpoint: the objects of several handlers are removed with the first one's
+        # jobs.
         if self._bucket is not None and endpoint == self._default_endpoint:
             await self._bucket.clear()
         return JSON({"removed": removed, "status": "completed"})

@@ -23,9 +23,9 @@ _IDLE_EXPIRY_S = 10.0
 # A worker's report that it no longer has a job is acted on after this delay. By then a second
 # worker of the same name, which may have sent the report, has been noticed.
 _MISSING_CONFIRM_S = 1.5
-# How long a worker is shown as unhealthy after it has reported that, or has failed to start.
+# How long a worker counts as unhealthy after it has reported that, or has failed to start.
 _UNHEALTHY_EXPIRY_S = 120.0
-# A job that has waited for longer says what it waits for.
+# A job that has waited for longer gets the reason.
 _EXPLAINED_WAIT_S = 2.0
 _MAX_UNHEALTHY = 100
 _MAX_REASON_CHARS = 300
@@ -213,7 +213,7 @@ class WorkerRegistry:
     def explain_unserved(self, endpoint: str) -> str | None:
         """Return why no worker takes the jobs of an endpoint; None if one does or may come.
 
-        Only a server that starts workers knows that an endpoint's name is probably wrong.
+        Only a server that starts workers can assume that an endpoint's name is wrong.
         """
         is_served = endpoint in self._explain_wait or endpoint in self._count_local_slots
         if is_served or not self._explain_wait or self.workers(endpoint):

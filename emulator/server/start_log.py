@@ -33,8 +33,8 @@ def log_start(
 ) -> None:
     """Log version, addresses, model or handler, and the settings that differ from their defaults.
 
-    One record: rows under one line on a terminal, an object named `server` in JSON. `slots` is None
-    for a server without an engine. `handlers` are the user's files, by their endpoints, and
+    One record: rows under one line on a terminal, an object named `server` in JSON. A server
+    without an engine has no `slots`. `handlers` are the user's files, by their endpoints, and
     `pythons` the interpreters that were chosen for the workers.
     """
     handlers = handlers or {}

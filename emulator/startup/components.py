@@ -73,7 +73,7 @@ class Components:
     bucket: Bucket | None
     worker_logs: WorkerLogs
     result_watch: ResultWatch
-    # Notice changes of the user's handlers; empty if there are none, or RELOAD is off.
+    # Notice changes of the user's handlers; empty without handlers, or if RELOAD is off.
     code_watches: Sequence[CodeWatch]
     shutdown: ShutdownState
     workload: Workload
@@ -104,7 +104,7 @@ class Components:
             # Only other workers may have survived a restart of the server with their jobs.
             await self.store.start(self._can_outlive_server, self.settings.lease_s)
             self.end_reporter.is_recovering = False
-            # After the store, whose lock keeps other servers from the folder beside its database.
+            # After the store, whose lock keeps other servers from the folder of its database.
             if self.bucket is not None:
                 await self.bucket.start()
             self.worker_registry.start()
@@ -186,7 +186,7 @@ class Workload:
     async def drain(self, limit_s: float) -> None:
         """Stop taking work, and give running jobs and batches `limit_s` to finish.
 
-        What is still running then returns to the queue.
+        Jobs that still run then return to the queue.
         """
         drains = [autoscaler.drain(limit_s) for autoscaler in self.autoscalers]
         if self.engine_components is not None:
@@ -211,7 +211,7 @@ def build_components(
 ) -> Components:
     """Build all objects of a server and connect them, without starting any.
 
-    `engine` is None if the server has no model of its own and only runs handlers of the user's.
+    A server that only runs the user's handlers has no `engine`.
     `programs` are those of the worker processes that the server starts, by their endpoints; None
     stands for this package's worker.
 

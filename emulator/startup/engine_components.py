@@ -84,7 +84,7 @@ class EngineComponents:
     async def drain(self, limit_s: float) -> None:
         """Stop taking work, and give running jobs and batches `limit_s` to finish.
 
-        What is still running then returns to the queue.
+        Jobs that still run then return to the queue.
         """
         await asyncio.gather(self.local_worker.drain(limit_s), self.batches.drain(limit_s))
 

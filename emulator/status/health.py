@@ -118,7 +118,7 @@ class Health:
 
 
 def _hide_details(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states and counts of a response; what is not named here is left out."""
+    """Return the states and counts of a response; other settings are left out."""
     public: dict[str, Any] = {"status": body["status"]}
     if "engine" in body:
         public["engine"] = {name: body["engine"][name] for name in _OPEN_ENGINE_FIELDS}

@@ -29,7 +29,7 @@ NOT_SET: Any = object()
 class HandlerTest:
     """One test: the input of a job, and the status and output that the job must have.
 
-    `timeout_ms` is None if the file sets no timeout. The job's output must equal `expected_output`,
+    A file that sets no timeout has no `timeout_ms`. The job's output must equal `expected_output`,
     and must have the keys and values of `expected_part`; one that is NOT_SET is not checked.
     """
 

@@ -24,7 +24,7 @@ class TokenizerInfo(TypedDict):
 
 
 class Operations(TypedDict, total=False):
-    """The operations of a backend beside generation, each for one payload that is a JSON value.
+    """The operations of a backend apart from generation, each for one payload that is a JSON value.
 
     A backend has no entry for what it cannot do. Operations that take as long as a prefill
     (`PREFILL_CALLS`) are called on one thread, and the others on another one.
@@ -32,8 +32,8 @@ class Operations(TypedDict, total=False):
 
     # Renders a chat with the model's own template. Raises RequestRejected.
     render: Callable[[Chat], str]
-    # Returns the token ids of a prompt, with special tokens parsed; those in the texts of a chat's
-    # messages are read as plain text. Raises RequestRejected or UnsupportedParameter.
+    # Returns the token ids of a prompt, with special tokens parsed; in the texts of a chat's
+    # messages they are read as plain text. Raises RequestRejected or UnsupportedParameter.
     tokenize: Callable[[str | Chat], list[int]]
     # Returns the token ids of a text, with special tokens parsed and none added. Raises
     # UnsupportedParameter.
@@ -92,7 +92,7 @@ def payload_prompt(payload: Any) -> RenderedPrompt:
 class RunResult:
     """The finish reason, token counts and timings of a finished run.
 
-    `completion_tokens` is None if the backend does not count tokens; the engine then uses the
+    A backend that does not count tokens has no `completion_tokens`; the engine then uses the
     number of pieces that the backend delivered. `reported_tokens` is the count in the runtime's own
     statistics, None without them. `callbacks` is how often the runtime called back with a token;
     calls after an abort deliver no piece, so there may be more of them than pieces.
@@ -129,7 +129,7 @@ class Backend(Protocol):
 
     @property
     def operations(self) -> Operations:
-        """The operations beside generation; read after `load`."""
+        """The operations apart from generation; read after `load`."""
 
     def run(
         self,

@@ -30,7 +30,7 @@ _MAX_HEADER_BYTES = 64 * 2**20
 # The longest chat templates of known models have some 30 KB.
 _MAX_TEMPLATE_BYTES = 2**20
 _MAX_PROPERTIES, _MAX_PROPERTY_BYTES = 256, 256
-# How a model says that it fills gaps: the keys of its tokens for that, or one of these tokens.
+# How a model declares that it fills gaps: the keys of its tokens for that, or one of these tokens.
 _INFILL_KEYS = (b"tokenizer.ggml.fim_pre_token_id", b"tokenizer.ggml.prefix_token_id")
 _INFILL_TOKENS = (
     *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<PRE>", "▁<PRE>", "<|code_prefix|>"),

@@ -41,7 +41,7 @@ class ScriptedPiece:
 class ScriptedAnswer:
     """The answer to prompts that match the regular expression `when`; None matches all prompts.
 
-    If `pieces` is None, the answer repeats the words of the prompt. `repeat` is how often the
+    Without `pieces`, the answer repeats the words of the prompt. `repeat` is how often the
     pieces are generated, -1 for without end. `prefill_ms` is the delay before the first piece;
     with `deaf_prefill` an abort does not end that delay.
     """

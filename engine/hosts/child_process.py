@@ -110,7 +110,7 @@ class EngineProcess:
         self._popen.wait(timeout_s)
 
     def end(self, grace_s: float, kill_timeout_s: float = 0.0) -> None:
-        """Let the process exit by itself for `grace_s` seconds, then kill it; blocks this thread.
+        """Wait up to `grace_s` seconds for the process to exit, then kill it; blocks this thread.
 
         A process that is stuck in a driver can outlive the kill: this method waits for it for
         `kill_timeout_s` seconds more, then returns.

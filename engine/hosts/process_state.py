@@ -54,7 +54,7 @@ NEXT_STATES: Mapping[ProcessState, frozenset[ProcessState]] = {
             ProcessState.CLOSED,
         }
     ),
-    # The stuck run may end by itself (loaded).
+    # The stuck run may still end (loaded).
     ProcessState.RETIRING: frozenset(
         {
             ProcessState.LOADED,

@@ -11,7 +11,7 @@ from engine.prompts.reasoning import PROBE_CHAT
 from engine.reply.reply_format import ToolForm
 from engine.request import Chat
 
-# What the instructions of the templates have, in the form's own notation. A template that asks for
+# Parts of the templates' instructions, in the form's own notation. A template that asks for
 # the keys in another order, or for another notation after the same mark, has none of these.
 _INSTRUCTIONS: tuple[tuple[ToolForm, re.Pattern[str]], ...] = (
     ("qwen_xml", re.compile(r"<tool_call>\s*<function=")),

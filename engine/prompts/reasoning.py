@@ -27,8 +27,8 @@ REASONING_MARKS: Mapping[str, str] = {
 PROBE_CHAT = Chat((Message("user", "a"),))
 
 
-# What an answer has before the part that a grammar holds: nothing, the rest of the reasoning that
-# the prompt has opened, or reasoning if the model begins with it.
+# The beginning of an answer, before the part that a grammar holds: nothing, the rest of the
+# reasoning that the prompt has opened, or reasoning if the model begins with it.
 Thinking = Literal["none", "open", "optional"]
 
 

@@ -39,7 +39,7 @@ class RunControl(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """What is known of a run when it starts; times in seconds, `deadline` by the loop's clock.
+    """The facts about a run at its start; times in seconds, `deadline` by the loop's clock.
 
     `queued_s` and `load_s` are how long the request waited for a slot and for the model.
     `starts_in_reasoning` means that the prompt ends with an open reasoning mark. `buffered` means

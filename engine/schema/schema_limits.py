@@ -1,4 +1,4 @@
-"""What a JSON Schema may have at most, checked before a library reads it."""
+"""Limits for a JSON Schema, checked before a library reads it."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class GrammarTrials:
             try:
                 pipe.close()
             except BrokenPipeError:
-                # What a process that has ended did not read any more.
+                # An ended process did not read this.
                 continue
         process.kill()
         process.wait()

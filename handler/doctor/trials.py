@@ -20,7 +20,7 @@ def run_trials(
 ) -> list[Finding]:
     """Return the findings of RKLLM's trials, and write them into the file RKLLM_PROFILE.
 
-    There are none of another backend.
+    Another backend has no findings.
 
     A trial whose process crashed or hung is a finding and no failure. There are none if a plain run
     does not work either: the examination then says why.

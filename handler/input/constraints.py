@@ -56,7 +56,8 @@ CONSTRAINT_KEYS = frozenset({_FORMAT, _OUTPUTS, "structural_tag", *_DIRECT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What the text of an answer is held to: a schema, an expression, some texts or a grammar.
+    """The constraint that the text of an answer must satisfy: a schema, an expression, some texts
+    or a grammar.
 
     `param` is the parameter of the request. `regex`, `choices` and `bad_words`, which the answer
     must not contain, are as the client wrote them; `grammar` is what the engine gets of them.

@@ -88,7 +88,8 @@ def _join_lines(data: str) -> str:
 
 
 def _check_data(data: str, path: str, rule: str) -> None:
-    """Check an image in base64; `rule` says what its text must be. Raises InvalidRequest."""
+    """Check an image in base64; `rule` is the sentence on what its text must be. Raises
+    InvalidRequest."""
     try:
         content = binascii.a2b_base64(data, strict_mode=True)
     except ValueError:

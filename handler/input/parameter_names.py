@@ -40,8 +40,9 @@ _REMOVED_NAMES = "prompt_cache"
 # Known parameters that no dialect supports; a request with one gets a warning.
 IGNORED = frozenset(f"{_OPENAI_NAMES} {_VLLM_NAMES} {_LLAMACPP_NAMES} {_REMOVED_NAMES}".split())
 
-# Values that ask for what is done anyway, besides false and null: the defaults of OpenAI, vLLM,
-# SGLang and llama.cpp. Clients such as llama.cpp's web page send all of their defaults.
+# Values without an effect, besides false and null, because they ask for the default: the defaults
+# of OpenAI, vLLM, SGLang and llama.cpp. Clients such as llama.cpp's web page send all of their
+# defaults.
 NEUTRAL: Mapping[str, Sequence[Any]] = MappingProxyType(
     {
         "add_generation_prompt": [True],

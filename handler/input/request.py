@@ -39,7 +39,8 @@ class TextRequest:
     its text; None if all of it is text. `original_prompt` is the prompt that the answer is for if
     the engine gets a longer one. `reasoning_budget` is how many tokens the model may think; None
     for any number. `constraint` is what the answer must match; `sampling` has its grammar.
-    `held_constraint` is the one that the engine was asked to hold, and `constraint` is None then.
+    `held_constraint` is the one that the engine was asked to hold, and there is no `constraint`
+    then.
     """
 
     generation: GenerationRequest

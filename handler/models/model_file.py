@@ -49,7 +49,7 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class FileCapabilities:
-    """What a file says about its model's use, before the model is loaded.
+    """The uses of a model by its file, before the model is loaded.
 
     `completion`: it generates text. `tools`: its chat template has functions. `thinking`: its chat
     template has a mark of reasoning. `insert`: it has tokens for filling gaps.
@@ -69,8 +69,7 @@ class ModelFile:
     `modified_at` is in seconds since the epoch. `digest` are 64 hex digits that change with the
     file: the SHA-256 of its ends and its size, because all of it takes long to read.
     `context_length` is what requests may have, in tokens; None if it is not known before the load.
-    `properties` are those of a GGUF's header. `capabilities` are None if the file says nothing
-    about them, as the formats besides GGUF do.
+    `properties` are those of a GGUF's header. Only a GGUF file has `capabilities`.
     """
 
     size_bytes: int

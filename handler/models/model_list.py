@@ -19,7 +19,7 @@ _PART_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 class ModelEntry(BaseModel):
-    """One model of the list; a field that is None uses the setting for one model."""
+    """One model of the list; a field without a value uses the setting for one model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -15,7 +15,7 @@ from handler.models.model_file import ModelSource
 class ServedModel:
     """A model of MODELS, or the one that the settings for a single model name.
 
-    `names` are those in requests; answers have the first. `path` is None without a file.
+    `names` are those in requests; answers have the first. Without a file there is no `path`.
     `projector` turns images into input: llama.cpp's projector, or the vision encoder of an NPU's
     model. `memory_mb` is what one process of it takes according to the user.
     """

@@ -31,7 +31,7 @@ def _text_bytes(text: str) -> int:
 
 
 def copy_exactly(value: Json) -> Json:
-    """Return a copy of a value that takes no more memory than its length.
+    """Return a copy of a value that takes only as much memory as its length.
 
     orjson returns bytes whose buffer stays as large as it was while they were written: at least
     4 KB for a few characters (measured).

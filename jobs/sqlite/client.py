@@ -87,8 +87,8 @@ class StoreClient:
     def _pin_inode(self, inode: int | None) -> None:
         """Record the inode of the database and keep the file open.
 
-        `inode` is None if a full disk has prevented the creation of the file. Raises StoreUnusable
-        if the file has already been replaced.
+        There is no `inode` if a full disk has prevented the creation of the file. Raises
+        StoreUnusable if the file has already been replaced.
         """
         if inode is None or self._pinned_fd >= 0:
             return

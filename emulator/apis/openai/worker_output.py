@@ -241,7 +241,7 @@ def _add_request_identity(data: bytes) -> bytes:
     """Return the data of an error's event with the id of the request.
 
     OpenAI's clients read the members of the error object; the error events of other APIs have the
-    id beside it.
+    id outside of it.
     """
     try:
         body = orjson.loads(data)

@@ -161,7 +161,7 @@ class BackgroundResponses:
         yield DONE
 
 
-# What a response has before it starts.
+# The members of a response before it starts.
 _UNSTARTED: dict[str, Any] = {
     "status": "queued",
     "output": [],
@@ -190,7 +190,7 @@ def encode_response(job: Job) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What the job of a background response has stored; every member has its type."""
+    """The stored input of the job of a background response; every member has its type."""
 
     envelope: JsonObject
     items: Sequence[JsonObject]

@@ -24,7 +24,8 @@ _HEREDOC = re.compile(r"(?<!<)<<-?[\"']?([A-Za-z_]\w*)")
 
 @dataclass(frozen=True, slots=True)
 class ImageStart:
-    """What an image starts: its command as one line, and the file of the project in it, if any."""
+    """The program of an image: its command as one line, and the file of the project in it, if
+    any."""
 
     command: str
     file: Path | None

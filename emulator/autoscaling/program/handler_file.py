@@ -91,8 +91,8 @@ def list_folders(path: Path) -> list[Path]:
     """Return the folder of a handler's file, and after it that of its project if it is another.
 
     The project's folder is that of the Dockerfile that starts the file, or the one above `src`. The
-    files beside a handler, such as `.env` and `tests.json`, may be in both. `path` is the file, or
-    its folder.
+    files in the folder of a handler, such as `.env` and `tests.json`, may be in both. `path` is the
+    file, or its folder.
     """
     folder = path if path.is_dir() else path.parent
     project = folder.parent if folder.name in _SOURCE_FOLDERS else folder

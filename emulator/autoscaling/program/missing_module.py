@@ -1,4 +1,4 @@
-"""Say how to install a package that a user's handler does not find."""
+"""How to install a package that a user's handler does not find."""
 
 from __future__ import annotations
 

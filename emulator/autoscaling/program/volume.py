@@ -20,7 +20,7 @@ _CHECK_TIMEOUT_S = 30
 class Volume:
     """A folder for `/runpod-volume`; `problem` is the sentence on why it cannot be mounted there.
 
-    The problem is None if each worker can mount it.
+    There is no problem if each worker can mount it.
     """
 
     folder: Path

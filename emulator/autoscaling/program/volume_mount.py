@@ -17,7 +17,7 @@ from typing import Any
 
 VOLUME = "/runpod-volume"
 EXIT_NOT_MOUNTED = 126
-# Any folder that exists everywhere: what it has is in the new root again.
+# Any folder that exists everywhere: the new root has its content again.
 _NEW_ROOT = "/tmp"  # noqa: S108 - nothing is written into it
 _OLD_ROOT = "/.worker-rkllm-old-root"
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000

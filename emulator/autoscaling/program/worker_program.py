@@ -1,4 +1,4 @@
-"""What the autoscaler starts as a worker: a command, its folder and the variables of its .env."""
+"""The program of a worker: a command, its folder and the variables of its .env."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WorkerProgram:
     def variables(self) -> Mapping[str, str]:
         """Return the variables for a worker; the handler's .env is read again for each worker.
 
-        A variable of the .env beside the file comes before one of the project's.
+        The .env in the file's folder comes before the project's.
 
         Raises:
             OSError, ValueError: a .env cannot be read.

@@ -274,7 +274,7 @@ def _build_state_schemas() -> dict[str, Schema]:
 
 
 def _build_schemas(settings: EmulatorSettings) -> dict[str, Schema]:
-    """Return the schemas; those of the faults only if their routes exist."""
+    """Return the schemas; the schemas of the faults only if their routes exist."""
     return _build_state_schemas() | (_build_fault_schemas() if settings.faults_per_request else {})
 
 

@@ -242,8 +242,8 @@ class LlamaCppBackend:
 
     def _render(self, chat: Chat, image_marker: str) -> str:
         # If a template does not support tools, llama.cpp adds instructions of its own, and only
-        # llama.cpp can parse the resulting calls. Such a template is therefore rendered without
-        # tools, which are described in the messages instead.
+        # llama.cpp can parse the resulting calls. Therefore the template is rendered without tools,
+        # and the messages describe the tools instead.
         return reasoning.continue_last(
             chat,
             lambda chat: render_with_tools(
@@ -416,7 +416,7 @@ class LlamaCppBackend:
             self._prompt_scorer = PromptScorer(self._path, context, self._threads)
         scored = self._prompt_scorer.score(tokens, alternatives)[first:]
         if scored:
-            # OpenAI's first token has none, and clients leave it out.
+            # OpenAI's first token has no log-probability, and clients leave it out.
             scored[0] = PromptToken(scored[0].text)
         if isinstance(prompt, str) and "".join(each.text for each in scored) == " " + prompt:
             # Some vocabularies begin every text with a space.
@@ -584,7 +584,7 @@ def build_capabilities(
     """Return the capabilities of llama.cpp with a model.
 
     llama.cpp reports no log-probabilities of drafted tokens, so `max_logprobs` is 0 with a draft
-    model. `template_markers` is None for a model without a chat template; llama.cpp then renders
+    model. A model without a chat template has no `template_markers`; llama.cpp then renders
     chats as ChatML.
     """
     return Capabilities(

@@ -104,8 +104,8 @@ class PromptScorer:
     def score(self, tokens: Sequence[int], alternatives: int) -> list[PromptToken]:
         """Return the tokens with their log-probabilities, each given all tokens before it.
 
-        The first token has none. `alternatives` is the number of likeliest tokens for each place.
-        The caller makes sure that the ids are in the vocabulary and fit the context.
+        The first token has no log-probability. `alternatives` is the number of likeliest tokens for
+        each place. The caller makes sure that the ids are in the vocabulary and fit the context.
 
         Raises:
             UnsupportedParameter: llama.cpp could not compute the tokens.

@@ -19,7 +19,7 @@ class FloatRows:
 
     @classmethod
     def from_pointer(cls, floats: Any, count: int, width: int) -> FloatRows | None:
-        """Return the rows at a pointer; None if a callback has none."""
+        """Return the rows at a pointer; None if a callback has no rows."""
         if not floats or count <= 0 or width <= 0:
             return None
         return cls(ctypes.addressof(floats.contents), count, width)

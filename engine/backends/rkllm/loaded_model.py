@@ -49,9 +49,9 @@ class Vision:
 class LoadedModel:
     """Runs one model, one run at a time; made by `load_model`.
 
-    `tokenizer` is None without tokenizer files. `token_loop` is there in logits mode, `vision` with
-    an encoder, and `recorder` with a file to record to. The caller holds the handle's lock during
-    each method that runs something.
+    Without tokenizer files there is no `tokenizer`. `token_loop` is there in logits mode, `vision`
+    with an encoder, and `recorder` with a file to record to. The caller holds the handle's lock
+    during each method that runs something.
     """
 
     handle: ReloadableModel

@@ -58,7 +58,7 @@ def _template_message(message: Message, image_marker: str) -> dict[str, Any]:
     """Return a turn for a template, which expects tool arguments as values instead of JSON text."""
     turn = message.to_template(image_marker)
     if message.reasoning and not (message.content and message.tool_calls):
-        # The name in gpt-oss's template, which refuses it beside a content and calls.
+        # The name in gpt-oss's template, which refuses it together with a content and calls.
         turn["thinking"] = message.reasoning
     for call in turn.get("tool_calls", ()):
         function = dict(call["function"])

@@ -220,7 +220,7 @@ class ChatTokenizer:
 
 
 def require_tokenizer(tokenizer: ChatTokenizer | None, param: str = "prompt") -> ChatTokenizer:
-    """Return the tokenizer. Raises UnsupportedParameter if it is None."""
+    """Return the tokenizer. Raises UnsupportedParameter without one."""
     if tokenizer is None:
         raise UnsupportedParameter(
             f"{param}: there is no tokenizer.json beside the model (RKLLM_TOKENIZER)", param=param

@@ -12,8 +12,8 @@ STEADY_S = 600.0
 # How often a host that has never finished a request is started: a damaged file crashes the library
 # each time, in the load or in the runs.
 MAX_FIRST_CRASHES = 5
-# How often a first load is repeated whose error says that another program may be the reason, and
-# the pause before: the kernel frees the memory of an NPU some time after a process has ended.
+# How often a first load is repeated if its error may be caused by another program, and the pause
+# before: the kernel frees the memory of an NPU some time after a process has ended.
 MAX_LOAD_RETRIES = 2
 LOAD_RETRY_PAUSE_S = 2.0
 

@@ -16,7 +16,7 @@ from handler.errors import ErrorInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """What a call has besides its route and its body.
+    """The context of a call, apart from its route and its body.
 
     `slot` is a reserved slot, which its owner releases. `timeout_s` limits each generation; None
     for the engine's own limit. `job_id` names the job that the call is; None if it is none.

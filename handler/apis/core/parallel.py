@@ -122,7 +122,7 @@ class ParallelGenerations(Abortable):
             task.cancel()
         if not self._unfinished:
             return
-        # The cancelled tasks add no more parts: without this error the reader would wait forever.
+        # The cancelled tasks add nothing further: without this error the reader would wait forever.
         while not self._parts.empty():
             self._parts.get_nowait()
         self._parts.put_nowait(GenerationCancelled("the request was cancelled"))

@@ -19,7 +19,7 @@ from validation import NO_OPTIONS, Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedCall:
-    """What a client asks a model to generate.
+    """A generation that a client asks for.
 
     `id` is the name of the call in the log. `model` is the name in answers: that of the model, or
     of the adapter that `parameters` use. `reply_format` states what an output may have besides its

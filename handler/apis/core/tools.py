@@ -54,7 +54,7 @@ class Tools:
 
     `constraint` is what the answer is held to. It has a schema if the answer must be a call, or
     either a call or JSON of the client's schema. It has the schemas of strict functions if the
-    answer may be any text with calls in it. It is None if nothing is held.
+    answer may be any text with calls in it. None holds nothing.
     """
 
     definitions: tuple[FunctionTool, ...] = ()

@@ -102,7 +102,7 @@ def encode_usage(usage: Usage) -> MessageUsage:
 def create_signature(message_id: str) -> str:
     """Return the signature of a thinking block: clients drop a block without one.
 
-    This server does not check it: what a client changes in the thinking, it sends to itself.
+    This server does not check it: a client that changes the thinking only changes its own prompt.
     """
     return message_id.removeprefix("msg_")
 

@@ -80,7 +80,7 @@ class OllamaApi(Api):
 
 
 class _TextCall(ApiCall):
-    """A chat or a text to generate; `call` is None if the request only loads the model."""
+    """A chat or a text to generate; a request that only loads the model has no `call`."""
 
     def __init__(
         self,

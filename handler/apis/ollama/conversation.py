@@ -25,7 +25,7 @@ from handler.input.messages import (
 )
 from handler.input.text import check_text
 
-# Ollama's images do not say what they are; the reader looks at the data alone.
+# Ollama's images have no media type; the reader looks at the data alone.
 _ANY_IMAGE = "image/png"
 
 
@@ -104,7 +104,7 @@ class _MessageReader:
         return Message(ROLES[role], content.text, None, calls, call_id, content.images, reasoning)
 
     def _read_calls(self, calls: Any, path: str) -> tuple[JsonObject, ...]:
-        """Return the calls; those without an id are numbered."""
+        """Return the calls; a call without an id gets a number."""
         if not isinstance(calls, list):
             raise InvalidRequest(f"{path} must be an array, got {describe_value(calls)}", path)
         check_count(calls, MAX_CALLS, path, "calls")

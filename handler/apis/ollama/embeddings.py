@@ -38,7 +38,7 @@ _TOO_LONG = "input length exceeds maximum context length"
 
 @dataclass(frozen=True, slots=True)
 class EmbedRequest:
-    """The texts to embed; `call` is None if the request only loads the model.
+    """The texts to embed; a request that only loads the model has no `call`.
 
     With `truncates`, texts that are too long are cut.
     """

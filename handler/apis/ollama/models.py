@@ -20,7 +20,7 @@ _NEVER = "2318-01-01T00:00:00Z"
 class ModelDescriptions:
     """Describes the served models, from their files and from what their engines have loaded.
 
-    Reads files, so it is for threads beside the event loop. Has no state.
+    Reads files, so call it in a thread, not on the event loop. Has no state.
     """
 
     def __init__(self, models: ModelRegistry, files: ModelFiles) -> None:

@@ -83,7 +83,7 @@ class ModelPuller:
     """Pulls models; `is_served` returns whether a name is that of a served model.
 
     Clients that pull the same name wait for the same download, which ends when all of them have
-    left. `add_model` is None if pulling is off. Owned by the event loop. Look-ups and downloads run
+    left. Without `add_model`, pulling is off. Owned by the event loop. Look-ups and downloads run
     in threads of their own, because a Hub that does not answer holds each of them for a while.
     """
 

@@ -49,7 +49,7 @@ _GENERATE_FIELDS = {"messages": "prompt"}
 class OllamaRequest:
     """A request to load a model, and to generate a text with it.
 
-    `call` is None if the request only loads the model. `keep_alive_s` is how many seconds the model
+    A request that only loads the model has no `call`. `keep_alive_s` is how many seconds the model
     stays loaded afterwards; None for the server's own time. With `truncates` the oldest messages
     are left out if the conversation is too long.
     """

@@ -38,7 +38,7 @@ NO_ECHO = Echo()
 async def create_echo(
     prompt: Prompt, engine: Engine, *, logprobs: int | None, is_scored: bool, priority: Priority
 ) -> Echo:
-    """Return the echo of a prompt, with its tokens and `logprobs` alternatives unless it is None.
+    """Return the echo of a prompt, with its tokens and `logprobs` alternatives if it is set.
 
     The tokens have log-probabilities only if `is_scored`, which needs an engine that has them.
 

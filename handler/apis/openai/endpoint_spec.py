@@ -37,7 +37,7 @@ class EndpointSpec:
     choice with a new text; the text and the result are JSON. `encode_chunk_with_role` adds the
     role, for a dialect that has it in every delta. `has_chat_prompt` is whether a body has one
     prompt, which is a chat. `opening_choice` and `last_choice` are the first and the last choice of
-    a stream; `opening_choice` is None if the stream starts with text.
+    a stream; Without `opening_choice`, the stream starts with text.
     """
 
     id_prefix: str

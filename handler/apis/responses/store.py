@@ -47,7 +47,7 @@ class ResponseSource(Protocol):
 class ResponseStore:
     """Keeps responses in memory. If there are too many, the oldest are removed.
 
-    A response that is not in memory is looked up in `others`. Owned by the event loop.
+    A response that is not in memory is read from `others`. Owned by the event loop.
     """
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:

@@ -38,9 +38,8 @@ class Signature(NamedTuple):
 class Abi:
     """The structs and function signatures of one ABI; `name` is its value of `RKLLM_ABI`.
 
-    `versions` are those of the library that have it, the oldest first. `sampling` and
-    `callbacks` are None if the ABI has no such struct. Without `callbacks` init takes the result
-    callback itself.
+    `versions` are those of the library that have it, the oldest first. An ABI without the struct
+    has no `sampling` or `callbacks`. Without `callbacks` init takes the result callback itself.
     """
 
     name: str

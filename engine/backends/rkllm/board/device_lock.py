@@ -39,9 +39,9 @@ _descriptors_lock = threading.Lock()
 
 
 def find_device(root: Path = _ROOT) -> Path | None:
-    """Return the node of the NPU, or None on a machine that has none.
+    """Return the node of the NPU, or None on a machine without an NPU.
 
-    Older drivers have a node of their own; newer ones a render node, beside the graphics card's.
+    Older drivers have a node of their own; newer ones a render node, like the graphics card.
     """
     node = root / "dev/rknpu"
     if node.exists():

@@ -34,7 +34,7 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The state of this machine's NPU driver; `board` is None if it is no Rockchip board.
+    """The state of this machine's NPU driver; `board` is set on a Rockchip board only.
 
     `chip` is its name in small letters, such as "rk3588"; empty if it is not known.
     """

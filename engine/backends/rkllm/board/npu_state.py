@@ -18,7 +18,7 @@ _SAMPLE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class NpuState:
-    """What is known at one moment; `load` has a ratio of 0 to 1 for each core."""
+    """The state at one moment; `load` has a ratio of 0 to 1 for each core."""
 
     load: tuple[float, ...] = ()
     clock_hz: float | None = None
@@ -26,7 +26,8 @@ class NpuState:
 
 
 def read_npu(root: Path = _ROOT) -> NpuState:
-    """Read the state; what the system does not have, or does not show to this user, is None."""
+    """Read the state; None stands for a value that the system does not have, or hides from this
+    user."""
     text = next(filter(None, (_read(root / path) for path in _LOAD_FILES)), "")
     load = tuple(int(percent) / 100 for percent in _PERCENT.findall(text))
     clocks = (_read_number(path) for path in (root / "sys/class/devfreq").glob("*npu*/cur_freq"))

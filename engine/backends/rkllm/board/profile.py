@@ -1,4 +1,4 @@
-"""What the doctor measured of a library with a model on a board, and what follows from it.
+"""Measurements of a library with a model on a board, by the doctor, and their consequences.
 
 Some properties of the runtime are not documented, or reports about them differ. `handler doctor`
 tries them and writes the outcome into the file RKLLM_PROFILE; the engine reads it when it loads.

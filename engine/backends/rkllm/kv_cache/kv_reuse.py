@@ -16,7 +16,7 @@ class PromptPart(NamedTuple):
 
     `reused` is the number of tokens that need not be computed, and `keep_history` keeps the
     key-value cache after the run. With `skips_prefix` the runtime itself skips what it has
-    computed, and its statistics say how much.
+    computed, and reports the number in its statistics.
     """
 
     send: RuntimeInput
@@ -52,7 +52,7 @@ class KvReuse:
         self._lora: str | None = None
         # Whether the last run kept its key-value cache, which the next one would continue.
         self._is_kept = False
-        # Whether the last run succeeded: what a failure leaves in the cache is not known.
+        # Whether the last run succeeded: the cache is unknown after a failure.
         self._is_known = True
 
     def prepare(

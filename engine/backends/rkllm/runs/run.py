@@ -37,8 +37,8 @@ class ImageMarks(NamedTuple):
 class InitConfig:
     """The settings of an init; in 1.2 it is the only call that sets sampling parameters.
 
-    `n_batch` is the number of prompts of each run. `image_marks` is None if the model takes no
-    images. With `has_raw_prompts` the runtime applies no chat template to texts.
+    `n_batch` is the number of prompts of each run. A model that takes no images has no
+    `image_marks`. With `has_raw_prompts` the runtime applies no chat template to texts.
     """
 
     model: Path

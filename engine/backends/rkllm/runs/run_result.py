@@ -35,7 +35,8 @@ def check_run(run: Run | Batch, context_length: int) -> None:
 def count_skipped(run: Run, prompt: RuntimeInput) -> int:
     """Return how many tokens of a prompt the runtime did not compute, by its statistics.
 
-    It is 0 if they are not known: an aborted run has none, and a text is tokenised by the runtime.
+    It is 0 if they are not known: an aborted run has no statistics, and the runtime tokenises a
+    text itself.
     """
     if not isinstance(prompt, list) or not run.finished or run.prefill_tokens <= 0:
         return 0

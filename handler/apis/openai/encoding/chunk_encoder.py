@@ -30,8 +30,8 @@ class ChunkEncoder:
     """Encodes the events of one call, for all its choices.
 
     The parts that all chunks of a choice share are encoded once, so an event costs only the
-    encoding of its text. Each method returns complete events, because some clients decode every
-    network read by itself. `echoes` has one item per prompt; `include_usage` is the result of
+    encoding of its text. Each method returns complete events, because some clients decode each
+    network read separately. `echoes` has one item per prompt; `include_usage` is the result of
     `read_include_usage`.
     """
 
