@@ -194,8 +194,11 @@ class FrameSender:
             if self._unsent or self._is_closed or has_many:
                 self._enqueue(last)
                 return
-            last_items = [] if last is None else [last]
-            batch = [*self._urgent.drain(), *self._drain(), *last_items]
+            if last is not None and not (self._channel.pending or self._urgent.pending):
+                batch = [last]
+            else:
+                last_items = [] if last is None else [last]
+                batch = [*self._urgent.drain(), *self._drain(), *last_items]
             frame = encode(_build_frame(batch))
             self._unsent = frame
             sent_bytes = self._sock.send(frame, socket.MSG_DONTWAIT)

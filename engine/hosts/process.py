@@ -229,7 +229,8 @@ class ProcessHost:
 
     def _on_frame(self, frame: dict[str, Any]) -> None:
         self._inflight.handle_frame(frame)
-        self._retirement.check()
+        if self._retirement.error is not None:
+            self._retirement.check()
 
     def _on_change(self) -> None:
         if self._supervisor.state is not ProcessState.RETIRING:

@@ -7,9 +7,8 @@ a message that has the remedy.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -115,21 +114,16 @@ def split_deltas(batch: list[Delta], max_chars: int = PARTIAL_CHARS) -> Iterable
     return (batch,) if batch else ()
 
 
-async def split_into_steps(
+def split_into_steps(
     batch: list[Delta], max_chars: int = PARTIAL_CHARS, *, is_parsed: bool = False
-) -> AsyncIterator[list[Delta]]:
-    """Split a batch as `split_deltas` does, and let the event loop run between the parts.
+) -> Iterable[list[Delta]]:
+    """Split a batch as `split_deltas` does; the caller lets the event loop run between the parts.
 
     With `is_parsed` the parts are searched for tool calls, which takes up to 20 µs a character, so
-    they are short. A batch is long if the reader was slow.
+    they are short. A batch is long if the reader was slow. This is no asynchronous generator,
+    because the loop would register a new one for each token.
     """
-    max_chars = min(max_chars, _PARSED_CHARS) if is_parsed else max_chars
-    is_first = True
-    for part in split_deltas(batch, max_chars):
-        if not is_first:
-            await asyncio.sleep(0)
-        is_first = False
-        yield part
+    return split_deltas(batch, min(max_chars, _PARSED_CHARS) if is_parsed else max_chars)
 
 
 def _split_batch(batch: list[Delta], max_chars: int) -> Iterator[list[Delta]]:

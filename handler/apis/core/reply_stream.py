@@ -39,7 +39,10 @@ async def stream_reply(
         for number, group in enumerate(groups, start=1):
             if number % _TOKENS_PER_STEP == 0:
                 await asyncio.sleep(0)
-            async for deltas in split_into_steps(group, part_chars, is_parsed=has_calls):
+            steps = split_into_steps(group, part_chars, is_parsed=has_calls)
+            for step, deltas in enumerate(steps):
+                if step:
+                    await asyncio.sleep(0)
                 text = "".join(delta.text for delta in deltas)
                 yield parser.push(text) if parser is not None else [TextPart(text, position)]
                 position += len(text)

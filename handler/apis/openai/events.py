@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
 from engine import Delta
@@ -69,7 +70,9 @@ class _Encoder:
         """Yield the events of an answer with one choice, except the last ones."""
         self.pending = self._call.encode_opening(generation.created)
         async for batch in generation.batches(interval_s):
-            async for deltas in self._split(batch):
+            for step, deltas in enumerate(self._split(batch)):
+                if step:
+                    await asyncio.sleep(0)
                 self.pending += self._call.encode_delta(deltas)
                 for block in self.take_blocks():
                     yield block
@@ -89,12 +92,14 @@ class _Encoder:
                     self.pending += call.encode_closing(part, index)
                     unfinished -= 1
                 else:
-                    async for deltas in self._split(part):
+                    for step, deltas in enumerate(self._split(part)):
+                        if step:
+                            await asyncio.sleep(0)
                         self.pending += call.encode_delta(deltas, index)
             for block in self.take_blocks() if unfinished else ():
                 yield block
 
-    def _split(self, batch: list[Delta]) -> AsyncIterator[list[Delta]]:
+    def _split(self, batch: list[Delta]) -> Iterable[list[Delta]]:
         return split_into_steps(batch, self._part_chars, is_parsed=self._is_parsed)
 
 
