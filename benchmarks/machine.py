@@ -57,7 +57,8 @@ def keep_cores_awake() -> Iterator[None]:
 
 
 # Whether the cores sleep between two tokens.
+CORES_ASLEEP = "cores asleep"
 MOODS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "cores asleep": nullcontext,
+    CORES_ASLEEP: nullcontext,
     "cores awake": keep_cores_awake,
 }
