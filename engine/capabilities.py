@@ -47,6 +47,7 @@ class Capabilities:
     `call_form`: the form of calls that the chat template asks for, if a grammar can hold it.
     `adapters`: the names of the LoRAs that requests may use.
     `runtime`: a description of the loaded library, for reports.
+    `library_facts`: what the library printed about itself, the driver and the model at the load.
     """
 
     backend: str
@@ -89,6 +90,7 @@ class Capabilities:
     call_form: ToolForm | None = None
     adapters: Sequence[str] = ()
     runtime: str = ""
+    library_facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # After a transfer as JSON these are lists.

@@ -152,7 +152,7 @@ def _has_failed_instance(engines: EngineParts) -> bool:
 
 
 def _engine_as_json(engine: AnyEngine) -> dict[str, Any]:
-    failure = engine.failure
+    failure, capabilities = engine.failure, engine.capabilities
     return {
         "state": engine.state.value,
         "slots": engine.slots,
@@ -161,4 +161,5 @@ def _engine_as_json(engine: AnyEngine) -> dict[str, Any]:
         "restarts": engine.restarts,
         "failure": failure.message if failure else None,
         "trouble": engine.trouble,
+        "library": dict(capabilities.library_facts) if capabilities is not None else {},
     }

@@ -99,6 +99,12 @@ class EnginePool:
         return EngineState.LOADING if EngineState.UNLOADED in states else EngineState.DEAD
 
     @property
+    def capabilities(self) -> Capabilities | None:
+        """The capabilities of the first model that has been loaded; None before."""
+        known = (engine.capabilities for engine in self.engines.values())
+        return next((each for each in known if each is not None), None)
+
+    @property
     def failure(self) -> EngineError | None:
         """Why the first engine is dead, if all are."""
         failures = [engine.failure for engine in self.engines.values()]

@@ -108,6 +108,7 @@ void generate_batch(Run *run)
         /* Prompts are prefilled one after the other. */
         one->began = now_ns();
         prefill(one);
+        print_lines(&one->answer->printed);
         finishes = finishes && one->answer->finishes;
     }
     run->prefilled = now_ns();

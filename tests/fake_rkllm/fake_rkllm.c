@@ -25,6 +25,10 @@
 #endif
 #endif
 
+/* As in real libraries, whose log has the version only by a format. */
+__attribute__((used)) static const char sdk_version[] =
+    "RKLLM SDK (version: " VERSION " | target: Linux | build: f8ca3ae8 2025-04-08)";
+
 static const uint32_t ALIVE = 0x4b4c4c4d, DEAD = 0xdeadbeef;
 
 static atomic_int inits;
@@ -124,10 +128,19 @@ static void greet(const Script *script, const RKLLMParam *param)
     if (script->chatter < 0)
         return;
     dprintf(script->chatter,
-            "I rkllm: rkllm-runtime version: " VERSION ", rknpu driver version: 0.9.8\n"
+            "I rkllm: rkllm-runtime version: %s, rknpu driver version: 0.9.8, platform: RK3588\n"
             "I rkllm: loading rkllm model from %s\n"
-            "I rkllm: max_context_limit: %ld, enabled cpus: %d\n",
-            param->model_path, script->context, param->extend_param.enabled_cpus_num);
+            "I rkllm: rkllm-toolkit version: 1.2.1b1, max_context_limit: %ld, npu_core_num: 3, "
+            "target_platform: RK3588, model_dtype: W8A8\n",
+            VERSION, param->model_path, script->context);
+    Buffer cpus = {0};
+    for (uint32_t cpu = 0; cpu < 32; cpu++)
+        if (param->extend_param.enabled_cpus_mask >> cpu & 1)
+            buffer_format(&cpus, "%s%u", cpus.length == 0 ? "" : ", ", cpu);
+    dprintf(script->chatter, "I rkllm: Enabled cpus: [%s]\n",
+            cpus.bytes == NULL ? "" : cpus.bytes);
+    free(cpus.bytes);
+    print_lines(&script->printed);
 }
 
 /* Returns the return value of init. */

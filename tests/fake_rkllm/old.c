@@ -90,7 +90,8 @@ PUBLIC RKLLMParam rkllm_createDefaultParam(void)
 
 static int refuse(const char *symbol)
 {
-    static const char version[] = "rkllm-runtime version: " VERSION;
+    static const char version[] =
+        "RKLLM SDK (version: " VERSION " | target: Linux | build: f8ca3ae8 2025-04-08)";
     fprintf(stderr, "fake_rkllm: %s of %s was called\n", symbol, version);
     abort();
 }

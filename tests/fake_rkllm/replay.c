@@ -175,6 +175,7 @@ void replay(Run *run)
         forget_history(instance);
     log_context(run);
     run->has_read = true;
+    print_lines(&run->answer->printed);
     play_all(run);
     remember(run);
     save_cache(run);

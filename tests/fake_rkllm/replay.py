@@ -48,6 +48,7 @@ class RecordedRun:
     code: int | None = None
     cache_size: int | None = None
     hung: bool = False
+    printed: list[str] = field(default_factory=list)
 
     @property
     def crashed(self) -> bool:
@@ -196,7 +197,8 @@ class _Reader:
         (run.results if run.return_us is None else run.late_results).append(result)
 
     def _read_printed(self, time_us: int, lines: list[str]) -> None:
-        self._recording.loads[-1].printed += lines
+        load = self._recording.loads[-1]
+        (load.runs[-1] if load.runs else load).printed += lines
 
 
 def build_script(recordings: Sequence[Recording]) -> str:
@@ -243,6 +245,8 @@ def _build_answer(run: RecordedRun) -> Iterator[str]:
     # A run that was aborted is played to its recorded end. Another one ends at an abort.
     yield "abort ignored" if run.abort_times_us else "abort ms=0 finish"
     yield "cache told"
+    if run.printed:
+        yield f"print {' '.join(quoted(line) for line in run.printed)}"
     if run.cache_size is not None:
         yield f"cache_size {run.cache_size}"
     if not any(result.state == FINISH for result in run.results):

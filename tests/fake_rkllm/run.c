@@ -136,6 +136,7 @@ static void generate(Run *run)
     run->has_read = true;
     if (!resumes)
         prefill(run);
+    print_lines(&run->answer->printed);
     run->due = run->prefilled = now_ns();
     if (run->seen.mode == RKLLM_INFER_GENERATE)
         speak(run);

@@ -77,6 +77,22 @@ static void read_load(Reader *reader)
     count_processes(script, load->process);
 }
 
+static void read_print(Reader *reader, Lines *lines)
+{
+    for (Item item; next_item(reader, &item);) {
+        if (!is_text(&item))
+            unknown(reader, &item);
+        lines->texts = grown(reader->script, lines->texts, lines->count, sizeof *lines->texts);
+        lines->texts[lines->count++] = plain(reader, &item);
+    }
+}
+
+void print_lines(const Lines *lines)
+{
+    for (size_t i = 0; i < lines->count; i++)
+        dprintf(STDERR_FILENO, "%s\n", lines->texts[i]);
+}
+
 static bool read_global(Reader *reader, const Item *verb)
 {
     Script *script = reader->script;
@@ -94,6 +110,8 @@ static bool read_global(Reader *reader, const Item *verb)
     else if (is_word(verb, "chatter"))
         script->chatter = (const int[]){STDOUT_FILENO, STDERR_FILENO,
                                         -1}[CHOICE(reader, "stdout", "stderr", "none")];
+    else if (is_word(verb, "print"))
+        read_print(reader, &script->printed);
     else if (is_word(verb, "overflow"))
         script->overflow_error = CHOICE(reader, "silent", "error");
     else if (is_word(verb, "vocabulary"))
@@ -338,6 +356,8 @@ static bool read_answer_line(Reader *reader, const Item *verb)
         read_step(reader, STEP_CRASH);
     else if (is_word(verb, "hang"))
         read_step(reader, STEP_HANG);
+    else if (is_word(verb, "print"))
+        read_print(reader, &answer->printed);
     else if (is_word(verb, "thread"))
         answer->threads = THREAD_CALLER + (Threads)CHOICE(reader, "caller", "foreign", "alternate");
     else if (is_word(verb, "prefill_ms"))

@@ -94,6 +94,12 @@ typedef struct {
     size_t count;
 } Load;
 
+/* Lines that are printed to stderr. */
+typedef struct {
+    char **texts;
+    size_t count;
+} Lines;
+
 /* How to answer matching prompts. Values of ANY are chosen at random. */
 typedef struct {
     long run;
@@ -103,6 +109,8 @@ typedef struct {
     char *when;
     Step *steps;
     size_t count;
+    /* Printed after the prefill. */
+    Lines printed;
     Threads threads;
     long prefill_ms;
     /* The further time of each token of the prompt that is not in a cache. */
@@ -148,6 +156,8 @@ typedef struct {
     long context;
     /* The file descriptor for the runtime's log lines, or -1 for none. */
     int chatter;
+    /* Further lines of each load. */
+    Lines printed;
     /* Whether a prompt that is too long causes an ERROR callback, or only a failed run. */
     long overflow_error;
     /* Whether an answer ends at the end of the context, or the oldest tokens are dropped. */
@@ -179,5 +189,6 @@ typedef struct {
  * process with file and line. */
 Script *script_read(const char *path, const char **why);
 void script_free(Script *script);
+void print_lines(const Lines *lines);
 
 #endif

@@ -154,7 +154,7 @@ class RkllmBackend:
             with self._handle_lock, self._abortable(run_id):
                 if model.token_loop is not None:
                     tokens = require_tokens(runtime_input)
-                    return model.token_loop.run(tokens, sampling, on_piece, aborted)
+                    return model.run_logits(model.token_loop, tokens, sampling, on_piece, aborted)
                 return model.run(runtime_input, sampling, on_piece, aborted)
         finally:
             with self._lock:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.embeddings import HiddenStates
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
+from engine.backends.rkllm.printed.library_output import CapturedOutput
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.reloadable_model import ReloadableModel
 from engine.backends.rkllm.runs.inputs import count_known_tokens
@@ -23,12 +26,18 @@ from engine.backends.rkllm.runs.run import (
     Run,
     RuntimeInput,
 )
-from engine.backends.rkllm.runs.run_result import build_run_result, check_run, count_skipped
+from engine.backends.rkllm.runs.run_result import (
+    build_run_result,
+    check_printed,
+    check_run,
+    count_skipped,
+    is_output_needed,
+)
 from engine.backends.rkllm.runtime import Runtime
 from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.backends.rkllm.vision.encoder import VisionEncoder
 from engine.backends.rkllm.vision.prompt import build_multimodal_prompt
-from engine.errors import UnsupportedParameter
+from engine.errors import BackendFailed, UnsupportedParameter
 from engine.output import FinishReason, TokenLogprob
 from engine.prompts.chat_template import KNOWN_TOKENS
 from engine.request import Chat, SamplingParams
@@ -155,16 +164,19 @@ class LoadedModel:
         # At most two iterations: after returning None, `prepare` no longer reuses the cache.
         while (part := self.kv_reuse.prepare(runtime, runtime_input, lora=sampling.lora)) is None:
             reload_ms += handle.load()
-        run = runtime.run(
-            part.send,
-            sampling,
-            limit,
-            on_piece,
-            aborted,
-            keep_history=part.keep_history,
-            end_tokens=self.end_tokens(sampling),
-        )
+        with self._capture() as printed:
+            run = runtime.run(
+                part.send,
+                sampling,
+                limit,
+                on_piece,
+                aborted,
+                keep_history=part.keep_history,
+                end_tokens=self.end_tokens(sampling),
+            )
+            printed.is_needed = is_output_needed(run)
         self.kv_reuse.record_run(runtime_input, run, context)
+        check_run(run, context, printed)
         result = build_run_result(run, runtime_input, context, runtime.cache_size)
         reused = count_skipped(run, runtime_input) if part.skips_prefix else part.reused
         return run, replace(result, cached_tokens=reused, reload_ms=reload_ms)
@@ -172,8 +184,27 @@ class LoadedModel:
     def run_batch(self, batch: Batch) -> None:
         """Run several requests together."""
         batch.reload_ms = self.handle.load_for_sampling(batch.sampling)
-        self.runtime.run_batch(batch)
-        check_run(batch, self.context_length)
+        with self._capture() as printed:
+            self.runtime.run_batch(batch)
+            printed.is_needed = is_output_needed(batch)
+        check_run(batch, self.context_length, printed)
+
+    def run_logits(
+        self,
+        token_loop: TokenLoop,
+        tokens: list[int],
+        sampling: SamplingParams,
+        on_piece: OnPiece,
+        aborted: threading.Event,
+    ) -> RunResult:
+        """Generate from the runtime's logits, of which each token has a run."""
+        with self._capture() as printed:
+            printed.is_needed = False
+            result = token_loop.run(tokens, sampling, on_piece, aborted)
+            printed.is_needed = not result.completion_tokens
+        if not aborted.is_set():
+            check_printed(printed, result.completion_tokens or 0)
+        return result
 
     def compute(self, tokens: list[int], states: HiddenStates) -> None:
         """Compute the hidden states of tokens."""
@@ -184,17 +215,40 @@ class LoadedModel:
         ):
             self.handle.load()
         try:
-            self.runtime.compute(
-                tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.copy_result
-            )
+            with self._capture() as printed:
+                printed.is_needed = False
+                self.runtime.compute(
+                    tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.copy_result
+                )
+                check_printed(printed)
         finally:
             # Otherwise vectors in a row become slower and slower (rkllama#139).
             self.runtime.clear_cache()
+
+    @contextmanager
+    def _capture(self) -> Iterator[CapturedOutput]:
+        """Capture what the library prints during a run, and record its errors.
+
+        A run that fails without a reason gets the library's words.
+        """
+        failure: BackendFailed | None = None
+        with self.handle.output.capture() as printed:
+            try:
+                yield printed
+            except BackendFailed as error:
+                printed.is_needed = True
+                failure = error
+        if self.recorder is not None and printed.errors:
+            self.recorder.record_printed(printed.reason_lines)
+        if failure is not None:
+            if printed.error:
+                raise BackendFailed(f"{failure.message}, with the words: {printed.error}")
+            raise failure
 
     def close(self) -> None:
         """Free the model."""
         if self.vision is not None:
             self.vision.encoder.close()
-        self.runtime.close()
+        self.handle.close()
         if self.recorder is not None:
             self.recorder.close()

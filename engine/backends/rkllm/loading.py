@@ -89,7 +89,7 @@ def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
         adapters=options.adapters,
         tokenizer=tokenizer,
         token_loop=token_loop,
-        vision=_load_vision(options, marks, opened.runtime),
+        vision=_load_vision(options, marks, handle),
         recorder=opened.recorder,
     )
     return model, _find_capabilities(options, model, opened)
@@ -155,14 +155,16 @@ def _open_library(options: RkllmOptions) -> _Library:
     return _Library(path, abi, evidence.version, description, runtime, recorder)
 
 
-def _load_vision(options: RkllmOptions, marks: ImageMarks, runtime: Runtime) -> Vision | None:
+def _load_vision(
+    options: RkllmOptions, marks: ImageMarks, handle: ReloadableModel
+) -> Vision | None:
     if options.vision is None:
         return None
     try:
         return Vision(VisionEncoder(Path(options.vision), options.vision_size), marks)
     except ModelLoadFailed:
         # On threads of the server the process lives on, and the model would keep its memory.
-        runtime.close()
+        handle.close()
         raise
 
 
@@ -189,4 +191,5 @@ def _find_capabilities(options: RkllmOptions, model: LoadedModel, opened: _Libra
         control_tokens=model.control_tokens,
         answer_marks=() if tokenizer is None else tokenizer.answer_marks,
         call_form=None if tokenizer is None else tokenizer.call_form,
+        library_facts=model.handle.facts,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from engine.backends.rkllm.abi.abi import Abi
 from engine.capabilities import Capabilities
@@ -43,6 +44,7 @@ def build_capabilities(
     control_tokens: Sequence[str] = (),
     answer_marks: Sequence[str] = (),
     call_form: ToolForm | None = None,
+    library_facts: Mapping[str, Any] | None = None,
 ) -> Capabilities:
     """Return the capabilities of the rkllm backend.
 
@@ -61,6 +63,7 @@ def build_capabilities(
         control_tokens: the special tokens that a message must not contain as such.
         answer_marks: those of them that mark the reasoning and the calls of an answer.
         call_form: the form of calls that the chat template asks for.
+        library_facts: what the library printed about itself and the model at the load.
     """
     per_run = abi.sampling_per_run or can_reload or logits
     # The runtime applies its own template only to text; logits and batches use tokens.
@@ -106,4 +109,5 @@ def build_capabilities(
         answer_marks=answer_marks,
         call_form=call_form,
         plain_marks=has_template,
+        library_facts=library_facts or {},
     )

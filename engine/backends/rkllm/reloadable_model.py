@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.rkllm.abi.abi import Abi
 from engine.backends.rkllm.board import driver
-from engine.backends.rkllm.load_output import capture_output
 from engine.backends.rkllm.model_capabilities import SAMPLING_PARAMETERS
+from engine.backends.rkllm.printed.library_facts import describe_facts, read_facts
+from engine.backends.rkllm.printed.library_output import LibraryOutput
 from engine.backends.rkllm.runs.run import InitConfig
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import IS_TRANSIENT, ModelLoadFailed
@@ -24,8 +26,9 @@ class ReloadableModel:
     """Loads a model with its adapters, and reloads it if a request's sampling requires it.
 
     `can_reload` allows reloads. `on_load` is called after every load, because a load clears the
-    handle's caches. `record_printed` is called with the lines that explain a failed load. Owned by
-    the thread that uses the handle.
+    handle's caches. `record_printed` is called with the lines that explain a failed load. `facts`
+    are what the library printed about itself and the model at the last load. Owned by the thread
+    that uses the handle.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class ReloadableModel:
         self._adapters = adapters
         self._on_load = on_load
         self._record_printed = record_printed
+        self.output = LibraryOutput()
+        self.facts: Mapping[str, Any] = {}
         per_run = abi.sampling_per_run
         # Parameters that apply to all requests until the next load.
         self._load_time_parameters: tuple[str, ...] = ()
@@ -60,7 +65,7 @@ class ReloadableModel:
         """
         started = time.monotonic()
         config, failure = self._config, ""
-        with capture_output() as output:
+        with self.output.capture() as output:
             try:
                 self.runtime.init(config)
             except ModelLoadFailed as error:
@@ -81,6 +86,10 @@ class ReloadableModel:
                 # Another process may still hold memory of the NPU (rknn-llm#335, #522).
                 **{IS_TRANSIENT: True},
             )
+        facts = read_facts(output.lines)
+        if facts != self.facts:
+            logger.info("the library reports: %s", describe_facts(facts))
+        self.facts = facts
         self.runtime.load_adapters(self._adapters)
         self._on_load()
         return (time.monotonic() - started) * 1000
@@ -103,6 +112,11 @@ class ReloadableModel:
         except ModelLoadFailed:
             self._config = previous
             raise
+
+    def close(self) -> None:
+        """Free the model."""
+        self.runtime.close()
+        self.output.close()
 
     def batch_key(self, sampling: SamplingParams) -> Hashable:
         """Return the values that requests must have in common to share a run."""

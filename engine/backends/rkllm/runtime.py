@@ -218,7 +218,7 @@ class Runtime:
         del keep_alive
         if (run.failed or run.code) and not run.stopped:
             reason = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
-            raise BackendFailed(f"the RKLLM runtime failed and gave no reason ({reason})")
+            raise BackendFailed(f"the RKLLM runtime failed ({reason})")
         return run
 
     def _register_run(self, run: Run | Batch) -> None:

@@ -17,7 +17,8 @@
 #define PUBLIC __attribute__((visibility("default")))
 
 #ifdef VERSION
-PUBLIC const char odd_version[] = "rkllm-runtime version: " VERSION;
+PUBLIC const char odd_version[] =
+    "RKLLM SDK (version: " VERSION " | target: Linux | build: f8ca3ae8 2025-04-08)";
 #endif
 
 typedef struct {

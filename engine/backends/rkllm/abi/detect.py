@@ -21,6 +21,7 @@ from typing import Any
 from common.child_processes import describe_exit, module_command
 from engine.backends.rkllm import library
 from engine.backends.rkllm.abi.abi import ABI_12, ABIS, CREATE_DEFAULT_PARAM, Abi
+from engine.backends.rkllm.abi.version import find_version
 from engine.errors import ModelLoadFailed
 
 # Larger than every known struct: an unknown version must not write beyond the buffer.
@@ -29,8 +30,6 @@ _TIMEOUT_S = 60.0
 _MODULE = "engine.backends.rkllm.abi.detect"
 # Marks the report line, because the library may print anything to the same stream.
 _REPORT_PREFIX = "evidence: "
-# Matches texts such as "rkllm-runtime version: 1.2.3"; other version numbers are ignored.
-_VERSION = re.compile(rb"rkllm[\w .-]{0,24}?version:? ?v?(\d+\.\d+\.\d+)", re.IGNORECASE)
 _UPGRADE_HINT = "install librkllmrt.so 1.2.3 or 1.3.1"
 
 
@@ -39,8 +38,8 @@ class Evidence:
     """The findings about a library.
 
     `missing` are functions that the library lacks. `objections` lists, for each layout, the
-    implausible values; the list of a matching layout is empty. `version` is a string from the file;
-    it is only a hint.
+    implausible values; the list of a matching layout is empty. `version` is a string from the file,
+    which is only a hint, or that of the file of Rockchip's whose content it has (`is_official`).
     """
 
     path: str
@@ -48,6 +47,7 @@ class Evidence:
     objections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str | None = None
+    is_official: bool = False
 
     def describe(self) -> str:
         """Return the findings in one line, for logs and reports."""
@@ -58,6 +58,10 @@ class Evidence:
             if objections
         ]
         hint = f"version string {self.version}" if self.version else "no version string"
+        if self.is_official:
+            hint = f"Rockchip's file of version {self.version}"
+        else:
+            hint += ", not an official file"
         fit = f"default parameters fit {' and '.join(matching) or 'none'}"
         return "; ".join([fit, *mismatches, hint])
 
@@ -134,7 +138,8 @@ def _nearest(abis: Sequence[Abi], version: str | None) -> Abi:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
+    """Return the numbers of a version such as 1.2.1b1, without its suffix."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def _abi_name(version: str | None) -> str | None:
@@ -182,6 +187,7 @@ def inspect_library(path: Path, *, timeout_s: float = _TIMEOUT_S) -> Evidence:
         objections={name: tuple(values) for name, values in report["objections"].items()},
         fields=report["fields"],
         version=report["version"],
+        is_official=report["is_official"],
     )
 
 
@@ -189,9 +195,9 @@ def inspect_in_process(path: Path) -> Evidence:
     """Inspect a library in this process, which the library may crash."""
     library_handle = library.load_library(path)
     missing = tuple(symbol for symbol in ABI_12.functions if not hasattr(library_handle, symbol))
-    version = _find_version(path)
+    version, is_official = find_version(path.read_bytes())
     if missing:
-        return Evidence(path=str(path), missing=missing, version=version)
+        return Evidence(path=str(path), missing=missing, version=version, is_official=is_official)
 
     class ParamBuffer(ctypes.Structure):
         _fields_ = (("bytes", ctypes.c_uint8 * _BUFFER_BYTES),)
@@ -205,6 +211,7 @@ def inspect_in_process(path: Path) -> Evidence:
         objections={name: tuple(_find_objections(param)) for name, param in params.items()},
         fields={name: _read_fields(param) for name, param in params.items()},
         version=version,
+        is_official=is_official,
     )
 
 
@@ -246,11 +253,6 @@ def _read_fields(param: Any) -> dict[str, Any]:
         fields[name] = getattr(extend, name)
     # JSON has no NaN.
     return {name: value if value == value else None for name, value in fields.items()}
-
-
-def _find_version(path: Path) -> str | None:
-    match = _VERSION.search(path.read_bytes())
-    return match.group(1).decode() if match else None
 
 
 def main() -> None:

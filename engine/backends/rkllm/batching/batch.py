@@ -107,6 +107,11 @@ class Batch:
         for request in requests:
             request.batch = self
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of its longest answer."""
+        return max(request.tokens for request in self._requests)
+
     def __len__(self) -> int:
         return len(self._requests)
 

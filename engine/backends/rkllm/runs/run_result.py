@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from engine.backends.base import RunResult
 from engine.backends.rkllm.batching.batch import Batch
+from engine.backends.rkllm.board import driver
+from engine.backends.rkllm.printed.library_output import CapturedOutput
 from engine.backends.rkllm.runs.padding import padding_error
 from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput
 from engine.errors import BackendFailed
@@ -17,19 +19,51 @@ logger = logging.getLogger(__name__)
 _MAX_MS = 1e9
 
 
-def check_run(run: Run | Batch, context_length: int) -> None:
-    """Raise BackendFailed if a run failed, did not finish, or generated nothing but padding."""
+# With fewer tokens an answer is short: if the library reports an error then, it is no answer.
+_SHORT_ANSWER_TOKENS = 16
+
+
+def is_output_needed(run: Run | Batch) -> bool:
+    """Return whether the library may have printed why a run brought nothing."""
+    return bool(run.failed or run.code or not (run.tokens or run.stopped))
+
+
+def check_run(run: Run | Batch, context_length: int, printed: CapturedOutput) -> None:
+    """Raise BackendFailed if a run failed, did not finish, or generated nothing but padding.
+
+    A run also failed if the library has `printed` an error and brought no answer or a short one:
+    with an old driver it prints `matmul(w8a8) run failed` and reports success.
+    """
     if isinstance(run, Run) and run.is_padding:
         raise padding_error()
     # After an abort the answer is complete, so an error code does not matter.
     if (run.failed or run.code) and not run.stopped:
         reason = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
+        words = f"with the words: {printed.error}" if printed.error else "and gave no reason"
         raise BackendFailed(
-            f"the RKLLM runtime failed and gave no reason ({reason}); a prompt or answer that "
-            f"does not fit the context of {context_length} tokens is one"
+            f"the RKLLM runtime failed {words} ({reason}); a prompt or answer that does not fit "
+            f"the context of {context_length} tokens is one"
         )
     if not (run.finished or run.stopped or (isinstance(run, Run) and run.reached_limit)):
         raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
+
+    if not run.stopped:
+        check_printed(printed, run.tokens)
+
+
+def check_printed(printed: CapturedOutput, tokens: int = 0) -> None:
+    """Raise BackendFailed if the library printed an error and at most a few tokens.
+
+    With more tokens the answer stands, and the error is logged.
+    """
+    if not printed.error:
+        return
+    if tokens < _SHORT_ANSWER_TOKENS:
+        raise BackendFailed(
+            "the RKLLM runtime reported success, but printed an error during the run: "
+            f"{printed.error}. {driver.describe_driver()}"
+        )
+    logger.warning("the RKLLM runtime printed an error during a run: %s", printed.error)
 
 
 def count_skipped(run: Run, prompt: RuntimeInput) -> int:
@@ -50,10 +84,8 @@ def build_run_result(
 
     `cache_size` is called if nothing else shows how many tokens a text prompt had.
 
-    Raises:
-        BackendFailed: the run failed or did not finish.
+    The run has been checked by `check_run`.
     """
-    check_run(run, context_length)
     if isinstance(runtime_input, list):
         prompt_tokens = len(runtime_input)
     elif run.finished:

@@ -48,7 +48,7 @@ def test_known_versions_are_detected(fake_library: Builder, abi: Any, version: s
     fits, other = ("1.2", "1.3") if abi is ABI_12 else ("1.3 and 1.3.1", "1.2")
     assert told.startswith(f"default parameters fit {fits}; not {other} (")
     assert find_version_warning(evidence, abi) is None
-    assert told.endswith(f"; version string {version}")
+    assert told.endswith(f"; version string {version}, not an official file")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_other_versions_of_a_layout_are_detected(
     assert choose_abi(evidence) is abi
     assert evidence.version == version
     hint = "no version string" if version is None else f"version string {version}"
-    assert evidence.describe().endswith(f"; {hint}")
+    assert evidence.describe().endswith(f"; {hint}, not an official file")
     if warning is None:
         assert find_version_warning(evidence, abi) is None
     else:
@@ -117,7 +117,10 @@ def test_contradicting_version_string_is_refused(tmp_path: Path, name: str, said
     path = build_odd(tmp_path, f"AT_{name.replace('.', '')}", f'VERSION="{said}"')
     message = refusal(path)
     assert message.startswith(f"{path} contradicts itself: default parameters fit {name}")
-    assert f"version string {said}. Set RKLLM_ABI to {name} or {said[:3]} if you" in message
+    assert (
+        f"version string {said}, not an official file. Set RKLLM_ABI to {name} or {said[:3]} if you"
+        in message
+    )
     # The setting overrides the version string.
     assert choose_abi(inspect_library(path), name).name == name
     assert refusal(path, said[:3]).startswith(f"RKLLM_ABI is {said[:3]}, and the library is {name}")
@@ -150,7 +153,10 @@ def test_garbage_matches_no_layout(tmp_path: Path) -> None:
 def test_library_matching_both_layouts_is_refused(tmp_path: Path) -> None:
     path = build_odd(tmp_path, "AT_12", "AT_13")
     message = refusal(path)
-    assert "default parameters fit 1.2 and 1.3 and 1.3.1; no version string" in message
+    assert (
+        "default parameters fit 1.2 and 1.3 and 1.3.1; no version string, not an official file"
+        in message
+    )
     assert "or set RKLLM_ABI to one of 1.2, 1.3, 1.3.1 if you know it" in message
     for asked in ("1.2", "1.3", "1.3.1"):
         assert choose_abi(inspect_library(path), asked).name == asked
@@ -161,7 +167,8 @@ def test_abi_is_chosen_without_loading_the_library() -> None:
     evidence = Evidence(path="lib", objections=fits, version="1.3.0")
     assert choose_abi(evidence) is ABI_13
     assert evidence.describe() == (
-        "default parameters fit 1.3; not 1.2 (top_p would be 5); version string 1.3.0"
+        "default parameters fit 1.3; not 1.2 (top_p would be 5); version string 1.3.0, "
+        "not an official file"
     )
 
 

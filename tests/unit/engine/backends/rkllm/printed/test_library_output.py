@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from engine.backends.rkllm import load_output
-from engine.backends.rkllm.load_output import LoadOutput, capture_output
+from engine.backends.rkllm.printed import library_output
+from engine.backends.rkllm.printed.library_output import CapturedOutput, LibraryOutput
 
 
 def test_output_of_both_streams_is_kept_and_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
-    with capture_output() as output:
+    with LibraryOutput().capture() as output:
         os.write(1, b"I rkllm: loading\n\n")
         os.write(2, b"E rkllm: bad \xff\n")
         # The C library holds it back.
@@ -32,8 +32,8 @@ def test_output_of_both_streams_is_kept_and_passed_on(capfd: pytest.CaptureFixtu
 def test_last_words_of_a_process_that_dies_are_passed_on() -> None:
     program = (
         "import os\n"
-        "from engine.backends.rkllm.load_output import capture_output\n"
-        "with capture_output():\n"
+        "from engine.backends.rkllm.printed.library_output import LibraryOutput\n"
+        "with LibraryOutput().capture():\n"
         "    os.write(1, b'E rkllm: GGML_ASSERT failed\\n')\n"
         "    os.abort()\n"
     )
@@ -45,7 +45,7 @@ def test_last_words_of_a_process_that_dies_are_passed_on() -> None:
 
 
 def test_only_the_end_of_a_long_output_is_kept() -> None:
-    with capture_output() as output:
+    with LibraryOutput().capture() as output:
         os.write(1, b"x" * 9 + b"\n")
         for _ in range(20):
             os.write(1, b"y" * 4_999 + b"\n")
@@ -68,7 +68,7 @@ def test_only_the_end_of_a_long_output_is_kept() -> None:
     ],
 )
 def test_lines_of_error_are_told_from_others(line: str, is_error: bool) -> None:
-    output = LoadOutput()
+    output = CapturedOutput()
     output.lines = ("I rkllm: before", line)
     assert (output.errors == [line]) is is_error
 
@@ -77,8 +77,8 @@ def test_nothing_is_captured_without_tee(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert shutil.which("tee")
-    monkeypatch.setattr(load_output, "which", lambda name: "/no/such/tee")
-    with capture_output() as output:
+    monkeypatch.setattr(library_output, "which", lambda name: "/no/such/tee")
+    with LibraryOutput().capture() as output:
         os.write(1, b"as before\n")
     assert output.lines == ()
     assert "as before" in capfd.readouterr().out
