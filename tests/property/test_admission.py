@@ -15,16 +15,16 @@ from tests.waiting import run_ready_tasks
 
 MAX_QUEUE = 4
 
-ARRIVE = st.tuples(st.just("arrive"), st.sampled_from(Priority))
+ENQUEUE = st.tuples(st.just("enqueue"), st.sampled_from(Priority))
 OTHER = st.tuples(
     st.sampled_from(["cancel", "release", "resize", "fail"]), st.integers(min_value=0, max_value=7)
 )
-STEPS = st.lists(st.one_of(ARRIVE, ARRIVE, OTHER), max_size=40)
+STEPS = st.lists(st.one_of(ENQUEUE, ENQUEUE, OTHER), max_size=40)
 
 
 @dataclass
 class World:
-    """The real door, and everyone who came to it."""
+    """The real admission and one task for each request."""
 
     admission: Admission
     tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class World:
 
     def step(self, step: tuple[str, int]) -> None:
         match step:
-            case ("arrive", priority):
+            case ("enqueue", priority):
                 number = len(self.tasks)
                 self.priorities[number] = Priority(priority)
                 self.tasks[number] = asyncio.create_task(self.visit(number))
@@ -68,7 +68,7 @@ class World:
 
 @dataclass
 class Model:
-    """What the door should do: who holds a slot, who waits, and who was refused."""
+    """The expected state of the admission: slots in use, waiting requests and refused ones."""
 
     slots: int = 1
     held: set[int] = field(default_factory=set)
@@ -77,8 +77,8 @@ class Model:
 
     def step(self, step: tuple[str, int], newcomer: int, world: World) -> None:
         match step:
-            case ("arrive", priority):
-                self.arrive(Priority(priority), newcomer, world)
+            case ("enqueue", priority):
+                self.enqueue(Priority(priority), newcomer, world)
             case ("cancel", which) if self.line:
                 self.line.remove(sorted(self.line)[which % len(self.line)])
             case ("release", _):
@@ -93,7 +93,7 @@ class Model:
             self.line.remove(first)
             self.held.add(first)
 
-    def arrive(self, priority: Priority, newcomer: int, world: World) -> None:
+    def enqueue(self, priority: Priority, newcomer: int, world: World) -> None:
         waiting = [world.priorities[each] for each in self.line]
         if len(self.held) < self.slots and not self.line:
             self.held.add(newcomer)

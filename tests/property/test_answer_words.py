@@ -1,4 +1,4 @@
-"""What checks make of an answer's words, beside the plain and slow way to the same thing."""
+"""The checks of an answer's words, compared with simple and slow implementations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TOKENS = st.lists(st.sampled_from(["a", "b", "c"]), max_size=60)
 
 
 @given(ASCII)
-def test_words_are_the_same_beside_other_alphabets(text: str) -> None:
+def test_words_do_not_depend_on_letters_of_other_alphabets(text: str) -> None:
     assert split_words(f"{text} é") == [*split_words(text), "é"]
 
 
 @given(ANY | ASCII, st.integers(0, 20))
-def test_a_text_has_as_many_words_as_there_are(text: str, least: int) -> None:
-    assert has_words(text, least) == (len(split_words(text)) >= least)
+def test_has_words_agrees_with_the_number_of_words(text: str, minimum: int) -> None:
+    assert has_words(text, minimum) == (len(split_words(text)) >= minimum)
 
 
 @given(TOKENS)
@@ -41,8 +41,8 @@ def test_the_longest_run_of_equal_distances(tokens: list[str]) -> None:
     loop = find_longest_loop(tokens)
     assert (loop.length if loop else 0) == expected
     if loop:
-        found = tokens[loop.start : loop.start + loop.length]
-        assert found[loop.period :] == found[: -loop.period]
+        repeated = tokens[loop.start : loop.start + loop.length]
+        assert repeated[loop.period :] == repeated[: -loop.period]
 
 
 @given(TOKENS, TOKENS, st.integers(1, 7))

@@ -1,4 +1,4 @@
-"""A producer thread against a consumer that looks only when it is woken."""
+"""A producer thread against a consumer that drains only when it is woken."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ ITEMS = 30_000
 
 @pytest.fixture
 def eager_switching() -> Iterator[None]:
-    """Lets threads take turns as often as they can, to meet in every place there is."""
+    """Let threads switch as often as possible, so that they interleave everywhere."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -69,7 +69,7 @@ async def test_nothing_is_lost_between_a_thread_and_a_loop(scale: int) -> None:
 
 
 @given(st.lists(st.one_of(st.integers(0, 4), st.just("drain"))))
-def test_what_is_pending_has_been_announced_exactly_once(steps: list[int | str]) -> None:
+def test_pending_items_are_announced_by_one_wake_up(steps: list[int | str]) -> None:
     announced = 0
 
     def wake() -> None:

@@ -1,4 +1,4 @@
-"""Frames come out as they went in, however the socket cuts them."""
+"""Frames are decoded to the encoded messages, however the socket splits them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_any_messages_in_any_cut(messages: list[Any], data: st.DataObject) -> No
 
 
 @given(messages=st.lists(MESSAGE, min_size=1, max_size=4))
-def test_one_byte_at_a_time_delivers_each_as_soon_as_it_is_whole(messages: list[Any]) -> None:
+def test_messages_are_delivered_with_their_last_byte(messages: list[Any]) -> None:
     decoder = build_decoder()
     for message in messages:
         wire = encode(message)

@@ -1,4 +1,4 @@
-"""Whatever a schema lets a model say is what a validator takes, and can be said to its end."""
+"""Any output that a schema's grammar allows is valid for the schema, and can be completed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _objects(of: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 def _arrays(of: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(
-        lambda items, most: {"type": "array", "items": items, "maxItems": most},
+        lambda items, max_items: {"type": "array", "items": items, "maxItems": max_items},
         of,
         st.integers(0, 3),
     )
@@ -71,13 +71,13 @@ _SCHEMAS = st.recursive(
     ),
     max_leaves=6,
 )
-# What brings an answer to its end, once it has gone on for so long.
+# Tokens after which the test chooses the closing ones, so that each answer ends.
 _LONG = 60
 _CLOSING = ["</s>", *'"}],e0']
 
 
 class _Model:
-    """One token a byte."""
+    """A tokenizer with one token per byte, and its grammars."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer = ChatTokenizer(folder)
@@ -96,16 +96,16 @@ def test_any_answer_fits_its_schema(
     model: _Model, schema: dict[str, Any], seed: int, fast_forward: bool
 ) -> None:
     # R39
-    held = model.grammars.build_constraint(SamplingParams(json_schema=schema))
-    assert held is not None
-    dice, said = random.Random(seed), list[int]()
-    while not held.is_complete:
-        allowed = {int(token) for token in held.allowed_tokens().nonzero()[0]}
-        if len(said) > _LONG:
+    constraint = model.grammars.build_constraint(SamplingParams(json_schema=schema))
+    assert constraint is not None
+    dice, answer = random.Random(seed), list[int]()
+    while not constraint.is_complete:
+        allowed = {int(token) for token in constraint.allowed_tokens().nonzero()[0]}
+        if len(answer) > _LONG:
             allowed = set([end for end in model.closing if end in allowed][:1]) or allowed
         token = dice.choice(sorted(allowed))
         if token in model.vocabulary.end_tokens:
             break
-        said += [token, *held.advance(token, fast_forward=fast_forward)]
-    text = b"".join(map(model.vocabulary.piece, said)).decode()
+        answer += [token, *constraint.advance(token, fast_forward=fast_forward)]
+    text = b"".join(map(model.vocabulary.piece, answer)).decode()
     jsonschema_rs.validator_for(schema).validate(json.loads(text))

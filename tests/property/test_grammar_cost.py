@@ -25,7 +25,7 @@ _LEAVES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({"type": "null"}),
     st.just({"$ref": "#/$defs/one"}),
     st.just({"$ref": "#/$defs/two"}),
-    st.builds(lambda most: {"type": "string", "maxLength": most}, _COUNTS),
+    st.builds(lambda max_length: {"type": "string", "maxLength": max_length}, _COUNTS),
     st.builds(lambda values: {"enum": values}, st.lists(st.integers(0, 999), min_size=1)),
     st.builds(
         lambda of: {"type": "integer", "multipleOf": of}, st.sampled_from([1, 3, 10, 250, 97])
@@ -45,11 +45,11 @@ _LEAVES: st.SearchStrategy[dict[str, Any]] = st.one_of(
 
 def _nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
     arrays = st.builds(
-        lambda items, least, more, prefix: {
+        lambda items, min_items, more, prefix: {
             "type": "array",
             "items": items,
-            "minItems": least,
-            "maxItems": least + more,
+            "minItems": min_items,
+            "maxItems": min_items + more,
             "prefixItems": prefix,
         },
         inner,
@@ -77,7 +77,7 @@ def _nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[
         st.builds(lambda options: {"anyOf": options}, lists),
         st.builds(lambda options: {"oneOf": options}, lists),
         st.builds(lambda every: {"allOf": every}, lists),
-        # Keys beside alternatives, which are merged with each of them.
+        # The library merges the keys of the schema itself with each alternative.
         st.builds(lambda one, options: {**one, "anyOf": options}, arrays, lists),
         st.builds(lambda one: {**one, "$ref": "#/$defs/one"}, arrays),
     )
@@ -104,16 +104,16 @@ _SCHEMAS = st.recursive(_LEAVES, _nested, max_leaves=12)
     ],
 )
 @given(root=_SCHEMAS, one=_SCHEMAS, two=_SCHEMAS)
-def test_estimate_is_at_least_the_size_of_the_real_grammar(
+def test_estimate_is_never_below_the_size_of_the_real_grammar(
     grammar_process: GrammarProcess,
     root: dict[str, Any],
     one: dict[str, Any],
     two: dict[str, Any],
 ) -> None:
     schema = {**root, "$defs": {"one": one, "two": two}}
-    # What is refused never reaches the library.
+    # A refused schema never reaches the library.
     assume(find_schema_excess(schema) is None)
-    # Schemas that the library cannot hold to, or that allow nothing, have no size.
+    # Schemas that the library does not support, or that allow no value, have no size.
     assume(not grammar_process.why_not_made(schema))
     estimate = estimate_symbols(schema)
     assert estimate <= MAX_SCHEMA_SYMBOLS

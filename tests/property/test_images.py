@@ -1,4 +1,4 @@
-"""Any data URL is read or refused with a sentence, and what is read is the file itself."""
+"""Any data URL is refused with a sentence or decoded to exactly the bytes of its file."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ _BYTES = st.lists(
 
 @given(_BYTES, st.lists(st.integers(0, 60), max_size=8))
 def test_lines_are_the_same_however_the_blocks_are_cut(printed: bytes, cuts: list[int]) -> None:
-    whole, cut = LineSplitter(8), LineSplitter(8)
-    lines = whole.feed(printed) + whole.finish()
+    uncut, splitter = LineSplitter(8), LineSplitter(8)
+    lines = uncut.feed(printed) + uncut.finish()
     bounds = [0, *sorted(cuts), len(printed)]
-    found = []
+    cut_lines = []
     for start, end in itertools.pairwise(bounds):
-        found += cut.feed(printed[start:end])
-    assert found + cut.finish() == lines
+        cut_lines += splitter.feed(printed[start:end])
+    assert cut_lines + splitter.finish() == lines

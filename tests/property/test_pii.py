@@ -1,4 +1,4 @@
-"""Redaction of any text: it never fails, its spans are true, and twice is once."""
+"""Redaction of any text: it never fails, its spans are correct, and it is idempotent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PERSONAL = st.sampled_from(
         "-----BEGIN " + "PRIVATE KEY-----\n" + "MIIE" * 16,
     ]
 )
-# What may make one of them out of another one's rest, or the other way round.
+# Pieces that may complete the remainder of removed data to other personal data, or break it up.
 PIECES = st.sampled_from(
     [
         *" \n.,:;-+/()[]@_=#$0149éА我😀\ud800",
@@ -61,7 +61,7 @@ def test_spans_of_the_original_give_the_result(text: str, kinds: set[str]) -> No
 
 @given(TEXTS, SETS)
 @example("4111 1111 1111 1111+49 30 123456bob@example.com+49 30 123456", set(KINDS))
-def test_twice_is_once(text: str, kinds: set[str]) -> None:
+def test_redaction_is_idempotent(text: str, kinds: set[str]) -> None:
     redactor = PiiRedactor(kinds)
     redacted, _ = redactor.redact(text)
     assert redactor.redact(redacted) == (redacted, ())

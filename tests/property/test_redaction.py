@@ -51,24 +51,24 @@ def without(text: str, removals: list[Removal]) -> str:
 @given(texts_and_removals(), CUTS)
 @example(("abcdef", [Removal("x", 0, 3, ""), Removal("x", 3, 6, "[x]")]), [1, 2, 3, 4, 5])
 def test_deltas_join_to_the_redacted_text(
-    found: tuple[str, list[Removal]], ends: list[int]
+    redaction: tuple[str, list[Removal]], ends: list[int]
 ) -> None:
     # R46
-    text, removals = found
+    text, removals = redaction
     assert "".join(redact_deltas(cut(text, ends), removals)) == without(text, removals)
 
 
 @given(texts_and_removals(), CUTS)
-def test_no_delta_is_empty(found: tuple[str, list[Removal]], ends: list[int]) -> None:
-    text, removals = found
+def test_no_delta_is_empty(redaction: tuple[str, list[Removal]], ends: list[int]) -> None:
+    text, removals = redaction
     assert all(redact_deltas(cut(text, ends), removals))
 
 
 @given(texts_and_removals(), CUTS)
 def test_deltas_outside_of_all_spans_are_untouched(
-    found: tuple[str, list[Removal]], ends: list[int]
+    redaction: tuple[str, list[Removal]], ends: list[int]
 ) -> None:
-    text, removals = found
+    text, removals = redaction
     deltas, start = cut(text, ends), 0
     untouched = []
     for delta in deltas:
@@ -83,10 +83,10 @@ def test_deltas_outside_of_all_spans_are_untouched(
 
 @given(texts_and_removals(), CUTS)
 def test_there_are_never_more_deltas_than_before(
-    found: tuple[str, list[Removal]], ends: list[int]
+    redaction: tuple[str, list[Removal]], ends: list[int]
 ) -> None:
     # R46: one delta is one token's text or what stands for it, so none is cut in two.
-    text, removals = found
+    text, removals = redaction
     deltas = cut(text, ends)
     assert len(redact_deltas(deltas, removals)) <= len(deltas)
 

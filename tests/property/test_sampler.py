@@ -1,4 +1,4 @@
-"""Sampling out of logits, beside the same done slowly, token by token, as the words say it."""
+"""Sampling from logits, compared with a slow implementation that handles token by token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.backends.rkllm.logits.sampler import Floats, Sampler, candidates, mo
 from engine.errors import BackendFailed, RequestRejected
 from engine.request import SamplingParams
 
-# Many alike, since it is among equals that an order goes wrong.
+# Many equal scores, because an error in the order shows among equal ones.
 _SCORES = st.lists(
     st.one_of(st.integers(-8, 8).map(float), st.floats(-30, 30, width=32)), min_size=1, max_size=60
 )
@@ -36,7 +36,7 @@ def array(values: Sequence[float]) -> Floats:
 
 
 def clear(is_clear: bool) -> None:
-    """Leave out what hypothesis draws so near to an edge that rounding decides."""
+    """Discard examples so near to a threshold that rounding decides."""
     if currently_in_test_context():
         assume(is_clear)
 
@@ -44,26 +44,26 @@ def clear(is_clear: bool) -> None:
 def slow_candidates(
     scores: list[float], temperature: float, top_k: int, top_p: float, min_p: float
 ) -> dict[int, float]:
-    """The tokens that may come with their probabilities."""
+    """Return the candidate tokens with their probabilities."""
     greatest = max(scores)
     weights = [math.exp((score - greatest) / temperature) for score in scores]
     left = sorted(range(len(scores)), key=lambda token: (-scores[token], token))
-    # What stands at the edge of a rounding may fall on either side.
+    # Rounding decides about a weight that is this near to the threshold.
     clear(not any(0 < abs(weights[token] - min_p) < 1e-5 for token in left))
     left = [token for token in left if weights[token] >= min_p]
     if top_k > 0:
         left = left[:top_k]
-    whole = math.fsum(weights[token] for token in left)
+    total_weight = math.fsum(weights[token] for token in left)
     kept: list[int] = []
-    together = 0.0
+    kept_weight = 0.0
     for token in left:
         if kept and top_p < 1:
-            clear(abs(together / whole - top_p) > 1e-5)
-            if together / whole >= top_p:
+            clear(abs(kept_weight / total_weight - top_p) > 1e-5)
+            if kept_weight / total_weight >= top_p:
                 break
         kept.append(token)
-        together += weights[token]
-    return {token: weights[token] / together for token in kept}
+        kept_weight += weights[token]
+    return {token: weights[token] / kept_weight for token in kept}
 
 
 def test_what_is_flat_is_not_cut_where_the_first_look_ends() -> None:
@@ -76,40 +76,40 @@ def test_what_is_flat_is_not_cut_where_the_first_look_ends() -> None:
 def test_candidates_are_those_of_the_slow_way(
     scores: list[float], cuts: dict[str, Any], first_look: int
 ) -> None:
-    # However many are looked at first.
+    # The result does not depend on the number of presorted tokens.
     expected = slow_candidates(scores, **cuts)
     before, module._PRESORT_TOKENS = module._PRESORT_TOKENS, first_look
     try:
         ids, weights = candidates(array(scores), **cuts)
     finally:
         module._PRESORT_TOKENS = before
-    whole = math.fsum(weights.tolist())
-    found = dict(zip(ids.tolist(), (weights / whole).tolist(), strict=True))
-    assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    total_weight = math.fsum(weights.tolist())
+    probabilities = dict(zip(ids.tolist(), (weights / total_weight).tolist(), strict=True))
+    assert probabilities == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 @given(_SCORES, st.integers(1, 70))
 def test_likeliest_are_in_order_and_the_lower_id_comes_first(
-    scores: list[float], most: int
+    scores: list[float], count: int
 ) -> None:
     expected = sorted(range(len(scores)), key=lambda token: (-array(scores)[token], token))
-    found = most_likely_ids(array(scores), min(most, len(scores)))
-    assert found.tolist() == expected[: min(most, len(scores))]
+    likeliest = most_likely_ids(array(scores), min(count, len(scores)))
+    assert likeliest.tolist() == expected[: min(count, len(scores))]
 
 
 def slow_scores(
     logits: list[float], sampling: SamplingParams, prompt: list[int], answer: list[int]
 ) -> list[float]:
-    """The logits after bias and penalties."""
-    said = Counter(answer)
+    """Return the logits after bias and penalties."""
+    answer_counts = Counter(answer)
     scores = []
     for token, logit in enumerate(logits):
         score = logit + sampling.logit_bias.get(token, 0.0)
-        if token in said or token in prompt:
+        if token in answer_counts or token in prompt:
             penalty = sampling.repetition_penalty
             score = score / penalty if score > 0 else score * penalty
-        if said[token]:
-            score -= sampling.frequency_penalty * said[token] + sampling.presence_penalty
+        if answer_counts[token]:
+            score -= sampling.frequency_penalty * answer_counts[token] + sampling.presence_penalty
         scores.append(score)
     return scores
 
@@ -135,7 +135,7 @@ def test_bias_and_penalties_are_those_of_the_slow_way(data: st.DataObject) -> No
         assert chooses._adjust_logits(array(row)).tolist() == pytest.approx(expected, abs=1e-4)
         answer.append(chooses.sample(array(row)).token)
         assert expected[answer[-1]] == pytest.approx(max(expected), abs=1e-4)
-        # What a grammar says for the model counts like what it says itself.
+        # Tokens that a grammar forces count like sampled ones.
         forced = data.draw(st.lists(token, max_size=2))
         chooses.record_tokens(forced)
         answer += forced
@@ -149,12 +149,14 @@ def test_what_is_not_allowed_is_as_if_it_were_not_there(
     allowed = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
     assume(allowed.any())
     sampling = SamplingParams(seed=3, logprobs=2, **cuts)
-    row, there = array(scores), np.flatnonzero(allowed)
-    held, alone = Sampler(sampling, [], size), Sampler(sampling, [], len(there))
+    row, allowed_ids = array(scores), np.flatnonzero(allowed)
+    masked, reduced = Sampler(sampling, [], size), Sampler(sampling, [], len(allowed_ids))
     for _ in range(5):
-        assert held.sample(row, allowed).token == there[alone.sample(row[there]).token]
-    # Of all that the model may say, not of what it was let.
-    assert held.sample(row, allowed).top == Sampler(sampling, [], size).sample(row).top
+        assert (
+            masked.sample(row, allowed).token == allowed_ids[reduced.sample(row[allowed_ids]).token]
+        )
+    # The top log-probabilities are of all tokens, not only of the allowed ones.
+    assert masked.sample(row, allowed).top == Sampler(sampling, [], size).sample(row).top
 
 
 @given(st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40), st.integers(0, 20))
@@ -163,12 +165,12 @@ def test_logprobs_are_the_models_own(logits: list[float], alternatives: int) -> 
         temperature=0.3, logprobs=alternatives, seed=1, logit_bias={0: 5.0}, presence_penalty=1.0
     )
     picked = Sampler(sampling, [], len(logits)).sample(array(logits))
-    whole = math.log(math.fsum(map(math.exp, logits)))
-    assert picked.logprob == pytest.approx(logits[picked.token] - whole, abs=1e-4)
+    log_total = math.log(math.fsum(map(math.exp, logits)))
+    assert picked.logprob == pytest.approx(logits[picked.token] - log_total, abs=1e-4)
     expected = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[:alternatives]
     assert [token for token, _ in picked.top] == expected
     assert [logprob for _, logprob in picked.top] == pytest.approx(
-        [logits[token] - whole for token in expected], abs=1e-4
+        [logits[token] - log_total for token in expected], abs=1e-4
     )
     assert picked.logprob <= 0
 
@@ -183,10 +185,10 @@ def test_tokens_come_as_often_as_they_are_likely(cuts: dict[str, Any]) -> None:
     sampling = SamplingParams(seed=7, **cuts)
     chooses = Sampler(sampling, [], size)
     row, throws = array(scores), 4000
-    found = Counter(chooses.sample(row).token for _ in range(throws))
+    counts = Counter(chooses.sample(row).token for _ in range(throws))
     settings = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0} | cuts
     expected = slow_candidates(scores, **settings)
-    assert {token: count / throws for token, count in found.items()} == pytest.approx(
+    assert {token: count / throws for token, count in counts.items()} == pytest.approx(
         {token: share for token, share in expected.items() if share > 1e-9}, abs=0.03
     )
 

@@ -1,4 +1,4 @@
-"""What holds of the sanitiser for any text, above all for texts made of its rules' own words."""
+"""Properties of the sanitiser for any text, above all for texts made of its rules' own words."""
 
 from itertools import pairwise
 
@@ -47,10 +47,10 @@ def by_hand(text: str, removals: tuple[Removal, ...]) -> str:
 
 
 @given(text=ANY, prompt=st.sampled_from(["", PROMPT]), system=st.sampled_from(["", SYSTEM]))
-def test_removals_are_ordered_and_make_the_text_and_it_does_not_change_again(
+def test_removals_are_ordered_and_complete_and_cleaning_is_idempotent(
     text: str, prompt: str, system: str
 ) -> None:
-    # R47: what is reported as taken out is exactly what is missing.
+    # R47: the reported removals are exactly the missing parts of the text.
     cleaned, removals = SANITIZER.clean(text, prompt, system)
     reached = 0
     for removal in removals:

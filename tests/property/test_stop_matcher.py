@@ -1,4 +1,4 @@
-"""The automaton against an oracle that looks at every character afresh."""
+"""The stop matcher against an oracle that compares whole strings after every character."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,47 +24,47 @@ PIECES = st.lists(st.text(LETTERS, max_size=8), max_size=20)
 
 @dataclass
 class Oracle:
-    """Reads one character at a time and compares whole strings, nothing cleverer."""
+    """Reads one character at a time and compares it with each stop string."""
 
     stops: list[str]
     include: bool
-    seen: str = ""
+    consumed: str = ""
     matched: str | None = None
 
     def read(self, text: str) -> None:
         for char in text:
             if self.matched is not None:
                 return
-            self.seen += char
-            hits = [stop for stop in self.stops if self.seen.endswith(stop)]
+            self.consumed += char
+            hits = [stop for stop in self.stops if self.consumed.endswith(stop)]
             self.matched = max(hits, key=len) if hits else None
 
     def visible(self) -> str:
-        """All that may be shown by now: everything but what may still become a stop."""
+        """Return the text without the stop string and without an ending that may begin one."""
         if self.matched is not None:
             hidden = 0 if self.include else len(self.matched)
         else:
             prefixes = [stop[:end] for stop in self.stops for end in range(1, len(stop))]
-            hidden = max((len(p) for p in prefixes if self.seen.endswith(p)), default=0)
-        return self.seen[: len(self.seen) - hidden]
+            hidden = max((len(p) for p in prefixes if self.consumed.endswith(p)), default=0)
+        return self.consumed[: len(self.consumed) - hidden]
 
 
 @given(pieces=PIECES, stops=STOPS, include=st.booleans())
 def test_shows_exactly_what_the_oracle_allows_after_every_piece(
     pieces: list[str], stops: list[str], include: bool
 ) -> None:
-    # R11, R12, R26: nothing of a stop that then matches, and everything else without delay.
+    # R11, R12, R26: no part of a matching stop is visible, and all other text is, without delay.
     matcher, oracle = StopMatcher(stops, include_stop_str=include), Oracle(stops, include)
-    shown = ""
+    visible = ""
     for piece in pieces:
-        shown += matcher.push(piece)
+        visible += matcher.push(piece)
         oracle.read(piece)
         assert matcher.matched == oracle.matched
-        assert shown == oracle.visible()
+        assert visible == oracle.visible()
         if matcher.matched is not None:
             assert matcher.flush() == ""
             return
-    assert shown + matcher.flush() == oracle.seen
+    assert visible + matcher.flush() == oracle.consumed
 
 
 @given(pieces=PIECES, stops=STOPS, include=st.booleans())
@@ -143,12 +143,12 @@ def test_stop_in_an_answer_does_not_depend_on_the_split_and_is_in_its_text(
     cut, stop = outcome([output])
     assert outcome(fragments) == outcome(list(output)) == (cut, stop)
     reply_format = ReplyFormat(functions=functions)
-    whole = read_reply(output, reply_format, starts_in_reasoning=opened)
+    reply = read_reply(output, reply_format, starts_in_reasoning=opened)
     if stop is None:
         assert cut == output
-        assert whole.text != output or all(each not in output for each in stops)
+        assert reply.text != output or all(each not in output for each in stops)
     else:
         assert output.startswith(cut + stop)
         kept = read_reply(cut + stop, reply_format, starts_in_reasoning=opened)
-        assert whole.text
-        assert kept.reasoning == whole.reasoning
+        assert reply.text
+        assert kept.reasoning == reply.reasoning

@@ -1,4 +1,4 @@
-"""R27 for any text, any cut and any bytes, with and without stop strings behind the decoder."""
+"""R27 for any text, any cut and any bytes, with and without stop strings."""
 
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def test_text_after_any_junk_survives(junk: bytes, text: str) -> None:
     places=st.lists(st.integers(0, 200), max_size=12),
 )
 @example(before="😀", stop="🎉🎉", places=list(range(12)))
-def test_stop_string_is_found_wherever_its_bytes_are_cut(
+def test_stop_string_matches_wherever_its_bytes_are_cut(
     before: str, stop: str, places: list[int]
 ) -> None:
     # R11, R27 together, through the whole path of a piece.

@@ -1,4 +1,4 @@
-"""The verdict, whatever the model said (R46, R47)."""
+"""The verdict for any output of the model (R46, R47)."""
 
 from __future__ import annotations
 
@@ -52,29 +52,31 @@ def test_valid_exactly_when_there_is_no_issue(
     assert all(issue.rule and issue.message.strip() for issue in verdict.issues)
     assert verdict.intent in _V3.intents
     assert bool(verdict.removals) == (verdict.text != text)
-    again = _V3.validate(
+    second_verdict = _V3.validate(
         Subject(prompt=prompt, text=verdict.text, finish_reason=reason, system="You are a bot."),
         NO_OPTIONS,
     )
-    assert again.text == verdict.text
+    assert second_verdict.text == verdict.text
 
 
 @given(deltas=st.lists(TEXTS.filter(bool), max_size=5), prompt=PROMPTS, streaming=st.booleans())
-def test_the_job_json_tells_the_truth(deltas: list[str], prompt: str, streaming: bool) -> None:
+def test_validation_in_the_job_json_agrees_with_the_output(
+    deltas: list[str], prompt: str, streaming: bool
+) -> None:
     # R46, R47
     raw = "".join(deltas)
     verdict = _V3.validate(Subject(prompt=prompt, text=raw), NO_OPTIONS)
     output = encode_answer(_answer(tuple(deltas), verdict, streaming=streaming))
-    choice, told = output["choices"][0], output["validation"]
-    assert told["sanitized"] == (choice["text"] != raw)
-    assert told["valid"] == (told["issues"] == [])
-    assert len(told["details"]["issues"]) == len(told["issues"])
+    choice, validation = output["choices"][0], output["validation"]
+    assert validation["sanitized"] == (choice["text"] != raw)
+    assert validation["valid"] == (validation["issues"] == [])
+    assert len(validation["details"]["issues"]) == len(validation["issues"])
     if streaming:
         assert "".join(choice["deltas"]) == raw
         assert choice["tokens"] == choice["deltas"]
     else:
         assert choice["tokens"] == [choice["text"]]
-    for removed in told["details"]["removed"]:
+    for removed in validation["details"]["removed"]:
         start, end = removed["span"]
         assert 0 <= start <= end <= len(raw)
 

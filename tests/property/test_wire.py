@@ -1,4 +1,4 @@
-"""What is sent to the host process arrives as it was, through real JSON."""
+"""Messages to the host process arrive unchanged through real JSON."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_sampling_parameters(sampling: SamplingParams) -> None:
 
 @given(PROMPT)
 def test_prompts_of_every_kind(prompt: Prompt) -> None:
-    again = prompt_from_wire(through_json(prompt))
-    assert again == prompt
-    assert type(again) is type(prompt)
+    decoded = prompt_from_wire(through_json(prompt))
+    assert decoded == prompt
+    assert type(decoded) is type(prompt)
 
 
 @given(
@@ -109,8 +109,8 @@ def test_finish(
     ),
 )
 def test_errors(kind: Any, message: str, details: dict[str, Any]) -> None:
-    again = from_wire(through_json(kind(message, **details).to_wire()))
-    assert (type(again), again.message, again.details) == (kind, message, details)
+    decoded = from_wire(through_json(kind(message, **details).to_wire()))
+    assert (type(decoded), decoded.message, decoded.details) == (kind, message, details)
 
 
 @given(
