@@ -336,7 +336,9 @@ async def test_neighbours_of_a_deaf_request_finish_before_the_process_is_killed(
         assert (await wait_for(client, job_id, "COMPLETED", "FAILED"))["status"] == "COMPLETED"
         await server.events.wait(HostLost)
         ends = [
-            type(each) for each in server.events.seen if isinstance(each, RequestEnded | HostLost)
+            type(each)
+            for each in server.events.recorded
+            if isinstance(each, RequestEnded | HostLost)
         ]
         assert ends.index(HostLost) >= 2
         assert (await wait_for(client, later, "COMPLETED", "FAILED"))["status"] == "COMPLETED"

@@ -69,7 +69,7 @@ async def server(script_file: Path) -> AsyncIterator[Server]:
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")
 async def slot_is_free_afterwards(server: Server) -> AsyncIterator[None]:
     """Fail a test whose faults leave a request, a generation or a job behind."""
-    server.events.seen.clear()
+    server.events.recorded.clear()
     yield
     await server.wait_until_idle()
     async with server.client() as client:

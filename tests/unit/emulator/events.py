@@ -17,12 +17,12 @@ class EventRecorder:
     """An engine hook that records events, so that tests wait for them instead of sleeping."""
 
     def __init__(self) -> None:
-        self.seen: list[EngineEvent] = []
+        self.recorded: list[EngineEvent] = []
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, event: EngineEvent) -> None:
-        self.seen.append(event)
+        self.recorded.append(event)
         task = asyncio.get_running_loop().create_task(self._notify())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -33,7 +33,7 @@ class EventRecorder:
 
     def of(self, kind: type[E]) -> list[E]:
         """All events of a kind so far."""
-        return [event for event in self.seen if isinstance(event, kind)]
+        return [event for event in self.recorded if isinstance(event, kind)]
 
     async def wait(self, kind: type[E], count: int = 1) -> list[E]:
         """Wait until there have been `count` events of a kind."""

@@ -1,4 +1,4 @@
-"""A webhook's other end: takes posts on loopback and answers as told."""
+"""A server on loopback that receives the posts of webhooks and sends chosen answers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LENGTH = re.compile(r"^content-length: (\d+)", re.I | re.M)
 
 
 class Receiver:
-    """Answers with a status each, 200 when no more are given; a str is written as it is.
+    """Sends the next answer to each post: a status, or a str as it is; 200 after the last one.
 
-    A str that is no whole answer leaves the client waiting.
+    After a str that is not a complete answer the client waits.
     """
 
     def __init__(self, port: int, answers: Sequence[int | str]) -> None:
@@ -28,25 +28,25 @@ class Receiver:
         self.posts: list[dict[str, Any]] = []
         self.heads: list[str] = []
         self.writers: list[asyncio.StreamWriter] = []
-        self.open = self.most_open = 0
+        self.open = self.max_open = 0
         self._changed = asyncio.Event()
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
         self.open += 1
-        self.most_open = max(self.most_open, self.open)
+        self.max_open = max(self.max_open, self.open)
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            found = _LENGTH.search(head)
-            assert found
-            self.posts.append(orjson.loads(await reader.readexactly(int(found[1]))))
+            length = _LENGTH.search(head)
+            assert length
+            self.posts.append(orjson.loads(await reader.readexactly(int(length[1]))))
             self.heads.append(head)
             self._changed.set()
             answer = self.answers.pop(0) if self.answers else 200
             if isinstance(answer, int):
                 answer = f"HTTP/1.1 {answer} Said\r\ncontent-length: 0\r\n\r\n"
             writer.write(answer.encode())
-            # Until the client has had enough.
+            # Wait until the client closes the connection.
             await reader.read()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -65,13 +65,13 @@ class Receiver:
 
 @asynccontextmanager
 async def receiving(*answers: int | str, port: int = 0) -> AsyncIterator[Receiver]:
-    """Receive on a free port, or on one that `free_port` has found."""
-    server = await asyncio.start_server(lambda r, w: found.take(r, w), "127.0.0.1", port)
-    found = Receiver(server.sockets[0].getsockname()[1], answers)
+    """Receive on a free port, or on one from `free_port`."""
+    server = await asyncio.start_server(lambda r, w: receiver.take(r, w), "127.0.0.1", port)
+    receiver = Receiver(server.sockets[0].getsockname()[1], answers)
     try:
-        yield found
+        yield receiver
     finally:
         server.close()
-        for writer in found.writers:
+        for writer in receiver.writers:
             writer.close()
-        await wait_until(lambda: not found.open, DEADLINE_S, gap_s=0)
+        await wait_until(lambda: not receiver.open, DEADLINE_S, gap_s=0)

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 
 class StreamedJob:
-    """A job on a worker that says what the test says."""
+    """A job on a worker whose chunks the test sends."""
 
     def __init__(self, comments_after_s: float | None = 3600, hold_s: float = 3600) -> None:
         self.store = MemoryJobStore(Limits(max_losses=9))
@@ -31,7 +31,7 @@ class StreamedJob:
         (self.job,) = await self.store.receive("e", worker, lease_s=3600)
         return self.job
 
-    async def say(self, *values: Any) -> None:
+    async def append_chunks(self, *values: Any) -> None:
         chunks = [orjson.dumps(value) for value in values]
         assert await self.store.append_chunks(self.job.id, self.job.attempt, chunks)
 
@@ -49,16 +49,16 @@ class StreamedJob:
             # The body of a GET, which uvicorn hands on as well.
             await peer.receive()
             response = await self.stream.respond(request, self.job)
-            found: dict[str, Any] = orjson.loads(response.body)
-            return found
+            result: dict[str, Any] = orjson.loads(response.body)
+            return result
 
         return asyncio.create_task(ask())
 
     async def answered(self, peer: Any) -> tuple[str, list[Any]]:
         async with asyncio.timeout(DEADLINE_S):
-            shown = await self.ask(peer)
-        assert shown.keys() - {"message"} == {"status", "stream"}
-        return shown["status"], [item["output"] for item in shown["stream"]]
+            response = await self.ask(peer)
+        assert response.keys() - {"message"} == {"status", "stream"}
+        return response["status"], [item["output"] for item in response["stream"]]
 
     def listen(self, peer: Any, last: str = "") -> asyncio.Task[None]:
         """Ask for events, which go to `peer`."""

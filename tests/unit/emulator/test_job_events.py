@@ -22,9 +22,9 @@ async def test_events_are_sent_as_chunks_arrive(connection: Connect) -> None:
     await at.begin()
     listening = at.listen(peer)
     await comes(peer, b": open\n\n")
-    await at.say({"text": "é\n"})
+    await at.append_chunks({"text": "é\n"})
     await comes(peer, 'id: 1.1\ndata: {"output":{"text":"é\\n"}}\n\n'.encode())
-    await at.say("b", "c")
+    await at.append_chunks("b", "c")
     await comes(peer, b'id: 1.3\ndata: {"output":"c"}\n\n')
     await at.end(b'["all"]')
     await listening
@@ -33,11 +33,11 @@ async def test_events_are_sent_as_chunks_arrive(connection: Connect) -> None:
     blocks = peer.body.decode().split("\n\n")
     kind, last, data = blocks[-2].split("\n")
     assert (kind, last) == ("event: end", "id: end")
-    shown = orjson.loads(data.removeprefix("data: "))
-    assert (shown["status"], shown["output"]) == ("COMPLETED", ["all"])
-    assert "message" not in shown
+    status = orjson.loads(data.removeprefix("data: "))
+    assert (status["status"], status["output"]) == ("COMPLETED", ["all"])
+    assert "message" not in status
     assert "still here" not in peer.body.decode()
-    # Nothing was taken from whoever asks for JSON.
+    # The events have drained no chunk from clients that request JSON.
     assert await at.answered(connection()) == ("COMPLETED", [{"text": "é\n"}, "b", "c"])
 
 
@@ -45,7 +45,7 @@ async def test_line_separators_do_not_end_an_event(connection: Connect) -> None:
     at, peer = StreamedJob(), connection()
     await at.begin()
     text = "a\u2028data: [DONE]\u2029b\u0085c"
-    await at.say(text)
+    await at.append_chunks(text)
     await at.end(orjson.dumps([text]))
     await at.listen(peer)
     events = [event.splitlines() for event in peer.body.decode().split("\n\n")]
@@ -72,7 +72,7 @@ async def test_end_without_chunks_has_a_message(
 async def test_end_of_a_cancelled_job_has_its_status(connection: Connect) -> None:
     at, peer = StreamedJob(), connection()
     await at.begin()
-    await at.say("a")
+    await at.append_chunks("a")
     await at.store.cancel(at.job.id)
     await at.listen(peer)
     data = peer.body.decode().split("\n\n")[-2].split("\n")[-1]
@@ -86,9 +86,9 @@ async def test_end_comes_after_all_chunks(connection: Connect, between: int) -> 
     await at.begin()
     listening = at.listen(peer)
     await comes(peer, b": open\n\n")
-    await at.say("a")
+    await at.append_chunks("a")
     await run_ready_tasks(between)
-    await at.say("b")
+    await at.append_chunks("b")
     await at.end()
     await listening
     marks = [line for line in peer.body.decode().split("\n") if line.startswith("id: ")]
@@ -98,7 +98,7 @@ async def test_end_comes_after_all_chunks(connection: Connect, between: int) -> 
 async def test_events_resume_after_the_last_event_id(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
-    await at.say("a", "b", "c")
+    await at.append_chunks("a", "b", "c")
     await at.end()
     for last, expected in (
         ("", ["1.1", "1.2", "1.3", "end"]),
@@ -117,7 +117,7 @@ async def test_events_resume_after_the_last_event_id(connection: Connect) -> Non
 async def test_reconnect_after_the_end_is_204(connection: Connect) -> None:
     at, peer = StreamedJob(), connection()
     await at.begin()
-    await at.say("a")
+    await at.append_chunks("a")
     waiting = connection()
     listening = at.listen(waiting, "end")
     await comes(waiting, b"id: 1.1\n")
@@ -141,21 +141,21 @@ async def test_invalid_last_event_id_is_rejected(connection: Connect, last: str)
 
 
 async def test_lost_attempt_sends_a_restart(connection: Connect) -> None:
-    at, peer, late, again = StreamedJob(), connection(), connection(), connection()
+    at, peer, late, resumed = StreamedJob(), connection(), connection(), connection()
     await at.begin()
     listening = at.listen(peer)
-    await at.say("a", "b")
+    await at.append_chunks("a", "b")
     await comes(peer, b"id: 1.2\n")
     await at.lose()
     await at.begin()
-    await at.say("a")
+    await at.append_chunks("a")
     await comes(peer, b'event: restart\ndata: {}\n\nid: 2.1\ndata: {"output":"a"}\n\n')
     await at.end()
     await listening
     assert peer.body.count(b"event: restart") == 1
-    # Whoever comes back from the lost attempt hears of it too, a newcomer does not.
-    await at.listen(again, "1.2")
-    assert b"event: restart\ndata: {}\n\nid: 2.1\n" in again.body
+    # A reader that resumes from the lost attempt gets a restart too, a new one does not.
+    await at.listen(resumed, "1.2")
+    assert b"event: restart\ndata: {}\n\nid: 2.1\n" in resumed.body
     await at.listen(late)
     assert b"restart" not in late.body
 
@@ -166,7 +166,7 @@ async def test_lost_attempt_sends_a_restart_when_the_next_streams_nothing(
     at, peer = StreamedJob(), connection()
     await at.begin()
     listening = at.listen(peer)
-    await at.say("a")
+    await at.append_chunks("a")
     await comes(peer, b"id: 1.1\n")
     await at.lose()
     await at.begin()
@@ -207,8 +207,8 @@ async def test_disconnected_listener_leaves_no_task(connection: Connect) -> None
     peer.left.set()
     await listening
     # The job goes on.
-    await at.say("a")
+    await at.append_chunks("a")
     await at.end()
-    found = await at.store.get(at.job.id)
-    assert found is not None
-    assert found.status is JobStatus.COMPLETED
+    job = await at.store.get(at.job.id)
+    assert job is not None
+    assert job.status is JobStatus.COMPLETED

@@ -28,7 +28,7 @@ async def test_interactive_requests_start_before_queued_lines(
     assert [response.status_code for response in responses] == [200] * 4
     events = [
         (type(each), each.priority)
-        for each in server.events.seen
+        for each in server.events.recorded
         if isinstance(each, RequestQueued | RequestStarted)
     ]
     interactive = [

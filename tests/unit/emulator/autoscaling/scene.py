@@ -21,7 +21,7 @@ URL = "http://127.0.0.1:1"
 
 
 class Process:
-    """A process that ends when a test says so; a kill ends it."""
+    """A process that runs until the test calls `end` or the autoscaler kills it."""
 
     def __init__(self, name: str, environment: Mapping[str, str], log: WorkerLog) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Process:
         self.prints = ["first", "its last line"]
         self.terminated = 0
         self.killed = 0
-        self._over = asyncio.Event()
+        self._exited = asyncio.Event()
 
     def terminate(self) -> None:
         self.terminated += 1
@@ -47,15 +47,15 @@ class Process:
         for line in self.prints:
             self.log.append("container", line)
         self.returncode = code
-        self._over.set()
+        self._exited.set()
 
     async def wait(self) -> int:
-        await self._over.wait()
+        await self._exited.wait()
         return self.returncode or 0
 
 
 class AutoscalerScene:
-    """An autoscaler whose clock a test moves on."""
+    """An autoscaler whose clock the test advances."""
 
     def __init__(self, **scaling: Any) -> None:
         self.time = 1_000.0
@@ -90,7 +90,7 @@ class AutoscalerScene:
         return self.processes[-1]
 
     async def after(self, seconds: float) -> None:
-        """Let time pass, with a look at each quarter of a second."""
+        """Advance the clock, with a tick of the autoscaler every quarter of a second."""
         end = self.time + seconds
         while self.time < end:
             self.time = min(end, self.time + 0.25)

@@ -52,7 +52,7 @@ async def test_logs_are_closed_when_the_server_ends() -> None:
     assert log.is_closed
 
 
-async def test_waiting_job_says_which_worker_starts_or_when_one_does() -> None:
+async def test_waiting_job_reports_which_worker_starts_or_when() -> None:
     scene = AutoscalerScene(min_workers=1, max_workers=1)
     assert scene.autoscaler.explain_wait() is None
     await scene.after(0.25)

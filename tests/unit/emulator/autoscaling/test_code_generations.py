@@ -73,7 +73,7 @@ async def test_old_worker_goes_on_when_the_newest_code_has_failed() -> None:
     assert scene.workers.active == [scene.old]
 
 
-async def test_old_worker_that_has_not_asked_for_a_job_is_killed() -> None:
+async def test_old_worker_that_has_not_polled_is_killed() -> None:
     scene = ReloadScene()
     unstarted = scene.add("w2")
     scene.generations.begin_next()

@@ -108,7 +108,7 @@ async def test_handler_has_no_failure_before_the_next_tick_when_its_second_start
     assert (scene.state, scene.handler.to_wire()["failure"]) == ("ready", None)
 
 
-async def test_killed_start_is_tried_again_before_the_jobs_fail() -> None:
+async def test_killed_start_is_retried_before_the_jobs_fail() -> None:
     scene = HandlerScene()
     (job,) = await scene.enqueue()
     for number in range(3):
@@ -123,7 +123,7 @@ async def test_killed_start_is_tried_again_before_the_jobs_fail() -> None:
     assert now.status is JobStatus.FAILED
 
 
-async def test_code_that_has_started_before_is_started_again_before_the_jobs_fail() -> None:
+async def test_code_that_has_started_before_is_restarted_before_the_jobs_fail() -> None:
     scene = HandlerScene()
     await scene.started()
     scene.processes[0].end(1)
@@ -220,7 +220,7 @@ async def test_reload_to_broken_code_resumes_the_last_worker_that_works() -> Non
     assert (scene.state, scene.processes[1].terminated) == ("ready", 1)
 
 
-async def test_reload_tries_a_start_again_without_the_old_worker_that_may_have_its_port() -> None:
+async def test_reload_retries_a_start_without_the_old_worker_that_may_have_its_port() -> None:
     scene = HandlerScene()
     await scene.started()
     (job,) = await scene.enqueue()
@@ -246,7 +246,7 @@ async def test_reload_tries_a_start_again_without_the_old_worker_that_may_have_i
     assert (scene.processes[2].terminated, len(scene.processes)) == (0, 4)
 
 
-async def test_start_that_fails_alone_too_is_a_failure_of_the_handler() -> None:
+async def test_start_that_fails_without_an_old_worker_too_is_a_failure_of_the_handler() -> None:
     scene = HandlerScene()
     await scene.started()
     scene.autoscaler.reload()
@@ -324,7 +324,7 @@ async def test_reload_lets_jobs_finish_or_requeues_them() -> None:
         assert scene.processes[0].killed == requeues
 
 
-async def test_installed_packages_start_a_handler_again_that_has_failed() -> None:
+async def test_installed_packages_restart_a_failed_handler() -> None:
     scene = HandlerScene()
     await scene.after(0.5)
     scene.autoscaler.retry_start()

@@ -47,7 +47,7 @@ def test_worker_has_joined_as_soon_as_it_is_registered() -> None:
     assert scene.workers.has_joined(scene.first)
 
 
-async def test_only_job_of_a_worker_is_found_and_none_of_several() -> None:
+async def test_only_job_returns_the_single_job_of_a_worker() -> None:
     scene = WorkersScene()
     (job,) = await scene.give_jobs("w1", 1)
     await scene.give_jobs("w2", 2)

@@ -28,7 +28,7 @@ def texts(log: WorkerLog) -> list[str]:
     return [line.text for line in log.lines_after(0)]
 
 
-async def test_traceback_is_kept_whole(caplog: pytest.LogCaptureFixture) -> None:
+async def test_traceback_keeps_all_its_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     lines = ["Traceback (most recent call last):", '  File "handler.py", line 1', "", "ValueError"]
     log = await read("\n".join(lines).encode())
@@ -36,7 +36,7 @@ async def test_traceback_is_kept_whole(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.messages == [f"w1: {line}" for line in lines if line]
 
 
-async def test_line_of_the_sdk_is_shown_with_its_level_and_job(
+async def test_line_of_the_sdk_is_printed_with_its_level_and_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -57,7 +57,7 @@ async def test_line_of_the_sdk_is_shown_with_its_level_and_job(
         "{}",
     ],
 )
-async def test_line_that_only_looks_like_the_sdks_is_shown_as_it_is(
+async def test_line_that_only_resembles_the_sdks_is_printed_unchanged(
     line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -88,7 +88,7 @@ async def test_exception_has_the_job_of_the_line_before_when_several_run(
     assert caplog.messages[1] == "w1: ValueError: no"
 
 
-async def test_exception_of_the_handler_is_shown_as_its_traceback(
+async def test_exception_of_the_handler_is_printed_as_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")

@@ -73,7 +73,7 @@ def test_replacement_is_missing_without_demand_until_one_is_started() -> None:
     assert scaler.count_missing([], Demand(), 0.0, 0) == 0
 
 
-def test_missing_workers_are_limited_by_the_maximum_whatever_is_wanted() -> None:
+def test_missing_workers_are_limited_by_the_maximum() -> None:
     scaler = build_scaler(max_workers=1)
     scaler.request_replacement()
     scaler.request_replacement()
@@ -81,7 +81,7 @@ def test_missing_workers_are_limited_by_the_maximum_whatever_is_wanted() -> None
     assert scaler.count_missing([build_worker("w1")], Demand(), 0.0, 1) == 0
 
 
-def test_spare_workers_have_asked_for_jobs_and_been_idle_for_longest() -> None:
+def test_spare_workers_have_polled_and_been_idle_for_longest() -> None:
     scaler = build_scaler(max_workers=3, idle_timeout_s=5)
     workers = [build_worker("loads"), build_worker("late", 4.0), build_worker("early", 1.0)]
     for worker in workers[1:]:

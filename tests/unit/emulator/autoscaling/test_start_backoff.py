@@ -51,7 +51,7 @@ def test_forgotten_crashes_shorten_the_next_pause_and_not_the_current_one() -> N
     assert backoff.remaining_s(10.0) == 1.0
 
 
-def test_reset_lets_the_next_worker_start_at_once() -> None:
+def test_reset_lets_the_next_worker_start_immediately() -> None:
     backoff = StartBackoff()
     backoff.failed_starts = 2
     backoff.record_fault(0.0, "w1 crashed")

@@ -26,7 +26,7 @@ child.wait()
 
 @pytest.fixture(params=["no volume", "volume"])
 def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> Sequence[str]:
-    """What a worker's command begins with; a volume's is empty if the kernel allows no mounts."""
+    """Return the prefix of a worker's command, empty where the kernel allows no mounts."""
     return open_volume(tmp_path).command_prefix if request.param == "volume" else ()
 
 

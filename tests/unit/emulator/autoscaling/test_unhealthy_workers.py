@@ -1,4 +1,4 @@
-"""Workers that are shown as unhealthy, until another one takes their place."""
+"""Workers count as unhealthy until another worker replaces them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_worker_that_crashes_is_unhealthy_until_another_one_takes_its_plac
     assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
 
 
-async def test_crash_looping_worker_is_counted_as_unhealthy_once() -> None:
+async def test_restarts_of_a_crash_looping_worker_do_not_add_unhealthy_workers() -> None:
     scene = AutoscalerScene(min_workers=2, max_workers=2)
     for _ in range(4):
         while len(scene.alive) < 2:
@@ -53,14 +53,14 @@ def test_next_workers_replace_the_unhealthy_ones_in_their_order() -> None:
     assert [unhealthy.take_name() for _ in range(3)] == ["w1", "w2", None]
 
 
-def test_warned_worker_is_shown_and_not_replaced() -> None:
+def test_warned_worker_is_listed_and_not_replaced() -> None:
     unhealthy, registry = build_unhealthy()
     unhealthy.warn(build_worker("w1"), "it serves HTTP")
     assert registry.unhealthy_workers(ENDPOINT) == {"w1": "it serves HTTP"}
     assert unhealthy.take_name() is None
 
 
-def test_ended_worker_is_shown_in_the_place_of_the_one_that_it_replaced() -> None:
+def test_ended_worker_is_listed_in_place_of_the_one_that_it_replaced() -> None:
     unhealthy, registry = build_unhealthy()
     unhealthy.add(build_worker("w1"), "it broke")
     second = build_worker("w2")

@@ -33,7 +33,7 @@ def test_last_printed_line_skips_the_frames_of_a_traceback() -> None:
     assert last_printed_line(["  a", ""]) == last_printed_line([]) == ""
 
 
-def test_last_printed_line_is_the_message_of_the_sdk_and_not_its_farewell() -> None:
+def test_last_printed_line_is_the_message_of_the_sdk_and_not_its_exit_notice() -> None:
     failure = "Fitness check failed: model_is_loaded | RuntimeError: no NPU\\nsecond line"
     output = [
         f'{{"requestId": null, "message": "{failure}", "level": "ERROR"}}',
@@ -56,7 +56,7 @@ def test_explain_worker_exit_is_never_empty() -> None:
     assert explain_worker_exit(1, ["a", "b"]) == "exited with code 1; its last line: b"
 
 
-def test_explain_failed_start_says_what_a_script_without_a_worker_lacks() -> None:
+def test_explain_failed_start_names_the_missing_call_of_a_script() -> None:
     assert explain_failed_start(0, ["x"]) == (
         "exited with code 0 without starting a worker; it must call "
         'runpod.serverless.start({"handler": handler})'

@@ -1,4 +1,4 @@
-"""What the end of a worker means for its jobs, its endpoint and the next start."""
+"""The effects of a worker's exit on its jobs, its endpoint and the next start."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_worker_that_cannot_start_is_unhealthy_with_how_it_ended(
     assert f"{first.name} {ending}" in caplog.text
 
 
-async def test_worker_that_took_a_job_is_replaced_at_once_however_often_that_happens() -> None:
+async def test_worker_that_took_a_job_is_replaced_without_backoff() -> None:
     scene = AutoscalerScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
     for _ in range(6):
@@ -85,7 +85,7 @@ async def test_log_of_a_worker_has_what_it_printed_and_how_it_ended() -> None:
     ]
 
 
-async def test_job_of_an_exited_worker_is_requeued_at_once() -> None:
+async def test_job_of_an_exited_worker_is_requeued_immediately() -> None:
     scene = AutoscalerScene(min_workers=1)
     await scene.enqueue()
     await scene.after(1)

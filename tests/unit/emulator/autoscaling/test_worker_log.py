@@ -22,7 +22,7 @@ def test_log_keeps_the_newest_lines() -> None:
     assert (log.first_number, log.last_number) == (8, 10)
 
 
-def test_log_keeps_the_newest_characters_and_at_least_one_line() -> None:
+def test_log_drops_old_lines_above_its_limit_but_not_the_last_one() -> None:
     log = WorkerLog(max_chars=10)
     for text in ("a" * 6, "b" * 6, "c" * 4, "d" * 50):
         log.append("container", text)
@@ -76,7 +76,7 @@ async def test_wait_for_line_wakes_every_reader_for_a_line_and_for_the_end() -> 
         await log.wait_for_line(1)
 
 
-def test_logs_of_ended_workers_are_dropped_when_they_are_too_many() -> None:
+def test_logs_of_ended_workers_are_dropped_above_the_limit() -> None:
     logs = WorkerLogs(max_ended=2)
     for name in ("running", "a", "b", "c", "d"):
         log = logs.open("here", name)

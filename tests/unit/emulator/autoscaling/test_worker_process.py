@@ -33,27 +33,29 @@ def test_worker_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "RUNPOD_LOG_LEVEL": "WARN",
     }.items():
         monkeypatch.setenv(name, value)
-    found = worker_environment(URL, "mine", "w1", "one")
-    assert found["MODEL_PATH"] == "m.gguf"
-    assert found["RUNPOD_LOG_LEVEL"] == "WARN"
-    assert not {"API_KEYS", "RUNPOD_REALTIME_PORT"} & found.keys()
+    variables = worker_environment(URL, "mine", "w1", "one")
+    assert variables["MODEL_PATH"] == "m.gguf"
+    assert variables["RUNPOD_LOG_LEVEL"] == "WARN"
+    assert not {"API_KEYS", "RUNPOD_REALTIME_PORT"} & variables.keys()
     base = f"{URL}/v2/mine"
-    assert {name: value for name, value in found.items() if "WEBHOOK" in name} == {
+    assert {name: value for name, value in variables.items() if "WEBHOOK" in name} == {
         "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID?gpu=local",
         "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID?gpu=local",
         "RUNPOD_WEBHOOK_POST_STREAM": f"{base}/job-stream/$RUNPOD_POD_ID/$ID?gpu=local",
         "RUNPOD_WEBHOOK_PING": f"{base}/ping/$RUNPOD_POD_ID?gpu=local",
     }
-    assert (found["RUNPOD_POD_ID"], found["RUNPOD_ENDPOINT_ID"]) == ("w1", "mine")
-    assert found["RUNPOD_AI_API_KEY"] == "one"
-    assert found["RUNPOD_LOG_CAPTURE"] == "all"
-    assert "RUNPOD_EARLY_FITNESS_CHECKS_DONE" not in found
-    assert found["RUNPOD_SKIP_GPU_CHECK"] == found["RUNPOD_SKIP_AUTO_SYSTEM_CHECKS"] == "true"
+    assert (variables["RUNPOD_POD_ID"], variables["RUNPOD_ENDPOINT_ID"]) == ("w1", "mine")
+    assert variables["RUNPOD_AI_API_KEY"] == "one"
+    assert variables["RUNPOD_LOG_CAPTURE"] == "all"
+    assert "RUNPOD_EARLY_FITNESS_CHECKS_DONE" not in variables
+    assert (
+        variables["RUNPOD_SKIP_GPU_CHECK"] == variables["RUNPOD_SKIP_AUTO_SYSTEM_CHECKS"] == "true"
+    )
     monkeypatch.delenv("RUNPOD_LOG_LEVEL")
     assert worker_environment(URL, "mine", "w1", None)["RUNPOD_LOG_LEVEL"] == "INFO"
     assert "RUNPOD_AI_API_KEY" not in worker_environment(URL, "mine", "w1", None)
-    found = worker_environment(URL, "mine", "w1", "one", "own")
-    urls = [value for name, value in found.items() if "WEBHOOK" in name]
+    variables = worker_environment(URL, "mine", "w1", "one", "own")
+    urls = [value for name, value in variables.items() if "WEBHOOK" in name]
     assert all(each.endswith("?gpu=local&worker_key=own") for each in urls)
 
 
@@ -71,11 +73,11 @@ def test_handler_gets_the_variables_of_the_shell_and_of_its_file(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("API_KEYS", "secret")
     file = {"HOST": "of the file", "TOKEN": "t", "RUNPOD_POD_ID": "x", "API_KEYS": "of the handler"}
-    found = worker_environment(URL, "mine", "w1", None, variables=file)
-    assert {name: found[name] for name in shell} == shell | {"RUNPOD_ENDPOINT_ID": "mine"}
-    # The file has variables that the shell has not, and none of those that make it a worker.
-    assert (found["TOKEN"], found["RUNPOD_POD_ID"]) == ("t", "w1")
-    assert found["API_KEYS"] == "of the handler"
+    environment = worker_environment(URL, "mine", "w1", None, variables=file)
+    assert {name: environment[name] for name in shell} == shell | {"RUNPOD_ENDPOINT_ID": "mine"}
+    # The file adds variables to the shell's, but does not replace the ones that the worker needs.
+    assert (environment["TOKEN"], environment["RUNPOD_POD_ID"]) == ("t", "w1")
+    assert environment["API_KEYS"] == "of the handler"
     own = worker_environment(URL, "mine", "w1", None, is_own_worker=True)
     assert not {"HOST", "PORT", "WORKERS"} & own.keys()
 
@@ -89,14 +91,14 @@ def test_handler_that_calls_an_endpoint_calls_this_server(
         "RUNPOD_API_KEY",
     ):
         monkeypatch.delenv(name, raising=False)
-    found = worker_environment(URL, "mine", "w1", None, allows_private_targets=allows)
-    assert found["RUNPOD_ENDPOINT_BASE_URL"] == f"{URL}/v2"
-    assert found["RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS"] == ("true" if allows else "false")
-    assert found["RUNPOD_API_KEY"] == "local"
+    environment = worker_environment(URL, "mine", "w1", None, allows_private_targets=allows)
+    assert environment["RUNPOD_ENDPOINT_BASE_URL"] == f"{URL}/v2"
+    assert environment["RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS"] == ("true" if allows else "false")
+    assert environment["RUNPOD_API_KEY"] == "local"
     assert worker_environment(URL, "mine", "w1", "a-key")["RUNPOD_API_KEY"] == "a-key"
     cloud = {"RUNPOD_ENDPOINT_BASE_URL": "https://api.runpod.ai/v2"}
-    found = worker_environment(URL, "mine", "w1", None, variables=cloud)
-    assert found["RUNPOD_ENDPOINT_BASE_URL"] == cloud["RUNPOD_ENDPOINT_BASE_URL"]
+    environment = worker_environment(URL, "mine", "w1", None, variables=cloud)
+    assert environment["RUNPOD_ENDPOINT_BASE_URL"] == cloud["RUNPOD_ENDPOINT_BASE_URL"]
 
 
 def test_start_script_finds_the_python_of_the_handler(
@@ -144,7 +146,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def gone(*pids: int) -> None:
+async def wait_for_exit(*pids: int) -> None:
     await wait_until(lambda: not any(map(alive, pids)))
 
 
@@ -170,7 +172,7 @@ async def test_children_of_a_worker_end_with_it(
     async with asyncio.timeout(30):
         assert await process.wait() == code
     assert process.returncode == code
-    await gone(child, worker)
+    await wait_for_exit(child, worker)
     assert ("told" in caplog.text) == (how == "terminate")
     process.terminate()
     process.kill()
@@ -190,7 +192,7 @@ async def test_children_of_a_worker_end_when_its_supervisor_was_killed(
     os.kill(process._process.pid, signal.SIGKILL)
     await wait_until(lambda: process.returncode is not None)
     process.kill_orphans()
-    await gone(child, worker)
+    await wait_for_exit(child, worker)
     async with asyncio.timeout(30):
         await process.wait()
 
@@ -225,7 +227,7 @@ async def test_worker_writes_into_the_folder_of_its_volume(tmp_path: Path) -> No
         assert lines[0] == volume.problem
 
 
-async def test_worker_without_its_volume_is_told_so_in_its_log(tmp_path: Path) -> None:
+async def test_log_of_a_worker_without_its_volume_names_the_reason(tmp_path: Path) -> None:
     log = WorkerLog()
     command = [sys.executable, "-I", "-S", "-c", ""]
     volume = Volume(tmp_path, "it cannot be mounted")

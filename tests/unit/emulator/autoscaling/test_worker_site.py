@@ -1,4 +1,4 @@
-"""What runs at the start of a launched Python: old SDKs keep their state in a folder of its own."""
+"""The site module of a launched Python: old SDKs keep each worker's state in its own folder."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_sitecustomize_of_the_user_still_runs(
 
 def test_packages_own_worker_runs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    found = worker_environment("http://x", "e", "w1", None, is_own_worker=True)
-    assert not {"PYTHONPATH", "WORKER_RKLLM_STATE_DIR"} & found.keys()
+    environment = worker_environment("http://x", "e", "w1", None, is_own_worker=True)
+    assert not {"PYTHONPATH", "WORKER_RKLLM_STATE_DIR"} & environment.keys()
     monkeypatch.setenv("PYTHONPATH", "/mine")
-    found = worker_environment("http://x", "e", "w1", None)
-    assert found["PYTHONPATH"].split(os.pathsep)[1:] == ["/mine"]
+    environment = worker_environment("http://x", "e", "w1", None)
+    assert environment["PYTHONPATH"].split(os.pathsep)[1:] == ["/mine"]

@@ -33,7 +33,7 @@ async def test_worker_that_runs_an_ended_job_is_killed_and_replaced() -> None:
     assert second is not first
 
 
-async def test_worker_that_serves_http_is_named_with_what_it_looks_like() -> None:
+async def test_worker_that_serves_http_is_reported_as_a_likely_load_balancing_worker() -> None:
     scene = AutoscalerScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
     (process,) = scene.processes

@@ -16,11 +16,11 @@ from emulator.batches.repository import BatchRepository, Reservation, is_valid_i
 from handler.errors import InvalidRequest, NotFound
 from jobs import StoreUnavailable
 
-OpenAgain = Callable[[], BatchRepository]
+OpenRepository = Callable[[], BatchRepository]
 
 
 @pytest.fixture
-async def open_again(tmp_path: Path) -> AsyncIterator[OpenAgain]:
+async def open_repository(tmp_path: Path) -> AsyncIterator[OpenRepository]:
     """Return a function that opens the same folder again, as the next server does."""
     repositories: list[BatchRepository] = []
 
@@ -61,8 +61,10 @@ async def add_batch(repository: BatchRepository, file: StoredFile) -> StoredBatc
     return batch
 
 
-async def test_open_restores_files_and_batches_after_a_restart(open_again: OpenAgain) -> None:
-    repository = open_again()
+async def test_open_restores_files_and_batches_after_a_restart(
+    open_repository: OpenRepository,
+) -> None:
+    repository = open_repository()
     await repository.open()
     files = [await add_file(repository) for _ in range(3)]
     batch = await add_batch(repository, files[0])
@@ -70,7 +72,7 @@ async def test_open_restores_files_and_batches_after_a_restart(open_again: OpenA
         batch.id, lambda batch, at: batch.start("digest", 7, at)
     )
     await repository.delete_file(files[1].id)
-    reopened = open_again()
+    reopened = open_repository()
     await reopened.open()
     assert reopened.files == [files[0], files[2]]
     assert reopened.batches == [changed]
@@ -80,9 +82,9 @@ async def test_open_restores_files_and_batches_after_a_restart(open_again: OpenA
 
 
 async def test_open_removes_content_without_a_record_and_journals_of_ended_batches(
-    open_again: OpenAgain, tmp_path: Path
+    open_repository: OpenRepository, tmp_path: Path
 ) -> None:
-    repository = open_again()
+    repository = open_repository()
     await repository.open()
     file = await add_file(repository)
     batch, ended = await add_batch(repository, file), await add_batch(repository, file)
@@ -95,7 +97,7 @@ async def test_open_removes_content_without_a_record_and_journals_of_ended_batch
         (files / name).write_bytes(b"half")
     lost = await add_file(repository)
     repository.storage.content_path(lost.id).unlink()
-    reopened = open_again()
+    reopened = open_repository()
     await reopened.open()
     assert {each.name for each in files.iterdir()} == {file.id, f"{file.id}.json"}
     assert {each.name for each in batches.iterdir()} == {
@@ -107,9 +109,9 @@ async def test_open_removes_content_without_a_record_and_journals_of_ended_batch
 
 
 async def test_open_lists_damaged_records_and_serves_the_others(
-    open_again: OpenAgain, tmp_path: Path
+    open_repository: OpenRepository, tmp_path: Path
 ) -> None:
-    repository = open_again()
+    repository = open_repository()
     await repository.open()
     file, other = await add_file(repository), await add_file(repository)
     batch, kept = await add_batch(repository, file), await add_batch(repository, other)
@@ -122,7 +124,7 @@ async def test_open_lists_damaged_records_and_serves_the_others(
         ):
             path.write_bytes(damage)
         before = sorted(kept_folder.rglob("*"))
-        reopened = open_again()
+        reopened = open_repository()
         await reopened.open()
         assert reopened.files == [other]
         assert reopened.batches == [kept]
@@ -136,14 +138,14 @@ async def test_open_lists_damaged_records_and_serves_the_others(
     "changes", [{"bytes": "5"}, {"filename": 5}, {"id": "file-" + "0" * 28}, {"extra": 1}]
 )
 async def test_open_lists_records_with_wrong_values_as_damaged(
-    open_again: OpenAgain, tmp_path: Path, changes: dict[str, object]
+    open_repository: OpenRepository, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    repository = open_again()
+    repository = open_repository()
     await repository.open()
     file = await add_file(repository)
     record = tmp_path / "kept" / "files" / f"{file.id}.json"
     record.write_bytes(orjson.dumps(orjson.loads(record.read_bytes()) | changes))
-    reopened = open_again()
+    reopened = open_repository()
     await reopened.open()
     assert reopened.files == []
     assert reopened.storage.damaged_ids == [file.id]
@@ -158,8 +160,10 @@ async def test_open_raises_store_unavailable_when_the_folder_is_a_file(tmp_path:
     repository.close()
 
 
-async def test_delete_file_refuses_the_input_of_an_unfinished_batch(open_again: OpenAgain) -> None:
-    repository = open_again()
+async def test_delete_file_refuses_the_input_of_an_unfinished_batch(
+    open_repository: OpenRepository,
+) -> None:
+    repository = open_repository()
     await repository.open()
     file = await add_file(repository)
     batch = await add_batch(repository, file)
@@ -171,8 +175,10 @@ async def test_delete_file_refuses_the_input_of_an_unfinished_batch(open_again: 
         await add_batch(repository, file)
 
 
-async def test_reserve_counts_the_bytes_of_stored_and_deleted_files(open_again: OpenAgain) -> None:
-    repository = open_again()
+async def test_reserve_counts_the_bytes_of_stored_and_deleted_files(
+    open_repository: OpenRepository,
+) -> None:
+    repository = open_repository()
     await repository.open()
     file = await add_file(repository, b"x" * 600)
     with pytest.raises(InsufficientStorage, match="BATCH_STORE_MB"):
@@ -182,8 +188,10 @@ async def test_reserve_counts_the_bytes_of_stored_and_deleted_files(open_again: 
     await add_file(repository, b"x" * 900)
 
 
-async def test_update_batch_applies_concurrent_changes_one_at_a_time(open_again: OpenAgain) -> None:
-    repository = open_again()
+async def test_update_batch_applies_concurrent_changes_one_at_a_time(
+    open_repository: OpenRepository,
+) -> None:
+    repository = open_repository()
     await repository.open()
     batch = await add_batch(repository, await add_file(repository))
 

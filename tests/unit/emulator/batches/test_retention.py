@@ -1,4 +1,4 @@
-"""The retention sweeper: what it deletes and what it keeps."""
+"""The retention sweeper deletes expired files and batches and keeps the others."""
 
 from __future__ import annotations
 

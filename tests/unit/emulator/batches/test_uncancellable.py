@@ -37,7 +37,7 @@ async def test_run_uncancellable_returns_or_raises_what_the_thread_does() -> Non
         await run_uncancellable(lambda: 1 / 0)
 
 
-async def test_wait_until_done_returns_at_once_when_all_tasks_are_done() -> None:
+async def test_wait_until_done_returns_immediately_when_all_tasks_are_done() -> None:
     task = asyncio.create_task(run_ready_tasks())
     await task
     await wait_until_done({task})

@@ -1,4 +1,4 @@
-"""The variables by which workers find the bucket, and those that a user has set."""
+"""The variables that point workers to the bucket, unless a user has set them."""
 
 from __future__ import annotations
 

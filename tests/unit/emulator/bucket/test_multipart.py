@@ -1,4 +1,4 @@
-"""Uploads in parts: what becomes an object, and what is refused."""
+"""Multipart uploads: joining the parts to an object, and refused requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def etag_of(content: bytes) -> str:
     return f'"{hashlib.md5(content).hexdigest()}"'  # noqa: S324
 
 
-async def test_listed_parts_become_one_object(
+async def test_listed_parts_are_joined_to_one_object(
     storage: BucketStorage, uploads: MultipartUploads
 ) -> None:
     upload = uploads.find(uploads.create("b", "k", {"content-type": "x/y"}, 5.0), "b", "k")

@@ -1,4 +1,4 @@
-"""The bucket as a part of the server: what its retention and a reset remove."""
+"""The bucket as a part of the server: its start, retention and reset."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_objects_are_removed_after_the_result_of_their_job(tmp_path: Path)
     assert (keys(bucket), bucket._storage.used_bytes) == ([], 0)
     assert not bucket._uploads._uploads
     await bucket.close()
-    # It is beside the job database, as the files of batches are.
+    # The bucket is in the folder of the job database, like the files of batches.
     assert os.listdir(tmp_path) == ["jobs.bucket"]
 
 

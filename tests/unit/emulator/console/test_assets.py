@@ -12,9 +12,9 @@ from emulator.http.public_files import CONSOLE_FOLDER
 FILES = sorted(file for file in CONSOLE_FOLDER.rglob("*") if file.is_file())
 MODULES = [file for file in FILES if file.suffix == ".js"]
 OUTSIDE = re.compile(r"\bhttps?:|\bwss?:|[\"'(]//\w|@import|\burl\(")
-# A name of SVG's, which nobody fetches.
+# The namespace of SVG, which browsers do not fetch.
 NAMES = ("http://www.w3.org/2000/svg",)
-# What makes markup of text, or a program of it.
+# APIs that parse text as markup or run it as a program.
 SINKS = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment"
     r"|setHTML|srcdoc|\beval\b|new Function|setTimeout\(\s*[\"'`]"

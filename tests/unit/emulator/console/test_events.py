@@ -1,4 +1,4 @@
-"""One job as events: what is said again, and what of another attempt is void."""
+"""The events of one job: resuming, and replacing the output of an earlier attempt."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_poll_interval_grows_while_nothing_is_new(
     assert len(waits) == 12
 
 
-async def test_chunks_of_a_local_generation_are_not_sent_twice(scene: Scene) -> None:
+async def test_chunks_of_a_local_generation_have_no_duplicates(scene: Scene) -> None:
     spoken = scene.speak("a")
     await scene.next()
     await scene.store.append_chunks(scene.job.id, scene.job.attempt, [b'{"again":"a"}'])
@@ -182,7 +182,7 @@ async def test_last_deltas_are_sent_before_the_end(scene: Scene) -> None:
     spoken = scene.speak("a")
     await scene.next()
     spoken.texts.append("b")
-    # Whoever ran it has let go of it before anybody looks again.
+    # The worker drops its generation before the stream reads it another time.
     del spoken
     await scene.store.ack(scene.job.id, scene.job.attempt, output=b'"all"')
     events = await scene.next()

@@ -30,17 +30,17 @@ def test_file_without_a_usable_input_is_a_problem_and_the_other_file_is_read(
     handler, file = tmp_path / "handler.py", tmp_path / "test_input.json"
     file.write_text("{}")
     (tmp_path / "tests.json").write_text('{"tests": [{"name": "a", "input": 1}]}')
-    found = read_example_inputs(handler)
-    assert found["problems"] == [f"{file}: input is missing; it is the input of the job"]
-    assert [each["input"] for each in found["inputs"]] == [1]
+    examples = read_example_inputs(handler)
+    assert examples["problems"] == [f"{file}: input is missing; it is the input of the job"]
+    assert [each["input"] for each in examples["inputs"]] == [1]
     file.write_text(json.dumps({"input": "x" * MAX_FILE_BYTES}))
     (problem,) = read_example_inputs(handler)["problems"]
     assert "is not shown: it has more than 250,000 bytes" in problem
 
 
-def test_only_the_first_hundred_tests_are_offered_and_a_problem_says_so(tmp_path: Path) -> None:
+def test_only_the_first_hundred_tests_are_offered_and_a_problem_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "tests.json"
     file.write_text(json.dumps({"tests": [{"name": str(n), "input": n} for n in range(101)]}))
-    found = read_example_inputs(tmp_path / "handler.py")
-    assert [each["input"] for each in found["inputs"]] == list(range(100))
-    assert found["problems"] == [f"{file} has 101 tests, of which the first 100 are offered"]
+    examples = read_example_inputs(tmp_path / "handler.py")
+    assert [each["input"] for each in examples["inputs"]] == list(range(100))
+    assert examples["problems"] == [f"{file} has 101 tests, of which the first 100 are offered"]

@@ -11,13 +11,13 @@ from emulator.console.job_view import summary_view
 from jobs import Job
 
 
-def job(given: Any = "x", **changes: Any) -> Job:
-    data = given if isinstance(given, bytes) else orjson.dumps(given)
+def job(job_input: Any = "x", **changes: Any) -> Job:
+    data = job_input if isinstance(job_input, bytes) else orjson.dumps(job_input)
     return Job(id="j", endpoint="e", input=data, created_at=1, queued_at=1, **changes)
 
 
 @pytest.mark.parametrize(
-    ("given", "preview"),
+    ("job_input", "preview"),
     [
         ({"prompt": "some words"}, "some words"),
         ({"messages": [{"content": "first"}, {"content": "last"}]}, "last"),
@@ -35,8 +35,8 @@ def job(given: Any = "x", **changes: Any) -> Job:
         ({"prompt": "x" * 30_000}, ""),
     ],
 )
-def test_preview_is_the_beginning_of_the_prompt(given: Any, preview: str) -> None:
-    assert summary_view(job(given), None)["preview"] == preview
+def test_preview_is_the_beginning_of_the_prompt(job_input: Any, preview: str) -> None:
+    assert summary_view(job(job_input), None)["preview"] == preview
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_first_token_of_an_earlier_attempt_is_ignored(
 
 
 def test_times_are_in_milliseconds() -> None:
-    shown = summary_view(job(started_at=2.0, ended_at=2.0625), None)
-    assert [shown[f"{name}At"] for name in ("created", "queued", "started", "ended")] == [
+    view = summary_view(job(started_at=2.0, ended_at=2.0625), None)
+    assert [view[f"{name}At"] for name in ("created", "queued", "started", "ended")] == [
         *(1000, 1000),
         *(2000, 2062),
     ]
@@ -66,9 +66,9 @@ def test_times_are_in_milliseconds() -> None:
     ],
 )
 def test_view_has_the_webhook_state_and_not_its_url(changes: dict[str, Any], expected: str) -> None:
-    shown = summary_view(job(**changes), None)
-    assert shown["webhook"] == expected
-    assert "127.0.0.1" not in str(shown)
+    view = summary_view(job(**changes), None)
+    assert view["webhook"] == expected
+    assert "127.0.0.1" not in str(view)
 
 
 @pytest.mark.parametrize(("worker", "name"), [(None, None), ("e/w1", "w1")])

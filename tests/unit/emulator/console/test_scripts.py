@@ -19,7 +19,7 @@ def modules(tmp_path: Path) -> Path:
     return copy_modules(tmp_path)
 
 
-def test_spans_and_sizes_are_rounded_once(modules: Path) -> None:
+def test_spans_and_sizes_have_the_unit_of_the_rounded_value(modules: Path) -> None:
     spans = {
         0.4: "<1 ms",
         999.4: "999 ms",
@@ -46,7 +46,7 @@ def test_every_route_leads_to_an_existing_screen(modules: Path) -> None:
         "#/second/a%2Fb": ["second", ["a/b"]],
         "#/second/%E0%A4%A": ["second", ["%E0%A4%A"]],
         "#/nowhere/a": ["first", ["a"]],
-        # What every object of JavaScript's has.
+        # Every JavaScript object has this property.
         "#/constructor": ["first", []],
         # The skip link's, with which the page may be loaded again.
         "#screen": ["first", []],
@@ -137,13 +137,13 @@ def test_job_whose_cancel_failed_is_followed_to_its_end(modules: Path) -> None:
         response.statusCode = 503;
         return '{"error": {"message": "The disk is full."}}';
     """
-    state, asked, troubles = run_of(modules, JOB, answer)
+    state, requests, troubles = run_of(modules, JOB, answer)
     assert state == "done"
-    assert "POST /v2/default/cancel/a-job" in asked
+    assert "POST /v2/default/cancel/a-job" in requests
     assert troubles == ["The disk is full."]
 
 
-def test_silent_job_is_abandoned_when_stopped_twice(
+def test_silent_job_is_abandoned_by_a_second_stop(
     modules: Path,
 ) -> None:
     assert run_of(modules, JOB, "stop(); stop();") == ["stopped", ["POST /v2/default/run"], []]
@@ -211,7 +211,7 @@ def test_log_resumes_after_the_last_event_when_the_connection_breaks(modules: Pa
     ]
 
 
-def test_log_of_an_unknown_worker_is_not_requested_again(modules: Path) -> None:
+def test_log_of_an_unknown_worker_is_not_requested_a_second_time(modules: Path) -> None:
     answer = 'response.statusCode = 404; response.end(\'{"error": "there is no such worker"}\');'
     outcome, _, requests, breaks = follow_log(modules, answer)
     assert (outcome, len(requests), breaks) == ("there is no such worker", 1, [])
@@ -224,7 +224,7 @@ def test_log_is_followed_no_longer_when_the_reader_leaves_during_a_break(modules
     assert len(requests) <= 2
 
 
-def test_log_has_no_more_lines_once_the_reader_has_left(modules: Path) -> None:
+def test_log_has_no_more_lines_after_the_reader_has_left(modules: Path) -> None:
     # Both lines arrive together, and the reader leaves at the first one.
     leaves = """
         lines.push = (each) => { Array.prototype.push.call(lines, each); abort.abort(); };
@@ -318,7 +318,7 @@ PICTURES = {
 }
 
 
-def test_pictures_and_files_in_an_output_are_found(modules: Path) -> None:
+def test_find_files_finds_pictures_and_files_in_an_output(modules: Path) -> None:
     texts = {
         **{text: [kind, True] for kind, text in PICTURES.items()},
         f"data:image/svg+xml;base64,{PNG}": ["image/svg+xml", True],
@@ -342,14 +342,14 @@ def test_pictures_and_files_in_an_output_are_found(modules: Path) -> None:
           findFiles(Array(50_000).fill("x")).hasMore,
         ]));
     """
-    found, none, paths, has_more, content, jpg, svg, size, many, is_cut = run_program(
+    types, unreadable, paths, has_more, content, jpg, svg, size, capped, is_cut = run_program(
         modules, program
     )
-    assert found == [*texts.values()]
-    assert none == [None] * len(others)
+    assert types == [*texts.values()]
+    assert unreadable == [None] * len(others)
     assert (paths, has_more, content) == (["a[0]", "a[1].b c"], False, "<b>")
     assert (jpg, svg, size) == ("output.jpg", "output.svg", 48)
-    assert (many, is_cut) == ([24, True], True)
+    assert (capped, is_cut) == ([24, True], True)
 
 
 def test_only_web_addresses_become_links(modules: Path) -> None:
@@ -432,8 +432,8 @@ def test_output_is_plain_unless_an_engine_may_have_made_it(modules: Path) -> Non
         results.push([job.chunks.length, job.isPlain]);
         console.log(JSON.stringify(results));
     """
-    *found, running, queued, cleared = run_program(modules, program)
-    assert found == [[is_plain, text] for *_, is_plain, text in cases]
+    *readings, running, queued, cleared = run_program(modules, program)
+    assert readings == [[is_plain, text] for *_, is_plain, text in cases]
     assert (running, queued, cleared) == ([True, True], [False, False], [0, True])
 
 
@@ -453,7 +453,7 @@ DRAW = """
 """
 
 
-def test_drawing_of_a_large_value_is_bounded_and_says_so(modules: Path) -> None:
+def test_drawing_of_a_large_value_is_truncated_with_a_note(modules: Path) -> None:
     program = DRAW.format(
         program="""
         const PNG = "PNG-IN-BASE64";
@@ -523,8 +523,8 @@ def test_error_of_the_sdk_has_a_headline_a_traceback_and_facts(modules: Path) ->
           [long.length, long[100].line, long.at(-1).line.length],
         ]));
     """
-    found, own, long = run_program(modules, program)
-    assert found == [expected for _, expected in errors]
+    parsed, own, long = run_program(modules, program)
+    assert parsed == [expected for _, expected in errors]
     assert own == ['  File "/my/handler.py", line 12, in handler', "    return check(99)"]
     assert long == [301, "… 701 lines are not shown; Copy has all …", 1_001]
 
@@ -560,8 +560,8 @@ def test_lines_of_a_job_are_those_that_name_it_and_those_without_a_job_in_betwee
         const texts = [lines[2], lines[0], '{{"requestId": 1}}', '{{"requestId": ', failed];
         console.log(JSON.stringify([found, texts.map((line) => readLine(line).text)]));
     """
-    found, texts = run_program(modules, program)
-    assert found == [expected for _, expected in lines] + [True]
+    included, texts = run_program(modules, program)
+    assert included == [expected for _, expected in lines] + [True]
     assert texts == [
         *("INFO   | a | Started.", "starting", '{"requestId": 1}', '{"requestId": '),
         "ERROR  | Traceback\nKeyError: no",

@@ -118,7 +118,7 @@ def test_stream_is_recorded_event_by_event(modules: Path, kind: str) -> None:
         ("message", '{"content": [], "stop_reason": "end_turn"}'),
     ],
 )
-def test_whole_answer_is_recorded(modules: Path, kind: str, body: str) -> None:
+def test_complete_answer_is_recorded(modules: Path, kind: str, body: str) -> None:
     answer = f"response.end({json.dumps(body)});"
     state, _, (exchange,) = record(modules, request_of(kind, stream=False), answer)
     assert (state, exchange["parts"]) == ("done", [[body, len(body)]])
@@ -161,7 +161,7 @@ def test_stream_that_breaks_is_recorded_up_to_the_break(modules: Path) -> None:
 
 
 @pytest.mark.long
-def test_break_between_events_is_not_said_to_be_inside_one(modules: Path) -> None:
+def test_break_between_events_is_not_reported_as_inside_one(modules: Path) -> None:
     answer = """
         response.writeHead(200, events);
         response.write('data: {"choices": []}\\r\\n\\r');
@@ -174,7 +174,7 @@ def test_break_between_events_is_not_said_to_be_inside_one(modules: Path) -> Non
     assert exchange["reason"].startswith("The connection broke (")
 
 
-def test_request_without_a_response_says_so(modules: Path) -> None:
+def test_request_without_a_response_is_recorded_as_such(modules: Path) -> None:
     _, error, (exchange,) = record(modules, request_of("chat", stream=True), "response.destroy();")
     assert (exchange["status"], exchange["end"]) == (None, "broken")
     assert exchange["reason"].startswith("There was no response (")
@@ -200,7 +200,7 @@ def test_events_after_the_end_are_recorded_and_change_nothing(modules: Path) -> 
     assert [text for text, _ in exchange["parts"]][-1] == "data: nonsense\n\n"
 
 
-def test_event_that_is_not_json_is_an_error_that_says_so(modules: Path) -> None:
+def test_event_that_is_not_json_is_an_error_with_the_reason(modules: Path) -> None:
     answer = "response.writeHead(200, events); response.end('data: {\\n\\n');"
     _, error, _ = record(modules, request_of("completion", stream=True), answer)
     assert error.startswith("The answer cannot be read: ")

@@ -49,7 +49,7 @@ async def test_failed_replay_has_the_error_and_the_kept_status() -> None:
     assert lines == ["job job-1: FAILED", "bad \\x1b", "the kept job is COMPLETED"]
 
 
-async def test_job_that_had_failed_passes_when_it_completes() -> None:
+async def test_job_that_failed_before_passes_when_it_completes() -> None:
     kept = {"input": {"x": 1}, "status": "FAILED", "error": "no"}
     has_passed, lines = await replay(kept, status="COMPLETED", output=1)
     assert has_passed

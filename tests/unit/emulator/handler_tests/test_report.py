@@ -67,7 +67,7 @@ def test_table_and_details() -> None:
     assert lines[-2].startswith("1 passed, 1 failed in ")
 
 
-def test_worker_that_did_not_start_is_described_once() -> None:
+def test_equal_failures_of_several_workers_are_printed_as_one() -> None:
     failure = {"failure": "it did not start", "is_start_failure": True, "output_lines": ["why"]}
     lines = printed(*(result(name, **failure) for name in "abc"))
     assert lines[3] == "a     FAIL    -                -"

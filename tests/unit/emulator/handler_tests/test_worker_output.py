@@ -10,7 +10,7 @@ def sdk_line(message: str) -> str:
     return json.dumps({"requestId": "1", "message": message, "level": "INFO"})
 
 
-def test_each_line_of_each_worker_is_taken_once() -> None:
+def test_take_lines_returns_only_new_lines_of_the_endpoint() -> None:
     logs = WorkerLogs()
     output = WorkerOutput(logs, "here")
     first, second, other = logs.open("here", "a"), logs.open("here", "b"), logs.open("there", "c")

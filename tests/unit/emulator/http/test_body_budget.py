@@ -18,14 +18,14 @@ def test_received_body_does_not_count_its_first_bytes() -> None:
     assert shared.used_bytes == 5
 
 
-def test_received_body_is_rejected_over_the_limit_of_its_address() -> None:
+def test_received_body_is_rejected_above_the_limit_of_its_address() -> None:
     shared = budget()
     assert ReceivedBody(shared, "a").add(FREE_BYTES + 400)
     assert not ReceivedBody(shared, "a").add(FREE_BYTES + 201)
     assert ReceivedBody(shared, "b").add(FREE_BYTES + 201)
 
 
-def test_received_body_is_rejected_over_the_total_limit() -> None:
+def test_received_body_is_rejected_above_the_total_limit() -> None:
     shared = budget()
     assert ReceivedBody(shared, "a").add(FREE_BYTES + 600)
     body = ReceivedBody(shared, "b")

@@ -21,20 +21,20 @@ SHORT_S, LONG_S = 0.01, 60.0
 
 @dataclass
 class Client:
-    """A client that may disconnect, and a generation that opens when the test says so."""
+    """A client that may disconnect, and a generation that the test opens."""
 
     aborted: list[str] = field(default_factory=list)
     sent: list[bytes] = field(default_factory=list)
     opened: asyncio.Future[str] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def opening(self) -> str:
         return await self.opened
 
     async def receive(self) -> dict[str, Any]:
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
@@ -45,7 +45,7 @@ class Client:
 
 
 class Generation(Abortable):
-    """A text that knows who aborts it."""
+    """A text that records its abort."""
 
     def __init__(self, text: str, aborted: list[str]) -> None:
         self.text = text
@@ -121,12 +121,12 @@ async def test_disconnect_cancels_the_opening(comments_after_s: float) -> None:
     if comments_after_s == LONG_S:
         opening = asyncio.create_task(client.open(comments_after_s))
         await run_ready_tasks()
-        client.gone.set()
+        client.disconnected.set()
         with pytest.raises(ClientDisconnected):
             await opening
     else:
         response = await client.open(comments_after_s)
-        client.gone.set()
+        client.disconnected.set()
         await response({"type": "http"}, client.receive, client.send)
     await run_ready_tasks()
     assert client.opened.cancelled()
@@ -146,7 +146,7 @@ async def test_generation_that_opens_in_spite_of_a_disconnect_is_aborted() -> No
     client.opening = opening  # type: ignore[method-assign]
     waiting = asyncio.create_task(client.open(LONG_S))
     await run_ready_tasks()
-    client.gone.set()
+    client.disconnected.set()
     with pytest.raises(ClientDisconnected):
         await waiting
     assert client.aborted == ["late"]

@@ -1,4 +1,4 @@
-"""What is known about a request: from its route, or from the routes that begin as its path does."""
+"""Facts about a request, from its route or from the routes that share the start of its path."""
 
 from __future__ import annotations
 
@@ -116,40 +116,40 @@ UNKNOWN = [
 
 
 def test_endpoint_may_have_the_name_of_the_list_of_endpoints() -> None:
-    found = find_route("/v2/serverless/run", "POST")
-    assert (found.operation, found.endpoint) == ("run", "serverless")
-    assert found.facts.error_format is RUNPOD
+    match = find_route("/v2/serverless/run", "POST")
+    assert (match.operation, match.endpoint) == ("run", "serverless")
+    assert match.facts.error_format is RUNPOD
 
 
 @pytest.mark.parametrize("row", [*KNOWN, *OPEN, *UNKNOWN], ids=lambda row: repr(row[0]))
 def test_path_has_its_group_endpoint_operation_and_error_format(row: tuple[Any, ...]) -> None:
     path, *expected = row
-    found = find_route(path)
-    facts = found.facts
-    assert [facts.group, found.endpoint, found.operation, facts.error_format] == expected
+    match = find_route(path)
+    facts = match.facts
+    assert [facts.group, match.endpoint, match.operation, facts.error_format] == expected
     assert facts.access is (Access.EVERYONE if row in OPEN else Access.KEY)
-    assert (found.route is None) is (row in UNKNOWN and not path.startswith("/models/"))
+    assert (match.route is None) is (row in UNKNOWN and not path.startswith("/models/"))
 
 
-def test_every_route_is_found_and_its_facts_agree_with_its_path() -> None:
+def test_find_route_finds_every_route_with_the_facts_of_its_path() -> None:
     for route in mounted_routes(metrics_open=False):
         path = route.path.replace(":path", "").replace("{", "").replace("}", "")
         for method in route.methods:
-            found = find_route(path, method)
-            assert found.route is not None
-            assert found.route.path == route.path, path
-            assert found.facts is route.facts
+            match = find_route(path, method)
+            assert match.route is not None
+            assert match.route.path == route.path, path
+            assert match.facts is route.facts
             if "{route" not in route.path and route.facts.access is Access.KEY:
-                assert found.operation is not OperationName.OTHER, path
+                assert match.operation is not OperationName.OTHER, path
 
 
 def test_routes_of_one_path_have_the_same_facts() -> None:
     # Whether a request needs a key must not depend on its method.
     for route in mounted_routes(metrics_open=False):
         for method in ("GET", "POST", "DELETE", "OPTIONS"):
-            found = find_route(route.path, method).route
-            if found is not None and found.path == route.path:
-                assert found.facts == route.facts
+            matched = find_route(route.path, method).route
+            if matched is not None and matched.path == route.path:
+                assert matched.facts == route.facts
 
 
 def test_operation_in_a_forwarded_path_is_one_of_the_models_apis() -> None:
@@ -174,7 +174,7 @@ def test_operation_in_a_forwarded_path_is_one_of_the_models_apis() -> None:
         assert table.find(path, "POST").operation is operation, path
 
 
-async def test_request_is_served_by_the_route_that_was_found() -> None:
+async def test_request_is_served_by_the_matched_route() -> None:
     async def answer(request: Request) -> Response:
         return Response(request.method + str(request.path_params))
 

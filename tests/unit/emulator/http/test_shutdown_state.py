@@ -1,4 +1,4 @@
-"""The end: what is turned away, what may finish, and how long that may take."""
+"""Shutdown: refused requests, requests that may finish, and the time that they have."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ async def test_foreign_timeout_is_raised(shutdown: ShutdownState) -> None:
 
 
 class Worker:
-    """A local worker as the end sees it: runs until its event, and counts how it was asked."""
+    """A local worker that runs until its event is set, and records the limits of its drains."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
-        self.asked: list[float] = []
+        self.drain_limits_s: list[float] = []
 
     async def drain(self, limit_s: float) -> None:
-        self.asked.append(limit_s)
+        self.drain_limits_s.append(limit_s)
         if limit_s:
             await self.done.wait()
 
@@ -118,11 +118,11 @@ async def ended(ending: GracefulShutdown) -> float:
     return loop.time() - began
 
 
-async def test_idle_server_shuts_down_at_once(shutdown: ShutdownState) -> None:
+async def test_idle_server_shuts_down_immediately(shutdown: ShutdownState) -> None:
     worker = Worker()
     worker.done.set()
     assert await ended(GracefulShutdown(shutdown, 60, no_job, worker.drain)) < 1
-    assert worker.asked == [60, 0]
+    assert worker.drain_limits_s == [60, 0]
 
 
 @pytest.mark.parametrize("what", ["local", "elsewhere", "engine"])
@@ -135,7 +135,7 @@ async def test_running_work_is_waited_for_up_to_the_limit(
     running = some_job if what == "elsewhere" else no_job
     with shutdown.track_request() if what == "engine" else nullcontext():
         assert 0.2 <= await ended(GracefulShutdown(shutdown, 0.2, running, worker.drain)) < 2
-    assert worker.asked == [0.2, 0]
+    assert worker.drain_limits_s == [0.2, 0]
 
 
 async def test_force_ends_the_wait(shutdown: ShutdownState) -> None:

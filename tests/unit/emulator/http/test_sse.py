@@ -1,4 +1,4 @@
-"""The streamed response: what it sends (R19), and that it aborts on every way out (R31)."""
+"""The streamed response sends valid events (R19) and aborts however it ends (R31)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Connect = Callable[..., Any]
 
 
 class Source:
-    """Blocks to send, one when it is told to, and a count of what the response did to it."""
+    """Yields its blocks, then the last one or an error after `go`; counts the response's aborts."""
 
     def __init__(self, *blocks: bytes, error: Exception | None = None) -> None:
         self._blocks = blocks
@@ -98,7 +98,7 @@ async def test_abort_is_called_when_the_client_leaves_between_events(connection:
     await task
     assert source.aborts >= 1
     assert source.closed
-    # The response is left unfinished: what it lacks must not look like its end.
+    # The response stays unfinished, so that the client does not take it for complete.
     assert peer.sent[-1]["more_body"]
 
 
@@ -125,7 +125,7 @@ async def test_abort_is_called_when_a_blocked_client_leaves(connection: Connect)
 async def test_abort_is_called_before_the_tasks_end(connection: Connect) -> None:
     """A sender that is slow to leave must not keep the model running."""
     source, peer = Source(b"a"), connection()
-    aborts_seen: list[int] = []
+    abort_counts: list[int] = []
     sending = asyncio.Event()
 
     async def send(message: Any) -> None:
@@ -133,14 +133,14 @@ async def test_abort_is_called_before_the_tasks_end(connection: Connect) -> None
         try:
             await asyncio.Event().wait()
         finally:
-            aborts_seen.append(source.aborts)
+            abort_counts.append(source.aborts)
 
     await peer.receive()
     task = asyncio.create_task(source.response()({}, peer.receive, send))
     await sending.wait()
     peer.left.set()
     await task
-    assert aborts_seen == [1]
+    assert abort_counts == [1]
 
 
 async def test_abort_is_called_when_cancelled_between_events(connection: Connect) -> None:
@@ -221,9 +221,9 @@ async def test_abort_is_called_when_cancelled_at_any_turn(connection: Connect, t
 # -- the server's end ------------------------------------------------------------------------------
 
 
-def ending(over: bool = True) -> dict[str, Any]:
+def ending(deadline_passed: bool = True) -> dict[str, Any]:
     shutdown = ShutdownState()
-    if over:
+    if deadline_passed:
         shutdown.pass_deadline()
     return {"emulator.shutdown": shutdown}
 
@@ -248,7 +248,7 @@ async def test_shutdown_sends_the_closing_event(connection: Connect) -> None:
 async def test_other_cancellation_sends_no_closing_event(connection: Connect) -> None:
     source, peer = Source(b"a"), connection()
     with pytest.raises(asyncio.CancelledError):
-        await (await cancelled(source, peer, ending(over=False)))
+        await (await cancelled(source, peer, ending(deadline_passed=False)))
     assert peer.body == b"a"
 
 

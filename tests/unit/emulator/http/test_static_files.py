@@ -59,11 +59,11 @@ def test_send_asset_answers_304_when_the_client_has_the_form(
 ) -> None:
     etag = send_asset(request(accept_encoding=accepted), asset, {}).headers["etag"]
     known = request(accept_encoding=accepted, if_none_match=f'"other", {weak}{etag}')
-    again = send_asset(known, asset, {"x-content-type-options": "nosniff"})
-    assert again.status_code == 304
-    assert again.body == b""
-    assert again.headers["etag"] == etag
-    assert again.headers["x-content-type-options"] == "nosniff"
+    second = send_asset(known, asset, {"x-content-type-options": "nosniff"})
+    assert second.status_code == 304
+    assert second.body == b""
+    assert second.headers["etag"] == etag
+    assert second.headers["x-content-type-options"] == "nosniff"
 
 
 def test_send_asset_sends_the_file_when_the_client_has_another(asset: Asset) -> None:

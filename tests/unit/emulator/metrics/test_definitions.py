@@ -1,4 +1,4 @@
-"""What each event is counted as."""
+"""The metrics that each event changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from validation import Issue, Verdict
 from validation.rules_validator import RulesValidator
 
 ROOT = Path(__file__).resolve().parents[4]
-# Prometheus's base units, and what has none.
+# Prometheus's base units, and the metrics that have none.
 UNITS = ("_seconds", "_bytes", "_total", "_ratio", "_hertz", "_celsius")
 COUNTS = {"info", "engine_state", "engine_slots", "slots_in_use", "requests_waiting"} | {
     *("jobs", "jobs_max", "job_database_up", "workers", "batches", "model_copies")
@@ -100,7 +100,7 @@ def test_aborts_are_counted_by_reason(
         reason
     }
     assert read_metric(metrics, "generations_total")["batch"]["aborted"] == 1
-    # They were computed, whoever has read them.
+    # Tokens of an aborted generation count too, because the engine computed them.
     assert read_metric(metrics, "completion_tokens_total") == 3
     assert sum(read_metric(metrics, "failures_total").values()) == 0
 
@@ -160,7 +160,7 @@ def test_verdicts_are_counted_by_rule(metrics: Metrics) -> None:
     assert read_metric(metrics, "validation_verdicts_total") == {"true": 1, "false": 1}
 
 
-def test_notices_are_counted_apart_from_issues() -> None:
+def test_notices_are_counted_separately_from_issues() -> None:
     # R60
     metrics = Metrics(("too_short",), ("cut_off",))
     metrics.count_verdict(Verdict(text="", intent="general", notices=(Issue("cut_off", "said"),)))

@@ -20,7 +20,7 @@ from tools.docs.metrics import specs
 ROOT = Path(__file__).resolve().parents[4]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "worker-rkllm.json"
-# What Prometheus adds to all that it scrapes, and says of the scrape itself.
+# Labels that Prometheus adds to each series, and the series for the scrape itself.
 ADDED, UP = {"job", "instance"}, "up"
 
 
@@ -31,7 +31,7 @@ class Known:
         self.labels: dict[str, Mapping[str, tuple[str, ...]]] = {UP: {}}
         self.counters: set[str] = set()
         for spec in specs():
-            values = {name: tuple(found) for name, found in spec.labels.items()}
+            values = {name: tuple(label_values) for name, label_values in spec.labels.items()}
             if spec.kind == "histogram":
                 self.labels[f"{spec.name}_bucket"] = {**values, "le": ()}
                 self.labels |= {f"{spec.name}{end}": values for end in ("_sum", "_count")}
@@ -69,12 +69,12 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def panels() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
-    return [each for each in found if each["type"] != "row"]
+    entries: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return [each for each in entries if each["type"] != "row"]
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_alerts_use_existing_metrics_and_say_what_to_do(
+def test_alerts_use_existing_metrics_and_have_instructions(
     alert: dict[str, Any], known: Known
 ) -> None:
     expression = read(alert["expr"])
@@ -84,26 +84,26 @@ def test_alerts_use_existing_metrics_and_say_what_to_do(
     assert re.fullmatch(r"\d+m", alert.get("for", "0m"))
     annotations = alert["annotations"]
     assert "{{ $labels.instance }}" in annotations["summary"]
-    # Its instance is told, so it must be left in the result.
+    # The summary names the instance, so the result must keep that label.
     assert not expression.labels or "instance" in expression.labels
     name = alert["alert"]
     assert annotations["runbook"] == f"docs/metrics.md#{name.lower()}"
     page = (ROOT / "docs" / "metrics.md").read_text()
-    said = re.search(rf"^### {name}\n\n(.+?)\n\n", page, re.M | re.S)
-    assert said is not None, f"{name} has no page"
-    assert len(said[1]) > 80
+    section = re.search(rf"^### {name}\n\n(.+?)\n\n", page, re.M | re.S)
+    assert section is not None, f"{name} has no page"
+    assert len(section[1]) > 80
 
 
 def test_failure_rate_is_relative_to_client_requests() -> None:
     # Scrapes and workers' polls go on and are answered well: among them failures would be few.
     [alert] = [each for each in alerts() if each["alert"] == "WorkerRkllmErrors"]
     for selector in read(alert["expr"]).selectors:
-        [passed_over] = [
+        [excluded] = [
             value
             for label, operator, value in selector.conditions
             if (label, operator) == ("operation", "!~")
         ]
-        left = {each for each in OperationName if not re.fullmatch(passed_over, each)}
+        left = {each for each in OperationName if not re.fullmatch(excluded, each)}
         assert left.isdisjoint({"metrics", "health", "console", "ping", "job-take", "job-stop"})
         assert left >= {"run", "runsync", "status", "chat", "completions", "batches"}
 
@@ -131,22 +131,22 @@ def test_panels_use_existing_metrics(panel: dict[str, Any], known: Known) -> Non
         assert labels_in_legend <= expression.labels | ADDED | known.labels[first.name].keys()
 
 
-def test_states_are_shown_by_name() -> None:
+def test_states_are_displayed_by_name() -> None:
     # Of one series alone Grafana shows the value, which is 1 in any state.
     [panel] = [each for each in panels() if each["title"] == "Engine"]
     assert panel["options"]["textMode"] == "name"
     assert "{{state}}" in panel["targets"][0]["legendFormat"]
 
 
-def test_most_metrics_are_on_the_dashboard() -> None:
-    shown = {
+def test_metrics_are_on_the_dashboard_with_few_exceptions() -> None:
+    displayed = {
         re.sub("_(bucket|sum|count)$", "", selector.name)
         for panel in panels()
         for target in panel["targets"]
         for selector in read(target["expr"]).selectors
     }
     missing = {spec.name.removeprefix("worker_rkllm_") for spec in specs()} - {
-        name.removeprefix("worker_rkllm_") for name in shown
+        name.removeprefix("worker_rkllm_") for name in displayed
     }
     assert missing == {"info", "jobs_max"}
 
@@ -213,12 +213,12 @@ def test_checks_find_mistakes(expression: str, known: Known) -> None:
 
 
 def test_expressions_are_parsed_completely() -> None:
-    found = read(
+    expression = read(
         'histogram_quantile(0.9, sum by (le, a) (rate(x_bucket{b="c", d=~"e|f"}[5m]))) / on (g) y'
     )
-    assert [(each.name, each.function, each.ranged) for each in found.selectors] == [
+    assert [(each.name, each.function, each.ranged) for each in expression.selectors] == [
         ("x_bucket", "rate", True),
         ("y", "", False),
     ]
-    assert found.selectors[0].conditions == [("b", "=", "c"), ("d", "=~", "e|f")]
-    assert found.labels == {"le", "a", "g"}
+    assert expression.selectors[0].conditions == [("b", "=", "c"), ("d", "=~", "e|f")]
+    assert expression.labels == {"le", "a", "g"}

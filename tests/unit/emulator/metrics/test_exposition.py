@@ -29,18 +29,18 @@ def made() -> list[Family[Counter] | Family[Histogram] | PolledMetric]:
 
 def test_text_is_parsed_by_the_library() -> None:
     families = list(text_string_to_metric_families(PrometheusText(made()).render().decode()))
-    found = {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
+    samples = {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
     assert {f.name: (f.type, f.documentation) for f in families if f.name in ("c", "g")} == {
         "c": ("counter", "C."),
         "g": ("gauge", "G."),
     }
-    assert found["c_total", ("l", "x")] == 3
-    assert found["g",] == 0.25
-    assert found["info", ("a", NASTY), ("b", "")] == 1
-    buckets = [found["h_seconds_bucket", ("l", "x"), ("le", le)] for le in ("0.1", "1.0", "+Inf")]
+    assert samples["c_total", ("l", "x")] == 3
+    assert samples["g",] == 0.25
+    assert samples["info", ("a", NASTY), ("b", "")] == 1
+    buckets = [samples["h_seconds_bucket", ("l", "x"), ("le", le)] for le in ("0.1", "1.0", "+Inf")]
     assert buckets == [1, 2, 3]
-    assert found["h_seconds_sum", ("l", "x")] == 5.55
-    assert found["h_seconds_count", ("l", "x")] == 3
+    assert samples["h_seconds_sum", ("l", "x")] == 5.55
+    assert samples["h_seconds_count", ("l", "x")] == 3
 
 
 def test_text_has_the_metrics_of_the_process() -> None:

@@ -1,4 +1,4 @@
-"""What is looked up at each scrape, as it is then."""
+"""Gauges whose values are read at each scrape."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ class Scene:
         self.endpoints = ["mine"]
 
     def read(self) -> dict[str, Any]:
-        """Scrape; return what is found by names without what all begin with."""
+        """Scrape and return the metrics by their names without the common prefix."""
         settings = EmulatorSettings(
             engine="scripted", endpoint_id="mine", model_name="tiny", max_jobs=77
         )
         registry: Any = SimpleNamespace(
             count_workers=lambda endpoint: self.workers.get(endpoint, {})
         )
-        found = [
+        families = [
             *build_engine_metrics(settings, cast("Any", self.engine), lambda: self.batches),
             *build_job_metrics(settings, self.endpoints, self.store, registry, self.journal),
         ]
-        return {name.removeprefix(PREFIX): value for name, value in metrics_as_json(found).items()}
+        return {
+            name.removeprefix(PREFIX): value for name, value in metrics_as_json(families).items()
+        }
 
 
 @pytest.fixture
@@ -67,24 +69,28 @@ def test_npu_metrics_have_the_numbers_that_are_known() -> None:
 
 
 def test_engine_numbers_are_read(scene: Scene) -> None:
-    found = scene.read()
-    assert found["engine_state"] == {
+    metrics = scene.read()
+    assert metrics["engine_state"] == {
         "loading": 0,
         "ready": 1,
         "restarting": 0,
         "dead": 0,
         "unloaded": 0,
     }
-    assert (found["engine_slots"], found["slots_in_use"], found["requests_waiting"]) == (4, 3, 2)
-    assert found["model_copies"] == {
+    assert (metrics["engine_slots"], metrics["slots_in_use"], metrics["requests_waiting"]) == (
+        4,
+        3,
+        2,
+    )
+    assert metrics["model_copies"] == {
         "loading": 1,
         "ready": 2,
         "restarting": 0,
         "dead": 0,
         "unloaded": 0,
     }
-    assert found["engine_restarts_total"] == 1
-    assert found["info"] == {"scripted": {"tiny": {"process": 1}}}
+    assert metrics["engine_restarts_total"] == 1
+    assert metrics["info"] == {"scripted": {"tiny": {"process": 1}}}
     scene.engine.state = EngineState.DEAD
     states = scene.read()["engine_state"]
     assert states.pop("dead") == 1
@@ -131,9 +137,9 @@ def test_workers_and_batches_are_counted_by_state(scene: Scene) -> None:
         SimpleNamespace(status=each)
         for each in (BatchStatus.COMPLETED, BatchStatus.COMPLETED, BatchStatus.FAILED)
     ]
-    found = scene.read()
-    assert found["workers"] == {"idle": 1, "initializing": 0, "running": 2}
-    assert {name: count for name, count in found["batches"].items() if count} == {
+    metrics = scene.read()
+    assert metrics["workers"] == {"idle": 1, "initializing": 0, "running": 2}
+    assert {name: count for name, count in metrics["batches"].items() if count} == {
         "completed": 2,
         "failed": 1,
     }

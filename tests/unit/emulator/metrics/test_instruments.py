@@ -18,7 +18,7 @@ def test_observation_is_in_the_first_bucket_with_a_sufficient_bound() -> None:
     assert round(histogram.total, 9) == 4.65
 
 
-def test_equal_observations_are_recorded_at_once() -> None:
+def test_equal_observations_are_recorded_in_one_call() -> None:
     histogram = Histogram((0.1,))
     histogram.observe(0.05, 99)
     assert (histogram.counts, round(histogram.total, 9)) == ([99, 0], 4.95)
@@ -47,8 +47,13 @@ def test_undeclared_label_values_count_as_other() -> None:
     for number in range(1_000):
         family.labels(f"made up {number}", "1").add()
         family.labels("x", f"{number}!").add()
-    found = {values: each.value for values, each in family.samples()}
-    assert found == {("x", "1"): 0, ("x", "other"): 1_000, ("other", "1"): 1_000, ("other",) * 2: 0}
+    values_by_labels = {values: each.value for values, each in family.samples()}
+    assert values_by_labels == {
+        ("x", "1"): 0,
+        ("x", "other"): 1_000,
+        ("other", "1"): 1_000,
+        ("other",) * 2: 0,
+    }
 
 
 def test_polled_metrics_are_read_each_time() -> None:

@@ -35,11 +35,11 @@ def test_validator_counts_verdicts_and_refusals_only() -> None:
 def test_verdicts_of_two_threads_are_reported_one_at_a_time() -> None:
     telling, go_on = threading.Semaphore(0), threading.Event()
 
-    def tell(verdict: Verdict) -> None:
+    def report(verdict: Verdict) -> None:
         telling.release()
         assert go_on.wait(WAIT_S)
 
-    counted = InstrumentedValidator(Judge(), tell)
+    counted = InstrumentedValidator(Judge(), report)
     threads = [
         threading.Thread(target=counted.validate, args=(SUBJECT, Options())) for _ in range(2)
     ]

@@ -159,7 +159,7 @@ async def test_open_path_needs_no_key_and_opens_no_other_path(inner: InnerApp) -
 async def test_worker_key_opens_only_worker_routes(
     inner: InnerApp, path: str, query: bytes, status: int
 ) -> None:
-    async def asked(app: ApiKeyMiddleware) -> int:
+    async def call_with_query(app: ApiKeyMiddleware) -> int:
         headers = {"authorization": "of-the-cloud"}
         response = await call(
             lambda s, r, send: app({**s, "query_string": query}, r, send), path, headers=headers
@@ -167,7 +167,7 @@ async def test_worker_key_opens_only_worker_routes(
         return response.status
 
     app = ApiKeyMiddleware(inner, ("one",), worker_key="own")
-    assert await asked(app) == status
-    # It is none as a bearer's, and none where there is none.
+    assert await call_with_query(app) == status
+    # The worker key is not a bearer token, and without a configured one none is accepted.
     assert (await call(app, path, headers={"authorization": "own"})).status == 401
-    assert await asked(ApiKeyMiddleware(inner, ("one",))) == 401
+    assert await call_with_query(ApiKeyMiddleware(inner, ("one",))) == 401

@@ -26,14 +26,14 @@ MADE = re.compile("[0-9a-f]{32}")
 
 
 class Lines(logging.Handler):
-    """What was logged, with what was bound at that moment."""
+    """Records each log line with the fields that were bound at that moment."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.found: list[tuple[str, str, dict[str, Any]]] = []
+        self.records: list[tuple[str, str, dict[str, Any]]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append((record.levelname, record.getMessage(), collect_fields(record)))
+        self.records.append((record.levelname, record.getMessage(), collect_fields(record)))
 
 
 @pytest.fixture
@@ -80,18 +80,18 @@ async def test_log_lines_of_the_request_have_its_id(inner: InnerApp, lines: Line
         await inner(scope, receive, send)
 
     await call(RequestIdMiddleware(app), "/status/j-1", headers={"x-request-id": "abc"})
-    assert [bound["request_id"] for _, _, bound in lines.found] == ["abc", "abc"]
+    assert [bound["request_id"] for _, _, bound in lines.records] == ["abc", "abc"]
     assert structlog.contextvars.get_contextvars() == {}
 
 
-async def test_each_request_is_logged_once(inner: InnerApp, lines: Lines) -> None:
+async def test_each_request_logs_one_line(inner: InnerApp, lines: Lines) -> None:
     await call(
         RequestIdMiddleware(inner),
         "/cancel/j-1",
         headers={"authorization": "Bearer secret", "x-request-id": "abc"},
         scope={"path_params": {"job_id": "j-1"}, "query_string": b"key=secret"},
     )
-    ((level, message, bound),) = lines.found
+    ((level, message, bound),) = lines.records
     assert (level, message) == ("INFO", "GET /cancel/j-1 200")
     assert bound.pop("duration_ms") >= 0
     assert bound == {
@@ -101,7 +101,7 @@ async def test_each_request_is_logged_once(inner: InnerApp, lines: Lines) -> Non
         "status": 200,
         "job_id": "j-1",
     }
-    assert "secret" not in str(lines.found)
+    assert "secret" not in str(lines.records)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_frequent_requests_are_logged_at_debug(
     inner: InnerApp, lines: Lines, path: str
 ) -> None:
     await call(RequestIdMiddleware(inner), path)
-    assert [level for level, _, _ in lines.found] == ["DEBUG"]
+    assert [level for level, _, _ in lines.records] == ["DEBUG"]
 
 
 async def test_log_line_cannot_be_forged_or_endless(inner: InnerApp, lines: Lines) -> None:
@@ -126,7 +126,7 @@ async def test_log_line_cannot_be_forged_or_endless(inner: InnerApp, lines: Line
         "/a\nINFO b",
         scope={"raw_path": b"/a%0AINFO%20b" + b"x" * 10_000},
     )
-    ((_, message, _),) = lines.found
+    ((_, message, _),) = lines.records
     assert "\n" not in message
     assert len(message) < 300
 
@@ -140,7 +140,7 @@ async def test_unexpected_error_is_500_without_its_message(
     assert json.loads(response.body)["request_id"] == "abc"
     assert "secret" not in response.body.decode()
     assert "secret" in caplog.text
-    assert lines.found[-1][1] == "GET /run 500"
+    assert lines.records[-1][1] == "GET /run 500"
 
 
 async def test_known_error_keeps_its_status(inner: InnerApp) -> None:
@@ -157,18 +157,20 @@ async def test_error_during_the_response_is_raised(inner: InnerApp) -> None:
         await call(RequestIdMiddleware(app), "/run")
 
 
-@pytest.mark.parametrize("over", [True, False])
-async def test_cancelled_request_is_503_only_at_shutdown(inner: InnerApp, over: bool) -> None:
+@pytest.mark.parametrize("is_shutdown", [True, False])
+async def test_cancelled_request_is_503_only_at_shutdown(
+    inner: InnerApp, is_shutdown: bool
+) -> None:
     shutdown = ShutdownState()
     inner.gate.clear()
     task = asyncio.create_task(
         call(RequestIdMiddleware(inner), "/run", scope={"emulator.shutdown": shutdown})
     )
     await inner.entered.wait()
-    if over:
+    if is_shutdown:
         shutdown.pass_deadline()
     task.cancel()
-    if not over:
+    if not is_shutdown:
         with pytest.raises(asyncio.CancelledError):
             await task
         return
@@ -178,7 +180,7 @@ async def test_cancelled_request_is_503_only_at_shutdown(inner: InnerApp, over: 
 
 
 async def test_blocked_response_is_cut_at_shutdown_without_an_error(lines: Lines) -> None:
-    """Its client does not read it; uvicorn would log what is raised with its traceback."""
+    """The client does not read; uvicorn would log a raised exception with its traceback."""
     shutdown, sending, dropped = ShutdownState(), asyncio.Event(), asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -193,7 +195,7 @@ async def test_blocked_response_is_cut_at_shutdown_without_an_error(lines: Lines
     task.cancel()
     await task
     assert dropped.is_set()
-    assert [message for _, message, _ in lines.found] == ["GET /status/j 200"]
+    assert [message for _, message, _ in lines.records] == ["GET /status/j 200"]
 
 
 async def test_job_id_is_logged_only_for_its_request(inner: InnerApp, lines: Lines) -> None:
@@ -205,7 +207,7 @@ async def test_job_id_is_logged_only_for_its_request(inner: InnerApp, lines: Lin
     for path in ("/run", "/purge-queue"):
         # As a pipelined request begins, in the context of the one before.
         await call(RequestIdMiddleware(app), path)
-    assert [bound.get("job_id") for _, _, bound in lines.found] == ["j-1", None]
+    assert [bound.get("job_id") for _, _, bound in lines.records] == ["j-1", None]
 
 
 async def test_disconnect_before_the_response_is_499(lines: Lines) -> None:
@@ -213,19 +215,19 @@ async def test_disconnect_before_the_response_is_499(lines: Lines) -> None:
         pass
 
     await call(RequestIdMiddleware(app), "/run")
-    assert lines.found[0][2]["status"] == 499
+    assert lines.records[0][2]["status"] == 499
 
 
 async def test_streamed_messages_are_sent_unchanged(inner: InnerApp) -> None:
-    """A stream sends once for each token: what stands in between must be no coroutine more."""
-    seen: list[Callable[..., Any]] = []
+    """A stream sends a message for each token, so the middleware must add no coroutine to it."""
+    send_functions: list[Callable[..., Any]] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(send)
+        send_functions.append(send)
         await inner(scope, receive, send)
 
     await call(RequestIdMiddleware(app), "/run")
-    assert not asyncio.iscoroutinefunction(seen[0])
+    assert not asyncio.iscoroutinefunction(send_functions[0])
 
 
 async def test_on_end_gets_the_status_and_duration(inner: InnerApp) -> None:
@@ -254,8 +256,8 @@ async def test_rejected_request_is_logged_with_its_error_message(
     inner.raises = error
     response = await call(RequestIdMiddleware(inner), "/status/j-1")
     assert response.status == status
-    ((found, message, fields),) = lines.found
-    assert (found, message) == (level, f"GET /status/j-1 {status}")
+    ((logged_level, message, fields),) = lines.records
+    assert (logged_level, message) == (level, f"GET /status/j-1 {status}")
     assert fields["error"] == str(error).replace('"my prompt"', "a string")
 
 
@@ -265,7 +267,7 @@ async def test_body_of_a_successful_response_is_not_read(lines: Lines) -> None:
         await send({"type": "http.response.body", "body": b'{"error": "of a job"}'})
 
     await call(RequestIdMiddleware(app), "/run")
-    assert "error" not in lines.found[0][2]
+    assert "error" not in lines.records[0][2]
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b'{"error": ' + b'"x"' * 100_000])
@@ -275,5 +277,5 @@ async def test_error_without_a_message_is_logged_without_one(body: bytes, lines:
         await send({"type": "http.response.body", "body": body})
 
     await call(RequestIdMiddleware(app), "/run")
-    assert lines.found[0][1] == "GET /run 400"
-    assert "error" not in lines.found[0][2]
+    assert lines.records[0][1] == "GET /run 400"
+    assert "error" not in lines.records[0][2]

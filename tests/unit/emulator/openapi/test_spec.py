@@ -84,8 +84,8 @@ def test_schemas_are_sorted_valid_and_used(description: dict[str, Any]) -> None:
         )
         assert f"#/components/schemas/{name}'" in str(description), name
     assert list(schemas) == sorted(schemas)
-    wanted = set(re.findall(r"#/components/schemas/(\w+)'", str(description)))
-    assert wanted == set(schemas)
+    referenced = set(re.findall(r"#/components/schemas/(\w+)'", str(description)))
+    assert referenced == set(schemas)
 
 
 def bodies(description: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -219,9 +219,9 @@ def test_api_keys_are_described_if_set(app: Starlette) -> None:
 def test_metrics_security_follows_the_setting(metrics_open: bool) -> None:
     routes = mounted_routes(metrics_open=metrics_open)
     result = build_description(routes, EmulatorSettings(api_keys="one"))
-    asked = result["paths"]["/metrics"]["get"]
-    assert ("401" not in asked["responses"]) is metrics_open
-    assert (asked.get("security") == []) is metrics_open
+    operation = result["paths"]["/metrics"]["get"]
+    assert ("401" not in operation["responses"]) is metrics_open
+    assert (operation.get("security") == []) is metrics_open
 
 
 def test_policy_bounds_follow_the_settings(app: Starlette) -> None:

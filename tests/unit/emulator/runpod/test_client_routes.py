@@ -32,12 +32,12 @@ def test_every_route_exists_with_and_without_an_endpoint() -> None:
     store = MemoryJobStore()
     worker_registry = WorkerRegistry(store, lease_s=30, grace_s=2)
     routes = ClientRoutes(store, worker_registry, EmulatorSettings(), ShutdownState()).routes()
-    found = {route.path: route.methods for route in routes}
-    assert len(found) == len(routes)
+    methods = {route.path: route.methods for route in routes}
+    assert len(methods) == len(routes)
     # The bare /health is the server's own (R42).
     with_endpoint = BOTH_FORMS | {"/health": EITHER}
-    assert found == BOTH_FORMS | {
-        f"/v2/{{endpoint}}{path}": methods for path, methods in with_endpoint.items()
+    assert methods == BOTH_FORMS | {
+        f"/v2/{{endpoint}}{path}": allowed for path, allowed in with_endpoint.items()
     }
 
 

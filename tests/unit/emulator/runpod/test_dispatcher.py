@@ -29,9 +29,9 @@ async def test_draining_ends_held_calls_and_gives_no_more_jobs() -> None:
     job = await store.enqueue(NewJob(endpoint="ep", input=b"1"))
     async with asyncio.timeout(30):
         assert await dispatcher.lease_jobs(worker, 1) == []
-    found = await store.get(job.id)
-    assert found is not None
-    assert (found.status, found.attempt) == (JobStatus.IN_QUEUE, 0)
+    stored = await store.get(job.id)
+    assert stored is not None
+    assert (stored.status, stored.attempt) == (JobStatus.IN_QUEUE, 0)
 
 
 async def test_job_is_leased_or_stays_whenever_draining_starts() -> None:

@@ -37,8 +37,8 @@ def job(**changes: Any) -> Job:
 
 def fields(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
     (record,) = caplog.records
-    found: dict[str, Any] = record.__dict__[FIELDS]
-    return {"event": record.getMessage(), **found}
+    logged: dict[str, Any] = record.__dict__[FIELDS]
+    return {"event": record.getMessage(), **logged}
 
 
 def test_started_job_names_endpoint_worker_and_wait(caplog: pytest.LogCaptureFixture) -> None:
@@ -57,16 +57,16 @@ def test_started_job_names_endpoint_worker_and_wait(caplog: pytest.LogCaptureFix
 def test_line_has_no_id_of_the_request_in_which_the_job_starts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    seen = []
+    logged = []
     with bound_contextvars(request_id="of-another-job"):
         handler = logging.Handler()
-        handler.emit = lambda record: seen.append(collect_fields(record))  # type: ignore[method-assign]
+        handler.emit = lambda record: logged.append(collect_fields(record))  # type: ignore[method-assign]
         logging.getLogger("emulator.runpod.job_log").addHandler(handler)
         try:
             log_started(job(status=JobStatus.IN_PROGRESS, ended_at=None))
         finally:
             logging.getLogger("emulator.runpod.job_log").removeHandler(handler)
-    assert [each.get("request_id") for each in seen] == [None]
+    assert [each.get("request_id") for each in logged] == [None]
 
 
 def test_started_line_has_the_number_of_a_later_attempt(caplog: pytest.LogCaptureFixture) -> None:

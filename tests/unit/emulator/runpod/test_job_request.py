@@ -1,4 +1,4 @@
-"""Job bodies that are accepted, and the error messages for those that are not."""
+"""Accepted job bodies, and the error messages for refused ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def refused(**body: Any) -> InvalidRequest:
     return caught.value
 
 
-def policy(**given: Any) -> Policy:
-    return parse_job({"input": INPUT, "policy": given}, "e", PolicyLimits(), sync=False).policy
+def policy(**values: Any) -> Policy:
+    return parse_job({"input": INPUT, "policy": values}, "e", PolicyLimits(), sync=False).policy
 
 
 def test_job_has_the_fields_of_the_body_and_runpods_defaults() -> None:
@@ -34,10 +34,13 @@ def test_job_has_the_fields_of_the_body_and_runpods_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, [], "", 0, False, 1.5, "text", [1], {"deep": [{"er": None}]}]
+    "job_input", [{}, [], "", 0, False, 1.5, "text", [1], {"deep": [{"er": None}]}]
 )
-def test_input_may_be_any_json_except_null(given: Any) -> None:
-    assert json.loads(parse_job({"input": given}, "e", PolicyLimits(), sync=False).input) == given
+def test_input_may_be_any_json_except_null(job_input: Any) -> None:
+    assert (
+        json.loads(parse_job({"input": job_input}, "e", PolicyLimits(), sync=False).input)
+        == job_input
+    )
 
 
 @pytest.mark.parametrize("body", [{}, {"input": None}, {"Input": {}}, {"prompt": "x"}])
@@ -48,7 +51,7 @@ def test_missing_input_is_refused(body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("field", ["input", "s3Config"])
-def test_value_that_cannot_be_encoded_again_is_refused(field: str) -> None:
+def test_value_that_cannot_be_re_encoded_is_refused(field: str) -> None:
     deep: Any = {"a": 1}
     for _ in range(300):
         deep = {"a": deep}
@@ -112,11 +115,11 @@ def test_webhook_that_is_not_a_url_is_refused(url: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "got"),
+    ("bucket", "got"),
     [("s3://a:secret@x", "a string"), ([], "an array"), (1, "a number"), (True, "true or false")],
 )
-def test_bucket_that_is_not_an_object_is_refused_without_quoting_it(given: Any, got: str) -> None:
-    error = refused(s3Config=given)
+def test_bucket_that_is_not_an_object_is_refused_without_quoting_it(bucket: Any, got: str) -> None:
+    error = refused(s3Config=bucket)
     assert error.message == f"s3Config must be an object, got {got}"
     assert error.param == "s3Config"
 
@@ -125,11 +128,11 @@ def test_policy_within_its_bounds_is_accepted() -> None:
     assert policy(executionTimeout=5_000, ttl=10_000, lowPriority=True) == Policy(
         execution_timeout_ms=5_000, ttl_ms=10_000, low_priority=True
     )
-    most = policy(executionTimeout=WEEK_MS, ttl=WEEK_MS, lowPriority=False)
-    assert (most.execution_timeout_ms, most.ttl_ms) == (WEEK_MS, WEEK_MS)
+    longest = policy(executionTimeout=WEEK_MS, ttl=WEEK_MS, lowPriority=False)
+    assert (longest.execution_timeout_ms, longest.ttl_ms) == (WEEK_MS, WEEK_MS)
 
 
-def test_null_in_a_policy_means_the_default() -> None:
+def test_null_in_a_policy_selects_the_default() -> None:
     assert policy(executionTimeout=None, ttl=None, lowPriority=None) == Policy()
     assert policy(executionTimeout=5_000.0) == Policy(execution_timeout_ms=5_000)  # R66
     body = {"input": INPUT, "policy": None, "webhook": None, "s3Config": None}
@@ -143,34 +146,34 @@ def test_defaults_and_bounds_are_settings() -> None:
         min_execution_timeout_ms=1,
         min_ttl_ms=2,
     )
-    given = {"input": INPUT, "policy": {"executionTimeout": 1}}
-    assert parse_job(given, "e", limits, sync=False).policy == Policy(
+    body = {"input": INPUT, "policy": {"executionTimeout": 1}}
+    assert parse_job(body, "e", limits, sync=False).policy == Policy(
         execution_timeout_ms=1, ttl_ms=8
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("executionTimeout", 5_000), ("ttl", 10_000)], ids=["execution", "ttl"]
+    ("name", "minimum"), [("executionTimeout", 5_000), ("ttl", 10_000)], ids=["execution", "ttl"]
 )
 @pytest.mark.parametrize("offset", [-1, None, "text", True, 5000.5, "5000", [5000]])
-def test_time_out_of_bounds_is_refused(name: str, least: int, offset: Any) -> None:
-    value = least - 1 if offset == -1 else (WEEK_MS + 1 if offset is None else offset)
+def test_time_out_of_bounds_is_refused(name: str, minimum: int, offset: Any) -> None:
+    value = minimum - 1 if offset == -1 else (WEEK_MS + 1 if offset is None else offset)
     error = refused(policy={name: value})
     assert error.message.startswith(
-        f"policy.{name} must be a whole number of milliseconds from {least} to {WEEK_MS}, got "
+        f"policy.{name} must be a whole number of milliseconds from {minimum} to {WEEK_MS}, got "
     )
     assert error.param == f"policy.{name}"
 
 
-@pytest.mark.parametrize("given", [0, 1, "true", [], {}])
-def test_low_priority_that_is_not_a_boolean_is_refused(given: Any) -> None:
-    error = refused(policy={"lowPriority": given})
+@pytest.mark.parametrize("value", [0, 1, "true", [], {}])
+def test_low_priority_that_is_not_a_boolean_is_refused(value: Any) -> None:
+    error = refused(policy={"lowPriority": value})
     assert error.message.startswith("policy.lowPriority must be true or false, got ")
     assert error.param == "policy.lowPriority"
 
 
-@pytest.mark.parametrize("given", [[], "fast", 1, False])
-def test_policy_that_is_not_an_object_is_refused(given: Any) -> None:
-    error = refused(policy=given)
+@pytest.mark.parametrize("value", [[], "fast", 1, False])
+def test_policy_that_is_not_an_object_is_refused(value: Any) -> None:
+    error = refused(policy=value)
     assert error.message.startswith("policy must be an object, got ")
     assert error.param == "policy"

@@ -19,21 +19,21 @@ ENDED = replace(RUNNING, ended_at=11.0)
 TIMES = {"delayTime": 500, "executionTime": 500, "workerId": "w-1"}
 
 
-def wire(shown: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(orjson.dumps(shown))
-    return found
+def wire(response: dict[str, Any]) -> dict[str, Any]:
+    decoded: dict[str, Any] = orjson.loads(orjson.dumps(response))
+    return decoded
 
 
 def test_waiting_job_has_no_times() -> None:
-    shown = wire(job_response.build_status(WAITING))
-    assert shown == job_response.build_accepted(WAITING) == {"id": "j-u1", "status": "IN_QUEUE"}
+    status = wire(job_response.build_status(WAITING))
+    assert status == job_response.build_accepted(WAITING) == {"id": "j-u1", "status": "IN_QUEUE"}
 
 
 def test_running_job_has_delay_worker_and_progress() -> None:
-    shown = {"id": "j-u1", "status": "IN_PROGRESS", "delayTime": 500, "workerId": "w-1"}
-    assert wire(job_response.build_status(RUNNING)) == shown
+    expected = {"id": "j-u1", "status": "IN_PROGRESS", "delayTime": 500, "workerId": "w-1"}
+    assert wire(job_response.build_status(RUNNING)) == expected
     half = replace(RUNNING, progress=b'"half"')
-    assert wire(job_response.build_status(half)) == shown | {"output": "half"}
+    assert wire(job_response.build_status(half)) == expected | {"output": "half"}
 
 
 @pytest.mark.parametrize("output", [{"a": 1}, [1], "text", None, 0, False, []])

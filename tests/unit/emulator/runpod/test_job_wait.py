@@ -18,15 +18,15 @@ def shutdown() -> ShutdownState:
     return ShutdownState()
 
 
-async def test_wait_for_a_queued_job_returns_at_once(shutdown: ShutdownState) -> None:
+async def test_wait_for_a_queued_job_returns_immediately(shutdown: ShutdownState) -> None:
     store = MemoryJobStore()
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
     waiting = asyncio.create_task(wait_for_end(store, shutdown, job.id, 60))
     await run_ready_tasks()
     shutdown.start_draining()
-    found = await waiting
-    assert found is not None
-    assert found.status is JobStatus.IN_QUEUE
+    current = await waiting
+    assert current is not None
+    assert current.status is JobStatus.IN_QUEUE
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -43,9 +43,9 @@ async def test_wait_for_a_running_job_continues(shutdown: ShutdownState, ends: b
         await store.ack(job.id, leased.attempt, output=b"1")
     else:
         shutdown.pass_deadline()
-    found = await waiting
-    assert found is not None
-    assert found.status is (JobStatus.COMPLETED if ends else JobStatus.IN_PROGRESS)
+    current = await waiting
+    assert current is not None
+    assert current.status is (JobStatus.COMPLETED if ends else JobStatus.IN_PROGRESS)
 
 
 async def test_waits_end_normally_without_a_shutdown(
@@ -53,8 +53,8 @@ async def test_waits_end_normally_without_a_shutdown(
 ) -> None:
     store = MemoryJobStore()
     job = await store.enqueue(NewJob(endpoint="a", input=b"1"))
-    found = await wait_for_end(store, shutdown, job.id, 60)
+    current = await wait_for_end(store, shutdown, job.id, 60)
     assert clock.elapsed_s == pytest.approx(60)
-    assert found is not None
-    assert found.status is JobStatus.IN_QUEUE
+    assert current is not None
+    assert current.status is JobStatus.IN_QUEUE
     assert await wait_for_end(store, shutdown, "nothing", 1) is None

@@ -90,14 +90,14 @@ class Worker:
     async def enqueue(self, *prompts: str, **fields: Any) -> list[Job]:
         return [await self.send({"prompt": prompt}, **fields) for prompt in prompts]
 
-    async def send(self, given: Any, **fields: Any) -> Job:
-        new = NewJob(endpoint=ENDPOINT, input=orjson.dumps(given), **fields)
+    async def send(self, job_input: Any, **fields: Any) -> Job:
+        new = NewJob(endpoint=ENDPOINT, input=orjson.dumps(job_input), **fields)
         return await self.store.enqueue(new)
 
     async def now(self, job: Job) -> Job:
-        found = await self.store.get(job.id)
-        assert found is not None
-        return found
+        stored = await self.store.get(job.id)
+        assert stored is not None
+        return stored
 
     async def ended(self, job: Job) -> Job:
         async with asyncio.timeout(DEADLINE_S):
@@ -112,8 +112,8 @@ class Worker:
         return str(orjson.loads(ended.output or b"")["choices"][0]["text"])
 
     @property
-    def shown(self) -> dict[str, int]:
-        """How many workers of which kind its endpoint has, of those that there may be."""
+    def worker_counts(self) -> dict[str, int]:
+        """Return the number of the endpoint's workers in each state that a local one can have."""
         counts = self.worker_registry.count_workers(ENDPOINT)
         return {name: counts[name] for name in ("idle", "ready", "running", "unhealthy")}
 
@@ -134,7 +134,7 @@ async def working(
 ) -> AsyncIterator[Worker]:
     config = BackendConfig.from_wire("scripted", {"model_path": str(script)})
     events = EventRecorder()
-    hooks: list[Hook] = [events, lambda event: found.on_event(event)]
+    hooks: list[Hook] = [events, lambda event: local_worker.on_event(event)]
     engine = engine_factory(
         config,
         hooks,
@@ -142,14 +142,14 @@ async def working(
         abort_grace_s=abort_grace_s,
         neighbour_grace_s=neighbour_grace_s,
     )
-    found: Worker = Worker(engine, events, **options)
-    await found.store.start()
-    found.worker.start()
+    local_worker: Worker = Worker(engine, events, **options)
+    await local_worker.store.start()
+    local_worker.worker.start()
     try:
-        yield found
+        yield local_worker
     finally:
-        await found.worker.close()
-        await found.store.close()
+        await local_worker.worker.close()
+        await local_worker.store.close()
 
 
 @asynccontextmanager
@@ -227,7 +227,12 @@ async def test_no_job_is_taken_when_the_model_cannot_be_loaded(
         jobs = await at.enqueue(*(str(number) for number in range(200)))
         await wait_until(lambda: "no more jobs are taken" in caplog.text)
         assert {(await at.now(job)).status for job in jobs} == {JobStatus.IN_QUEUE}
-        assert at.shown == {"idle": 0, "ready": 0, "running": 0, "unhealthy": at.engine.slots}
+        assert at.worker_counts == {
+            "idle": 0,
+            "ready": 0,
+            "running": 0,
+            "unhealthy": at.engine.slots,
+        }
     assert "they stay in the queue: the file is broken" in caplog.text
 
 
@@ -244,7 +249,7 @@ async def test_waiting_jobs_stay_queued_when_the_engine_dies(
         await wait_until(lambda: "no more jobs are taken" in caplog.text)
         assert [(await at.now(job)).status for job in waiting] == [JobStatus.IN_QUEUE] * 2
         await wait_until(lambda: not at.worker._running)
-        assert at.shown == {"idle": 0, "ready": 0, "running": 0, "unhealthy": 1}
+        assert at.worker_counts == {"idle": 0, "ready": 0, "running": 0, "unhealthy": 1}
 
 
 async def test_waiting_for_a_slot_is_delay_and_not_execution(
@@ -333,7 +338,7 @@ async def test_running_job_is_stopped_when_its_ttl_ends(
         await at.quiet()
 
 
-async def test_retry_of_a_job_that_is_still_stopping_runs_again(
+async def test_retry_of_a_job_that_is_still_stopping_runs(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> None:
     deaf = {"hang_s": 0.4, "deaf": True}
@@ -389,12 +394,12 @@ async def test_last_attempt_of_a_job_runs_without_other_jobs(
 ) -> None:
     async with working(engine_factory, script(SLOW, slots=4), "process") as at:
         jobs = await at.enqueue("slow", "slow")
-        most = 0
+        max_running = 0
 
         def look(event: EngineEvent) -> None:
-            nonlocal most
+            nonlocal max_running
             if isinstance(event, RequestStarted):
-                most = max(most, at.engine.running)
+                max_running = max(max_running, at.engine.running)
 
         at.engine.subscribe(look)
         for job in jobs:
@@ -402,7 +407,7 @@ async def test_last_attempt_of_a_job_runs_without_other_jobs(
             entry = at.store._state.table.get(job.id)
             at.store._state.table.set_job(entry, entry.job.replace(lost_attempts=2))
         assert [await at.text(job) for job in jobs] == ["ab"] * 2
-        assert most <= 1
+        assert max_running <= 1
 
 
 async def test_job_interrupted_by_another_requests_hang_is_requeued_without_a_lost_attempt(
@@ -440,15 +445,15 @@ async def test_generator_mode_streams_while_it_runs(
     pieces = ["one", {"text": " two", "delay_ms": 50}, {"text": " three", "delay_ms": 100}]
     async with working(engine_factory, script({"pieces": pieces}), mode="generator") as at:
         job = await at.send({"prompt": "x", "stream": True})
-        seen: list[Any] = []
+        streamed: list[Any] = []
         while chunks := await at.store.take_chunks(job.id, DEADLINE_S):
             now = await at.now(job)
-            seen += [(now.status, orjson.loads(chunk.value)) for chunk in chunks]
-        assert [at_[0] for at_ in seen[:2]] == [JobStatus.IN_PROGRESS] * 2
-        texts = [each["choices"][0]["text"] for _, each in seen]
+            streamed += [(now.status, orjson.loads(chunk.value)) for chunk in chunks]
+        assert [at_[0] for at_ in streamed[:2]] == [JobStatus.IN_PROGRESS] * 2
+        texts = [each["choices"][0]["text"] for _, each in streamed]
         assert texts == ["one", " two", " three", "one two three"]
         ended = await at.ended(job)
-        assert orjson.loads(ended.output or b"") == [each for _, each in seen]
+        assert orjson.loads(ended.output or b"") == [each for _, each in streamed]
 
 
 async def test_generator_mode_fails_as_a_job_does(
@@ -575,7 +580,7 @@ async def test_unsaved_results_are_limited(
         await at.text((await at.enqueue("warm"))[0])
         jobs: list[Job] = []
         for number in range(10):
-            # What is accepted is on disk, and its result comes when nothing more can be.
+            # Each job is accepted while the disk has space, and its result comes while it is full.
             at.disk.full = False
             jobs += await at.enqueue(str(number))
             at.disk.full = True
@@ -614,10 +619,10 @@ async def test_store_failure_is_logged_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with working(engine_factory, script({"pieces": ["ok"]}, slots=1)) as at:
-        receive, tries = at.store.receive, iter([RuntimeError("a bug"), None])
+        receive, results = at.store.receive, iter([RuntimeError("a bug"), None])
 
         async def flaky(*args: Any, **named: Any) -> list[Job]:
-            if (error := next(tries, None)) is not None:
+            if (error := next(results, None)) is not None:
                 raise error
             return await receive(*args, **named)
 

@@ -1,4 +1,4 @@
-"""What the calls of a worker say about a job that it has to stop."""
+"""The jobs to stop that the calls of a worker return."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_worker_that_calls_after_the_stop_runs_no_such_job(worker: RemoteWorker)
     assert worker.find_unstopped_job(time.monotonic() + LONG_AGO_S) is None
 
 
-def test_call_that_was_open_before_the_stop_says_nothing(worker: RemoteWorker) -> None:
+def test_call_that_was_open_before_the_stop_reports_no_stop(worker: RemoteWorker) -> None:
     with worker.poll("stop"), worker.poll("take"):
         now = time.monotonic()
         worker.record_stop(now, 3, WHY)

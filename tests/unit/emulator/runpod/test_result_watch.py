@@ -47,7 +47,7 @@ async def read(store: MemoryJobStore, watch: ResultWatch, job: Job, *messages: s
 
 @pytest.mark.parametrize("prefix", ["", "[batchId=b1] "])
 @pytest.mark.parametrize("message", [NO_JSON, REFUSED])
-async def test_job_without_a_result_fails_once_with_the_reason(
+async def test_job_without_a_result_fails_without_a_retry(
     store: MemoryJobStore, message: str, prefix: str
 ) -> None:
     job = await lease(store)

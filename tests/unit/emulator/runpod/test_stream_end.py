@@ -51,7 +51,7 @@ def test_explanation_names_the_parameter_when_the_job_did_not_ask_to_stream(job_
         {"openai_route": "/v1/completions", "openai_input": {"stream": True}},
     ],
 )
-def test_explanation_differs_when_the_job_asked_to_stream(job_input: Any) -> None:
+def test_explanation_differs_when_the_job_requested_a_stream(job_input: Any) -> None:
     message = explain_end(ended(JobStatus.COMPLETED, job_input), 0, LOCAL)
     assert message == "nothing of this job could be kept for /stream; the output is in /status"
 

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.usefixtures("no_tasks_left")
 async def test_each_chunk_is_in_one_response(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
-    await at.say("a", {"b": 1})
+    await at.append_chunks("a", {"b": 1})
     assert await at.answered(connection()) == ("IN_PROGRESS", ["a", {"b": 1}])
-    await at.say("c")
+    await at.append_chunks("c")
     assert await at.answered(connection()) == ("IN_PROGRESS", ["c"])
-    await at.say("d")
+    await at.append_chunks("d")
     await at.end()
     assert await at.answered(connection()) == ("COMPLETED", ["d"])
     assert await at.answered(connection()) == ("COMPLETED", [])
@@ -35,16 +35,16 @@ async def test_end_without_chunks_has_a_message(connection: Connect) -> None:  #
     at = StreamedJob()
     await at.begin("e/local")
     await at.end()
-    shown = await at.ask(connection())
-    assert (shown["status"], shown["stream"]) == ("COMPLETED", [])
-    assert shown["message"].startswith("the job did not ask to stream")
+    response = await at.ask(connection())
+    assert (response["status"], response["stream"]) == ("COMPLETED", [])
+    assert response["message"].startswith("the job did not ask to stream")
 
 
 async def test_only_an_end_without_chunks_has_a_message(connection: Connect) -> None:
     at = StreamedJob(hold_s=0.02)
     await at.begin()
     assert "message" not in await at.ask(connection())
-    await at.say("a", "b")
+    await at.append_chunks("a", "b")
     await at.end()
     assert "message" not in await at.ask(connection())
     drained = await at.ask(connection())
@@ -54,26 +54,26 @@ async def test_only_an_end_without_chunks_has_a_message(connection: Connect) -> 
 async def test_response_waits_for_a_chunk(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
-    await at.say("a")
+    await at.append_chunks("a")
     await at.answered(connection())
     for _ in range(2):
-        asked = at.ask(connection())
+        request_task = at.ask(connection())
         await run_ready_tasks()
-        assert not asked.done()
-        await at.say("b")
-        assert (await asked)["stream"] == [{"output": "b"}]
-    asked = at.ask(connection())
+        assert not request_task.done()
+        await at.append_chunks("b")
+        assert (await request_task)["stream"] == [{"output": "b"}]
+    request_task = at.ask(connection())
     await run_ready_tasks()
     await at.end()
-    shown = await asked
-    assert (shown["status"], shown["stream"]) == ("COMPLETED", [])
+    response = await request_task
+    assert (response["status"], response["stream"]) == ("COMPLETED", [])
 
 
-async def test_response_waits_at_most_hold_s(connection: Connect) -> None:
+async def test_response_waits_no_longer_than_hold_s(connection: Connect) -> None:
     at = StreamedJob(hold_s=0.02)
     await at.begin()
     assert await at.answered(connection()) == ("IN_PROGRESS", [])
-    await at.say("a")
+    await at.append_chunks("a")
     await at.answered(connection())
     assert await at.answered(connection()) == ("IN_PROGRESS", [])
 
@@ -82,12 +82,12 @@ async def test_client_that_disconnects_while_waiting_drains_nothing(connection: 
     at = StreamedJob()
     await at.begin()
     leaver = connection()
-    asked = at.ask(leaver)
+    request_task = at.ask(leaver)
     await run_ready_tasks()
     leaver.left.set()
     with pytest.raises(ClientDisconnected):
-        await asked
-    await at.say("a")
+        await request_task
+    await at.append_chunks("a")
     assert await at.answered(connection()) == ("IN_PROGRESS", ["a"])
 
 
@@ -99,26 +99,28 @@ async def test_chunk_is_drained_or_kept_when_the_client_disconnects_at_any_turn(
     at = StreamedJob()
     await at.begin()
     leaver = connection()
-    asked = at.ask(leaver)
+    request_task = at.ask(leaver)
     await run_ready_tasks()
     if first == "leaves":
         leaver.left.set()
         await run_ready_tasks(between)
-        await at.say("a")
+        await at.append_chunks("a")
     else:
-        await at.say("a")
+        await at.append_chunks("a")
         await run_ready_tasks(between)
         leaver.left.set()
     try:
-        told = (await asked)["stream"]
+        received = (await request_task)["stream"]
     except ClientDisconnected:
-        told = []
+        received = []
     if first == "leaves" or between == 0:
-        assert told == []
-    left_over = (
-        [{"output": value} for value in (await at.answered(connection()))[1]] if not told else []
+        assert received == []
+    remaining = (
+        [{"output": value} for value in (await at.answered(connection()))[1]]
+        if not received
+        else []
     )
-    assert told + left_over == [{"output": "a"}]
+    assert received + remaining == [{"output": "a"}]
 
 
 async def test_client_that_disconnected_before_the_response_drains_nothing(
@@ -126,7 +128,7 @@ async def test_client_that_disconnected_before_the_response_drains_nothing(
 ) -> None:
     at = StreamedJob()
     await at.begin()
-    await at.say("a")
+    await at.append_chunks("a")
     leaver = connection()
     leaver.left.set()
     with pytest.raises(ClientDisconnected):
@@ -137,7 +139,7 @@ async def test_client_that_disconnected_before_the_response_drains_nothing(
 async def test_head_drains_nothing(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
-    await at.say("a")
+    await at.append_chunks("a")
     request = connection().request()
     request.scope["method"] = "HEAD"
     await at.stream.respond(request, at.job)
@@ -151,18 +153,18 @@ async def test_last_response_has_all_remaining_chunks(connection: Connect, betwe
     await at.begin()
 
     async def read() -> list[Any]:
-        found: list[Any] = []
+        outputs: list[Any] = []
         status = ""
         while status != "COMPLETED":
             status, values = await at.answered(connection())
-            found += values
-        return found
+            outputs += values
+        return outputs
 
     reader = asyncio.create_task(read())
     await run_ready_tasks()
-    await at.say("a")
+    await at.append_chunks("a")
     await run_ready_tasks(between)
-    await at.say("b")
+    await at.append_chunks("b")
     await at.end()
     assert await reader == ["a", "b"]
 
@@ -170,11 +172,11 @@ async def test_last_response_has_all_remaining_chunks(connection: Connect, betwe
 async def test_two_readers_share_the_chunks(connection: Connect) -> None:
     at = StreamedJob()
     await at.begin()
-    asked = [at.ask(connection()) for _ in range(2)]
+    request_tasks = [at.ask(connection()) for _ in range(2)]
     await run_ready_tasks()
-    await at.say("a", "b")
-    found = [item["output"] for each in asked for item in (await each)["stream"]]
-    assert found == ["a", "b"]
+    await at.append_chunks("a", "b")
+    outputs = [item["output"] for each in request_tasks for item in (await each)["stream"]]
+    assert outputs == ["a", "b"]
 
 
 async def test_chunks_of_a_new_attempt_come_after_those_of_the_lost_one(
@@ -182,14 +184,14 @@ async def test_chunks_of_a_new_attempt_come_after_those_of_the_lost_one(
 ) -> None:
     at = StreamedJob()
     await at.begin()
-    await at.say("a", "b")
+    await at.append_chunks("a", "b")
     assert await at.answered(connection()) == ("IN_PROGRESS", ["a", "b"])
     await at.lose()
-    asked = at.ask(connection())
+    request_task = at.ask(connection())
     await run_ready_tasks()
     await at.begin()
-    await at.say("a")
-    assert await asked == {"status": "IN_PROGRESS", "stream": [{"output": "a"}]}
+    await at.append_chunks("a")
+    assert await request_task == {"status": "IN_PROGRESS", "stream": [{"output": "a"}]}
 
 
 async def test_removed_job_is_not_found(connection: Connect) -> None:

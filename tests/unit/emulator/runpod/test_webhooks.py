@@ -55,16 +55,16 @@ class WebhookScene:
 async def open_scene(
     max_attempts: int = 3, retry_delay_s: float = 0.01, timeout_s: float = DEADLINE_S
 ) -> AsyncIterator[WebhookScene]:
-    found = WebhookScene(
+    scene = WebhookScene(
         max_attempts=max_attempts, retry_delay_s=retry_delay_s, timeout_s=timeout_s
     )
     try:
-        yield found
+        yield scene
     finally:
-        await found.webhooks.close()
+        await scene.webhooks.close()
 
 
-async def test_webhook_is_sent_once() -> None:
+async def test_webhook_sends_one_post_with_the_ended_job() -> None:
     async with receiving() as receiver, open_scene() as at:
         job = await at.end(receiver.url)
         await at.wait_until_delivered()
@@ -115,7 +115,7 @@ async def test_refused_connection_is_retried() -> None:
             assert await at.sent(job)
 
 
-async def test_webhook_is_given_up_after_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
+async def test_webhook_is_dropped_after_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
     async with receiving(500, 404, 503, 502, 500) as receiver, open_scene(max_attempts=3) as at:
         with caplog.at_level(logging.WARNING):
             job = await at.end(receiver.url)
@@ -123,12 +123,12 @@ async def test_webhook_is_given_up_after_max_attempts(caplog: pytest.LogCaptureF
         assert len(receiver.posts) == 3
         # Nor after a restart.
         assert await at.sent(job)
-    said = [
+    messages = [
         record.getMessage()
         for record in caplog.records
         if record.name == "emulator.runpod.webhooks"
     ]
-    assert said == [
+    assert messages == [
         f"the webhook of job {job.id} failed, it answered 500; 2 more tries",
         f"the webhook of job {job.id} failed, it answered 404; 1 more tries",
         f"the webhook of job {job.id} was given up: it answered 503",
@@ -162,7 +162,9 @@ async def test_response_body_is_not_awaited() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://☃.é../", "http://a..b/", "http://xn--/"])
-async def test_invalid_url_is_given_up(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_webhook_with_an_invalid_url_is_dropped(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_scene(max_attempts=1) as at:
         job = await at.end(url)
         await at.wait_until_delivered()
@@ -174,12 +176,12 @@ async def test_concurrent_posts_are_limited() -> None:
     async with receiving(*[""] * 40) as receiver, open_scene(max_attempts=1) as at:
         for _ in range(40):
             await at.end(receiver.url)
-        for told in (16, 32, 40):
-            await receiver.got(told)
+        for count in (16, 32, 40):
+            await receiver.got(count)
             for writer in receiver.writers:
                 writer.close()
         await at.wait_until_delivered()
-        assert (len(receiver.posts), receiver.most_open) == (40, 16)
+        assert (len(receiver.posts), receiver.max_open) == (40, 16)
 
 
 async def test_close_leaves_undelivered_webhooks_to_the_next_start() -> None:
@@ -194,13 +196,13 @@ async def test_close_leaves_undelivered_webhooks_to_the_next_start() -> None:
         assert len(receiver.posts) == 2
 
 
-async def test_retried_job_sends_its_webhook_when_it_ends_again() -> None:
+async def test_retried_job_sends_a_second_webhook_when_it_ends() -> None:
     async with receiving(500) as receiver, open_scene(retry_delay_s=0.1) as at:
         job = await at.end(receiver.url, error="it broke")
         await receiver.got(1)
         await at.store.retry(job.id)
         await at.wait_until_delivered()
-        # The first end is none any more.
+        # The retry replaces the first result, so its webhook does not count as sent.
         assert [post["status"] for post in receiver.posts] == ["FAILED"]
         assert not await at.sent(job)
         await at.work(job.id)

@@ -29,18 +29,18 @@ MISSING_S = 2.0
 
 @pytest.fixture
 async def store(clock: VirtualClock) -> AsyncIterator[MemoryJobStore]:
-    found = MemoryJobStore(now=clock.system, monotonic=clock.monotonic)
-    await found.start()
-    yield found
-    await found.close()
+    job_store = MemoryJobStore(now=clock.system, monotonic=clock.monotonic)
+    await job_store.start()
+    yield job_store
+    await job_store.close()
 
 
 @pytest.fixture
 async def worker_registry(store: MemoryJobStore) -> AsyncIterator[WorkerRegistry]:
-    found = WorkerRegistry(store, lease_s=LEASE_S, grace_s=GRACE_S)
-    found.start()
-    yield found
-    await found.close()
+    registry = WorkerRegistry(store, lease_s=LEASE_S, grace_s=GRACE_S)
+    registry.start()
+    yield registry
+    await registry.close()
 
 
 async def lease(store: MemoryJobStore, worker: RemoteWorker) -> Job:
@@ -75,7 +75,7 @@ async def test_worker_is_lost_when_its_poll_stays_broken(
     assert worker_registry.workers("ep") == []
 
 
-async def test_worker_is_kept_when_it_polls_again_in_time(
+async def test_worker_is_kept_when_it_polls_within_the_grace_time(
     store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     worker = worker_registry.get_or_register("ep", "w")
@@ -220,10 +220,10 @@ async def test_earlier_report_does_not_requeue_a_new_attempt(
     job = await lease(store, worker)
     worker.report_no_jobs(worker_registry.leased_jobs(worker))
     await store.nack(job.id, job.attempt)
-    (again,) = await store.receive("ep", worker.key, lease_s=LEASE_S)
+    (retried,) = await store.receive("ep", worker.key, lease_s=LEASE_S)
     with worker.poll("stop"):
         await clock.advance(MISSING_S)
-    assert again.id == job.id
+    assert retried.id == job.id
     assert await status(store, job) is JobStatus.IN_PROGRESS
 
 
@@ -237,7 +237,7 @@ async def test_parallel_polls_of_a_launched_worker_are_no_duplicate_name(
     assert "call themselves" not in caplog.text
 
 
-async def test_duplicate_name_is_logged_once_and_its_reports_are_ignored(
+async def test_duplicate_name_logs_one_error_and_its_reports_are_ignored(
     store: MemoryJobStore,
     worker_registry: WorkerRegistry,
     caplog: pytest.LogCaptureFixture,
@@ -252,9 +252,9 @@ async def test_duplicate_name_is_logged_once_and_its_reports_are_ignored(
             assert await status(store, job) is JobStatus.IN_PROGRESS
         # The other one ends.
         break_poll(worker)
-        told = [each for each in caplog.records if each.levelno == logging.ERROR]
-        assert len(told) == 1
-        assert "two workers of endpoint ep call themselves w" in told[0].getMessage()
+        errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+        assert len(errors) == 1
+        assert "two workers of endpoint ep call themselves w" in errors[0].getMessage()
         worker.report_no_jobs(worker_registry.leased_jobs(worker))
         await clock.advance(MISSING_S)
         assert await status(store, job) is JobStatus.IN_QUEUE
@@ -314,27 +314,29 @@ async def test_store_failure_is_retried(
 # -- handing out ----------------------------------------------------------------------------------
 
 
-async def test_job_goes_to_another_worker_when_the_woken_one_does_not_poll_again(
+async def test_job_goes_to_another_worker_when_the_woken_one_stops_polling(
     store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
     # As the local worker waits, who looks for nothing unless he is woken.
     handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
-    gone = asyncio.create_task(handout.lease_jobs(worker_registry.get_or_register("ep", "gone"), 1))
+    abandoned_poll = asyncio.create_task(
+        handout.lease_jobs(worker_registry.get_or_register("ep", "gone"), 1)
+    )
     await clock.advance(0.15)
     other = asyncio.create_task(store.wait_for_job("ep"))
     await run_ready_tasks()
     job = await store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     async with asyncio.timeout(1):
-        assert await gone == []
+        assert await abandoned_poll == []
         await other
     assert await status(store, job) is JobStatus.IN_QUEUE
     now = await store.get(job.id)
     assert now is not None
-    # Nobody has had it in between.
+    # No worker has leased the job in between.
     assert (now.lost_attempts, now.attempt) == (0, 0)
 
 
-async def test_new_poll_gets_a_job_that_arrives_at_once(
+async def test_new_poll_gets_a_new_job_immediately(
     store: MemoryJobStore, worker_registry: WorkerRegistry
 ) -> None:
     handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
@@ -385,7 +387,7 @@ async def test_registry_without_workers_does_not_check(
 
 
 @pytest.mark.parametrize(("name", "warnings"), [("pod-1", 1), ("launched-1", 0)])
-async def test_worker_by_hand_that_holds_a_timed_out_job_is_named_once(
+async def test_worker_by_hand_that_holds_a_timed_out_job_logs_one_warning(
     worker_registry: WorkerRegistry,
     store: MemoryJobStore,
     caplog: pytest.LogCaptureFixture,
@@ -451,7 +453,7 @@ def test_endpoint_without_workers_is_named_with_those_that_have_some(
     assert worker_registry.explain_unserved("wrong") is None
 
 
-async def test_queued_job_says_what_it_waits_for(
+async def test_queued_job_reports_the_reason_for_its_wait(
     worker_registry: WorkerRegistry, store: MemoryJobStore
 ) -> None:
     explain = worker_registry.explain_wait
@@ -488,7 +490,7 @@ async def test_job_is_explained_after_two_seconds_in_the_queue(
         ((0, 0, 1), "the job waits for the server's own model, which is out of order"),
     ],
 )
-def test_queued_job_says_that_it_waits_for_the_servers_own_model(
+def test_queued_job_reports_that_it_waits_for_the_servers_own_model(
     worker_registry: WorkerRegistry, slots: tuple[int, int, int], text: str | None
 ) -> None:
     worker_registry.set_local_slots("here", lambda: slots)

@@ -90,7 +90,7 @@ async def test_stop_is_delivered_when_the_poll_breaks_at_any_turn(
     if stopping.exception() is None:
         assert job.id.encode() in stopping.result().body
     else:
-        # It is told by the next one, also where nothing else is known of the worker any more.
+        # The next call returns the job, even if the registry has forgotten the worker.
         scene.worker_registry.forget_worker("ep", "w")
         response = await scene.routes._stop(scene.request(connection()))
         assert job.id.encode() in response.body
@@ -119,7 +119,7 @@ async def test_undelivered_stop_is_returned_by_the_next_call(connection: Connect
     assert response.body == b'{"jobsToStop":["%b"]}' % job.id.encode()
 
 
-async def test_shutdown_ends_the_polls_at_once(connection: Connect) -> None:
+async def test_shutdown_ends_the_polls_immediately(connection: Connect) -> None:
     scene = WorkerRoutesScene()
     await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     await scene.store.receive("ep", scene.worker.key, lease_s=30)
@@ -131,7 +131,7 @@ async def test_shutdown_ends_the_polls_at_once(connection: Connect) -> None:
     scene.shutdown.start_draining()
     async with asyncio.timeout(30):
         assert (await taking).status_code == 204
-    # What it runs may still be cancelled.
+    # Its running job may still be cancelled.
     await run_ready_tasks()
     assert not stopping.done()
     scene.shutdown.pass_deadline()
@@ -140,7 +140,7 @@ async def test_shutdown_ends_the_polls_at_once(connection: Connect) -> None:
 
 
 async def test_busy_worker_does_not_get_a_new_attempt_of_its_job(connection: Connect) -> None:
-    """Its chunks of both would be one stream: what the SDK posts says nothing of the run."""
+    """The SDK's posts do not name the attempt, so the chunks of both would be one stream."""
     scene = WorkerRoutesScene()
     job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     await scene.store.receive("ep", scene.worker.key, lease_s=30)
@@ -157,12 +157,12 @@ async def test_what_a_worker_has_printed_is_read_before_its_result_ends_the_job(
     scene = WorkerRoutesScene()
     job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     await scene.store.receive("ep", scene.worker.key, lease_s=30)
-    seen: list[tuple[str, str, JobStatus]] = []
+    reads: list[tuple[str, str, JobStatus]] = []
 
     async def catch_up(endpoint: str, worker: str) -> None:
         now = await scene.store.get(job.id)
         assert now is not None
-        seen.append((endpoint, worker, now.status))
+        reads.append((endpoint, worker, now.status))
 
     scene.watch.catch_up = catch_up
     scope = {
@@ -179,4 +179,4 @@ async def test_what_a_worker_has_printed_is_read_before_its_result_ends_the_job(
     await scene.routes._done(Request(scope, receive))
     now = await scene.store.get(job.id)
     assert now is not None
-    assert (now.status, seen) == (JobStatus.COMPLETED, [("ep", "w", JobStatus.IN_PROGRESS)])
+    assert (now.status, reads) == (JobStatus.COMPLETED, [("ep", "w", JobStatus.IN_PROGRESS)])

@@ -1,4 +1,4 @@
-"""The collector: what is kept is looked at once, and nothing that is dropped stays for ever."""
+"""Garbage collector tuning freezes long-lived objects, and still frees dropped ones later."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ def frozen_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 async def gc_tuned(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GarbageCollectorTuning]:
-    """Yield one for which a few objects are many. The tests call `check` before its task does."""
+    """Yield one with a low threshold. The tests call `check` before its task does."""
     monkeypatch.setattr(gc_tuning, "_MIN_GROWTH_OBJECTS", 1_000)
-    found = GarbageCollectorTuning()
-    yield found
-    found.close()
+    tuning = GarbageCollectorTuning()
+    yield tuning
+    tuning.close()
 
 
 def _dropped_ring() -> weakref.ref[_Kept]:
-    """Return what is seen of something that refers to itself, was set aside and then dropped."""
+    """Return a weak reference to an object in a cycle that was frozen and then dropped."""
     job = _Kept()
     job.other = job
-    seen = weakref.ref(job)
+    reference = weakref.ref(job)
     gc.collect()
-    return seen
+    return reference
 
 
-def _looked_at(found: object) -> bool:
-    """Whether the collector's next full look would go through an object."""
-    return any(each is found for each in gc.get_objects())
+def _is_tracked(target: object) -> bool:
+    """Return whether the next full collection would traverse an object."""
+    return any(each is target for each in gc.get_objects())
 
 
 async def test_survivors_of_a_full_collection_are_frozen(gc_tuned: GarbageCollectorTuning) -> None:
     gc_tuned.start()
     job = _Kept()
-    assert _looked_at(job)
+    assert _is_tracked(job)
     gc.collect(1)
-    assert _looked_at(job)
+    assert _is_tracked(job)
     gc.collect()
-    assert not _looked_at(job)
+    assert not _is_tracked(job)
 
 
 async def test_frozen_objects_are_freed_without_references(
@@ -66,27 +66,27 @@ async def test_frozen_objects_are_freed_without_references(
 ) -> None:
     gc_tuned.start()
     job = _Kept()
-    seen = weakref.ref(job)
+    reference = weakref.ref(job)
     gc.collect()
     del job
-    assert seen() is None
+    assert reference() is None
 
 
 async def test_cycles_are_freed_when_the_frozen_objects_double(
     gc_tuned: GarbageCollectorTuning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Counts of a small server: those of the tests' own process would take seconds to double.
+    # Use the counts of a small server: to double the test process's own would take seconds.
     frozen = 10_000
     monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
     gc_tuned.start()
-    seen = _dropped_ring()
+    reference = _dropped_ring()
     frozen = 21_000
     gc_tuned.check()
-    assert seen() is not None, "there was not more than before"
+    assert reference() is not None, "there was not more than before"
     gc.collect()
     frozen = 21_001
     gc_tuned.check()
-    assert seen() is None
+    assert reference() is None
 
 
 @pytest.mark.long
@@ -94,16 +94,16 @@ async def test_growth_counts_from_the_minimum(
     gc_tuned: GarbageCollectorTuning,
 ) -> None:
     gc_tuned.start()
-    many: list[list[None]] = [[] for _ in range(100_000)]
+    ballast: list[list[None]] = [[] for _ in range(100_000)]
     gc.collect()
     gc_tuned._collect_all()
     # They end, as jobs do that are kept no longer.
-    most = gc_tuned._min_frozen
-    many.clear()
+    frozen_before = gc_tuned._min_frozen
+    ballast.clear()
     gc.collect()
     gc_tuned.check()
     # Something else may have been set aside in between.
-    assert gc_tuned._min_frozen < most - 90_000
+    assert gc_tuned._min_frozen < frozen_before - 90_000
 
 
 @pytest.mark.long
@@ -112,20 +112,20 @@ async def test_next_full_collection_is_not_delayed(
 ) -> None:
     gc_tuned.start()
     kept: list[list[None]] = [[] for _ in range(40_000)]
-    assert not _looked_at(kept[0])
+    assert not _is_tracked(kept[0])
 
 
 @pytest.mark.long
 async def test_next_server_frees_cycles_of_an_earlier_one() -> None:
     first = GarbageCollectorTuning()
     first.start()
-    seen = _dropped_ring()
+    reference = _dropped_ring()
     first.close()
-    assert seen() is not None
+    assert reference() is not None
     second = GarbageCollectorTuning()
     second.start()
     try:
-        assert seen() is None
+        assert reference() is None
     finally:
         second.close()
 
@@ -135,21 +135,21 @@ async def test_check_runs_periodically(
 ) -> None:
     checks: list[GarbageCollectorTuning] = []
     monkeypatch.setattr(GarbageCollectorTuning, "check", lambda self: checks.append(self))
-    found = GarbageCollectorTuning()
-    found.start()
+    tuning = GarbageCollectorTuning()
+    tuning.start()
     try:
         await clock.advance(180)
         assert len(checks) == 3
     finally:
-        found.close()
+        tuning.close()
 
 
 async def test_close_restores_the_collector() -> None:
     before = gc.get_threshold(), len(gc.callbacks)
-    found = GarbageCollectorTuning()
-    found.start()
+    tuning = GarbageCollectorTuning()
+    tuning.start()
     assert (gc.get_threshold(), len(gc.callbacks)) != before
-    found.close()
+    tuning.close()
     assert (gc.get_threshold(), len(gc.callbacks)) == before
 
 

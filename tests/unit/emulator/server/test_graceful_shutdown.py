@@ -1,4 +1,4 @@
-"""What the log says while the server ends: what is waited for, for how long, and how it went."""
+"""The log of a shutdown names the awaited requests, the time limit and the outcome."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_trim_returns_memory_between_used_blocks() -> None:
         ([None, None], 0),
     ],
 )
-def test_trim_if_grown_trims_once_after_growth(
+def test_trim_if_grown_trims_only_after_growth(
     monkeypatch: pytest.MonkeyPatch, sizes: list[float | None], trims: int
 ) -> None:
     trimmed: list[None] = []

@@ -1,4 +1,4 @@
-"""Checks of a request's head: what is ambiguous or malformed is refused with its reason."""
+"""Checks of a request's head: ambiguous and malformed ones are refused with the reason."""
 
 from __future__ import annotations
 

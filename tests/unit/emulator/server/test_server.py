@@ -53,18 +53,18 @@ def server(app: App, host: str = "127.0.0.1") -> tuple[Server, list[str]]:
     urls: list[str] = []
     config = build_uvicorn_config(app, ConnectionLimits(), host)
     config.load()
-    found = Server(config, GracefulShutdown(ShutdownState(), 0, nothing, nothing), urls.append)
-    found.lifespan = config.lifespan_class(config)
-    return found, urls
+    built = Server(config, GracefulShutdown(ShutdownState(), 0, nothing, nothing), urls.append)
+    built.lifespan = config.lifespan_class(config)
+    return built, urls
 
 
 @pytest.fixture
 async def listening() -> AsyncIterator[Server]:
-    found, _ = server(App())
-    await found.startup()
-    yield found
-    found.should_exit = True
-    await found.shutdown()
+    listener, _ = server(App())
+    await listener.startup()
+    yield listener
+    listener.should_exit = True
+    await listener.shutdown()
 
 
 async def test_keep_alive_probes_are_enabled(listening: Server) -> None:
@@ -85,31 +85,31 @@ async def test_keep_alive_probes_are_enabled(listening: Server) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])  # noqa: S104 - which is the question
 async def test_listening_url_can_be_called(host: str) -> None:
-    found, urls = server(App(), host)
-    await found.startup()
+    listener, urls = server(App(), host)
+    await listener.startup()
     assert urls[0].startswith("http://127.0.0.1:")
-    await found.shutdown()
+    await listener.shutdown()
 
 
 async def test_unusable_database_is_reported_in_a_sentence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found, _ = server(App(StoreUnavailable("another server uses it")))
+    listener, _ = server(App(StoreUnavailable("another server uses it")))
     with caplog.at_level(logging.ERROR), pytest.raises(SystemExit) as left:
-        await found.startup()
+        await listener.startup()
     assert left.value.code == 3
     assert "the server does not start: another server uses it" in caplog.messages
     assert "Traceback" not in caplog.text
 
 
 async def test_unexpected_error_has_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    found, _ = server(App(KeyError("a bug")))
+    listener, _ = server(App(KeyError("a bug")))
     with caplog.at_level(logging.ERROR), pytest.raises(SystemExit):
-        await found.startup()
+        await listener.startup()
     assert "Traceback" in caplog.text
 
 
-async def test_signal_is_handled_at_once(listening: Server, clock: VirtualClock) -> None:
+async def test_signal_is_handled_immediately(listening: Server, clock: VirtualClock) -> None:
     running = asyncio.create_task(listening.main_loop())
     await wait_until(lambda: listening.server_state.default_headers)
     signaled_at_s = clock.elapsed_s
@@ -121,12 +121,12 @@ async def test_signal_is_handled_at_once(listening: Server, clock: VirtualClock)
 async def test_signal_before_the_wait_is_handled(
     listening: Server, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
 ) -> None:
-    looks = 0
+    ticks = 0
 
     async def on_tick(counter: int) -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 1:
             # Between the look and the wait.
             listening.handle_exit(signal.SIGTERM, None)
             return False
@@ -134,7 +134,7 @@ async def test_signal_before_the_wait_is_handled(
 
     monkeypatch.setattr(listening, "on_tick", on_tick)
     await listening.main_loop()
-    assert (looks, clock.elapsed_s) == (2, 0)
+    assert (ticks, clock.elapsed_s) == (2, 0)
 
 
 async def test_second_signal_forces_the_shutdown(listening: Server) -> None:
@@ -158,9 +158,9 @@ async def test_date_header_is_updated(listening: Server, clock: VirtualClock) ->
 
 async def test_collector_is_tuned_while_the_server_listens() -> None:
     before = gc.get_threshold()
-    found, _ = server(App())
-    await found.startup()
+    listener, _ = server(App())
+    await listener.startup()
     assert gc.get_threshold() != before
-    found.should_exit = True
-    await found.shutdown()
+    listener.should_exit = True
+    await listener.shutdown()
     assert gc.get_threshold() == before

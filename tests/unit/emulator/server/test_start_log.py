@@ -1,4 +1,4 @@
-"""The block at the start: what a person needs to know, and no secret."""
+"""The log block at the start names the settings that a user needs, and no secret."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_changed_settings_are_written_as_variables() -> None:
     ],
 )
 def test_secrets_are_masked(secret: dict[str, object]) -> None:
-    (shown,) = changed_settings(settings(**secret).model_copy()).values()
-    assert SECRET not in shown
-    assert "***" in shown
+    (masked,) = changed_settings(settings(**secret).model_copy()).values()
+    assert SECRET not in masked
+    assert "***" in masked
 
 
 def test_block_has_addresses_model_engine_slots_and_context(

@@ -102,7 +102,7 @@ def test_origins_are_separated_by_commas(
     assert read_settings(EmulatorSettings).origins() == origins
 
 
-def test_batch_folder_is_beside_the_database_or_in_memory() -> None:
+def test_batch_folder_is_next_to_the_database_or_in_memory() -> None:
     assert EmulatorSettings(job_db="a/b.sqlite3").batch_folder() == Path("a/b.sqlite3.batches")
     assert EmulatorSettings(job_db=":memory:").batch_folder() is None
     kept = EmulatorSettings(job_db=":memory:", batch_dir=Path("c"))

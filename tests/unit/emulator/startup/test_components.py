@@ -16,7 +16,7 @@ from jobs import NewJob
 from tests.integration.emulator.conftest import build_settings
 
 
-def test_state_of_a_handler_has_its_python_beside_a_command(tmp_path: Path) -> None:
+def test_state_of_a_handler_has_its_python_with_a_command(tmp_path: Path) -> None:
     python = Interpreter("/opt/python", "chosen")
     program = handler_program(tmp_path / "handler.py", python, "bash start.sh")
     settings = build_settings({"job_db": ":memory:"})
@@ -43,7 +43,7 @@ def test_server_of_a_handler_names_variables_that_are_no_settings(
     assert [each for each in caplog.messages if each.startswith(f"{variable} ")]
 
 
-async def test_jobs_that_wait_in_memory_are_said_to_be_lost(
+async def test_jobs_that_wait_in_memory_are_logged_as_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings = build_settings({"job_db": ":memory:", "drain_s": 0})

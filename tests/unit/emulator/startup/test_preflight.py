@@ -1,4 +1,4 @@
-"""What is checked before anything is started, and the sentences of what is wrong."""
+"""The checks before the start, and their error messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def close(sockets: list[socket.socket]) -> None:
         sock.close()
 
 
-def test_listening_socket_accepts_connections_at_once() -> None:
+def test_listening_socket_accepts_connections_before_the_server_starts() -> None:
     (sock,) = sockets = listening_sockets("127.0.0.1", 0)
     with socket.create_connection(sock.getsockname(), timeout=5):
         close(sockets)
@@ -158,16 +158,18 @@ def test_database_that_is_a_folder_is_rejected(tmp_path: Path) -> None:
 
 
 def test_database_without_its_folder_is_rejected(tmp_path: Path) -> None:
-    said = refusal(tmp_path, job_db=str(tmp_path / "no" / "jobs.sqlite3"))
-    assert f"there is no folder {tmp_path / 'no'}; choose another one with --db or JOB_DB" in said
+    message = refusal(tmp_path, job_db=str(tmp_path / "no" / "jobs.sqlite3"))
+    assert (
+        f"there is no folder {tmp_path / 'no'}; choose another one with --db or JOB_DB" in message
+    )
 
 
 def test_unwritable_folders_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Root may write anywhere, so the answer of the system stands in for it.
     monkeypatch.setattr("emulator.startup.preflight.os.access", lambda path, mode: False)
     assert f"the folder {tmp_path} is not writable" in refusal(tmp_path)
-    said = refusal(tmp_path, job_db=":memory:", batch_dir=tmp_path / "b")
-    assert f"the batch folder {tmp_path / 'b'} cannot be created in {tmp_path}" in said
+    message = refusal(tmp_path, job_db=":memory:", batch_dir=tmp_path / "b")
+    assert f"the batch folder {tmp_path / 'b'} cannot be created in {tmp_path}" in message
     assert "cannot be written" in refusal(tmp_path, job_db=":memory:", batch_dir=tmp_path)
 
 

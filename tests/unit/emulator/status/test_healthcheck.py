@@ -1,4 +1,4 @@
-"""What a container is told of its own process."""
+"""The health check of a container for its own process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.ports import free_port
 
 
 @contextmanager
-def answering(status: int, seen: list[str | None] | None = None) -> Iterator[int]:
+def answering(status: int, credentials: list[str | None] | None = None) -> Iterator[int]:
     """Serve one answer on a port, and append the request's Authorization to `seen`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if seen is not None:
-                seen.append(self.headers["authorization"])
+            if credentials is not None:
+                credentials.append(self.headers["authorization"])
             self.send_response(status if self.path == "/health" else 404)
             self.end_headers()
             self.wfile.write(b'{"status": "as it is"}')
@@ -37,7 +37,7 @@ def answering(status: int, seen: list[str | None] | None = None) -> Iterator[int
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "found"),
+    ("arguments", "environment", "address"),
     [
         ([], {}, ("127.0.0.1", 8000)),
         ([], {"PORT": "81", "HOST": "10.0.0.1"}, ("10.0.0.1", 81)),
@@ -47,9 +47,9 @@ def answering(status: int, seen: list[str | None] | None = None) -> Iterator[int
     ],
 )
 def test_find_address_uses_the_arguments_and_environment(
-    arguments: list[str], environment: dict[str, str], found: tuple[str, int]
+    arguments: list[str], environment: dict[str, str], address: tuple[str, int]
 ) -> None:
-    assert find_address(arguments, environment) == found
+    assert find_address(arguments, environment) == address
 
 
 def test_server_that_answers_200_is_healthy() -> None:
@@ -58,12 +58,12 @@ def test_server_that_answers_200_is_healthy() -> None:
 
 
 def test_key_of_the_server_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[str | None] = []
-    with answering(200, seen) as port:
+    credentials: list[str | None] = []
+    with answering(200, credentials) as port:
         (tmp_path / "cmdline").write_bytes(f"python\0-m\0emulator\0--port\0{port}\0".encode())
         monkeypatch.setenv("API_KEYS", " one, two")
         assert main(tmp_path / "cmdline") == 0
-    assert seen == ["Bearer one"]
+    assert credentials == ["Bearer one"]
 
 
 def test_server_that_answers_503_is_unhealthy_with_its_body() -> None:
@@ -72,7 +72,7 @@ def test_server_that_answers_503_is_unhealthy_with_its_body() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
-def test_server_is_found_by_the_command_line_of_the_container(
+def test_address_of_the_server_is_read_from_the_command_line_of_the_container(
     status: int, code: int, tmp_path: Path
 ) -> None:
     with answering(status) as port:

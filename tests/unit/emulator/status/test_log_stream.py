@@ -68,7 +68,9 @@ async def test_events_have_time_source_line_and_a_number_to_resume_at() -> None:
         (LogQuery(after=999), []),
     ],
 )
-async def test_stream_begins_where_the_query_says(query: LogQuery, numbers: list[int]) -> None:
+async def test_stream_begins_at_the_position_in_the_query(
+    query: LogQuery, numbers: list[int]
+) -> None:
     events = await read(filled(120), query)
     assert [int(event_id.rpartition("/")[2]) for event_id, _ in events] == numbers
 
@@ -81,17 +83,17 @@ async def test_dropped_lines_are_counted_in_an_event_from_which_one_can_resume()
     assert event_id.endswith("/000000000090")
     assert data["source"] == "system"
     assert data["line"].startswith("40 lines were dropped")
-    again = await read(log, LogQuery(after=90))
-    assert again == events[1:]
+    resumed = await read(log, LogQuery(after=90))
+    assert resumed == events[1:]
 
 
-async def test_reader_gets_each_line_once_when_it_resumes_after_any_event() -> None:
+async def test_reader_that_resumes_after_any_event_gets_all_following_lines() -> None:
     log = filled(30)
-    whole = await read(log, LogQuery(tail=30))
+    full_log = await read(log, LogQuery(tail=30))
     for count in range(31):
-        last_id = whole[count - 1][0] if count else "x/000000000000"
+        last_id = full_log[count - 1][0] if count else "x/000000000000"
         after = int(last_id.rpartition("/")[2])
-        assert whole[:count] + await read(log, LogQuery(after=after)) == whole
+        assert full_log[:count] + await read(log, LogQuery(after=after)) == full_log
 
 
 async def test_stream_follows_the_log_to_the_workers_end() -> None:

@@ -14,9 +14,9 @@ class ListScene(AutoscalerScene):
         self.list = WorkerList(self.worker_registry, {ENDPOINT: self.autoscaler})
 
     def statuses(self, endpoint: str = ENDPOINT) -> dict[str, str]:
-        found = self.list.describe(endpoint)
-        workers = {worker["id"]: worker["status"] for worker in found["workers"]}
-        counted = {key.upper(): count for key, count in found["summary"].items() if count}
+        description = self.list.describe(endpoint)
+        workers = {worker["id"]: worker["status"] for worker in description["workers"]}
+        counted = {key.upper(): count for key, count in description["summary"].items() if count}
         assert counted.pop("TOTAL", 0) == len(workers)
         assert counted == {each: [*workers.values()].count(each) for each in workers.values()}
         return workers
@@ -37,7 +37,7 @@ async def test_worker_is_listed_from_its_start_through_its_jobs() -> None:
     assert scene.statuses() == {process.name: "IDLE"}
 
 
-async def test_crash_looping_worker_is_listed_as_unhealthy_beside_its_successor() -> None:
+async def test_crash_looping_worker_is_listed_as_unhealthy_with_its_successor() -> None:
     scene = ListScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
     scene.processes[0].end(1)
@@ -92,9 +92,9 @@ async def test_worker_with_older_code_is_stale_after_a_reload() -> None:
     await scene.after(0.25)
     scene.autoscaler.reload()
     await scene.after(0.25)
-    found = scene.list.describe(ENDPOINT)
-    assert found["endpointVersion"] == 2
-    assert [(each["id"], each["isStale"], each["version"]) for each in found["workers"]] == [
+    description = scene.list.describe(ENDPOINT)
+    assert description["endpointVersion"] == 2
+    assert [(each["id"], each["isStale"], each["version"]) for each in description["workers"]] == [
         (scene.processes[0].name, True, 1),
         (scene.processes[1].name, False, 2),
     ]

@@ -29,7 +29,7 @@ class RoutesScene(ListScene):
         return await self.client.get(f"/v2/serverless/{ENDPOINT}/workers{path}")
 
 
-async def test_crash_looping_worker_is_found_in_the_list_and_explained_by_its_log() -> None:
+async def test_crash_looping_worker_is_listed_and_explained_by_its_log() -> None:
     scene = RoutesScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
     scene.processes[0].prints = ["Traceback", "ImportError: no torch"]
@@ -86,7 +86,7 @@ async def test_endpoints_are_listed_in_the_shape_of_rest_v2() -> None:
     assert missing.json()["detail"] == "there is no endpoint nobody"
 
 
-async def test_endpoint_that_scales_by_count_says_so() -> None:
+async def test_endpoint_that_scales_by_count_reports_its_scaler() -> None:
     scene = RoutesScene(scaler="count", request_count=3)
     async with scene.client:
         own = (await scene.client.get(f"/v2/serverless/{ENDPOINT}")).json()

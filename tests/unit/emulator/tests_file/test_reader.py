@@ -1,4 +1,4 @@
-"""Parsing RunPod's tests.json: what is accepted, and one sentence for each malformed file."""
+"""Parse RunPod's tests.json, with one sentence for each malformed file."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_find_prefers_the_folder_of_runpod_and_the_handlers_own_folder(tmp_path:
     assert find_tests_file([source, tmp_path]) == in_source
 
 
-def test_find_test_input_looks_in_the_same_folders_and_is_no_tests_file(tmp_path: Path) -> None:
+def test_find_test_input_searches_the_same_folders_and_is_no_tests_file(tmp_path: Path) -> None:
     source = tmp_path / "src"
     source.mkdir()
     assert find_test_input([source, tmp_path]) is None

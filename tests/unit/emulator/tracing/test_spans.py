@@ -28,7 +28,7 @@ class RecordingSink:
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
-        """Those that have ended, in that order."""
+        """Return the ended spans in the order of their ends."""
         return self._exporter.get_finished_spans()
 
     async def close(self) -> None: ...
@@ -46,8 +46,8 @@ def traced(sink: RecordingSink) -> OpenTelemetryTracing:
 
 def ended(name: str, *, queue_s: float = 0.0) -> tuple[RequestStarted, RequestEnded]:
     finish = Finish(reason=FinishReason.LENGTH, usage=Usage(7, 5))
-    over = RequestEnded(name, finish, None, False, 2.0, Priority.BATCH, 5, 1.0)
-    return RequestStarted(name, Priority.BATCH, queue_s), over
+    request_ended = RequestEnded(name, finish, None, False, 2.0, Priority.BATCH, 5, 1.0)
+    return RequestStarted(name, Priority.BATCH, queue_s), request_ended
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class QueueFixture:
         result: dict[str, Any] = orjson.loads(self.job.input)
         return result
 
-    async def say(self, *values: Any) -> None:
+    async def append_chunks(self, *values: Any) -> None:
         chunks = [orjson.dumps(value) for value in values]
         assert await self.store.append_chunks(self.job.id, self.job.attempt, chunks)
 
@@ -100,7 +100,7 @@ def peer(connection: Connect) -> Connect:
     return make
 
 
-async def over(request_task: asyncio.Task[None]) -> None:
+async def wait_for_response(request_task: asyncio.Task[None]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await request_task
 
@@ -130,12 +130,12 @@ async def test_call_becomes_the_same_job_as_on_runpod(peer: Connect) -> None:  #
         assert await fixture.take() == {"openai_route": f"/v1/{path}", "openai_input": {"a": [1]}}
         assert fixture.job.sync
         await fixture.end({"is": path})
-        await over(request_task)
+        await wait_for_response(request_task)
         assert json.loads(client.body) == {"is": path}
 
 
 @pytest.mark.parametrize(
-    ("method", "query", "given"),
+    ("method", "query", "job_input"),
     [
         ("GET", b"", {"openai_route": "/v1/files/f-1", "openai_input": {}}),
         ("GET", b"limit=2", {"openai_route": "/v1/files/f-1?limit=2", "openai_input": {}}),
@@ -143,14 +143,14 @@ async def test_call_becomes_the_same_job_as_on_runpod(peer: Connect) -> None:  #
     ],
 )
 async def test_calls_without_a_body_go_to_the_worker_too(
-    peer: Connect, method: str, query: bytes, given: dict[str, Any]
+    peer: Connect, method: str, query: bytes, job_input: dict[str, Any]
 ) -> None:
     fixture = QueueFixture()
     client = peer()
     request_task = fixture.ask(client, "/v2/e/openai/v1/files/f-1", query, method)
-    assert await fixture.take() == given
+    assert await fixture.take() == job_input
     await fixture.end({"id": "f-1"})
-    await over(request_task)
+    await wait_for_response(request_task)
     assert json.loads(client.body) == {"id": "f-1"}
 
 
@@ -159,17 +159,17 @@ async def test_complete_events_are_sent_immediately(peer: Connect) -> None:  # R
     client = peer(STREAM)
     request_task = fixture.ask(client)
     await fixture.take()
-    await fixture.say(ONE[:4])
+    await fixture.append_chunks(ONE[:4])
     assert client.sent == []
-    await fixture.say(ONE[4:] + TWO[:3])
+    await fixture.append_chunks(ONE[4:] + TWO[:3])
     await comes(client, ONE.encode())
     assert client.body == ONE.encode()
     assert await fixture.status() is JobStatus.IN_PROGRESS
-    await fixture.say(TWO[3:])
+    await fixture.append_chunks(TWO[3:])
     await comes(client, TWO.encode())
     assert not request_task.done()
     await fixture.end([])
-    await over(request_task)
+    await wait_for_response(request_task)
     assert client.body == (ONE + TWO).encode() + DONE
     assert await fixture.status() is JobStatus.COMPLETED
 
@@ -179,8 +179,8 @@ async def test_stream_ends_at_done_before_the_job_ends(peer: Connect) -> None:
     client = peer(STREAM)
     request_task = fixture.ask(client)
     await fixture.take()
-    await fixture.say(ONE + DONE.decode())
-    await over(request_task)
+    await fixture.append_chunks(ONE + DONE.decode())
+    await wait_for_response(request_task)
     assert client.body == ONE.encode() + DONE
     # It is not taken back for that.
     assert await fixture.status() is JobStatus.IN_PROGRESS
@@ -192,7 +192,7 @@ async def test_output_of_a_worker_that_does_not_stream(peer: Connect) -> None:
     request_task = fixture.ask(client)
     await fixture.take()
     await fixture.end(ONE + TWO)
-    await over(request_task)
+    await wait_for_response(request_task)
     assert client.body == (ONE + TWO).encode() + DONE
 
 
@@ -201,10 +201,10 @@ async def test_body_of_a_worker_that_only_yields(peer: Connect) -> None:
     client = peer({"prompt": "x"})
     request_task = fixture.ask(client)
     await fixture.take()
-    await fixture.say('{"a"', ":1}")
+    await fixture.append_chunks('{"a"', ":1}")
     # Without `return_aggregate_stream` the SDK ends with an empty list.
     await fixture.end([])
-    await over(request_task)
+    await wait_for_response(request_task)
     assert json.loads(client.body) == {"a": 1}
 
 
@@ -219,11 +219,11 @@ async def test_comments_are_sent_in_silence(peer: Connect, clock: VirtualClock) 
     assert client.sent == []
     await clock.advance(0.2)
     assert client.body == COMMENT
-    await fixture.say(ONE)
+    await fixture.append_chunks(ONE)
     await clock.advance(2.5)
     assert client.body == COMMENT + ONE.encode() + COMMENT * 2
     await fixture.end([])
-    await over(request_task)
+    await wait_for_response(request_task)
     assert client.body.replace(COMMENT, b"") == ONE.encode() + DONE
 
 
@@ -234,7 +234,7 @@ async def test_error_after_comments_is_the_only_event(peer: Connect, clock: Virt
     await fixture.take()
     await clock.advance(1.5)
     await fixture.end(error="it broke")
-    await over(request_task)
+    await wait_for_response(request_task)
     [event] = client.body.removeprefix(COMMENT).removesuffix(DONE).split(b"data: ")[1:]
     assert json.loads(event)["error"]["message"] == "it broke"
 
@@ -246,11 +246,11 @@ async def test_comments_can_be_turned_off(peer: Connect, clock: VirtualClock) ->
     await fixture.take()
     await clock.advance(100)
     assert client.sent == []
-    await fixture.say(ONE)
+    await fixture.append_chunks(ONE)
     await clock.advance(100)
     assert client.body == ONE.encode()
     await fixture.end([])
-    await over(request_task)
+    await wait_for_response(request_task)
 
 
 @pytest.mark.long_except("body1")
@@ -260,7 +260,7 @@ async def test_call_waits_for_a_worker_up_to_wait(
 ) -> None:
     fixture = QueueFixture()
     client = peer(body)
-    await over(fixture.ask(client, query=b"wait=1000"))
+    await wait_for_response(fixture.ask(client, query=b"wait=1000"))
     assert status_of(client) == 504
     assert error_of(client) == {
         "message": "no worker of endpoint e took the call within 1 s",
@@ -285,7 +285,7 @@ async def test_call_that_was_taken_has_the_time_of_its_policy(
     await asyncio.wait({request_task}, timeout=1.2)
     assert not request_task.done()
     await fixture.end({"a": 1} if "stream" not in body else ONE)
-    await over(request_task)
+    await wait_for_response(request_task)
     assert status_of(client) == 200
 
 
@@ -295,32 +295,32 @@ async def test_job_lost_before_the_first_event_is_retried(peer: Connect) -> None
     request_task = fixture.ask(client)
     for text in ((), (TWO[:-1],)):
         await fixture.take()
-        await fixture.say(*text)
+        await fixture.append_chunks(*text)
         # The chunk with the incomplete event has been read.
         await run_ready_tasks()
         await fixture.lose()
     await fixture.take()
-    await fixture.say(ONE)
+    await fixture.append_chunks(ONE)
     await fixture.end([])
-    await over(request_task)
+    await wait_for_response(request_task)
     assert client.body == ONE.encode() + DONE
 
 
-@pytest.mark.parametrize("taken_again", [False, True])
+@pytest.mark.parametrize("is_retried", [False, True])
 async def test_job_lost_after_the_first_event_ends_the_stream_with_an_error(
-    peer: Connect, taken_again: bool
+    peer: Connect, is_retried: bool
 ) -> None:
     fixture = QueueFixture()
     client = peer(STREAM)
     request_task = fixture.ask(client)
     await fixture.take()
-    await fixture.say(ONE)
+    await fixture.append_chunks(ONE)
     await comes(client, ONE.encode())
     await fixture.lose()
-    if taken_again:
+    if is_retried:
         await fixture.take()
-        await fixture.say("data: of another answer\n\n")
-    await over(request_task)
+        await fixture.append_chunks("data: of another answer\n\n")
+    await wait_for_response(request_task)
     one, error, *rest = client.body.split(b"\n\n")
     assert one == b"data: 1"
     response = json.loads(error.removeprefix(b"data: "))["error"]
@@ -337,10 +337,10 @@ async def test_failure_after_the_first_event_ends_the_stream_with_an_error(
     client = peer(STREAM)
     request_task = fixture.ask(client)
     await fixture.take()
-    await fixture.say(ONE)
+    await fixture.append_chunks(ONE)
     await comes(client, ONE.encode())
     await fixture.end(error="out of luck")
-    await over(request_task)
+    await wait_for_response(request_task)
     error = {"message": "out of luck", "type": "worker_error", "param": None, "code": 500}
     expected = b"data: " + orjson.dumps({"error": error}) + b"\n\n" + DONE
     assert client.body == ONE.encode() + expected
@@ -366,7 +366,7 @@ async def test_end_without_an_output_is_an_http_error(
         entry = fixture.store._state.table.find(fixture.job.id)
         assert entry is not None
         fixture.store._state.table.set_job(entry, entry.job.replace(status=status, ended_at=0.0))
-    await over(request_task)
+    await wait_for_response(request_task)
     assert (status_of(client), error_of(client)["code"]) == (code, code)
 
 
@@ -381,7 +381,7 @@ async def test_disconnect_cancels_the_job(
     if when == "running":
         await fixture.take()
         if "stream" in body:
-            await fixture.say(ONE)
+            await fixture.append_chunks(ONE)
             await comes(client, ONE.encode())
     else:
         await wait_until(lambda: fixture.store.has_ready_job("e"))
@@ -400,12 +400,12 @@ async def test_disconnect_of_a_blocked_client_cancels_the_job(peer: Connect) -> 
     client.reading.clear()
     request_task = fixture.ask(client)
     await fixture.take()
-    await fixture.say(ONE)
+    await fixture.append_chunks(ONE)
     async with asyncio.timeout(DEADLINE_S):
         await client.blocked.wait()
-    await fixture.say(TWO)
+    await fixture.append_chunks(TWO)
     client.left.set()
-    await over(request_task)
+    await wait_for_response(request_task)
     assert await fixture.status() is JobStatus.CANCELLED
 
 
@@ -416,7 +416,7 @@ async def test_shutdown_fails_queued_calls(peer: Connect, body: dict[str, Any]) 
     request_task = fixture.ask(client)
     await wait_until(lambda: fixture.store.has_ready_job("e"))
     fixture.shutdown.start_draining()
-    await over(request_task)
+    await wait_for_response(request_task)
     assert status_of(client) == 503
     assert error_of(client)["details"] == {"reason": "the server is shutting down"}
 
@@ -434,13 +434,13 @@ async def test_shutdown_lets_running_calls_finish(peer: Connect) -> None:
     for job, text in zip(taken, (ONE, {"a": 1}), strict=False):
         fixture.job = job
         await fixture.end(text)
-    await over(request_task[0])
-    await over(request_task[1])
+    await wait_for_response(request_task[0])
+    await wait_for_response(request_task[1])
     assert streamed.body == ONE.encode() + DONE
     assert json.loads(full.body) == {"a": 1}
     assert not request_task[2].done()
     fixture.shutdown.pass_deadline()
-    await over(request_task[2])
+    await wait_for_response(request_task[2])
     assert status_of(late) == 503
 
 
@@ -455,7 +455,7 @@ async def test_models_are_listed_by_the_worker(peer: Connect) -> None:
         # A call without a body: that is how a worker knows a question.
         assert await fixture.take() == {"openai_route": "/v1/models", "openai_input": {}}
         await fixture.end([MODELS])
-        await over(request_task)
+        await wait_for_response(request_task)
         assert json.loads(client.body) == result
 
 
@@ -465,6 +465,6 @@ async def test_unlisted_model_is_not_found(peer: Connect) -> None:  # R7
     request_task = fixture.ask(client, "/v2/e/openai/v1/models/c")
     await fixture.take()
     await fixture.end(MODELS)
-    await over(request_task)
+    await wait_for_response(request_task)
     assert status_of(client) == 404
     assert error_of(client)["message"] == 'the model "c" does not exist, there is: a, b/c'

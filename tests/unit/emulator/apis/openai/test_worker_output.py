@@ -29,8 +29,8 @@ def event(data: Any) -> bytes:
     )
 
 
-WHOLE = event(FIRST) + event(SECOND) + DONE
-TEXT = WHOLE.decode()
+FULL_STREAM = event(FIRST) + event(SECOND) + DONE
+TEXT = FULL_STREAM.decode()
 
 
 def feed_all(*values: Any) -> bytes:
@@ -38,20 +38,22 @@ def feed_all(*values: Any) -> bytes:
     events = SSEReassembler()
     blocks = [events.feed(value) for value in values]
     assert all(not block or block.endswith(b"\n\n") for block in blocks)
-    said = b"".join(blocks) + events.finish()
+    output = b"".join(blocks) + events.finish()
     assert events.done
     assert events.finish() == b""
-    return said
+    return output
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_feed_accepts_text_split_anywhere(end: str) -> None:
     text = TEXT.replace("\n", end)
     for at in range(len(text) + 1):
-        assert feed_all(text[:at], text[at:]) == WHOLE, at
-    assert feed_all(*text) == WHOLE
+        assert feed_all(text[:at], text[at:]) == FULL_STREAM, at
+    assert feed_all(*text) == FULL_STREAM
     for size in (2, 3, 7):
-        assert feed_all(*[text[at : at + size] for at in range(0, len(text), size)]) == WHOLE, size
+        assert (
+            feed_all(*[text[at : at + size] for at in range(0, len(text), size)]) == FULL_STREAM
+        ), size
 
 
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"])
@@ -86,7 +88,7 @@ def test_feed_returns_an_event_of_many_pieces_at_its_end(end: str) -> None:
     ],
 )
 def test_feed_accepts_any_nesting_of_lists(values: list[Any]) -> None:
-    assert feed_all(*values) == WHOLE
+    assert feed_all(*values) == FULL_STREAM
 
 
 def test_data_of_several_lines_is_joined_to_one() -> None:
@@ -147,8 +149,8 @@ def test_value_that_is_not_a_chunk_raises(value: Any, got: str) -> None:
     with pytest.raises(CallFailed) as failed:
         SSEReassembler().feed(value)
     assert failed.value.info.mapping.status == 502
-    said = f"the worker's output must be a stream of chunks, got {got}"
-    assert failed.value.info.message == said
+    message = f"the worker's output must be a stream of chunks, got {got}"
+    assert failed.value.info.message == message
 
 
 @pytest.mark.parametrize("values", [[], [None], [""], ["hello there"], ["a\n\nb\n\n"], [": x\n\n"]])
@@ -223,9 +225,9 @@ OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "pr
     ],
 )
 def test_error_object_in_the_output_raises(output: Any, problem: ErrorInfo) -> None:
-    for given in (output, [output], json.dumps(output)):
+    for form in (output, [output], json.dumps(output)):
         with pytest.raises(CallFailed) as failed:
-            read_body(given)
+            read_body(form)
         assert failed.value.info == problem
     with pytest.raises(CallFailed) as failed:
         SSEReassembler().feed(output)
@@ -297,7 +299,7 @@ def test_pointer_to_a_bucket_raises_with_its_url() -> None:
                 ask(output)
             assert failed.value.info == response
     # Behind the end of a stream it is for others.
-    assert feed_all(TEXT, pointer) == WHOLE
+    assert feed_all(TEXT, pointer) == FULL_STREAM
 
 
 @pytest.mark.parametrize(

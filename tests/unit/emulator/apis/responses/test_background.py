@@ -97,7 +97,7 @@ def text_of(events: list[dict[str, Any]]) -> str:
     lost=st.integers(0, 8),
     after=st.integers(-1, 12),
 )
-def test_reader_gets_each_event_once_when_the_first_attempt_is_lost(
+def test_reader_gets_all_events_without_duplicates_when_the_first_attempt_is_lost(
     texts: list[str], sizes: list[int], lost: int, after: int
 ) -> None:
     async def run() -> list[dict[str, Any]]:
@@ -121,8 +121,8 @@ def test_reader_gets_each_event_once_when_the_first_attempt_is_lost(
     events = asyncio.run(run())
     numbers = [event["sequence_number"] for event in events]
     assert numbers == list(range(after + 1, len(texts) + 4))
-    shown = texts[max(0, after - 2) :]
-    assert text_of(events) == "".join(shown)
+    expected_texts = texts[max(0, after - 2) :]
+    assert text_of(events) == "".join(expected_texts)
 
 
 async def test_end_is_sent_when_the_job_has_ended(

@@ -61,7 +61,7 @@ def test_command_in_any_form_names_the_file(tmp_path: Path, command: str) -> Non
         ("", "/app/main.py", [], None),
     ],
 )
-def test_path_in_the_image_is_found_in_the_project(
+def test_path_in_the_image_is_resolved_in_the_project(
     tmp_path: Path, copies: str, path: str, files: list[str], expected: str | None
 ) -> None:
     text = f'FROM scratch\n{copies}\nCMD ["python", "{path}"]\n'
@@ -101,7 +101,7 @@ def test_dockerfile_in_runpods_folder_comes_first(tmp_path: Path) -> None:
         ("CMD python 'x", ImageStart("python 'x", None)),
     ],
 )
-def test_command_without_a_file_is_told(
+def test_command_without_a_file_is_reported(
     tmp_path: Path, text: str, start: ImageStart | None
 ) -> None:
     (tmp_path / "Dockerfile").write_text(text)

@@ -39,8 +39,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_find_handlers_names_the_endpoints(
     handlers: Sequence[str], endpoints: dict[str, str], folder: Path
 ) -> None:
-    found = find_handlers(handlers)
-    assert list(found.items()) == [(each, folder / file) for each, file in endpoints.items()]
+    handler_files = find_handlers(handlers)
+    assert list(handler_files.items()) == [
+        (each, folder / file) for each, file in endpoints.items()
+    ]
 
 
 def test_find_handlers_uses_the_chosen_id_for_the_first() -> None:

@@ -28,8 +28,8 @@ def test_adapt_to_handlers_runs_one_worker_and_no_model() -> None:
 
 
 def test_adapt_to_handlers_keeps_chosen_values() -> None:
-    given = EmulatorSettings(engine="scripted", workers=3, workers_min=0)
-    settings = adapt_to_handlers(given, FILES, ENVIRONMENT)
+    chosen = EmulatorSettings(engine="scripted", workers=3, workers_min=0)
+    settings = adapt_to_handlers(chosen, FILES, ENVIRONMENT)
     assert (settings.workers_min, settings.workers) == (0, 3)
 
 
@@ -39,11 +39,11 @@ def test_adapt_to_handlers_refuses_a_server_without_workers() -> None:
 
 
 def test_adapt_to_handlers_stores_jobs_by_handlers_outside_of_the_project(state: Path) -> None:
-    first, again = (
+    first, second = (
         adapt_to_handlers(EmulatorSettings(engine="scripted"), FILES, ENVIRONMENT).job_db
         for _ in range(2)
     )
-    assert first == again
+    assert first == second
     folder = Path(first).parent
     assert (folder.parent, folder.is_dir()) == (state / "worker-rkllm", True)
     assert folder.name.startswith("my-worker-")
@@ -57,7 +57,7 @@ def test_adapt_to_handlers_keeps_a_chosen_database() -> None:
     assert adapt_to_handlers(chosen, FILES, ENVIRONMENT).job_db == ":memory:"
 
 
-def test_adapt_to_handlers_says_where_jobs_cannot_be_stored(state: Path) -> None:
+def test_adapt_to_handlers_names_the_folder_where_jobs_cannot_be_stored(state: Path) -> None:
     (state / "worker-rkllm").touch()
     with pytest.raises(SettingError, match="choose another place with --db or JOB_DB"):
         adapt_to_handlers(EmulatorSettings(engine="scripted"), FILES, ENVIRONMENT)

@@ -21,10 +21,10 @@ def make_venv(folder: Path) -> str:
 def test_find_interpreter_prefers_the_active_environment(tmp_path: Path) -> None:
     make_venv(tmp_path / ".venv")
     active = make_venv(tmp_path / "active")
-    found = find_interpreter(
+    interpreter = find_interpreter(
         tmp_path / "handler.py", environment={"VIRTUAL_ENV": str(tmp_path / "active")}
     )
-    assert str(found) == f"{active} (the active virtual environment)"
+    assert str(interpreter) == f"{active} (the active virtual environment)"
 
 
 @pytest.mark.parametrize("name", [".venv", "venv"])
@@ -34,15 +34,15 @@ def test_find_interpreter_finds_the_environment_of_the_project(
 ) -> None:
     python = make_venv(tmp_path / name)
     # An active environment that is this server's own was not made for the handler.
-    found = find_interpreter(tmp_path / file, environment={"VIRTUAL_ENV": sys.prefix})
-    assert str(found) == f"{python} (the virtual environment {name} of the handler)"
+    interpreter = find_interpreter(tmp_path / file, environment={"VIRTUAL_ENV": sys.prefix})
+    assert str(interpreter) == f"{python} (the virtual environment {name} of the handler)"
 
 
 def test_find_interpreter_falls_back_to_the_servers_own(tmp_path: Path) -> None:
     # A folder of that name without a Python is no environment.
     (tmp_path / ".venv").mkdir()
-    found = find_interpreter(tmp_path / "handler.py", environment={"VIRTUAL_ENV": "/no/such"})
-    assert str(found) == f"{sys.executable} (the server's own)"
+    interpreter = find_interpreter(tmp_path / "handler.py", environment={"VIRTUAL_ENV": "/no/such"})
+    assert str(interpreter) == f"{sys.executable} (the server's own)"
 
 
 def test_find_interpreter_takes_a_chosen_program_or_environment(tmp_path: Path) -> None:

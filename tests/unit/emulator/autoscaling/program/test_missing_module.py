@@ -1,4 +1,4 @@
-"""What a worker says that lacks a package, and which commands install it."""
+"""The log messages for a missing package, and the commands that install it."""
 
 from __future__ import annotations
 

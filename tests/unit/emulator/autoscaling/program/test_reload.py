@@ -112,7 +112,7 @@ def test_code_watch_leaves_out_the_data_of_the_handler(
     assert watch._filter(Change.modified, path) is restarts
 
 
-async def test_code_watch_reports_installed_packages_apart_from_code(
+async def test_code_watch_distinguishes_installed_packages_from_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulator.autoscaling.program.reload, "_INSTALLED_AFTER_S", 0.01)

@@ -79,7 +79,7 @@ def test_command_keeps_its_arguments_and_its_exit_code(tmp_path: Path) -> None:
     assert ran.returncode == (7 if can_mount() else volume_mount.EXIT_NOT_MOUNTED)
 
 
-def test_folder_that_is_gone_is_one_sentence_with_the_reason(tmp_path: Path) -> None:
+def test_missing_folder_is_one_sentence_with_the_reason(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     ran = run_mounted(folder, "print('not reached')")
     assert (ran.returncode, ran.stdout) == (volume_mount.EXIT_NOT_MOUNTED, "")

@@ -1,4 +1,4 @@
-"""What the autoscaler starts as a worker."""
+"""The program that the autoscaler starts as a worker."""
 
 from __future__ import annotations
 

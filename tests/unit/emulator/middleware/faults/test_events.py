@@ -45,9 +45,9 @@ def written(steps: Iterable[Step]) -> bytes:
 def test_splitter_returns_complete_events() -> None:
     for at in range(len(BODY) + 1):
         splitter = EventSplitter()
-        found = [*splitter.feed(BODY[:at]), *splitter.feed(BODY[at:])]
-        assert len(found) == 4
-        assert found[-1] == SSEEvent(b"[DONE]")
+        complete = [*splitter.feed(BODY[:at]), *splitter.feed(BODY[at:])]
+        assert len(complete) == 4
+        assert complete[-1] == SSEEvent(b"[DONE]")
 
 
 def test_parse_separates_data_from_other_lines() -> None:
@@ -66,14 +66,14 @@ def test_comments_are_not_counted() -> None:
     assert written(steps[:cut]).count(b"data: ") == 1
 
 
-def test_text_of_a_chat_gets_line_separators_once() -> None:
+def test_line_separators_are_added_only_to_the_first_text_of_a_chat() -> None:
     body = written(steps_of("line-separators", BODY + chunk("more")))
     assert body.count("grün\u0085\u2028\u2029".encode()) == 1
     assert body.count("\u2028".encode()) == 1
 
 
 @pytest.mark.parametrize("output", [{"text": "a"}, {"choices": [{"text": "a"}]}])
-def test_text_of_a_job_is_found(output: Any) -> None:
+def test_line_separators_are_added_only_to_text_in_the_output_of_a_job(output: Any) -> None:
     body = b"data: " + json.dumps({"output": output}).encode() + b"\n\n"
     has_separators = "\u2028".encode() in written(steps_of("line-separators", body))
     assert has_separators is ("text" in output)

@@ -149,13 +149,13 @@ async def test_request_with_a_header_uses_up_no_rule(
 
 
 async def test_other_protocols_are_passed_on(rules: FaultRules) -> None:
-    seen: list[Any] = []
+    received: list[Any] = []
 
     async def inner(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(scope["type"])
+        received.append(scope["type"])
 
     await RequestFaultMiddleware(inner, rules, MemoryJobStore())({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
-    assert seen == ["lifespan"]
+    assert received == ["lifespan"]
 
 
 async def test_applied_faults_are_logged(

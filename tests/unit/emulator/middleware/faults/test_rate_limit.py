@@ -19,7 +19,7 @@ async def statuses(app: RateLimitMiddleware, path: str, count: int) -> list[int]
     return [(await call(app, path, "POST")).status for _ in range(count)]
 
 
-async def test_purge_is_allowed_twice_in_ten_seconds(inner: InnerApp) -> None:
+async def test_purge_is_limited_to_two_requests_in_ten_seconds(inner: InnerApp) -> None:
     app = RateLimitMiddleware(inner, "default")
     assert await statuses(app, "/v2/a/purge-queue", 3) == [200, 200, 429]
     response = await call(app, "/v2/a/purge-queue", "POST")

@@ -141,7 +141,7 @@ async def test_pause_ends_early(fault: str, ending: str) -> None:
         await task
 
 
-async def test_delay_of_an_error_is_applied_once(clock: VirtualClock) -> None:
+async def test_delay_of_an_error_is_not_doubled(clock: VirtualClock) -> None:
     connection, faults = Connection(), parse_faults("delay=5; status=500")
     response = FaultyResponse(faults, connection.scope(), connection.receive, connection.send)
     await response.run(Application("application/json"))
