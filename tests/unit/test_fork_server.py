@@ -1,4 +1,4 @@
-"""Programs that are forked behave as those that a fresh interpreter runs."""
+"""Forked programs behave like programs in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def safe_environment(**variables: str) -> dict[str, str]:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; a process that nobody waits for stays as a zombie."""
+    """Return whether a process runs; a process stays as a zombie until its parent reaps it."""
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "State:\tZ" not in status.read_text()
 

@@ -54,7 +54,7 @@ def test_changed_files_choose_parts() -> None:
     assert parts.parts_to_run(["jobs_old/store.py"]) == []
 
 
-def test_timing_runs_last_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timing_runs_last_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARALLEL", "-n 4")
     first, second = parts.build_commands(["timing", "console", "arm64"], ["-x"])
     pytest_call = [sys.executable, "-m", "pytest"]
@@ -107,7 +107,7 @@ def test_unknown_part_and_missing_program_run_nothing(
     ]
 
 
-def test_programs_of_administrators_are_found(
+def test_programs_in_administrators_folders_count_as_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "debootstrap"

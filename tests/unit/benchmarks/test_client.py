@@ -50,10 +50,10 @@ def test_events_are_counted_and_the_end_is_none() -> None:
 
 
 def test_a_role_is_an_event_and_no_text() -> None:
-    found = reply(*CHAT)
+    received = reply(*CHAT)
 
-    assert found.first_event_ms == 2
-    assert found.first_text_ms == 3
+    assert received.first_event_ms == 2
+    assert received.first_text_ms == 3
 
 
 def test_an_answer_without_text_has_no_first_text() -> None:
@@ -66,9 +66,9 @@ def test_a_stream_that_is_cut_short_has_no_text() -> None:
         reply(*COMPLETION[:2]).text()
 
 
-def test_a_stamped_token_says_when_it_was_made_and_when_it_was_read() -> None:
-    found = reply(event({"text": "@500000;"}), event({"text": "@1500000;@1600000;"}), DONE)
+def test_stamped_tokens_have_the_times_of_their_creation_and_receipt() -> None:
+    received = reply(event({"text": "@500000;"}), event({"text": "@1500000;@1600000;"}), DONE)
 
     stamps = [(500_000, 2_000_000), (1_500_000, 3_000_000), (1_600_000, 3_000_000)]
-    assert found.stamped() == stamps
-    assert found.latencies_ms() == [1.5, 1.5, 1.4]
+    assert received.stamped() == stamps
+    assert received.latencies_ms() == [1.5, 1.5, 1.4]

@@ -1,4 +1,4 @@
-"""The `curl` that the suite brings, against a real server: what the documents' programs rely on."""
+"""The suite's own `curl`, against a real server: the features that the documents use."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_curl_posts_data_with_a_header(address: str) -> None:
 
 def test_curl_posts_a_file_without_its_line_ends_as_a_form(address: str, tmp_path: Path) -> None:
     (tmp_path / "body").write_text("one\ntwo\n")
-    said = curl("-s", "-X", "PUT", address, "-d", f"@{tmp_path}/body").stdout
-    assert said == "PUT / application/x-www-form-urlencoded onetwo"
+    output = curl("-s", "-X", "PUT", address, "-d", f"@{tmp_path}/body").stdout
+    assert output == "PUT / application/x-www-form-urlencoded onetwo"
 
 
-def test_curl_includes_the_head_when_asked(address: str) -> None:
+def test_curl_includes_the_head_with_option_i(address: str) -> None:
     head, _, body = curl("-si", f"{address}/a").stdout.partition("\n\n")
     assert head.startswith("HTTP/1.1 200 OK\n")
     assert "\nX-Mark: here" in head

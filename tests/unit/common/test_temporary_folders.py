@@ -133,7 +133,7 @@ def test_scratch_folder_of_another_process_is_not_shared() -> None:
     assert folder.path.exists()
 
 
-def test_scratch_folder_is_created_again_if_it_is_removed_before_it_is_locked(
+def test_scratch_folder_is_recreated_if_it_is_removed_before_it_is_locked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lock = fcntl.flock

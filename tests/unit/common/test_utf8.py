@@ -25,7 +25,7 @@ def test_split_at_every_byte_is_the_same_text(text: str) -> None:
         assert all(part in text for part in parts)
 
 
-def test_one_byte_at_a_time_shows_whole_characters_only() -> None:
+def test_single_bytes_are_decoded_to_complete_characters() -> None:
     decode = Utf8Decoder().decode
     parts = [decode(bytes([byte])) for byte in "é😀".encode()]
     assert parts == ["", "é", "", "", "", "😀"]
@@ -36,7 +36,7 @@ def test_incomplete_tail_is_dropped() -> None:
     assert decode("ok 😀".encode()[:-1]) == "ok "
 
 
-def test_bytes_that_never_become_text_do_not_swallow_what_follows() -> None:
+def test_invalid_bytes_do_not_swallow_the_following_text() -> None:
     decode = Utf8Decoder().decode
     assert decode(b"a\xffb") == "a\ufffdb"
     assert decode(b"\xf0\x9f") == ""

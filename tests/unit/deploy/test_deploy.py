@@ -69,7 +69,7 @@ def test_the_compose_file_has_keys_that_there_are() -> None:
     assert named == set(COMPOSE["volumes"])
 
 
-def test_its_server_is_asked_for_a_key_and_answers_the_machine_alone(
+def test_its_server_requires_a_key_and_binds_only_to_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     variables = {name: filled_in(str(value)) for name, value in SERVER["environment"].items()}
@@ -108,7 +108,7 @@ def test_its_server_shares_the_lock_on_the_npu_with_the_machine() -> None:
     assert of_the_unit("ReadWritePaths") == [f"-/{LOCK_FOLDERS[0]}"]
 
 
-def test_its_server_keeps_the_least_privilege_and_enough_cpus() -> None:
+def test_its_server_drops_all_privileges_and_keeps_all_cpus() -> None:
     assert SERVER["cap_drop"] == ["ALL"]
     assert SERVER["security_opt"] == ["no-new-privileges:true"]
     assert not {"privileged", "cpus", "cpuset"} & set(SERVER)

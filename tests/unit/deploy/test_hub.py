@@ -35,10 +35,10 @@ OF_TYPE: Mapping[str, set[str]] = {
 }
 
 
-def written(given: Mapping[str, Any], value: object) -> str:
-    """Return what the Hub makes of a value: the variable's text."""
-    if given["type"] == "boolean":
-        return str(given["trueValue"] if value else given["falseValue"])
+def written(hub_input: Mapping[str, Any], value: object) -> str:
+    """Return the text of the environment variable that the Hub sets for a value."""
+    if hub_input["type"] == "boolean":
+        return str(hub_input["trueValue"] if value else hub_input["falseValue"])
     return str(value)
 
 
@@ -55,10 +55,10 @@ def test_the_listing_has_the_hub_s_fields_and_no_others() -> None:
 
 @pytest.mark.parametrize("key", INPUTS)
 def test_an_input_is_of_a_kind_that_the_hub_has(key: str) -> None:
-    given = INPUTS[key]
-    assert {"name", "type", "description", "default"} <= set(given)
-    assert set(given) <= INPUT | OF_TYPE[given["type"]]
-    for option in given.get("options", []):
+    hub_input = INPUTS[key]
+    assert {"name", "type", "description", "default"} <= set(hub_input)
+    assert set(hub_input) <= INPUT | OF_TYPE[hub_input["type"]]
+    for option in hub_input.get("options", []):
         assert set(option) == {"label", "value"}
 
 
@@ -80,14 +80,14 @@ def test_what_is_left_as_it_is_changes_nothing(key: str, monkeypatch: pytest.Mon
 def test_what_can_be_chosen_is_what_the_setting_takes(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = INPUTS[key]
+    hub_input = INPUTS[key]
     choices = {each for each in get_args(FIELDS[key].annotation) if isinstance(each, str)}
-    assert {each["value"] for each in given.get("options", [])} == choices
-    for value in (True, False) if given["type"] == "boolean" else (given.get("min"),):
+    assert {each["value"] for each in hub_input.get("options", [])} == choices
+    for value in (True, False) if hub_input["type"] == "boolean" else (hub_input.get("min"),):
         if value is not None:
-            read(WorkerSettings, {key: written(given, value)}, monkeypatch)
-    if "max" in given:
-        read(WorkerSettings, {key: str(given["max"])}, monkeypatch)
+            read(WorkerSettings, {key: written(hub_input, value)}, monkeypatch)
+    if "max" in hub_input:
+        read(WorkerSettings, {key: str(hub_input["max"])}, monkeypatch)
 
 
 @pytest.mark.parametrize("preset", HUB["config"]["presets"], ids=lambda each: each["name"])
@@ -127,7 +127,7 @@ def test_the_hub_s_tests_are_jobs_on_the_machine_of_the_listing(
 
 # R44, R50
 @pytest.mark.timeout(120)
-def test_the_file_that_the_hub_looks_for_is_the_worker(tmp_path: Path) -> None:
+def test_the_file_that_the_hub_requires_is_the_worker(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('{"answers": [{"pieces": ["It ", "works."]}]}')
     done = subprocess.run(

@@ -30,7 +30,7 @@ def test_every_status_is_in_the_test_above() -> None:
     assert len(JobStatus) == 6
 
 
-def test_durations_are_in_whole_milliseconds_once_known() -> None:
+def test_known_durations_are_integer_milliseconds() -> None:
     waiting = Job(id="a", endpoint="e", input=b"1", created_at=90.0, queued_at=100.0)
     assert (waiting.delay_ms, waiting.execution_ms) == (None, None)
     running = replace(waiting, started_at=100.25)

@@ -98,7 +98,7 @@ def test_changed_files_has_modified_deleted_and_untracked_ones(root: Path) -> No
     ]
 
 
-def test_select_compares_with_the_given_commit(root: Path) -> None:
+def test_select_compares_with_the_base_commit(root: Path) -> None:
     change(root, "changed_tests_sample/pots/clay.py")
     git(root, "commit", "-q", "-a", "-m", "clay")
     assert selected(root) == []

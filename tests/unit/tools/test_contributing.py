@@ -64,7 +64,7 @@ def test_every_named_name_is_in_its_file(name: str) -> None:
     assert re.search(rf"\b{name}\b", (ROOT / NAMES[name]).read_text())
 
 
-def test_six_examples_name_at_least_three_files_each() -> None:
+def test_each_of_six_examples_names_three_or_more_files() -> None:
     assert len(SECTIONS) == 6
     for steps in SECTIONS.values():
         assert sum(f"`{path}`" in steps for path in PATHS) >= 3

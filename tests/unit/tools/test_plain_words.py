@@ -73,7 +73,7 @@ def test_check_finds_phrases_in_docstrings_and_comments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "phrase"),
     [
         ("What begins a job.", "What begins"),
         ("Waits: whoever asks.", "whoever"),
@@ -82,8 +82,8 @@ def test_check_finds_phrases_in_docstrings_and_comments(tmp_path: Path) -> None:
         ("It tells whether a job waits.", "tells whether"),
     ],
 )
-def test_check_finds_each_kind_of_phrase(tmp_path: Path, text: str, found: str) -> None:
-    assert [finding.text for finding in check([python_file(tmp_path, docstring=text)])] == [found]
+def test_check_finds_each_kind_of_phrase(tmp_path: Path, text: str, phrase: str) -> None:
+    assert [finding.text for finding in check([python_file(tmp_path, docstring=text)])] == [phrase]
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def findings(tmp_path: Path, body: str, head: str = "async def test_it():") -> l
         ("await asyncio.wait_for(done.wait(), LIMIT_S)", LIMIT),
     ],
 )  # fmt: skip
-def test_judgement_of_the_clock_is_found(body: str, text: str, tmp_path: Path) -> None:
-    (found,) = findings(tmp_path, body)
-    assert found.startswith(text)
+def test_judgement_of_the_clock_is_reported(body: str, text: str, tmp_path: Path) -> None:
+    (finding,) = findings(tmp_path, body)
+    assert finding.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_judgement_of_the_clock_is_found(body: str, text: str, tmp_path: Path) -
         "assert not lock.acquire(timeout=0.1)",
     ],
 )
-def test_other_tests_are_left_alone(body: str, tmp_path: Path) -> None:
+def test_other_tests_are_not_reported(body: str, tmp_path: Path) -> None:
     assert findings(tmp_path, body) == []
 
 

@@ -110,7 +110,7 @@ def test_leaked_template_requires_text_on_both_sides_of_a_token() -> None:
     assert issues("one two three", raw=end, removals=removals) == []
 
 
-def test_leaked_template_is_found_after_a_token_at_the_start() -> None:
+def test_leaked_template_is_reported_after_a_token_at_the_start() -> None:
     token = "<|im_end|>"
     raw = f"{token}one two three{token}four five six"
     starts = (0, raw.rindex(token))

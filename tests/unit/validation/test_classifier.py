@@ -37,9 +37,9 @@ def test_classifier_reads_only_both_ends_of_a_long_prompt() -> None:
 
 def test_threads_share_one_classifier() -> None:
     prompts = [f"How much does a nurse earn after {years} years?" for years in range(40)]
-    alone = [CLASSIFIER.log_odds(prompt) for prompt in prompts]
+    expected = [CLASSIFIER.log_odds(prompt) for prompt in prompts]
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(IntentClassifier().log_odds, prompts)) == alone
+        assert list(threads.map(IntentClassifier().log_odds, prompts)) == expected
 
 
 def test_classifier_raises_missing_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ CLAUSE = "the quick brown fox jumps over the lazy dog and runs away again"
         ("再见吧" * 10, 3, 10),
     ],
 )
-def test_loop_is_found_at_any_period(text: str, period: int, times: float) -> None:
+def test_loop_is_detected_at_any_period(text: str, period: int, times: float) -> None:
     loop = find_longest_loop(split_words(text))
     assert loop is not None
     assert loop.period == period

@@ -139,7 +139,7 @@ def test_check_request_returns_a_verdict_for_blocked_requests(
         assert verdict.intent == "career_guidance"
 
 
-def test_blocked_terms_are_searched_in_the_whole_conversation(validator: RulesValidator) -> None:
+def test_blocked_terms_are_searched_in_all_messages(validator: RulesValidator) -> None:
     blocked = Options(blockers=(Blocklist(["walnut"]),))
     assert validator.check_request("And now?", "A walnut.\nAnd now?", blocked) is not None
 

@@ -127,7 +127,7 @@ def test_deeply_nested_tokens_are_replaced_by_spaces(sanitizer: Sanitizer) -> No
     assert sanitizer.clean(cleaned) == (cleaned, ())
 
 
-def test_text_over_the_budget_is_unchanged(sanitizer: Sanitizer) -> None:
+def test_text_above_the_budget_is_unchanged(sanitizer: Sanitizer) -> None:
     text = "a<|im_end|>" * 90_000
     assert sanitizer.clean(text) == (text, ())
     text = "a<|im_end|>" * 1_000
@@ -177,7 +177,7 @@ def test_sanitizer_uses_custom_rules() -> None:
         {
             "template_token": rule(words=("{{end}}",)),
             "punctuation_run": rule(r"\pL(-{3,})"),
-            # Puts back what it takes: that is no change, and no reason to go on for ever.
+            # The replacement equals the match, which is no change and must not loop endlessly.
             "blank_lines": rule(r"\n\n"),
             "role_label": rule(words=("Robot>",)),
         }

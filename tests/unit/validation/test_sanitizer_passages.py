@@ -23,12 +23,14 @@ DEBIAN = Path("/usr/share/doc")
 LONGEST = 4_000
 # How long passages are, in turn; whole files and docstrings are as long as they are.
 SIZES = (200, 500, 1_200, 2_500)
-# How many of each kind, at most.
+# The maximum number of passages of each kind.
 LONG_COUNTS = {"readme": 1_200, "text": 400, "docstring": 1_600, "code": 1_600, "debian": 2_400}
 SHORT_COUNTS = {"readme": 1_000, "text": 400, "docstring": 500, "code": 500, "debian": 300}
-# Passages which have in prose just what a rule is for. Debian's documentation is another one on
-# every machine, so a passage may be among the chosen or not.
-MEANT = {"Summer of Code project!!!!!": "five exclamation marks behind a sentence of release notes"}
+# Passages of prose that a rule rightly changes. Debian's documentation differs between machines,
+# so the sample may lack them.
+TRUE_POSITIVES = {
+    "Summer of Code project!!!!!": "five exclamation marks behind a sentence of release notes"
+}
 
 T = TypeVar("T")
 
@@ -118,15 +120,15 @@ def passages_of_kind(kind: str, file_count: int) -> Iterator[tuple[Path, Iterabl
 @pytest.fixture(scope="module")
 def sample_passages(scale: int) -> list[Passage]:
     counts, file_count = (SHORT_COUNTS, 150) if scale == 1 else (LONG_COUNTS, 600)
-    passages_found = []
+    sample = []
     for kind, count in counts.items():
         all_ = [
             Passage(kind, path, text)
             for path, texts in passages_of_kind(kind, file_count)
             for text in texts
         ]
-        passages_found += sample_evenly(all_, count)
-    return passages_found
+        sample += sample_evenly(all_, count)
+    return sample
 
 
 @pytest.fixture(scope="module")
@@ -144,12 +146,12 @@ def test_real_passages_are_unchanged(sample_passages: list[Passage], sanitizer: 
     changed = []
     for kind, source, text in sample_passages:
         cleaned, removals = sanitizer.clean(text, "How does this work?", "You are an assistant.")
-        is_meant = any(words in text for words in MEANT)
+        is_expected = any(words in text for words in TRUE_POSITIVES)
         # Six empty lines are too many wherever they come from, and some package has them.
         kept = [removal for removal in removals if removal.rule != "blank_lines"]
         if removals and not kept:
             continue
-        if (cleaned != text or removals) and not is_meant:
+        if (cleaned != text or removals) and not is_expected:
             changed.append((kind, source.name, [(r.rule, text[r.start : r.end]) for r in removals]))
     assert changed == []
 
@@ -165,7 +167,7 @@ def test_tokens_around_real_passages_are_removed(
         passage, _ = sanitizer.clean(passage)
         cleaned, _ = sanitizer.clean(f"<|im_start|>assistant\n{passage}<|im_end|>\n")
         # A text about such tokens keeps them all, and some package documents them.
-        is_meant = "<|" in text or any(words in text for words in MEANT)
-        if cleaned != passage and not is_meant:
+        is_expected = "<|" in text or any(words in text for words in TRUE_POSITIVES)
+        if cleaned != passage and not is_expected:
             changed.append((kind, source.name, passage[:80], passage[-80:], cleaned[-80:]))
     assert changed == []

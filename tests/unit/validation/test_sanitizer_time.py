@@ -28,7 +28,7 @@ UNITS = (
     *("Sure! Here is it:\n", "Assistant: Sure! Here is it:\n", "As an AI, I have ", "Sure! "),
     *("I hope this helps! ", "Is there anything else I can help with?\n", "Let me know if "),
 )
-WHOLE = {
+HOSTILE_TEXTS = {
     "tokens in tokens": "<|im_" * (SIZE // 11) + "<|im_end|>" + "end|>" * (SIZE // 11),
     "eight deep, often": ("<|im_" * 7 + "<|im_end|>" + "end|>" * 7) * (SIZE // 80),
     "twenty deep, often": NEST * (SIZE // 210),
@@ -38,7 +38,7 @@ WHOLE = {
     "backticks and a token": "a`" * (SIZE // 2) + "<|im_end|>x",
     "double backticks and a token": "``a" * (SIZE // 3) + "<|im_end|>x",
     "longer and longer backticks": " ".join("`" * n for n in range(1, 1_400)) + "<|im_end|>x",
-    # With this before them every pass there is looks at them.
+    # The nested tokens before each text make the sanitiser run all its passes.
     "many passes, backticks": NEST + "``a" * (SIZE // 3) + "<|im_end|>x",
     "many passes, fences": NEST + "```\n" * (SIZE // 4) + "<|im_end|>x",
     "many passes, lines": NEST + "\na" * (SIZE // 2),
@@ -46,7 +46,7 @@ WHOLE = {
     "many passes, marks": NEST + "a!!!!! " * 15_000,
     "many passes, comparisons": NEST + "< " * (SIZE // 2),
 }
-ASKED = {
+TEXTS_WITH_PROMPTS = {
     "short prompt, echoed all over": (f"{QUESTION}\n" * (SIZE // 31), QUESTION),
     "tiny prompt, echoed all over": ("a b c\n" * (SIZE // 6), "a b c"),
     "long prompt, echoed": ("ab cd ef " * (SIZE // 9) + "\nx", "ab cd ef " * (SIZE // 9)),
@@ -59,14 +59,14 @@ ASKED = {
 
 def seconds(text: str, prompt: str = "", system: str = "") -> float:
     """Return the minimum processor time of several runs, because the machine may be busy."""
-    least = float("inf")
+    minimum_s = float("inf")
     for _ in range(3):
         start = time.thread_time()
         SANITIZER.clean(text, prompt, system)
-        least = min(least, time.thread_time() - start)
-        if least < LIMIT_S:
+        minimum_s = min(minimum_s, time.thread_time() - start)
+        if minimum_s < LIMIT_S:
             break
-    return least
+    return minimum_s
 
 
 def repeat_to(unit: str, size: int) -> str:
@@ -80,23 +80,24 @@ def test_megabyte_of_a_repeated_unit_is_fast(unit: str) -> None:
 
 
 @pytest.mark.long_except("tokens in tokens", "many passes, fences")
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", HOSTILE_TEXTS)
 def test_megabyte_of_hostile_text_is_fast(name: str) -> None:
-    assert seconds(WHOLE[name]) < LIMIT_S
+    assert seconds(HOSTILE_TEXTS[name]) < LIMIT_S
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", TEXTS_WITH_PROMPTS)
 def test_megabyte_with_its_prompt_is_fast(name: str) -> None:
-    text, prompt = ASKED[name]
+    text, prompt = TEXTS_WITH_PROMPTS[name]
     assert seconds(text, prompt, prompt) < LIMIT_S
 
 
 def test_time_is_linear_in_the_length(scale: int) -> None:
-    # Twice as much as that is for the machine; what grows with the square takes sixteen times.
+    # Linear growth takes four times as long and quadratic growth sixteen times; the factor of
+    # two between them allows for noise.
     units = UNITS[:: 4 if scale > 1 else 12]
-    quarter = sum(seconds(repeat_to(unit, SIZE // 4)) for unit in units)
-    whole = sum(seconds(repeat_to(unit, SIZE)) for unit in units)
-    assert whole < 8 * quarter
+    quarter_s = sum(seconds(repeat_to(unit, SIZE // 4)) for unit in units)
+    full_s = sum(seconds(repeat_to(unit, SIZE)) for unit in units)
+    assert full_s < 8 * quarter_s
 
 
 def test_megabyte_of_an_ordinary_answer_is_fast() -> None:

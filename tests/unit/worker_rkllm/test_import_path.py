@@ -20,7 +20,7 @@ def test_packages_of_a_clone_are_at_its_top() -> None:
     assert all((FOLDER / name / "__init__.py").is_file() for name in PACKAGES)
 
 
-def test_own_packages_come_first_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_packages_come_first_without_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/the/folder", "/site-packages"])
     put_own_packages_first()
     put_own_packages_first()

@@ -115,7 +115,7 @@ def test_an_empty_file(write: Write) -> None:
     assert summary.problems[0][1].endswith("in.jsonl is empty")
 
 
-def test_too_many_lines_are_one_problem(write: Write) -> None:
+def test_excess_of_lines_is_one_problem(write: Write) -> None:
     summary = scan(write(*(call(str(number)) for number in range(7))), max_lines=5)
     assert summary.problems == [(6, "the file has 7 lines, at most 5 are allowed")]
 

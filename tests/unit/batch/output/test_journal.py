@@ -255,7 +255,7 @@ def test_add_raises_the_error_of_a_failed_sync(path: Path, monkeypatch: pytest.M
     ),
     st.randoms(use_true_random=False),
 )
-def test_journal_returns_each_answer_once_at_its_line(
+def test_journal_returns_the_answers_of_all_lines(
     path: Path, answers: list[tuple[bool, bytes]], order: random.Random
 ) -> None:
     """Property: in any order of adding, each answer is returned once, at its line."""

@@ -7,7 +7,7 @@ import math
 from jobs.memory.deadline_queue import DeadlineQueue
 
 
-def test_pop_due_returns_deadlines_once_in_order() -> None:
+def test_pop_due_removes_deadlines_in_order() -> None:
     queue = DeadlineQueue(lambda deadline: True)
     queue.add(3.0, "c", "ttl", 0.0)
     queue.add(1.0, "a", "lease", 7.0)

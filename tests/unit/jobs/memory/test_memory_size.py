@@ -29,7 +29,7 @@ async def _stream(store: MemoryJobStore, chunk: bytes, count: int, content: obje
     await _enqueue(store, content=content)
     (job,) = await store.receive("e", "e/w", lease_s=60)
     for number in range(count):
-        # A value of its own, as those that come over the network.
+        # A distinct value, like each one from the network.
         await store.append_chunks(job.id, job.attempt, [chunk[:-1] + b"%d" % number + chunk[-1:]])
     await store.ack(job.id, job.attempt, output=b"1")
 
@@ -38,7 +38,7 @@ async def _plain(store: MemoryJobStore) -> None:
     await _enqueue(store)
 
 
-async def _many_values(store: MemoryJobStore) -> None:
+async def _long_list(store: MemoryJobStore) -> None:
     await _enqueue(store, content=[0] * 10_000)
 
 
@@ -84,7 +84,7 @@ async def _fill(store: MemoryJobStore, submit: Callable[[MemoryJobStore], Awaita
 @pytest.mark.parametrize(
     "submit",
     [
-        *(_plain, _many_values, _deep_list, _own_endpoint),
+        *(_plain, _long_list, _deep_list, _own_endpoint),
         *(_failed, _output, _small_chunks, _background),
     ],
 )
@@ -93,7 +93,7 @@ async def test_full_store_takes_no_more_memory_than_its_limit(
 ) -> None:
     first = MemoryJobStore(limits=Limits(max_bytes=_LIMIT_BYTES))
     await first.start()
-    # What is made once in a process, such as an imported module, is no memory of a store.
+    # Objects that a process creates on first use, such as imported modules, are not the store's.
     await submit(first)
     await first.close()
     store = MemoryJobStore(limits=Limits(max_bytes=_LIMIT_BYTES))

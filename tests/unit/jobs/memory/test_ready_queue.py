@@ -54,7 +54,7 @@ def test_pop_returns_jobs_in_the_order_of_a_sorted_list(steps: list[tuple[str, i
         assert queue.peek_oldest() == oldest
 
 
-def test_job_pushed_again_after_removal_is_popped_once() -> None:
+def test_removed_job_that_is_pushed_a_second_time_has_one_entry() -> None:
     queue = ReadyQueue()
     queue.push(job("a"))
     queue.remove("a")
@@ -90,7 +90,7 @@ async def test_push_wakes_one_consumer_per_job() -> None:
     assert not queue.has_waiters
 
 
-async def test_waiting_returns_at_once_if_a_job_is_ready() -> None:
+async def test_waiting_returns_immediately_if_a_job_is_ready() -> None:
     queue = ReadyQueue()
     queue.push(job("a"))
     await queue.wait_as_consumer()

@@ -127,7 +127,7 @@ async def test_second_ack_succeeds_when_the_first_is_refused() -> None:
     assert [each.output for each in world.ended] == [b"2"]
 
 
-async def test_ack_of_an_earlier_attempt_returns_at_once() -> None:
+async def test_ack_of_an_earlier_attempt_returns_immediately() -> None:
     world = World()
     job = await world.running()
     await world.store.nack(job.id, 1)
@@ -298,7 +298,7 @@ async def test_refused_timeout_is_retried() -> None:
     assert await world.status(job) is JobStatus.TIMED_OUT
 
 
-async def test_many_timeouts_need_one_write() -> None:
+async def test_simultaneous_timeouts_need_one_write() -> None:
     world = World()
     for _ in range(20):
         await world.waiting(policy=Policy(execution_timeout_ms=5_000))

@@ -29,7 +29,7 @@ def test_leased_jobs_are_listed_in_the_order_of_their_leases() -> None:
     assert len(workers) == 0
 
 
-async def test_open_poll_receives_stops_at_once_and_only_once() -> None:
+async def test_open_poll_receives_each_stop_immediately_without_repeats() -> None:
     workers = Workers()
     poll = await start_poll(workers)
     workers.request_stop("w", "a", now=0)

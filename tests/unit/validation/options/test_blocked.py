@@ -159,7 +159,7 @@ def test_any_text_and_any_term(term: str, text: str) -> None:
 
 
 DICE = random.Random(1)
-MANY_TERMS = [
+LONG_TERM_LIST = [
     *(f"term{n} " + "".join(DICE.choices("abcdefg", k=20)) for n in range(250)),
     *("a " * n + "b" for n in range(1, 251)),
     *("." * n + "x" for n in range(1, 251)),
@@ -185,7 +185,7 @@ TEXTS = {
 @pytest.mark.long_except("mixed ornaments", "letters", "umlauts", "prose")
 @pytest.mark.parametrize("piece", TEXTS.values(), ids=TEXTS)
 def test_a_million_characters_and_a_thousand_terms_take_linear_time(piece: str) -> None:
-    blocklist = Blocklist(MANY_TERMS)
+    blocklist = Blocklist(LONG_TERM_LIST)
     text = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
     start = time.thread_time()
     blocklist.find_block(text, "general")

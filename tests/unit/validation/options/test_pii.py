@@ -545,7 +545,7 @@ FOLDED = [
     ("ssn", "123-45\u200b-6789"),
     ("key", "sk-\u200babcdefghij0123456789ABCD"),
 ]
-# What a search in folded text must leave alone.
+# Texts that the search in folded text must not redact.
 KEPT = [
     "Order 2023.1111.4411.0001 of 12.03.2024 at 10:45",
     "version 4.111.111.111, build 4111.2222.3333",
@@ -603,9 +603,9 @@ def test_personal_data_is_redacted_in_any_context(kind: str, subtests: pytest.Su
         with subtests.test(text):
             for redactor in (PiiRedactor(), PiiRedactor([kind])):
                 for around in AROUND:
-                    whole = around.format(text)
-                    start = whole.index(text)
-                    redacted, removals = redactor.redact(whole)
+                    passage = around.format(text)
+                    start = passage.index(text)
+                    redacted, removals = redactor.redact(passage)
                     assert redacted == around.format(f"[{kind}]")
                     removal = Removal(f"pii_{kind}", start, start + len(text), f"[{kind}]")
                     assert removals == (removal,)
@@ -639,8 +639,8 @@ def test_lookalikes_are_not_redacted(kind: str, subtests: pytest.Subtests) -> No
     for text in BAD[kind]:
         with subtests.test(text):
             for around in ("{}", "Here it is: {}.", "({})", "a\n{}\nb"):
-                whole = around.format(text)
-                assert PiiRedactor([kind]).redact(whole) == (whole, ())
+                passage = around.format(text)
+                assert PiiRedactor([kind]).redact(passage) == (passage, ())
 
 
 @pytest.mark.parametrize("text", LABELLED_PHONES)

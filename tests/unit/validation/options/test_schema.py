@@ -43,9 +43,9 @@ def billion_laughs(count: int) -> dict[str, Any]:
 
 
 def shared(count: int) -> dict[str, Any]:
-    """Return a schema with many references to the same many parts."""
-    many: dict[str, Any] = {"$defs": {"many": {"allOf": [{}] * 4_000}}}
-    return {**many, "properties": {f"p{n}": {"$ref": "#/$defs/many"} for n in range(count)}}
+    """Return a schema with `count` references to one large `allOf`."""
+    definitions: dict[str, Any] = {"$defs": {"many": {"allOf": [{}] * 4_000}}}
+    return {**definitions, "properties": {f"p{n}": {"$ref": "#/$defs/many"} for n in range(count)}}
 
 
 def chain(count: int) -> dict[str, Any]:
@@ -318,7 +318,7 @@ RECURSIVE = {
         {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": [name]} for name in "bcd"
     ]
 }
-MANY = json.dumps(list(range(100_000)))
+LONG_ARRAY = json.dumps(list(range(100_000)))
 
 
 @pytest.mark.parametrize(
@@ -338,16 +338,19 @@ MANY = json.dumps(list(range(100_000)))
         (unevaluated(15), nested(15)),
         (RECURSIVE, nested(40)),
         (RECURSIVE, nested(11)),
-        ({"allOf": [{"type": "string"}] * 5_000}, MANY),
-        ({"anyOf": [{"type": "string"}] * 5_000}, MANY),
-        ({"items": {"allOf": [{"type": "string"}] * 1_000}}, MANY),
-        ({"$defs": {"u": {"uniqueItems": True}}, "allOf": [{"$ref": "#/$defs/u"}] * 3_000}, MANY),
+        ({"allOf": [{"type": "string"}] * 5_000}, LONG_ARRAY),
+        ({"anyOf": [{"type": "string"}] * 5_000}, LONG_ARRAY),
+        ({"items": {"allOf": [{"type": "string"}] * 1_000}}, LONG_ARRAY),
+        (
+            {"$defs": {"u": {"uniqueItems": True}}, "allOf": [{"$ref": "#/$defs/u"}] * 3_000},
+            LONG_ARRAY,
+        ),
         ({"required": [f"p{n}" for n in range(9_000)]}, "{}"),
         ({"enum": [{"a": n} for n in range(9_000)]}, "{}"),
         (shared(4_000), json.dumps({f"p{n}": 1 for n in range(4_000)})),
         ({"properties": {f"p{n}": {} for n in range(20_000)}}, "{}"),
-        ({"type": "string"}, MANY),
-        ({"items": {"type": "string"}}, MANY),
+        ({"type": "string"}, LONG_ARRAY),
+        ({"items": {"type": "string"}}, LONG_ARRAY),
     ],
 )
 def test_costly_schemas_and_answers_are_fast(schema: dict[str, Any], text: str) -> None:
@@ -379,10 +382,10 @@ def test_ordinary_answer_is_compared() -> None:
 
 
 def test_answer_that_is_too_large_is_reported() -> None:
-    assert find_issues({"items": {"type": "string"}}, MANY) == mismatch(
+    assert find_issues({"items": {"type": "string"}}, LONG_ARRAY) == mismatch(
         ": it is too large to say where"
     )
-    for schema, text in ((RECURSIVE, nested(40)), ({"items": {"allOf": [{}] * 50}}, MANY)):
+    for schema, text in ((RECURSIVE, nested(40)), ({"items": {"allOf": [{}] * 50}}, LONG_ARRAY)):
         assert find_issues(schema, text) == mismatch(": it is too large to be compared with it")
 
 
