@@ -1,4 +1,4 @@
-"""Random schedules against a model that is too simple to be wrong."""
+"""Random schedules, compared with a simple model of the admission."""
 
 from __future__ import annotations
 

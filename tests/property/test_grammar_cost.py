@@ -1,4 +1,4 @@
-"""The estimate of a grammar is at least what the library inside llama.cpp makes of a schema."""
+"""The estimated size of a schema's grammar is at least the size that llama.cpp's library builds."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_estimate_is_never_below_the_size_of_the_real_grammar(
     assume(not grammar_process.why_not_made(schema))
     estimate = estimate_symbols(schema)
     assert estimate <= MAX_SCHEMA_SYMBOLS
-    # The measure begins at the size of any JSON value.
+    # The smallest size is that of the grammar for any JSON value.
     assert grammar_process.symbols_of(schema) <= max(estimate + MIN_SYMBOLS, MIN_SYMBOLS)
 
 

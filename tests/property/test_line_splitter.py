@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from emulator.autoscaling.line_splitter import LineSplitter
 
-# Mostly what decides: line ends, carriage returns, and halves of characters.
+# Mostly the bytes that matter: line ends, carriage returns and halves of characters.
 _BYTES = st.lists(
     st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"xyz", b" ", b"\xc3", b"\xa4", b"\xff"]),
     max_size=30,

@@ -1,4 +1,4 @@
-"""Deltas without what was redacted, against the text that they must join to."""
+"""Redacted deltas, compared with the redacted text that they must join to."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_deltas_outside_of_all_spans_are_untouched(
             untouched.append(delta)
         start = end
     kept = iter(redact_deltas(deltas, removals))
-    # All of them, in their order, with only others between them.
+    # All untouched deltas remain in order, with only other deltas between them.
     assert all(any(delta == each for each in kept) for delta in untouched)
 
 

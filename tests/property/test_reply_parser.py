@@ -1,4 +1,4 @@
-"""A model's output read in any pieces: streamed equals whole, no mark leaks, no text is lost."""
+"""A model's output, split anywhere: the reply is the same, no mark leaks, no text is lost."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_logprobs_are_the_models_own(logits: list[float], alternatives: int) -> 
 
 @pytest.mark.parametrize("cuts", [{}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}], ids=str)
 def test_tokens_come_as_often_as_they_are_likely(cuts: dict[str, Any]) -> None:
-    # More than a block of them, so that the dice fall into blocks first.
+    # More tokens than one block, so that the sampler chooses a block first.
     size = 2000
     scores = [-60.0] * size
     for token, weight in ((3, 4), (700, 2), (1500, 3), (1999, 1)):

@@ -18,7 +18,7 @@ SYSTEM = "You are a helpful assistant."
 
 WORDS = sorted({word for rule in RULES.values() for word in rule.words if len(word) > 1})
 TAGS = [f"<{slash}{name}>" for name in RULES["html_markup"].words for slash in ("", "/")]
-# Halves of tokens, so that taking out one in the middle makes another.
+# Halves of tokens, so that removing a token between two halves forms another token.
 HALVES = [half for word in WORDS for half in (word[: len(word) // 2], word[len(word) // 2 :])]
 EXAMPLES = [
     text

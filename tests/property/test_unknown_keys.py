@@ -1,4 +1,4 @@
-"""Any single wrong letter in a known name is noticed, and no known name is taken for a mistake."""
+"""Any single wrong letter in a known name is reported, and no known name is."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ OBJECTS = (
     *(JOB_KEYS, POLICY_KEYS, INPUT_KEYS, SAMPLING_KEYS),
     *(*BODY_KEYS.values(), TOKENIZE_KEYS, DETOKENIZE_KEYS, CALL_LINE_KEYS),
 )
-# Shorter names are left out: a letter less or more makes them a name of something else.
+# Shorter names are skipped, because one changed letter makes them another valid name.
 NAMES = [(keys, name) for keys in OBJECTS for name in sorted(keys.keys) if len(name) > 3]
 LETTERS = string.ascii_lowercase + "_-"
 
 
 @st.composite
 def misspelled(draw: st.DrawFn) -> tuple[KnownKeys, str]:
-    """A name with one letter left out, put in, replaced, or two that changed places."""
+    """Return a name with one letter removed, inserted or replaced, or two letters swapped."""
     keys, name = draw(st.sampled_from(NAMES))
     at = draw(st.integers(0, len(name) - 1))
     letter = draw(st.sampled_from(LETTERS))

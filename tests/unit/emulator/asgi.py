@@ -68,7 +68,7 @@ class InnerApp:
 def serve_routes(
     routes: Sequence[ApiRoute], exception_handlers: Mapping[Any, Any] | None = None
 ) -> Starlette:
-    """Return an application with these routes alone, without the server's other middleware."""
+    """Return an application with only these routes, without the server's other middleware."""
     return Starlette(
         routes=routes,
         middleware=[Middleware(RouteLookupMiddleware, table=RouteTable(routes))],
@@ -83,7 +83,7 @@ async def call(
     headers: Mapping[str, str] | None = None,
     scope: Mapping[str, Any] | None = None,
 ) -> AsgiResponse:
-    """Send one request to the application, as one whose route a server with a model has found."""
+    """Send one request, with the route of a server that has a model in its scope."""
     sent: list[MutableMapping[str, Any]] = []
     raw = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
 

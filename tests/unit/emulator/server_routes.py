@@ -39,7 +39,7 @@ def route_table(*, metrics_open: bool) -> RouteTable:
 
 
 def find_route(path: str, method: str = "GET") -> RequestRoute:
-    """Return what a server that has a model knows about a request."""
+    """Return the facts about a request on a server that has a model."""
     return route_table(metrics_open=False).find(path, method)
 
 

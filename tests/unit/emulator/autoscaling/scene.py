@@ -1,4 +1,4 @@
-"""An autoscaler whose clock a test moves on, and whose processes are pretended."""
+"""An autoscaler with fake processes and a clock that the test advances."""
 
 from __future__ import annotations
 

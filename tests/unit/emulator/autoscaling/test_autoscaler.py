@@ -23,7 +23,7 @@ async def test_autoscaler_starts_a_worker_for_a_job_and_stops_it_when_idle() -> 
     await scene.after(0.25)
     (process,) = scene.processes
     assert scene.counts == (1, 0, 0)
-    # It takes its time to load, and no other is started for the same job.
+    # While the worker loads slowly, no other worker starts for the same job.
     await scene.after(20)
     assert scene.processes == [process]
     scene.join()

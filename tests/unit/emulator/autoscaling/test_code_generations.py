@@ -1,4 +1,4 @@
-"""States of the code: which workers end, wait or go on as it changes."""
+"""Versions of the code: which workers end, wait or continue when it changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILURE = StartFailure(worker="w2", file="handler.py", reason="it broke", output
 
 
 class ReloadScene:
-    """One worker that has asked for a job, and a change of its code."""
+    """One worker that has polled for a job, and a change of its code."""
 
     def __init__(self, *, ends_old_first: bool = False) -> None:
         store = MemoryJobStore()

@@ -153,7 +153,7 @@ async def test_handler_that_does_not_start_has_failed_and_answers_jobs() -> None
     assert now is not None
     assert now.status is JobStatus.FAILED
     assert f"handler.py did not start: {reason}" in str(now.error)
-    # The next start may go well, for example when a file that it reads is there.
+    # The next start may succeed, for example because a missing file now exists.
     await scene.after(1.5)
     await scene.started()
     assert (scene.state, scene.handler.to_wire()["failure"]) == ("ready", None)
@@ -202,7 +202,7 @@ async def test_reload_to_broken_code_resumes_the_last_worker_that_works() -> Non
     await scene.started()
     scene.autoscaler.reload()
     await scene.started()
-    # The next save comes before the worker with the oldest code has ended.
+    # The next reload begins before the worker with the oldest code has ended.
     scene.autoscaler.reload()
     await scene.after(0.5)
     assert scene.is_paused(1)
@@ -230,7 +230,7 @@ async def test_reload_retries_a_start_without_the_old_worker_that_may_have_its_p
     scene.processes[1].prints = ["OSError: [Errno 98] Address already in use"]
     scene.processes[1].end(1)
     await scene.after(30)
-    # The old one ends after its job, and until then no other starts.
+    # The old worker ends after its job, and no other worker starts before.
     assert (scene.processes[0].terminated, scene.processes[0].killed) == (1, 0)
     assert (scene.state, len(scene.processes)) == ("starting", 2)
     assert scene.autoscaler.explain_wait() == (
@@ -240,7 +240,7 @@ async def test_reload_retries_a_start_without_the_old_worker_that_may_have_its_p
     scene.processes[0].end(0)
     await scene.started()
     assert (scene.state, len(scene.processes)) == ("ready", 3)
-    # The next save begins as the first did.
+    # The next reload starts a new worker first, like the first reload.
     scene.autoscaler.reload()
     await scene.after(0.5)
     assert (scene.processes[2].terminated, len(scene.processes)) == (0, 4)

@@ -17,7 +17,7 @@ from emulator.settings.limits import ScalingPolicy
         (Demand(queued=9, waited_s=99), 1, 0, 99, 1),
         (Demand(queued=9, waited_s=99), 1, 1, 3.9, 0),
         (Demand(queued=9, waited_s=99), 1, 1, 4, 1),
-        # It will be taken by the one that is on its way.
+        # The worker that starts will take the job.
         (Demand(queued=1, waited_s=99), 1, 1, 99, 0),
         (Demand(queued=9, waited_s=99), 3, 0, 99, 0),
         (Demand(running=9), 0, 0, 99, 0),
@@ -58,5 +58,5 @@ def test_minimum_and_maximum_of_workers() -> None:
     assert [count_spare(scaling, Demand(), n) for n in range(4)] == [0, 0, 0, 1]
     assert count_missing(ScalingPolicy(max_workers=0), Demand(queued=1, waited_s=99), 0, 0) == 0
     assert count_missing(ScalingPolicy(min_workers=1), Demand(), 0, 0) == 1
-    # A worker that is idle takes what waits.
+    # An idle worker takes the queued job.
     assert count_spare(ScalingPolicy(), Demand(queued=1), 1) == 0

@@ -20,7 +20,7 @@ async def test_crashing_worker_is_restarted_with_a_growing_backoff() -> None:
         scene.alive[0].end(1)
     pauses = [later - sooner for sooner, later in itertools.pairwise(starts)]
     assert pauses == [pytest.approx(each, abs=0.5) for each in (1, 2, 4, 8, 16, 32, 60, 60)]
-    # One that has worked for a while had another fault.
+    # An exit after a period of work resets the backoff.
     while not scene.alive:
         await scene.after(0.25)
     scene.join(scene.alive[0])

@@ -1,4 +1,4 @@
-"""Workers that take long to start, never will, or do not work any more."""
+"""Workers that take long to start, never start, or have stopped working."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_worker_that_runs_an_ended_job_is_killed_and_replaced() -> None:
     assert "still runs a job that was cancelled, and is stopped" in "\n".join(
         line.text for line in log.lines_after(0)
     )
-    # It was stopped, so it is not unhealthy, and the next one starts at once.
+    # A deliberately stopped worker is not unhealthy, and the next one starts immediately.
     assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
     assert second is not first
 
@@ -45,7 +45,7 @@ async def test_worker_that_serves_http_is_reported_as_a_likely_load_balancing_wo
     assert "has not asked for a job in 30 s and serves HTTP itself" in reason
     assert "looks like a load-balancing worker" in reason
     assert process.killed == 0
-    # It was the backend of a worker that needed its time.
+    # The HTTP server was the backend of a worker that loads slowly.
     scene.join()
     await scene.after(1)
     assert scene.worker_registry.unhealthy_workers(ENDPOINT) == {}
@@ -86,7 +86,7 @@ async def test_worker_that_asks_for_no_job_any_more_is_replaced(
     with registration.poll("take"):
         await scene.after(60)
     assert first.killed == 0
-    # As after its last call, which was long ago.
+    # Simulate that the worker's last call was long ago.
     monkeypatch.setattr(registration, "_last_job_call_at", -1e9)
     await scene.enqueue()
     jobs = await scene.take(first.name)
@@ -95,7 +95,7 @@ async def test_worker_that_asks_for_no_job_any_more_is_replaced(
     await scene.finish(jobs)
     await scene.after(29)
     assert first.killed == 0
-    # A moment in which the server itself was stopped does not count.
+    # Time in which the server itself was suspended does not count.
     scene.time += 600
     await scene.autoscaler.tick()
     assert first.killed == 0

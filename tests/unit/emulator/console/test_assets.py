@@ -1,4 +1,4 @@
-"""The console's files: all of them there, none of them asking for anything elsewhere."""
+"""The console's files: all of them exist, and none of them loads anything from other hosts."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ WORKER = "default/local"
 
 
 class Spoken:
-    """An answer as far as a reader sees it."""
+    """A fake generation with the texts that a reader may get."""
 
     def __init__(self, job_id: str, *texts: str) -> None:
         self.request = SimpleNamespace(generation=SimpleNamespace(request_id=job_id))
@@ -30,7 +30,7 @@ class Spoken:
 
 
 class Scene:
-    """A job that a worker has, its reader, and the engine's answers."""
+    """A leased job, its reader, and the engine's active generations."""
 
     def __init__(self) -> None:
         self.store = MemoryJobStore()
@@ -208,7 +208,7 @@ def test_tracker_keeps_only_the_newest_generations() -> None:
     names = ("0", "1", "10000")
     assert [tracker.first_text_at(name) for name in names] == [None, 2.0, 10_001.0]
     assert [tracker.find(name) is not None for name in names] == [False, True, True]
-    # The time stays when the generation has gone.
+    # The time is kept after the generation has ended.
     generations.clear()
     assert tracker.find("10000") is None
     assert tracker.first_text_at("10000") == 10_001.0

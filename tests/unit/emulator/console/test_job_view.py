@@ -1,4 +1,4 @@
-"""A job in a list: its moments, who has it, and the first words of what it asks."""
+"""A job in a list: its times, its worker and the beginning of its prompt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(job_input: Any = "x", **changes: Any) -> Job:
         ("text", "text"),
         ({"prompt": "x" * 120}, "x" * 120),
         ({"prompt": "x" * 121}, "x" * 119 + "…"),
-        # Too long to be read for a list.
+        # Inputs above the limit are not parsed for a list.
         ({"prompt": "x" * 30_000}, ""),
     ],
 )

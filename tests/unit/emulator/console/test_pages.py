@@ -1,4 +1,4 @@
-"""The page over HTTP: kept to its word by its headers, and asked for again with its etag."""
+"""The console's page over HTTP: security headers, and revalidation with its ETag."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_every_route_leads_to_an_existing_screen(modules: Path) -> None:
         "#/nowhere/a": ["first", ["a"]],
         # Every JavaScript object has this property.
         "#/constructor": ["first", []],
-        # The skip link's, with which the page may be loaded again.
+        # The target of the skip link, which may be in the address at a reload.
         "#screen": ["first", []],
     }
     program = f"""
@@ -110,8 +110,8 @@ JOB = '{ kind: "job", path: "/v2/default/run", body: {} }'
 
 
 def run_of(modules: Path, request: str, answer: str) -> Any:
-    """Return a run's last state, what the server was asked, what stopping it came to."""
-    # The real ones ask for a key in a dialog of the page.
+    """Return a run's last state, the requests to the server, and the errors of stopping it."""
+    # The real functions ask for a key in a dialog of the page.
     keys = "export const key = () => null, keyHeaders = () => ({}), askKey = async () => false;"
     (modules / "server" / "keys.js").write_text(keys)
     return run_program(modules, RUN.format(request=request, answer=answer))

@@ -1,4 +1,4 @@
-"""Sending a kept job again."""
+"""Replay a stored job."""
 
 from __future__ import annotations
 

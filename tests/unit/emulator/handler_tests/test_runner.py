@@ -13,7 +13,7 @@ from tests.unit.emulator.handler_tests.fake_api import FakeJobApi
 
 
 class FakeWorker:
-    """A worker that does not start when its `failures` say so, one for each test."""
+    """A worker whose `failures` have one entry for each test: an error, or None if it starts."""
 
     def __init__(self, failures: Sequence[HandlerNotStarted | None] = ()) -> None:
         self._failures = list(failures)

@@ -21,7 +21,7 @@ Connect = Callable[..., Any]
 
 
 class Work:
-    """Something to do that ends when told to and remembers how it ended."""
+    """Work that ends when the test sets its event, and records how it ended."""
 
     def __init__(self, result: str = "done", error: Exception | None = None) -> None:
         self.started = asyncio.Event()

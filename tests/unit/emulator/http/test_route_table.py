@@ -168,7 +168,7 @@ def test_operation_in_a_forwarded_path_is_one_of_the_models_apis() -> None:
         "/v1/embed": OperationName.EMBED,
         "/v1/a/embed/b": OperationName.EMBED,
         "/v1/metrics": OperationName.OTHER,
-        # No route of this server has it.
+        # The server has no route with this operation.
         "/v1/generate": OperationName.OTHER,
     }.items():
         assert table.find(path, "POST").operation is operation, path
@@ -231,5 +231,5 @@ async def test_oracle_routes_have_named_errors(
         response = await call(refusing(InnerApp()), path, "POST")
         assert (response.status, response.error["code"]) == (status, code)
         if response.status == 429 and path == "/chat/completions":
-            # As long as S1's clients wait.
+            # The clients of S1 wait for one second.
             assert response.error["details"] == {"retry_after": 1}

@@ -101,11 +101,11 @@ class Worker:
 
 
 async def no_job() -> None:
-    """Nothing runs."""
+    """Return immediately, because no job runs."""
 
 
 async def some_job() -> None:
-    """Runs for longer than any end waits."""
+    """Run for longer than any shutdown waits."""
     await asyncio.Event().wait()
 
 

@@ -173,7 +173,7 @@ async def test_abort_is_called_when_cancelled_before_the_start(connection: Conne
     await peer.receive()
 
     async def respond_late() -> None:
-        # Cancelled at its first suspension: the sender has not run at all.
+        # The task is cancelled at its first suspension, before the sender has run.
         await source.response()({}, peer.receive, peer.send)
 
     task = asyncio.create_task(respond_late())
@@ -309,7 +309,7 @@ async def test_blocked_client_gets_no_comments(connection: Connect, clock: Virtu
     peer.reading.clear()
     source.go.set()
     await peer.blocked.wait()
-    # Ten times as long as silence lasts.
+    # Ten times the interval of comments.
     await clock.advance(0.1)
     peer.reading.set()
     await task
@@ -322,7 +322,7 @@ async def test_blocked_client_gets_no_comments(connection: Connect, clock: Virtu
 async def test_abort_is_called_when_the_client_leaves_during_silence(
     connection: Connect, reads: bool, clock: VirtualClock
 ) -> None:
-    # The comment may be what waits to be sent.
+    # The blocked message may be a comment.
     source, peer = Source(b"a"), connection()
     task = await respond(source, peer, 0.01)
     await source.waiting.wait()

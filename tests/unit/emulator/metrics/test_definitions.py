@@ -138,7 +138,7 @@ def job(**changes: Any) -> Job:
 
 def test_ended_job_is_counted_with_its_times(metrics: Metrics) -> None:
     metrics.job_ended(job(status=JobStatus.COMPLETED, started_at=1.5, ended_at=3.5))
-    # Taken back before a worker had it.
+    # Cancelled before a worker leased it.
     metrics.job_ended(job(status=JobStatus.CANCELLED, ended_at=2))
     # The clock was set back.
     metrics.job_ended(job(status=JobStatus.FAILED, started_at=0.5, ended_at=0.25))

@@ -1,4 +1,4 @@
-"""The dashboard and the alerts name nothing that is not there, and each alert has its page."""
+"""The dashboard and the alerts use only existing metrics, and each alert has its page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADDED, UP = {"job", "instance"}, "up"
 
 
 class Known:
-    """Every series there can be: its labels with their values, and whether it only grows."""
+    """All possible series: their labels with the values, and whether they only grow."""
 
     def __init__(self) -> None:
         self.labels: dict[str, Mapping[str, tuple[str, ...]]] = {UP: {}}
@@ -52,7 +52,7 @@ class Known:
             for label, operator, value in selector.conditions:
                 assert label in labels or label in ADDED, selector
                 values = labels.get(label, ())
-                # Each alternative means something that there is.
+                # Each alternative matches an existing value.
                 for part in value.split("|") if "~" in operator else [re.escape(value)]:
                     assert not values or any(re.fullmatch(part, each) for each in values), selector
             assert grouped <= labels.keys(), selector
@@ -95,7 +95,7 @@ def test_alerts_use_existing_metrics_and_have_instructions(
 
 
 def test_failure_rate_is_relative_to_client_requests() -> None:
-    # Scrapes and workers' polls go on and are answered well: among them failures would be few.
+    # Scrapes and workers' polls rarely fail, so they would hide the failures of client requests.
     [alert] = [each for each in alerts() if each["alert"] == "WorkerRkllmErrors"]
     for selector in read(alert["expr"]).selectors:
         [excluded] = [
@@ -123,7 +123,7 @@ def test_panels_use_existing_metrics(panel: dict[str, Any], known: Known) -> Non
     for target in panel["targets"]:
         expression = read(target["expr"])
         known.check(expression)
-        # One server can be chosen, in every curve.
+        # Every curve can be filtered by server.
         for selector in expression.selectors:
             assert ("instance", "=~", "$instance") in selector.conditions
         labels_in_legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -132,7 +132,7 @@ def test_panels_use_existing_metrics(panel: dict[str, Any], known: Known) -> Non
 
 
 def test_states_are_displayed_by_name() -> None:
-    # Of one series alone Grafana shows the value, which is 1 in any state.
+    # For a single series Grafana shows the value by default, which is 1 in any state.
     [panel] = [each for each in panels() if each["title"] == "Engine"]
     assert panel["options"]["textMode"] == "name"
     assert "{{state}}" in panel["targets"][0]["legendFormat"]
@@ -184,7 +184,7 @@ def test_scrape_configuration_matches_the_alerts() -> None:
         if label == "job"
     }
     assert named == {scrape["job_name"]}
-    # The default, which need not be written.
+    # This path is Prometheus's default, so the file may omit it.
     assert scrape.get("metrics_path", "/metrics") == "/metrics"
 
 

@@ -1,4 +1,4 @@
-"""The text is what Prometheus's own library reads, whatever the labels' values are."""
+"""Prometheus's own library parses the text, with any label values."""
 
 from __future__ import annotations
 

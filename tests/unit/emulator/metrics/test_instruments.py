@@ -1,4 +1,4 @@
-"""Numbers that only grow, spread over bounds, and never have more labels than were named."""
+"""Counters, histograms and their label values."""
 
 from __future__ import annotations
 

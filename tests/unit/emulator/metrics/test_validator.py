@@ -13,7 +13,7 @@ SUBJECT = Subject(prompt="prompt", text="text")
 
 
 class Judge:
-    """Refuses what begins with "bad", and finds nothing wrong with any answer."""
+    """Refuses prompts that begin with "bad", and accepts every answer."""
 
     def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
         return REFUSED if prompt.startswith("bad") else None
@@ -46,7 +46,7 @@ def test_verdicts_of_two_threads_are_reported_one_at_a_time() -> None:
     for thread in threads:
         thread.start()
     assert telling.acquire(timeout=WAIT_S)
-    # The other one is not even begun with before this one is over.
+    # The second report does not begin before the first has ended.
     assert not telling.acquire(timeout=0.1)
     go_on.set()
     assert telling.acquire(timeout=WAIT_S)

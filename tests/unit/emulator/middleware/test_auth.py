@@ -1,4 +1,4 @@
-"""Who is let in (R52)."""
+"""Authentication by API key and worker key (R52)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.emulator.server_routes import route_table
 from tests.virtual_time import VirtualClock
 
 PATHS = ("/run", "/v2/ep/status/1", "/v1/models", "/v2/ep/job-take/w", "/v2/ep/health", "/nothing")
-# A refused worker waits for its answer.
+# Refused workers get a delayed response, so the tests use a virtual clock.
 pytestmark = pytest.mark.usefixtures("clock")
 
 

@@ -1,4 +1,4 @@
-"""A name for every request, on its answer and in the log (R55)."""
+"""An ID for every request, in its response and in the log (R55)."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ async def test_job_id_is_logged_only_for_its_request(inner: InnerApp, lines: Lin
         await inner(scope, receive, send)
 
     for path in ("/run", "/purge-queue"):
-        # As a pipelined request begins, in the context of the one before.
+        # A pipelined request begins in the context of the previous one.
         await call(RequestIdMiddleware(app), path)
     assert [bound.get("job_id") for _, _, bound in lines.records] == ["j-1", None]
 

@@ -32,7 +32,7 @@ OF_THE_PAGE = {*DOCS_PATHS, *ASSETS}
 
 @pytest.fixture(scope="module")
 def app() -> Starlette:
-    # Otherwise the routes of the faults are absent.
+    # Without `faults_per_request` the routes of the faults are absent.
     settings = EmulatorSettings(engine="scripted", job_db=":memory:", faults_per_request=True)
     return create_app(build_components(settings, Engine(build_engine_config(settings))))
 
@@ -150,7 +150,7 @@ def test_descriptions_are_sentences(description: dict[str, Any]) -> None:
 
 
 def test_operation_ids_have_no_underscore(description: dict[str, Any]) -> None:
-    # Swagger UI's deep links take one for a space.
+    # Swagger UI's deep links read an underscore as a space.
     for methods in description["paths"].values():
         assert all(
             re.fullmatch(r"[a-z][A-Za-z0-9]+", each["operationId"]) for each in methods.values()

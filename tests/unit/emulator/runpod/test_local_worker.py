@@ -50,7 +50,7 @@ SLOW = {"when": "slow", "pieces": ["a", {"text": "b", "delay_ms": 150}]}
 
 
 class Disk(NoJournal):
-    """A journal that takes nothing while it is `full`."""
+    """A journal that refuses writes while it is `full`."""
 
     full = False
 
@@ -156,7 +156,7 @@ async def working(
 async def on_a_slow_job(
     engine_factory: EngineFactory, script: ScriptFactory
 ) -> AsyncIterator[tuple[Worker, Job]]:
-    """A worker in the middle of a job that says "ab"."""
+    """Yield a worker that is running a job with the output "ab"."""
     async with working(engine_factory, script(SLOW, slots=1)) as at:
         (job,) = await at.enqueue("slow")
         await at.events.wait(RequestStarted)
@@ -239,7 +239,7 @@ async def test_no_job_is_taken_when_the_model_cannot_be_loaded(
 async def test_waiting_jobs_stay_queued_when_the_engine_dies(
     engine_factory: EngineFactory, script: ScriptFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Nothing ends a deaf thread: this one ends itself, long after the engine has died.
+    # A deaf thread cannot be ended. This one ends by its script, long after the engine has died.
     path = script({"pieces": [{"hang_s": 3, "deaf": True}]}, slots=1)
     async with working(engine_factory, path, abort_grace_s=0.2) as at:
         deaf, *waiting = await at.enqueue("a", "b", "c")
@@ -366,7 +366,7 @@ async def test_job_fails_after_three_crashes_and_waiting_jobs_complete(
             "the job was started and lost 3 times; the last time: the engine process was killed "
             "by SIGKILL while the request was running on it"
         )
-        # None is leased, and nothing holds a slot, while there is nothing to run on.
+        # While the engine has no process, no job is leased and no slot is in use.
         assert [(await at.now(job)).status for job in good] == [JobStatus.IN_QUEUE] * 3
         assert at.engine.running == 0
         assert [await at.text(job) for job in good] == ["ok"] * 3
@@ -384,7 +384,7 @@ async def test_neighbours_of_a_job_that_crashes_the_engine_complete(
         assert (await at.ended(bad)).lost_attempts == 3
         for job in (first, *others):
             assert await at.text(job) == "so " * 10
-            # At the last crash none of them was running.
+            # The other jobs did not run during the last crash.
             assert (await at.now(job)).lost_attempts <= 2
         await at.quiet()
 
@@ -403,7 +403,7 @@ async def test_last_attempt_of_a_job_runs_without_other_jobs(
 
         at.engine.subscribe(look)
         for job in jobs:
-            # As after two crashes.
+            # Simulate two earlier crashes.
             entry = at.store._state.table.get(job.id)
             at.store._state.table.set_job(entry, entry.job.replace(lost_attempts=2))
         assert [await at.text(job) for job in jobs] == ["ab"] * 2

@@ -121,7 +121,7 @@ async def test_webhook_is_dropped_after_max_attempts(caplog: pytest.LogCaptureFi
             job = await at.end(receiver.url)
             await at.wait_until_delivered()
         assert len(receiver.posts) == 3
-        # Nor after a restart.
+        # A restart does not send it either.
         assert await at.sent(job)
     messages = [
         record.getMessage()

@@ -23,7 +23,7 @@ from tests.waiting import run_ready_tasks
 
 GRACE_S = 3.0
 LEASE_S = 30.0
-# More than the registry waits before it acts on a report of a missing job.
+# Longer than the registry waits before it acts on a report of a missing job.
 MISSING_S = 2.0
 
 
@@ -67,7 +67,7 @@ async def test_worker_is_lost_when_its_poll_stays_broken(
     job = await lease(store, worker)
     break_poll(worker)
     await clock.advance(GRACE_S / 2)
-    # From a process that outlives it.
+    # The ping comes from a process that outlives the worker.
     worker_registry.record_ping("ep", "w")
     assert await status(store, job) is JobStatus.IN_PROGRESS
     await clock.advance(GRACE_S)
@@ -177,7 +177,7 @@ async def test_job_has_failed_when_pings_do_not_list_it(
             worker_registry.record_ping("ep", "w", kept.id)
             await clock.advance(MISSING_S)
             assert await status(store, lost) is JobStatus.FAILED
-        # It was not there yet at the first of them.
+        # The late job was not leased yet at the first report.
         assert await status(store, late) is JobStatus.IN_PROGRESS
         assert await status(store, kept) is JobStatus.IN_PROGRESS
 
@@ -250,7 +250,7 @@ async def test_duplicate_name_logs_one_error_and_its_reports_are_ignored(
             worker.report_no_jobs(worker_registry.leased_jobs(worker))
             await clock.advance(MISSING_S)
             assert await status(store, job) is JobStatus.IN_PROGRESS
-        # The other one ends.
+        # The other worker ends.
         break_poll(worker)
         errors = [each for each in caplog.records if each.levelno == logging.ERROR]
         assert len(errors) == 1
@@ -280,7 +280,7 @@ async def test_number_of_workers_is_limited(
     await lease(store, RemoteWorker("ep", "w2"))
     with pytest.raises(HTTPException, match="the most there may be"):
         worker_registry.get_or_register("ep", "w3")
-    # It was there before the server was started, and brings a result.
+    # Worker w2 leased its job before the server's restart, and brings a result.
     assert worker_registry.get_or_register("ep", "w2").name == "w2"
 
 
@@ -317,7 +317,7 @@ async def test_store_failure_is_retried(
 async def test_job_goes_to_another_worker_when_the_woken_one_stops_polling(
     store: MemoryJobStore, worker_registry: WorkerRegistry, clock: VirtualClock
 ) -> None:
-    # As the local worker waits, who looks for nothing unless he is woken.
+    # Like the local worker, this poll does not check the queue until it is woken.
     handout = JobDispatcher(store, ShutdownState(), hold_s=5, lease_s=LEASE_S)
     abandoned_poll = asyncio.create_task(
         handout.lease_jobs(worker_registry.get_or_register("ep", "gone"), 1)
@@ -401,7 +401,7 @@ async def test_worker_by_hand_that_holds_a_timed_out_job_logs_one_warning(
         worker_registry.record_stop(job.replace(status=JobStatus.TIMED_OUT))
         other = worker_registry.get_or_register("here", "pod-2")
         other.record_stop(0.0, 3, "was cancelled")
-        # The other one is checked after this one.
+        # The check of pod-2 comes after the check of this worker.
         await clock.advance(4)
         assert "worker pod-2 still runs a job that was cancelled" in caplog.text
         assert caplog.text.count(f"worker {name} still runs") == warnings
@@ -441,7 +441,7 @@ async def test_stop_of_a_job_leaves_its_worker_some_time(
 def test_endpoint_without_workers_is_named_with_those_that_have_some(
     worker_registry: WorkerRegistry,
 ) -> None:
-    # Workers that others start may come at any time.
+    # Workers that the server does not start may connect at any time.
     assert worker_registry.explain_unserved("wrong") is None
     worker_registry.set_explain_wait("resize", lambda: None)
     worker_registry.set_explain_wait("caption", lambda: None)

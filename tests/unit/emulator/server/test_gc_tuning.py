@@ -15,14 +15,14 @@ from tests.virtual_time import VirtualClock
 
 
 class _Kept:
-    """Something that can refer to itself."""
+    """An object that can be in a reference cycle."""
 
     other: _Kept
 
 
 @pytest.fixture(autouse=True)
 def frozen_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the collector be tuned as in a server, and freeze the objects of pytest again."""
+    """Allow unfreezing as in a server, and refreeze the objects of pytest afterwards."""
     monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
     yield
     gc.freeze()
@@ -97,12 +97,12 @@ async def test_growth_counts_from_the_minimum(
     ballast: list[list[None]] = [[] for _ in range(100_000)]
     gc.collect()
     gc_tuned._collect_all()
-    # They end, as jobs do that are kept no longer.
+    # The objects are dropped, like jobs after their retention.
     frozen_before = gc_tuned._min_frozen
     ballast.clear()
     gc.collect()
     gc_tuned.check()
-    # Something else may have been set aside in between.
+    # Other objects may have been frozen in between.
     assert gc_tuned._min_frozen < frozen_before - 90_000
 
 

@@ -1,4 +1,4 @@
-"""How the server listens, and what it says where it cannot."""
+"""The server's listening sockets, and its errors when it cannot start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import run_ready_tasks, wait_until
 
 
 class App:
-    """An application that starts, or does not."""
+    """An application that starts, or fails with `error`."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -31,7 +31,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         if self.error is not None:
-            # As Starlette says it: all it knows.
+            # Starlette sends the whole traceback as the message.
             await send({"type": "lifespan.startup.failed", "message": "Traceback (most recent …"})
             raise self.error
         await send({"type": "lifespan.startup.complete"})
@@ -48,7 +48,7 @@ def _restored_logging() -> Iterator[None]:
 
 def server(app: App, host: str = "127.0.0.1") -> tuple[Server, list[str]]:
     async def nothing(limit_s: float = 0) -> None:
-        """Nothing runs."""
+        """Return immediately, because nothing runs."""
 
     urls: list[str] = []
     config = build_uvicorn_config(app, ConnectionLimits(), host)
@@ -68,7 +68,7 @@ async def listening() -> AsyncIterator[Server]:
 
 
 async def test_keep_alive_probes_are_enabled(listening: Server) -> None:
-    """A worker's machine that loses its power says no goodbye, and its polls stay open."""
+    """A machine that loses power closes no connections, so its workers' polls stay open."""
     address = listening.servers[0].sockets[0].getsockname()
     _, writer = await asyncio.open_connection(*address)
     (connection,) = await wait_until(lambda: list(listening.server_state.connections))
@@ -127,7 +127,7 @@ async def test_signal_before_the_wait_is_handled(
         nonlocal ticks
         ticks += 1
         if ticks == 1:
-            # Between the look and the wait.
+            # The signal arrives between the check and the wait.
             listening.handle_exit(signal.SIGTERM, None)
             return False
         return listening.should_exit

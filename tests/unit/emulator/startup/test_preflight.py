@@ -108,7 +108,7 @@ def test_database_of_a_running_server_is_rejected_with_its_process(tmp_path: Pat
 def test_database_of_another_container_is_rejected_without_its_process(
     owner: str, tmp_path: Path
 ) -> None:
-    """The lock counts: a process id means nothing where the process cannot be seen."""
+    """The lock decides, because a process ID is useless if the process is not visible."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     if owner == "ended":

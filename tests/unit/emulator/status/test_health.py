@@ -43,7 +43,7 @@ async def get_health(
         ("ready", False, "ok"),
         ("idle", False, "ok"),
         ("failed", True, "degraded"),
-        # Older code takes the jobs, which is less than the user has asked for.
+        # Jobs run with older code than the user has saved.
         ("outdated", True, "degraded"),
     ],
 )

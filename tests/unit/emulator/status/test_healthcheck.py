@@ -16,7 +16,7 @@ from tests.ports import free_port
 
 @contextmanager
 def answering(status: int, credentials: list[str | None] | None = None) -> Iterator[int]:
-    """Serve one answer on a port, and append the request's Authorization to `seen`."""
+    """Serve one answer on a port, and append the request's Authorization to `credentials`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -81,7 +81,7 @@ class QueueFixture:
         assert await self.store.nack(self.job.id, self.job.attempt, "its worker went away")
 
     async def status(self) -> JobStatus:
-        """Return the job's state when all jobs are taken back that will be."""
+        """Return the job's status after all pending cancellations."""
         await self.queue.close()
         job = await self.store.get(self.job.id)
         assert job is not None
@@ -90,7 +90,7 @@ class QueueFixture:
 
 @pytest.fixture
 def peer(connection: Connect) -> Connect:
-    """Connections that have sent a body, or asked with none."""
+    """Return a function that makes a connection with or without a request body."""
 
     def make(body: dict[str, Any] | None = None) -> Any:
         result = connection((json.dumps(body).encode(),) if body is not None else ())
@@ -182,7 +182,7 @@ async def test_stream_ends_at_done_before_the_job_ends(peer: Connect) -> None:
     await fixture.append_chunks(ONE + DONE.decode())
     await wait_for_response(request_task)
     assert client.body == ONE.encode() + DONE
-    # It is not taken back for that.
+    # A stream that ended with [DONE] does not cancel its job.
     assert await fixture.status() is JobStatus.IN_PROGRESS
 
 
@@ -215,7 +215,7 @@ async def test_comments_are_sent_in_silence(peer: Connect, clock: VirtualClock) 
     request_task = fixture.ask(client)
     await fixture.take()
     await clock.advance(0.9)
-    # An error would still have its status.
+    # Nothing is sent yet, so an error would still have its own status.
     assert client.sent == []
     await clock.advance(0.2)
     assert client.body == COMMENT
@@ -452,7 +452,7 @@ async def test_models_are_listed_by_the_worker(peer: Connect) -> None:
     for path, result in (("", MODELS), ("/b/c", {"id": "b/c"})):
         client = peer()
         request_task = fixture.ask(client, f"/v2/e/openai/v1/models{path}")
-        # A call without a body: that is how a worker knows a question.
+        # An empty `openai_input`, from which a worker recognises a GET.
         assert await fixture.take() == {"openai_route": "/v1/models", "openai_input": {}}
         await fixture.end([MODELS])
         await wait_for_response(request_task)

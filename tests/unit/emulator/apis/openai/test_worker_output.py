@@ -34,7 +34,7 @@ TEXT = FULL_STREAM.decode()
 
 
 def feed_all(*values: Any) -> bytes:
-    """Return what comes of a worker's outputs, after checking that each block is whole events."""
+    """Return the stream for a worker's outputs, and check that each block has complete events."""
     events = SSEReassembler()
     blocks = [events.feed(value) for value in values]
     assert all(not block or block.endswith(b"\n\n") for block in blocks)
@@ -79,7 +79,7 @@ def test_feed_returns_an_event_of_many_pieces_at_its_end(end: str) -> None:
         [TEXT.removesuffix("\n\n")],
         [TEXT.replace("data: ", "data:")],
         [": open\n\n" + TEXT.replace("data: ", "event: x\nid: 1\ndata: ", 1) + "\n\n: bye\n\n"],
-        [TEXT, TEXT],  # nothing comes after the end
+        [TEXT, TEXT],  # nothing is sent after the end
         [TEXT + TEXT],
         [
             event(FIRST).decode(),
@@ -92,7 +92,7 @@ def test_feed_accepts_any_nesting_of_lists(values: list[Any]) -> None:
 
 
 def test_data_of_several_lines_is_joined_to_one() -> None:
-    # worker-sglang's: JSON with line breaks, each line labelled as data.
+    # worker-sglang sends JSON with line breaks, and marks each line as data.
     lines = json.dumps(SECOND, indent=4).split("\n")
     text = "".join(f"data: {line}\n" for line in lines) + "\n"
     assert feed_all(text) == event(SECOND) + DONE
@@ -188,7 +188,7 @@ OURS = {"error": {"message": "no", "type": "invalid_request_error", "param": "pr
     [
         (OURS, ErrorInfo("no", ErrorMapping(400, "invalid_request_error"), "prompt")),
         (
-            # vLLM's and SGLang's, which workers hand on as an answer.
+            # The error objects of vLLM and SGLang, which workers pass on as an answer.
             {"object": "error", "message": "too long", "type": "BadRequestError", "code": 400},
             ErrorInfo("too long", ErrorMapping(400, "BadRequestError")),
         ),
@@ -298,7 +298,7 @@ def test_pointer_to_a_bucket_raises_with_its_url() -> None:
             with pytest.raises(CallFailed) as failed:
                 ask(output)
             assert failed.value.info == response
-    # Behind the end of a stream it is for others.
+    # After the end of a stream the pointer is ignored.
     assert feed_all(TEXT, pointer) == FULL_STREAM
 
 

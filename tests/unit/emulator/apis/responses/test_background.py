@@ -174,7 +174,7 @@ async def test_failed_job_ends_the_stream_with_its_error(
     assert [event["sequence_number"] for event in events] == [0, 1, 2, 3, 4]
     assert events[-1]["type"] == "response.failed"
     assert events[-1]["response"]["error"] == {"code": code, "message": message}
-    # A reader that had everything but the end gets the end.
+    # A reader that resumes before the last event gets only the last event.
     assert [event["type"] for event in await read(background.stream(job, 3))] == ["response.failed"]
 
 
@@ -237,7 +237,7 @@ async def test_other_jobs_are_no_responses(
         await background.get_job(f"resp_{job.id}")
 
 
-# Members and outputs that a client or a worker of its own can give such a job.
+# Inputs and outputs that a client or a custom worker can set on such a job.
 _DEEP: Any = orjson.loads('{"a":' * 253 + "1" + "}" * 253)
 WRONG_INPUTS: list[dict[str, Any]] = [
     {"envelope": [1]},

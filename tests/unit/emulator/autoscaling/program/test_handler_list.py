@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["resize"], {"resize": FILES[0]}),
         (["resize", "caption/"], {"resize": FILES[0], "caption": FILES[1]}),
         (["8ab=resize", "./caption"], {"8ab": FILES[0], "caption": FILES[1]}),
-        # Two files of one project, of which neither is more the project than the other.
+        # Two files of one folder are named after the files, not after the folder.
         (["steps/first.py", "steps/the second.py"], {"first": FILES[2], "the-second": FILES[3]}),
         (["steps/first.py", "resize"], {"steps": FILES[2], "resize": FILES[0]}),
         # One handler as two endpoints.

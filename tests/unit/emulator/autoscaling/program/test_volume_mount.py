@@ -62,7 +62,7 @@ def test_command_has_the_folder_and_the_other_entries_of_the_root(
         lines = ran.stdout.splitlines()
         assert lines[:2] == [str(tmp_path), str(sorted({*entries, "runpod-volume"}))]
         if "runpod-volume" not in entries:
-            # Not lost in silence: a file written into `/` would not be in that of the machine.
+            # Files written to `/` would not reach the machine's `/` and would be lost silently.
             assert lines[2] == "True"
     else:
         assert ran.returncode == volume_mount.EXIT_NOT_MOUNTED

@@ -38,6 +38,6 @@ def test_excluded_faults_exist() -> None:
 def test_example_of_each_fault_is_a_valid_fault() -> None:
     for fault in describe_faults():
         name, example = fault["name"], fault["example"]
-        # This one is part of an error status.
+        # `retry-after` is only valid together with an error status.
         text = f"status=429; {example}" if name == "retry-after" else example
         assert name in parse_faults(text)
