@@ -1,4 +1,4 @@
-"""The parts of `make test-long`: every test belongs to one, and what runs them."""
+"""The parts of `make test-long`: every test belongs to one, and the commands that run them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_timing_runs_last_in_one_process(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Return the calls of pytest, which fail."""
+    """Replace pytest by a failing fake, and return its calls."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The Python versions that are supported: one sentence from `make` about any other."""
+"""The supported Python versions, and the error of `make` for other versions."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_every_test_function_that_the_page_names_is_in_its_file() -> None:
         for function in _TEST_FUNCTION.findall(functions):
             assert f"def {function}(" in source, f"{name} has no {function}"
             checked += 1
-    # None is named without its file.
+    # Every test on the page is named with its file.
     assert checked == len(_TEST_FUNCTION.findall(PAGE)) > 40
 
 

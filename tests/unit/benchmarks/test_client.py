@@ -1,4 +1,4 @@
-"""Answers as the benchmarks' client takes them apart, once the last byte is there."""
+"""The parsing of complete answers in the benchmarks' client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding
 
 
 def reply(*blocks: bytes) -> Reply:
-    """Return the answer whose blocks were read one by one, a millisecond apart."""
+    """Return the answer for blocks that are read at intervals of a millisecond."""
     reads = [HEAD, *(b"%x\r\n%b\r\n" % (len(block), block) for block in blocks), b"0\r\n\r\n"]
     ends = [sum(map(len, reads[:count])) for count in range(1, len(reads) + 1)]
     times = [number * 1_000_000 for number in range(1, len(reads) + 1)]

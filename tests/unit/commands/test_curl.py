@@ -17,7 +17,7 @@ CURL = Path(__file__).resolve().parents[2] / "commands" / "curl.py"
 
 
 class EchoHandler(BaseHTTPRequestHandler):
-    """Answers with what it was sent; /stream sends its second half once the test allows it."""
+    """Echoes the request; /stream sends its second half when the test sets `may_finish`."""
 
     protocol_version = "HTTP/1.1"
     may_finish = threading.Event()

@@ -30,7 +30,7 @@ def test_both_stop_at_the_limit() -> None:
     deep: Any = []
     for _ in range(200_000):
         deep = [deep]
-    # Of this thread alone, whatever else the machine does.
+    # CPU time of this thread, which does not depend on the load of the machine.
     started_s = time.thread_time()
     for value in (wide, deep, {"a": wide}, "x" * 20_000_000):
         assert exceeds(value, 1_000)

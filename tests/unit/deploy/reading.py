@@ -1,4 +1,4 @@
-"""Settings as a process reads them that is given nothing but some variables."""
+"""Read settings from chosen environment variables only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T", bound=BaseSettings)
 
 
 def read(kind: type[T], variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> T:
-    """Return the settings of these variables, whatever else the environment says."""
+    """Return the settings of these variables, without the other variables of the environment."""
     for name in kind.model_fields:
         monkeypatch.delenv(name.upper(), raising=False)
     for name, value in variables.items():

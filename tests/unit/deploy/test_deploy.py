@@ -26,7 +26,7 @@ COMPOSE: Mapping[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(
 SERVER: Mapping[str, Any] = COMPOSE["services"]["server"]
 UNIT = (DEPLOY / "worker-rkllm.service").read_text()
 IMAGE = default_build(ROOT / "Dockerfile")
-# The compose specification's, as far as they are used.
+# The keys of the compose specification that the file uses.
 KEYS = set(
     "build command environment ports volumes devices group_add read_only tmpfs cap_drop "
     "security_opt restart stop_grace_period".split()
@@ -53,7 +53,7 @@ def tracked_files() -> list[Path]:
 
 
 def filled_in(value: str) -> str:
-    """Return what compose makes of a value where nothing but what must be is set."""
+    """Return a value as compose substitutes it when only the required variables are set."""
     value = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value)
     return re.sub(r"\$\{(\w+):\?.*?\}", "given", value)
 

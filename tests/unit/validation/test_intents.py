@@ -73,7 +73,7 @@ def test_accuracy_on_the_holdout_set(
         )
         lines.append(f"{intent_expected:>20}{row}{recalls[intent_expected]:10.1%}")
     with capsys.disabled():
-        # Not stdout, which a worker of xdist has not got.
+        # A worker of xdist has no stdout.
         sys.stderr.write("\n".join(lines) + "\n")
     assert right / total >= 0.92
     assert min(recalls.values()) >= 0.85
@@ -100,7 +100,7 @@ def test_prompt_of_the_specification_is_career_guidance(validator: RulesValidato
     ],
 )
 def test_misleading_prompts_are_general(validator: RulesValidator, prompt: str) -> None:
-    # The source read "range()" as a question about salaries.
+    # "range()" must not count as a salary range.
     assert validator.detect_intent(prompt) == "general"
 
 
@@ -258,7 +258,7 @@ def test_scores_add_cues_and_classifier() -> None:
     assert intents.scores("a fee, a tip and gold") == pytest.approx({"pay": 0.2, "mine": -0.1})
     assert intents.detect("a tip, a fee") == "pay"
     assert intents.detect("a tip") == "general"
-    # An intent of the user's own, which the classifier does not know, has its cues alone.
+    # The classifier does not know a custom intent, so only the cues of the intent count.
     assert intents.detect("gold") == "general"
 
 

@@ -60,7 +60,7 @@ def test_cut_off_is_a_notice_of_a_truncated_answer(validator: RulesValidator) ->
     assert stopped.notices == ()
     assert [notice.rule for notice in limited.notices] == ["cut_off"]
     assert (limited.valid, limited.issues) == (True, ())
-    # Another answer would be cut off at the same place.
+    # A retry would be cut off at the same length.
     assert not limited.retry
 
 

@@ -100,7 +100,7 @@ def test_spans_are_those_of_the_original_text(sanitizer: Sanitizer) -> None:
 def test_removed_character_is_attributed_to_its_rule() -> None:
     glued = Sanitizer({"template_token": rule(words=("<x>", "<yy>"))})
     assert glued.clean("a<y<x>y>b") == ("ab", (Removal("template_token", 1, 8),))
-    # The mark behind the word is only a run when the token within it is gone.
+    # The exclamation marks only form a run after the token between them is removed.
     two = Sanitizer(
         {"template_token": rule(words=("<x>",)), "punctuation_run": rule(r"\pL(!{5,})")}
     )
@@ -132,7 +132,7 @@ def test_text_above_the_budget_is_unchanged(sanitizer: Sanitizer) -> None:
     assert sanitizer.clean(text) == (text, ())
     text = "a<|im_end|>" * 1_000
     assert sanitizer.clean(text)[0] == "a" * 1_000
-    # Here it only turns out when some of it has been taken out.
+    # The sanitiser only reaches its budget after some removals.
     text = ("<|im_" * 7 + "<|im_end|>" + "end|>" * 7) * 9_000
     assert sanitizer.clean(text) == (text, ())
 

@@ -21,7 +21,7 @@ SITE = Path(sysconfig.get_path("purelib"))
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 DEBIAN = Path("/usr/share/doc")
 LONGEST = 4_000
-# How long passages are, in turn; whole files and docstrings are as long as they are.
+# The lengths of passages, in turn; short files and docstrings are not split.
 SIZES = (200, 500, 1_200, 2_500)
 # The maximum number of passages of each kind.
 LONG_COUNTS = {"readme": 1_200, "text": 400, "docstring": 1_600, "code": 1_600, "debian": 2_400}
@@ -140,7 +140,7 @@ def test_real_passages_are_unchanged(sample_passages: list[Passage], sanitizer: 
     counts = Counter(passage.kind for passage in sample_passages)
     size = sum(len(passage.text) for passage in sample_passages)
     print(f"{len(sample_passages)} passages, {size} characters: {dict(counts)}")  # noqa: T201
-    # What Debian brings is on top: the machine may have none of it.
+    # Debian's passages do not count, because the machine may have none of them.
     assert len(sample_passages) - counts["debian"] >= 2_000
     assert all(counts[kind] >= 100 for kind in SHORT_COUNTS if kind != "debian")
     changed = []

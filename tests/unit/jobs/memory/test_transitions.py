@@ -186,7 +186,7 @@ async def test_job_is_not_leased_while_its_cancellation_is_being_written() -> No
     await world.disk.refuse_writes()
     with pytest.raises(StoreUnavailable):
         await cancelling
-    # The job is in its old place retried.
+    # The job is back in its old place in the queue.
     assert [job.id for job in await world.store.receive("e", "w", lease_s=30)] == [first.id]
 
 

@@ -18,7 +18,7 @@ CHECK = CallCheck(
         ('{"name": "weather", "arguments": {"days": 3}}', []),
         ('{"name": "weather", "arguments": {"days": "3"}}', ["schema_mismatch"]),
         ('{"name": "other", "arguments": {"days": "3"}}', []),
-        # Cut by a limit.
+        # Cut off by a token limit.
         ('{"name": "weather", "arguments": {"days": }', ["schema_not_json"]),
     ],
 )

@@ -772,7 +772,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE)
 def test_time_is_linear_in_the_length(piece: str, scale: int) -> None:
-    # A tenth of both where a million of each would take too long.
+    # The short form has a tenth of the characters and of the limit.
     size, limit_s = (1_000_000, 6.0) if scale > 1 else (100_000, 0.6)
     text = (piece * (size // len(piece) + 1))[:size]
     start = time.thread_time()
