@@ -104,7 +104,7 @@ class Model:
 
 
 @given(steps=STEPS)
-def test_one_step_at_a_time_does_what_the_model_does(steps: list[tuple[str, int]]) -> None:
+def test_single_steps_agree_with_the_model(steps: list[tuple[str, int]]) -> None:
     async def play() -> None:
         world, model = World(Admission(1, MAX_QUEUE)), Model()
         for step in steps:
@@ -126,7 +126,7 @@ def test_one_step_at_a_time_does_what_the_model_does(steps: list[tuple[str, int]
 
 
 @given(bursts=st.lists(STEPS, max_size=8))
-def test_any_number_of_steps_in_one_turn_loses_no_slot_and_forgets_nobody(
+def test_any_number_of_steps_in_one_turn_loses_no_slot_and_no_waiter(
     bursts: list[list[tuple[str, int]]],
 ) -> None:
     async def play() -> None:

@@ -68,7 +68,7 @@ def test_redaction_is_idempotent(text: str, kinds: set[str]) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Nd"], exclude_characters="@-_.")))
-def test_text_without_candidates_comes_back_as_it_is(text: str) -> None:
+def test_text_without_candidates_is_returned_unchanged(text: str) -> None:
     assert PiiRedactor().redact(text) == (text, ())
 
 

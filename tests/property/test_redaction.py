@@ -92,7 +92,7 @@ def test_there_are_never_more_deltas_than_before(
 
 
 @given(PERSONAL, CUTS)
-def test_what_the_redactor_takes_out_is_in_no_delta(text: str, ends: list[int]) -> None:
+def test_redacted_text_is_in_no_delta(text: str, ends: list[int]) -> None:
     cleaned, removals = PiiRedactor().redact(text)
     kept = redact_deltas(cut(text, ends), removals)
     assert "".join(kept) == cleaned

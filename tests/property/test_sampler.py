@@ -66,14 +66,14 @@ def slow_candidates(
     return {token: weights[token] / kept_weight for token in kept}
 
 
-def test_what_is_flat_is_not_cut_where_the_first_look_ends() -> None:
+def test_flat_distribution_is_not_cut_at_the_number_of_presorted_tokens() -> None:
     size = 5 * module._PRESORT_TOKENS
     ids, _ = candidates(array([0.0] * size), temperature=1.0, top_k=-1, top_p=0.5, min_p=0.0)
     assert len(ids) == size // 2
 
 
 @given(_SCORES, _CUTS, st.sampled_from([1, 5, 1024]))
-def test_candidates_are_those_of_the_slow_way(
+def test_candidates_agree_with_the_slow_implementation(
     scores: list[float], cuts: dict[str, Any], first_look: int
 ) -> None:
     # The result does not depend on the number of presorted tokens.
@@ -115,7 +115,7 @@ def slow_scores(
 
 
 @given(st.data())
-def test_bias_and_penalties_are_those_of_the_slow_way(data: st.DataObject) -> None:
+def test_bias_and_penalties_agree_with_the_slow_implementation(data: st.DataObject) -> None:
     size = data.draw(st.integers(2, 20))
     token = st.integers(0, size - 1)
     sampling = SamplingParams(
@@ -142,7 +142,7 @@ def test_bias_and_penalties_are_those_of_the_slow_way(data: st.DataObject) -> No
 
 
 @given(_SCORES, _CUTS, st.data())
-def test_what_is_not_allowed_is_as_if_it_were_not_there(
+def test_sampler_ignores_tokens_that_are_not_allowed(
     scores: list[float], cuts: dict[str, Any], data: st.DataObject
 ) -> None:
     size = len(scores)
@@ -214,7 +214,7 @@ def test_greedy_is_the_likeliest_and_of_equals_the_first(greedy: dict[str, Any])
     assert {chooses.sample(array([1, 7, 7, 2, 7])).token for _ in range(20)} == {1}
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_unknown_tokens_and_invalid_logits_are_refused() -> None:
     with pytest.raises(RequestRejected, match="logit_bias: there is no token 9, the last one is 8"):
         Sampler(SamplingParams(logit_bias={3: 1.0, 9: 1.0}), [], 9)
     chooses = Sampler(SamplingParams(), [50], 3)

@@ -101,9 +101,7 @@ def edits_on(draw: st.DrawFn, text: str) -> list[Edit]:
 
 
 @given(data=st.data(), text=st.text("abc", max_size=20))
-def test_edits_in_a_chain_do_what_they_do_one_after_the_other(
-    data: st.DataObject, text: str
-) -> None:
+def test_composed_edits_equal_edits_in_sequence(data: st.DataObject, text: str) -> None:
     done: list[Edit] = []
     current = text
     for _ in range(3):

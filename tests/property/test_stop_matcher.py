@@ -50,7 +50,7 @@ class Oracle:
 
 
 @given(pieces=PIECES, stops=STOPS, include=st.booleans())
-def test_shows_exactly_what_the_oracle_allows_after_every_piece(
+def test_visible_text_agrees_with_the_oracle_after_every_piece(
     pieces: list[str], stops: list[str], include: bool
 ) -> None:
     # R11, R12, R26: no part of a matching stop is visible, and all other text is, without delay.

@@ -82,7 +82,7 @@ def test_validation_in_the_job_json_agrees_with_the_output(
 
 
 @given(text=TEXTS)
-def test_what_is_refused_is_never_valid(text: str) -> None:
+def test_refused_request_is_never_valid(text: str) -> None:
     # R56
     options = Options(blockers=(Blocklist(["salary"]),))
     verdict = _V3.check_request(text, text, options)

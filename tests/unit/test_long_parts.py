@@ -43,7 +43,7 @@ def test_files_of_another_part_are_left_out() -> None:
     assert parts_of("tests/acceptance/test_rerank.py") == ["programs"]
 
 
-def test_folders_of_the_suite_are_those_that_pytest_runs() -> None:
+def test_folders_of_the_suite_are_the_testpaths_of_pytest() -> None:
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
     assert tuple(options["ini_options"]["testpaths"]) == SUITE
 

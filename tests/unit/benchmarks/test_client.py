@@ -44,7 +44,7 @@ def test_a_stream_has_one_text_whatever_its_route(blocks: tuple[bytes, ...]) -> 
     assert reply(*blocks).text() == '"a" b c'
 
 
-def test_events_are_counted_and_the_end_is_none() -> None:
+def test_events_are_counted_without_the_end() -> None:
     assert reply(*COMPLETION).events == 4
     assert reply(*CHAT).events == 5
 

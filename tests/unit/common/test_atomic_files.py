@@ -38,7 +38,7 @@ def test_replace_file_keeps_the_old_content_after_a_failure(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_replace_file_overwrites_what_a_killed_process_has_left(tmp_path: Path) -> None:
+def test_replace_file_overwrites_the_remains_of_a_killed_process(tmp_path: Path) -> None:
     (tmp_path / "file.new").write_bytes(b"a long unfinished content")
     replace_file(tmp_path / "file", [b"new"], 0o600)
     assert (tmp_path / "file").read_bytes() == b"new"

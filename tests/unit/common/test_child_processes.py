@@ -10,7 +10,7 @@ import pytest
 from common.child_processes import describe_exit, start_module
 
 
-def test_started_module_finds_our_packages_and_not_those_of_the_working_folder(
+def test_started_module_imports_our_packages_and_not_the_working_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "common").mkdir()

@@ -20,7 +20,7 @@ def test_exceeds_counts_characters_numbers_and_members(value: Any, size: int) ->
 
 
 @pytest.mark.parametrize(("value", "members"), [([1, [2, 3]], 4), ({"a": {"b": []}}, 2)])
-def test_has_more_members_counts_those_of_members_too(value: Any, members: int) -> None:
+def test_has_more_members_counts_nested_members_too(value: Any, members: int) -> None:
     assert not has_more_members(value, members)
     assert has_more_members(value, members - 1)
 

@@ -53,7 +53,7 @@ def test_replace_controls_leaves_a_sign_where_one_was(hostile: str) -> None:
     assert replaced.replace("\n", "").replace("\t", "").isprintable()
 
 
-def test_replace_controls_keeps_what_writing_needs() -> None:
+def test_replace_controls_keeps_the_invisible_characters_of_scripts_and_emoji() -> None:
     text = "10\u00a0km, \u0646\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645, 👩\u200d🔧"
     assert replace_controls(text) == text
 

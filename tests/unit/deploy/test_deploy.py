@@ -79,7 +79,9 @@ def test_its_server_requires_a_key_and_binds_only_to_loopback(
     assert seconds(SERVER["stop_grace_period"]) > settings.drain_s
 
 
-def test_its_server_writes_where_the_image_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_server_writes_to_the_folder_that_the_image_creates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     [variable] = of_the_image("ENV")
     name, _, value = variable.partition("=")
     settings = read(EmulatorSettings, {name: value}, monkeypatch)

@@ -68,7 +68,9 @@ def test_a_variable_is_a_setting_of_the_worker(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", INPUTS)
-def test_what_is_left_as_it_is_changes_nothing(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_of_an_input_is_the_default_of_its_setting(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = read(
         WorkerSettings, {key: written(INPUTS[key], INPUTS[key]["default"])}, monkeypatch
     )
@@ -77,7 +79,7 @@ def test_what_is_left_as_it_is_changes_nothing(key: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("key", INPUTS)
-def test_what_can_be_chosen_is_what_the_setting_takes(
+def test_choices_of_an_input_are_the_values_of_its_setting(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub_input = INPUTS[key]
@@ -103,7 +105,7 @@ def test_a_preset_sets_inputs_that_there_are(
     )
 
 
-def test_what_is_set_for_everybody_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fixed_variables_are_valid_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     fixed = {key: each["value"] for key, each in ENV.items() if "value" in each}
     settings = read(WorkerSettings, fixed, monkeypatch)
     assert settings.backend == "llamacpp"

@@ -85,7 +85,7 @@ def test_clean_answer_does_not_change(sanitizer: Sanitizer, subtests: pytest.Sub
             assert sanitizer.clean(text, item["prompt"], item["system"]) == (text, ())
 
 
-def test_spans_are_those_of_the_original_text(sanitizer: Sanitizer) -> None:
+def test_spans_refer_to_the_original_text(sanitizer: Sanitizer) -> None:
     text = "<s>Grüße 😀!!!!! Und: <|im_end|>\n\nAb.<|im_end|>"
     cleaned, removals = sanitizer.clean(text)
     assert cleaned == "Grüße 😀!!!!! Und:\n\nAb."

@@ -20,7 +20,7 @@ def split(*blocks: bytes, max_line_bytes: int = 100) -> list[str]:
         (b"one\r\ntwo\r\n", ["one", "two"]),
         (b"one\r\r\n", ["one"]),
         (b"  indented\t\n", ["  indented\t"]),
-        # A progress bar: each state begins the line anew.
+        # A progress bar overwrites the line with each state.
         (b"10%\r20%\rdone\n", ["done"]),
         (b"10%\r20%\r", ["20%"]),
         (b"\rstarts with it\n", ["starts with it"]),
@@ -31,7 +31,7 @@ def split(*blocks: bytes, max_line_bytes: int = 100) -> list[str]:
         (b"x" * 100 + b"\n", ["x" * 100]),
     ],
 )
-def test_lines_are_those_of_a_terminal(printed: bytes, lines: list[str]) -> None:
+def test_lines_are_split_like_in_a_terminal(printed: bytes, lines: list[str]) -> None:
     assert split(printed) == lines
     assert split(*(printed[i : i + 1] for i in range(len(printed)))) == lines
 

@@ -44,7 +44,7 @@ def test_last_printed_line_is_the_message_of_the_sdk_and_not_its_exit_notice() -
     )
 
 
-def test_last_printed_line_is_none_of_those_that_the_sdk_prints_about_jobs() -> None:
+def test_last_printed_line_skips_lines_of_the_sdk_about_jobs() -> None:
     messages = ["loading", "Jobs in queue: 1", "Started."]
     output = [f'{{"requestId": "a", "message": "{each}", "level": "INFO"}}' for each in messages]
     assert last_printed_line(output) == "loading"

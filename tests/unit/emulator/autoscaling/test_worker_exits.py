@@ -65,7 +65,7 @@ async def test_worker_that_took_a_job_is_replaced_without_backoff() -> None:
     assert len(scene.processes) == 7
 
 
-async def test_log_of_a_worker_has_what_it_printed_and_how_it_ended() -> None:
+async def test_log_of_a_worker_has_its_output_and_how_it_ended() -> None:
     scene = AutoscalerScene(min_workers=1, max_workers=1)
     await scene.after(0.25)
     (first,) = scene.processes

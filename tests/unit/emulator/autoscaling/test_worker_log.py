@@ -54,7 +54,7 @@ def test_number_before_tail_counts_the_lines_of_a_source() -> None:
     assert WorkerLog().number_before_tail(5, ("container",)) == 0
 
 
-def test_last_printed_is_what_the_worker_printed_without_empty_lines() -> None:
+def test_last_printed_has_only_output_of_the_worker_without_empty_lines() -> None:
     log = filled(3)
     log.append("container", "")
     assert log.last_printed(9) == ["line 1", "line 3"]
@@ -88,7 +88,7 @@ def test_logs_of_ended_workers_are_dropped_above_the_limit() -> None:
     assert logs.find("there", "new") is None
 
 
-def test_only_what_a_worker_prints_is_passed_on() -> None:
+def test_only_output_of_a_worker_is_passed_on() -> None:
     printed: list[tuple[str, str, str]] = []
     logs = WorkerLogs(on_printed=lambda *line: printed.append(line))
     log = logs.open("ep", "w")

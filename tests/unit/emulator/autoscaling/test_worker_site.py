@@ -98,7 +98,7 @@ def test_sitecustomize_of_the_user_still_runs(
     assert run(project, "import sitecustomize", "w1") == "of the user"
 
 
-def test_packages_own_worker_runs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_own_worker_runs_without_the_site_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     environment = worker_environment("http://x", "e", "w1", None, is_own_worker=True)
     assert not {"PYTHONPATH", "WORKER_RKLLM_STATE_DIR"} & environment.keys()

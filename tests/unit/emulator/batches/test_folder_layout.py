@@ -43,7 +43,7 @@ def test_empty_folder_is_used(folder: Path) -> None:
     assert explain_refusal(folder) is None
 
 
-def test_folder_with_the_marker_is_used_whatever_else_is_in_it(folder: Path) -> None:
+def test_folder_with_the_marker_is_used_with_any_other_files(folder: Path) -> None:
     (folder / "notes.txt").touch()
     for content in (encode_marker(), b"", b"damaged"):
         (folder / MARKER).write_bytes(content)

@@ -53,7 +53,7 @@ async def add_batch(repository: BatchRepository, file: StoredFile, created_at: i
     return batch
 
 
-async def test_sweep_deletes_what_expired_except_files_that_a_batch_needs(
+async def test_sweep_deletes_expired_batches_and_files_that_no_batch_needs(
     repository: BatchRepository,
 ) -> None:
     expired, unexpired, unlimited, needed = [

@@ -31,7 +31,7 @@ async def test_run_uncancellable_waits_for_the_thread_when_cancelled_repeatedly(
             await task
 
 
-async def test_run_uncancellable_returns_or_raises_what_the_thread_does() -> None:
+async def test_run_uncancellable_returns_the_result_or_error_of_the_thread() -> None:
     assert await run_uncancellable(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         await run_uncancellable(lambda: 1 / 0)

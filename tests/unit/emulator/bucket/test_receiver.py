@@ -120,7 +120,7 @@ async def test_wrong_body_is_refused_and_leaves_nothing(
     assert (leftovers(storage), storage.used_bytes) == ([], 0)
 
 
-async def test_full_bucket_refuses_what_an_empty_one_would_take(storage: BucketStorage) -> None:
+async def test_full_bucket_refuses_an_upload_that_fits_an_empty_one(storage: BucketStorage) -> None:
     await receive(storage, b"x" * 60_000, {"content-length": "60000"})
     with pytest.raises(BucketError, match=r"0\.1 of 0\.1 MB \(BUCKET_STORE_MB\)") as refused:
         await receive(storage, b"x" * 60_000, {"content-length": "60000"})

@@ -62,7 +62,7 @@ async def test_object_replaces_the_one_with_its_key(tmp_path: Path) -> None:
     assert len(list((tmp_path / "bucket").iterdir())) == 1
 
 
-async def test_restart_removes_incomplete_files_and_no_others(tmp_path: Path) -> None:
+async def test_restart_removes_only_incomplete_files(tmp_path: Path) -> None:
     folder = tmp_path / "bucket"
     storage = open_storage(folder)
     await put(storage, "k", b"content")

@@ -127,7 +127,7 @@ async def test_progress_is_sent_when_it_changes_and_of_a_large_one_the_size(scen
     assert [name for name, _ in events] == ["job", "progress"]
 
 
-async def test_queued_job_has_the_message_on_what_it_waits_for(scene: Scene) -> None:
+async def test_queued_job_has_a_message_with_the_reason_for_its_wait(scene: Scene) -> None:
     await scene.store.nack(scene.job.id, scene.job.attempt)
     events = JobEventStream(
         scene.store, scene.answers, scene.job.id, explain_wait=lambda job: f"{job.endpoint} waits"
@@ -142,7 +142,7 @@ async def test_line_separators_do_not_end_an_event(scene: Scene) -> None:
     assert spoken.texts[0] not in block
 
 
-async def test_deleted_job_ends_with_gone(scene: Scene) -> None:
+async def test_events_of_a_deleted_job_end(scene: Scene) -> None:
     events = JobEventStream(scene.store, scene.answers, "another").events()
     assert [event async for event in events] == [b"event: gone\ndata: {}\n\n"]
 

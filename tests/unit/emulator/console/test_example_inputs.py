@@ -8,7 +8,7 @@ from pathlib import Path
 from emulator.console.example_inputs import MAX_FILE_BYTES, read_example_inputs
 
 
-def test_inputs_are_those_of_test_input_json_and_of_each_test(tmp_path: Path) -> None:
+def test_inputs_come_from_test_input_json_and_from_each_test(tmp_path: Path) -> None:
     handler = tmp_path / "src" / "handler.py"
     handler.parent.mkdir()
     assert read_example_inputs(handler) == {"inputs": [], "problems": []}

@@ -268,7 +268,7 @@ def test_end_of_a_worker_is_an_error_unless_it_was_orderly(modules: Path) -> Non
     assert run_program(modules, program) == list(codes.values())
 
 
-def test_json_input_is_kept_in_the_tab_and_explains_what_is_wrong(modules: Path) -> None:
+def test_json_input_is_kept_in_the_tab_and_explains_errors(modules: Path) -> None:
     program = """
         const kept = new Map();
         globalThis.sessionStorage = {
@@ -529,7 +529,7 @@ def test_error_of_the_sdk_has_a_headline_a_traceback_and_facts(modules: Path) ->
     assert long == [301, "… 701 lines are not shown; Copy has all …", 1_001]
 
 
-def test_lines_of_a_job_are_those_that_name_it_and_those_without_a_job_in_between(
+def test_lines_of_a_job_name_it_or_are_between_its_lines_without_a_job(
     modules: Path,
 ) -> None:
     def sdk(job: str | None, message: str) -> str:

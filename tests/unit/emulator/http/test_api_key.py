@@ -30,7 +30,7 @@ def test_key_is_the_same_in_every_form(headers: list[tuple[str, str]]) -> None:
     assert read_api_key(scope(*headers)) == b"K"
 
 
-def test_request_without_one_key_has_none() -> None:
+def test_request_needs_a_single_key() -> None:
     assert read_api_key(scope()) is None
     assert read_api_key(scope(("authorization", "K"), ("authorization", "L"))) is None
     assert read_api_key(scope(("x-api-key", "K"), path="/v2/a/job-take/w")) is None

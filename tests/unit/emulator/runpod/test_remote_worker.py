@@ -17,7 +17,7 @@ def worker() -> RemoteWorker:
     return RemoteWorker("here", "w1")
 
 
-def test_worker_without_a_job_to_stop_runs_none(worker: RemoteWorker) -> None:
+def test_worker_without_a_stop_has_no_unstopped_job(worker: RemoteWorker) -> None:
     assert worker.find_unstopped_job(time.monotonic()) is None
 
 
@@ -51,7 +51,7 @@ def test_worker_with_an_older_sdk_is_not_judged_while_a_call_is_open(worker: Rem
     assert worker.find_unstopped_job(time.monotonic() + 4) == WHY
 
 
-def test_worker_that_reports_a_job_long_after_its_stop_runs_it(worker: RemoteWorker) -> None:
+def test_job_that_a_worker_reports_long_after_its_stop_is_unstopped(worker: RemoteWorker) -> None:
     with worker.poll("stop"):
         worker.record_unstopped_job(WHY)
         assert worker.find_unstopped_job(time.monotonic()) == WHY

@@ -71,7 +71,7 @@ async def test_job_goes_on_after_an_update_that_was_not_sent(store: MemoryJobSto
 
 
 @pytest.mark.parametrize("case", ["ended", "of another worker"])
-async def test_lines_about_other_jobs_end_none(store: MemoryJobStore, case: str) -> None:
+async def test_lines_about_other_jobs_end_no_job(store: MemoryJobStore, case: str) -> None:
     watch, job = ResultWatch(store), await lease(store)
     if case == "ended":
         await store.ack(job.id, job.attempt, output=b"1")
@@ -94,7 +94,7 @@ async def test_lines_about_other_jobs_end_none(store: MemoryJobStore, case: str)
         '{"requestId": "JOB", "message": "Finished."',
     ],
 )
-async def test_what_the_handler_prints_ends_no_job(store: MemoryJobStore, text: str) -> None:
+async def test_output_of_the_handler_ends_no_job(store: MemoryJobStore, text: str) -> None:
     watch, job = ResultWatch(store), await lease(store)
     watch.read_line("ep", "w", text.replace("JOB", job.id))
     await watch.close()

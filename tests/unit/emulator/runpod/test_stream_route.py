@@ -179,7 +179,7 @@ async def test_two_readers_share_the_chunks(connection: Connect) -> None:
     assert outputs == ["a", "b"]
 
 
-async def test_chunks_of_a_new_attempt_come_after_those_of_the_lost_one(
+async def test_chunks_of_a_new_attempt_come_after_the_chunks_of_the_lost_one(
     connection: Connect,
 ) -> None:
     at = StreamedJob()

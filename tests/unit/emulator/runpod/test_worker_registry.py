@@ -438,7 +438,7 @@ async def test_stop_of_a_job_leaves_its_worker_some_time(
     assert worker.find_unstopped_job(now + MAX_START_DELAY_S + grace_s) == why
 
 
-def test_endpoint_without_workers_is_named_with_those_that_have_some(
+def test_endpoint_without_workers_is_named_with_the_endpoints_that_have_some(
     worker_registry: WorkerRegistry,
 ) -> None:
     # Workers that the server does not start may connect at any time.

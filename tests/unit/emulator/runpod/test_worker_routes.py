@@ -153,7 +153,7 @@ async def test_busy_worker_does_not_get_a_new_attempt_of_its_job(connection: Con
             assert job.id.encode() in (await scene.routes._take(free)).body
 
 
-async def test_what_a_worker_has_printed_is_read_before_its_result_ends_the_job() -> None:
+async def test_output_of_a_worker_is_read_before_its_result_ends_the_job() -> None:
     scene = WorkerRoutesScene()
     job = await scene.store.enqueue(NewJob(endpoint="ep", input=b"{}"))
     await scene.store.receive("ep", scene.worker.key, lease_s=30)

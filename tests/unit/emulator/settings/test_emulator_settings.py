@@ -56,7 +56,7 @@ def test_environment_is_read_by_plain_names(monkeypatch: pytest.MonkeyPatch) -> 
         ("CORS_ORIGINS", "https://a.example https://b.example"),
     ],
 )
-def test_bad_value_ends_with_a_line_that_names_it(
+def test_bad_value_ends_the_command_with_a_line_that_names_it(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(name, value)

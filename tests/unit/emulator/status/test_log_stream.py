@@ -109,7 +109,7 @@ async def test_stream_follows_the_log_to_the_workers_end() -> None:
         assert [block async for block in stream] == []
 
 
-async def test_reader_of_one_source_waits_for_a_line_of_it() -> None:
+async def test_reader_of_one_source_waits_for_a_line_of_that_source() -> None:
     log = WorkerLog()
     stream = WorkerLogStream(log, LogQuery(sources=("system",))).events()
     async with asyncio.timeout(DEADLINE_S):

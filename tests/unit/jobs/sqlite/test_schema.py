@@ -74,7 +74,7 @@ def test_invalid_text_is_written_with_replacement_characters() -> None:
     assert (restored.endpoint, restored.extra) == ("e?", "\ufffd".encode())
 
 
-def test_outdated_chunks_are_those_of_earlier_attempts() -> None:
+def test_chunks_of_earlier_attempts_are_outdated() -> None:
     job = Job(id="a", endpoint="e", input=b"", created_at=0.0)
     running = job.replace(status=JobStatus.IN_PROGRESS, attempt=2)
     assert outdated_chunks(job, 5) is None

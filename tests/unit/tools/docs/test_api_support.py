@@ -23,13 +23,15 @@ def test_every_member_of_the_description_has_a_probe() -> None:
     described = schemas["NewResponse"]["properties"].keys()
     probed = {name for _, body in RESPONSE_PROBES for name in body}
     # Tested by the conversations of tests/integration/emulator/test_responses.py.
-    tested_elsewhere = {"model", "previous_response_id"}
-    # Those of chats have tables of their own.
-    assert described - probed - SamplingInput.model_fields.keys() == tested_elsewhere
+    without_probe = {"model", "previous_response_id"}
+    # The parameters of chats have their own tables.
+    assert described - probed - SamplingInput.model_fields.keys() == without_probe
 
 
 @pytest.mark.parametrize(("name", "body"), RESPONSE_PROBES)
-def test_row_of_a_response_says_what_happens(name: str, body: dict[str, object]) -> None:
+def test_row_of_a_response_has_its_warnings_or_its_refusal(
+    name: str, body: dict[str, object]
+) -> None:
     row = next(line for line in response_table().splitlines() if line.startswith(f"| {name} |"))
     try:
         warnings, refusal = find_response_warnings(body), None

@@ -23,7 +23,9 @@ async def test_page_lists_the_functions_of_a_job(traced: list[CodeType]) -> None
     assert page(text, traced) == text, "write it: python -m tools.docs.job_path"
 
 
-async def test_path_has_ten_functions_and_the_rest_is_apart(traced: list[CodeType]) -> None:
+async def test_path_has_ten_functions_and_the_others_have_their_own_table(
+    traced: list[CodeType],
+) -> None:
     lines = list(build_tables(traced))
     end = lines.index("")
     assert [line.split("`")[3] for line in lines[2:end]] == list(PATH)

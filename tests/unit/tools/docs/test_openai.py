@@ -38,7 +38,7 @@ def test_every_route_and_error_is_listed() -> None:
 
 
 def test_every_capability_is_listed() -> None:
-    # What has a row among the parameters, and what is about the model that is loaded.
+    # Capabilities with a row among the parameters, and capabilities of the loaded model.
     parameters = {
         *("penalties", "min_p", "seed", "ignore_eos", "logit_bias", "min_tokens"),
         *("chat_template", "infill", "token_prompts", "prompt_truncation", "special_tokens"),

@@ -38,12 +38,12 @@ def state(call: OpenAICall) -> list[Any]:
 def test_every_parameter_has_a_probe(route: str) -> None:
     # R16
     spec, _ = ENDPOINTS[route]
-    asked = {probe.name for probe in PROBES if route in probe.routes}
+    probed = {probe.name for probe in PROBES if route in probe.routes}
     ignored = set(Matrix({}).ignored(route, sorted(IGNORED)))
-    assert spec.input_model.model_fields.keys() <= asked
-    # What is ignored on one route may be honoured on the other.
+    assert spec.input_model.model_fields.keys() <= probed
+    # A parameter that one route ignores may be supported on the other.
     assert IGNORED - spec.input_model.model_fields.keys() == ignored
-    assert not ignored & asked
+    assert not ignored & probed
 
 
 # R5-R17, R22, R25, R39: all that the requirements name.
@@ -68,10 +68,10 @@ def test_every_documented_parameter_has_a_probe_or_is_ignored(name: str) -> None
     ("probe", "route"), OF, ids=[f"{route}-{probe.name}{probe.kind}" for probe, route in OF]
 )
 def test_no_parameter_is_ignored_without_a_warning(probe: Probe, route: str) -> None:
-    # R16: it changes what is asked of the engine, or what is told of the answer, or it warns.
+    # R16: each parameter changes the engine's request or the answer, or it causes a warning.
     if probe.name == "model":
         return
-    # What comes with a parameter, because it must, is no merit of its own.
+    # Other parameters that this one requires must not count as its effect.
     company = {name: value for name, value in probe.bodies[0].items() if name != probe.name}
     assert state(create_call(route, probe.bodies[0])) != state(create_call(route, company))
 

@@ -37,9 +37,9 @@ def test_every_rule_has_a_heading_and_examples() -> None:
     examples = [example for rule in RULES.sanitizer.values() for example in rule.examples]
     examples += [example for rule in RULES.checks.values() for example in rule.examples]
     examples += [example for rule in option_rules().values() for example in rule.examples]
-    shown = fences(made)
+    fenced = fences(made)
     for example in examples:
-        assert {example.catches, example.leaves, example.prompt} <= {*shown}
+        assert {example.catches, example.leaves, example.prompt} <= {*fenced}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_every_rule_has_a_heading_and_examples() -> None:
         "# heading\n\n| a | b |\n|---|---|",
     ],
 )
-def test_text_is_shown_unchanged(text: str) -> None:
+def test_text_is_printed_unchanged(text: str) -> None:
     made = page(with_example("-", Example(catches=text, leaves="-")))
     assert fences(made)[:3] == [EXAMPLE_PROMPT, text, "-"]
     assert all(line.isprintable() for line in made.split("\n"))

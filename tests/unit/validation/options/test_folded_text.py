@@ -24,7 +24,7 @@ def test_text_is_folded(text: str, folded: str) -> None:
     assert fold_text(text).text == folded
 
 
-def test_span_is_that_of_the_original_with_what_is_within() -> None:
+def test_span_refers_to_the_original_text_and_includes_inner_characters() -> None:
     text = "\u200ba\u200bb\\u0063\u200b d"
     folded = fold_text(text)
     assert folded.text == "abc d"

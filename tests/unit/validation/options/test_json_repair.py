@@ -53,7 +53,7 @@ def test_answer_that_fails_its_schema_is_repaired(text: str) -> None:
         ('{"city": "Os', "length"),
     ],
 )
-def test_answer_that_no_repair_makes_right_is_left_as_it_is(text: str, reason: str) -> None:
+def test_answer_that_cannot_be_repaired_is_unchanged(text: str, reason: str) -> None:
     verdict = validate(text, reason, json_schema=CITY, repair_json=True)
     assert not verdict.valid
     assert verdict.text == text

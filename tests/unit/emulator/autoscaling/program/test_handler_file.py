@@ -86,7 +86,7 @@ def test_command_of_the_dockerfile_that_cannot_be_used_is_in_the_error(
         (["worker.sh"], "worker.sh", "must be a Python file"),
     ],
 )
-def test_find_handler_file_explains_what_is_wrong(
+def test_find_handler_file_explains_the_problem(
     tmp_path: Path, files: list[str], path: str, problem: str
 ) -> None:
     for name in files:

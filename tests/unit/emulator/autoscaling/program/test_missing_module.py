@@ -34,7 +34,7 @@ def test_packages_of_the_project_are_installed_in_its_environment(
     assert advice.endswith(f"`cd {tmp_path} && {VENV.path} -m pip install -r {name}`")
 
 
-def test_environment_without_the_sdk_gets_it(tmp_path: Path) -> None:
+def test_environment_without_the_sdk_gets_the_command_to_install_it(tmp_path: Path) -> None:
     output = ["ModuleNotFoundError: No module named 'runpod'"]
     advice = explain_missing_module(output, tmp_path / "handler.py", VENV)
     assert advice is not None

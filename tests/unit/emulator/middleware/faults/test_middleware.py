@@ -81,7 +81,7 @@ async def test_rule_that_names_an_operation_of_workers_concerns_them(
     assert (await call(app, path, headers=STATUS)).status == 500
 
 
-async def test_rule_with_rate_limits_applies_those_of_runpod(
+async def test_rule_with_rate_limits_applies_the_limits_of_runpod(
     app: RequestFaultMiddleware, rules: FaultRules
 ) -> None:
     rules.add({"fault": "rate-limits"})

@@ -57,7 +57,7 @@ async def test_openai_routes_share_a_limit(inner: InnerApp, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/health", "/v2/a/health", "/v2/a/job-take/w", "/v2/a/job-done/w/j", "/retry/1"]
 )
-async def test_what_runpod_does_not_limit_is_not_limited(inner: InnerApp, path: str) -> None:
+async def test_path_that_runpod_does_not_limit_is_not_limited(inner: InnerApp, path: str) -> None:
     app = RateLimitMiddleware(inner, "default", dict.fromkeys(RATES, (1, 1)))
     assert await statuses(app, path, 5) == [200] * 5
 
@@ -82,7 +82,7 @@ async def test_failed_request_frees_its_place(inner: InnerApp) -> None:
             await call(app, "/run", "POST")
 
 
-def test_limits_are_those_of_runpod() -> None:
+def test_limits_equal_the_limits_of_runpod() -> None:
     assert RATES["run"] == (1000, 200)
     assert RATES["runsync"] == RATES["status"] == RATES["stream"] == RATES["openai"] == (2000, 400)
     assert (RATES["cancel"], RATES["purge-queue"], RATES["requests"]) == (
