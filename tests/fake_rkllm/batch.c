@@ -107,8 +107,8 @@ void generate_batch(Run *run)
         Run *one = &run->sequences[i];
         /* Prompts are prefilled one after the other. */
         one->began = now_ns();
-        prefill(one);
         print_lines(&one->answer->printed);
+        prefill(one);
         finishes = finishes && one->answer->finishes;
     }
     run->prefilled = now_ns();

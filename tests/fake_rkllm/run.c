@@ -134,9 +134,9 @@ static void generate(Run *run)
         crash("GGML_ASSERT(mask->ne[0] == kv_size) failed");
     log_context(run);
     run->has_read = true;
+    print_lines(&run->answer->printed);
     if (!resumes)
         prefill(run);
-    print_lines(&run->answer->printed);
     run->due = run->prefilled = now_ns();
     if (run->seen.mode == RKLLM_INFER_GENERATE)
         speak(run);

@@ -109,7 +109,7 @@ typedef struct {
     char *when;
     Step *steps;
     size_t count;
-    /* Printed after the prefill. */
+    /* Printed before the prefill. */
     Lines printed;
     Threads threads;
     long prefill_ms;

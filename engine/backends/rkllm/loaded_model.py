@@ -187,6 +187,7 @@ class LoadedModel:
         with self._capture() as printed:
             self.runtime.run_batch(batch)
             printed.is_needed = is_output_needed(batch)
+        batch.printed_error = printed.error
         check_run(batch, self.context_length, printed)
 
     def run_logits(
@@ -220,7 +221,7 @@ class LoadedModel:
                 self.runtime.compute(
                     tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.copy_result
                 )
-                check_printed(printed)
+            check_printed(printed)
         finally:
             # Otherwise vectors in a row become slower and slower (rkllama#139).
             self.runtime.clear_cache()

@@ -235,6 +235,7 @@ async def test_health_while_loading_and_when_ready(serve: Serve, gate: Gate) -> 
         "restarts": 0,
         "failure": None,
         "trouble": None,
+        "library": {},
     }
 
 

@@ -40,6 +40,9 @@ class BatchedRequest:
     error: Exception | None = None
     # Whether it was the last active request; its thread then waits for the end of the run.
     is_last: bool = False
+    # Whether the runtime ended its answer without any token: the run may have failed, which shows
+    # at its end.
+    is_empty: bool = False
 
     @property
     def limit(self) -> int:
@@ -94,6 +97,8 @@ class Batch:
         self.stopped = False
         self.finished = False
         self.failed = False
+        # The error that the library printed during the run, if any.
+        self.printed_error = ""
         self.reload_ms = 0.0
         self.prefill_ms = 0.0
         self.sampling = requests[0].sampling
@@ -145,6 +150,7 @@ class Batch:
         for index, request in tuple(self._active.items()):
             output = result[index]
             if request.on_token(output.text, output.token_id, waiting=waiting):
+                request.is_empty = not request.tokens
                 self._end_request(index)
         # Abort if no request is left but sequences continue; if all have ended, the run ends too.
         return not self._active and any(

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from engine.backends.base import RunResult
 from engine.backends.rkllm.batching.batch import Batch, BatchedRequest
+from engine.backends.rkllm.printed.library_output import printed_error
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +69,12 @@ class BatchScheduler:
             if request in self._waiting:
                 self._waiting.remove(request)
         batch = request.batch
-        if batch is not None and batch.leave(request):
+        if batch is not None and (batch.leave(request) or request.is_empty):
             if batch.stopped:
                 self._abort(batch)
             batch.returned.wait()
+            if request.is_empty and batch.printed_error:
+                raise printed_error(batch.printed_error)
         if request.error is not None:
             raise request.error
         return request.result()

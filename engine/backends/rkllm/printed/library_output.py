@@ -16,6 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from shutil import which
 
+from engine.backends.rkllm.board import driver
+from engine.errors import BackendFailed
+
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 64_000
@@ -60,6 +63,14 @@ class CapturedOutput:
     def error(self) -> str:
         """The last lines of error as one; empty without any."""
         return " | ".join(_last_lines(self.errors))
+
+
+def printed_error(words: str) -> BackendFailed:
+    """Return the error of a run that reported success and printed an error."""
+    return BackendFailed(
+        f"the RKLLM runtime reported success, but printed an error during the run: {words}. "
+        f"{driver.describe_driver()}"
+    )
 
 
 class LibraryOutput:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from engine.backends.base import RunResult
 from engine.backends.rkllm.batching.batch import Batch
-from engine.backends.rkllm.board import driver
-from engine.backends.rkllm.printed.library_output import CapturedOutput
+from engine.backends.rkllm.printed.library_output import CapturedOutput, printed_error
 from engine.backends.rkllm.runs.padding import padding_error
 from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput
 from engine.errors import BackendFailed
@@ -59,10 +58,7 @@ def check_printed(printed: CapturedOutput, tokens: int = 0) -> None:
     if not printed.error:
         return
     if tokens < _SHORT_ANSWER_TOKENS:
-        raise BackendFailed(
-            "the RKLLM runtime reported success, but printed an error during the run: "
-            f"{printed.error}. {driver.describe_driver()}"
-        )
+        raise printed_error(printed.error)
     logger.warning("the RKLLM runtime printed an error during a run: %s", printed.error)
 
 

@@ -39,7 +39,7 @@ async def test_run_that_prints_an_error_and_brings_no_text_fails_with_its_words(
 
 @only_processes
 async def test_short_answer_with_an_error_fails_behind_its_text(rkllm_of: RkllmMaker) -> None:
-    engine = rkllm_of(f'answer\n  print "{MATMUL_FAILED}"\n  say "0 " us=5000 times=3\n')
+    engine = rkllm_of(f'answer\n  print "{MATMUL_FAILED}"\n  prefill_ms 100\n  say "0 " times=3\n')
     async with await engine.generate(request("hi")) as stream:
         with pytest.raises(BackendFailed, match="matmul"):
             await read(stream)
@@ -72,7 +72,7 @@ async def test_other_runs_that_print_an_error_fail(
     write_tokenizer(tmp_path)
     options: dict[str, dict[str, Any]] = {"batch": {"n_batch": 2}, "logits": {"mode": "logits"}}
 
-    script = f'vocabulary 260\nanswer\n  print "{MATMUL_FAILED}"\n'
+    script = f'vocabulary 260\nanswer\n  prefill_ms 100\n  print "{MATMUL_FAILED}"\n'
     engine = rkllm_of(script, **options.get(mode, {}))
     run = (
         engine.compute(EMBED, ["a text"], Priority.INTERACTIVE)
