@@ -104,11 +104,11 @@ def test_answers_of_every_api_are_read_alike(tmp_path: Path) -> None:
     }
     program = f"""
         import * as outcomes from "./answer/outcome.js";
-        const told = Object.entries({json.dumps(answers)}).map(([name, json]) => {{
+        const results = Object.entries({json.dumps(answers)}).map(([name, json]) => {{
           const {{ reasoning, text, calls }} = outcomes[name](json, null);
           return [reasoning, text, calls];
         }});
-        console.log(JSON.stringify(told));
+        console.log(JSON.stringify(results));
     """
     for reasoning, text, calls in run_program(copy_modules(tmp_path), program):
         assert (reasoning, text) == ("hm", "four")

@@ -33,8 +33,8 @@ def test_spans_and_sizes_have_the_unit_of_the_rounded_value(modules: Path) -> No
     sizes = {999: "999 B", 9_960: "10 kB", 999_600: "1.0 MB", 1_500_000: "1.5 MB"}
     program = f"""
         import {{ bytes, duration }} from "./page/format.js";
-        const told = [{[*spans]}.map(duration), {[*sizes]}.map(bytes)];
-        console.log(JSON.stringify(told));
+        const formatted = [{[*spans]}.map(duration), {[*sizes]}.map(bytes)];
+        console.log(JSON.stringify(formatted));
     """
     assert run_program(modules, program) == [[*spans.values()], [*sizes.values()]]
 
@@ -54,8 +54,8 @@ def test_every_route_leads_to_an_existing_screen(modules: Path) -> None:
     program = f"""
         import {{ isWithin, placeOf }} from "./page/place.js";
         const hashes = {json.dumps([*places])};
-        const told = hashes.map((hash) => placeOf(hash, ["first", "second"]));
-        console.log(JSON.stringify([told, hashes.filter(isWithin)]));
+        const places = hashes.map((hash) => placeOf(hash, ["first", "second"]));
+        console.log(JSON.stringify([places, hashes.filter(isWithin)]));
     """
     screens, within = run_program(modules, program)
     assert [[each["name"], each["rest"]] for each in screens] == [*places.values()]
@@ -82,11 +82,11 @@ def test_polling_continues_after_a_failed_request(modules: Path) -> None:
 RUN = """
     import {{ createServer }} from "node:http";
     import {{ Run }} from "./playground/run.js";
-    const asked = [];
+    const requests = [];
     const server = createServer(async (request, response) => {{
-      asked.push(`${{request.method}} ${{request.url}}`);
-      const told = await answer(request.url, response);
-      if (told !== undefined) response.end(told);
+      requests.push(`${{request.method}} ${{request.url}}`);
+      const body = await answer(request.url, response);
+      if (body !== undefined) response.end(body);
     }});
     await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
     const {{ fetch }} = globalThis;
@@ -102,7 +102,7 @@ RUN = """
     async function answer(url, response) {{ {answer} }}
     await run.go();
     await Promise.all(stopping);
-    console.log(JSON.stringify([run.state, asked.sort(), troubles]));
+    console.log(JSON.stringify([run.state, requests.sort(), troubles]));
     server.closeAllConnections();
     server.close();
 """

@@ -35,7 +35,7 @@ SERVER = """
     const run = new Run({request}, () => {{}});
     await run.go();
     await run.readStatus();
-    const told = run.wire.exchanges.map((each) => ({{
+    const exchanges = run.wire.exchanges.map((each) => ({{
       request: `${{each.method}} ${{each.path}}`,
       body: each.body,
       status: each.head?.status ?? null,
@@ -45,7 +45,7 @@ SERVER = """
       reason: each.end?.reason ?? null,
       copy: transcript(each),
     }}));
-    console.log(JSON.stringify([run.state, run.error?.message ?? null, told]));
+    console.log(JSON.stringify([run.state, run.error?.message ?? null, exchanges]));
     server.closeAllConnections();
     server.close();
 """
@@ -220,9 +220,9 @@ def test_events_are_read_with_every_kind_of_line_end(modules: Path, newline: str
             controller.close();
           }},
         }});
-        const told = [];
-        for await (const {{ event, data }} of events(body)) told.push([event, data]);
-        console.log(JSON.stringify(told));
+        const received = [];
+        for await (const {{ event, data }} of events(body)) received.push([event, data]);
+        console.log(JSON.stringify(received));
     """
     assert run_program(modules, program) == [["a", "1\n2"], ["message", "🦀"]]
 
@@ -287,10 +287,10 @@ def test_fault_is_sent_with_the_request_and_not_with_its_status(modules: Path) -
 def test_copied_programs_ask_for_the_fault(modules: Path) -> None:
     program = """
         import { SNIPPETS } from "./playground/snippets.js";
-        const asked = { url: "/", body: {}, stream: false, needsKey: false, kind: "chat" };
+        const plain = { url: "/", body: {}, stream: false, needsKey: false, kind: "chat" };
         const make = Object.values(SNIPPETS);
-        const texts = make.map((each) => each({ ...asked, fault: "status=503" }));
-        console.log(JSON.stringify([texts, make.map((each) => each(asked))]));
+        const texts = make.map((each) => each({ ...plain, fault: "status=503" }));
+        console.log(JSON.stringify([texts, make.map((each) => each(plain))]));
     """
     with_fault, without = run_program(modules, program)
     headers = ("'x-fault: status=503'", '"x-fault": "status=503"', '"x-fault": "status=503"')
