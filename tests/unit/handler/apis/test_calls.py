@@ -157,7 +157,7 @@ def test_cached_tokens_are_part_of_the_prompt_in_each_form(usage: dict[str, Any]
     assert read_usage({"usage": usage}) == Usage(9, 2, 4)
 
 
-async def test_unknown_route_is_not_found_and_the_routes_are_named(calls: ApiCalls) -> None:
+async def test_unknown_route_is_refused_with_the_list_of_routes(calls: ApiCalls) -> None:
     with pytest.raises(NotFound) as raised:
         await calls.answer("/v1/nothing", {}, CallContext())
     assert all(route in raised.value.message for route in CALL_ROUTES)

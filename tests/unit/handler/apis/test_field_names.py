@@ -1,4 +1,4 @@
-"""Errors name the client's own field, whatever the API and whoever finds the fault."""
+"""Errors name the client's own field, in every API and from every check."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_error_names_the_field_of_the_client(
     assert param.startswith(failure.param), failure
     assert failure.message.startswith(param), failure
     if param.endswith("format"):
-        # Only an answer knows whether the engine checks the schema.
+        # Whether the engine checks the schema is decided only when the call runs.
         return
     with pytest.raises((HandlerError, EngineError)) as checked:
         calls.check(route, MINIMAL[route] | body)

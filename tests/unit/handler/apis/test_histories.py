@@ -1,4 +1,4 @@
-"""What agents send in their histories: the model gets it, or a sentence in its place."""
+"""Content of agents' histories: the model receives it, or a sentence in its place."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def images_in_results(data: str) -> list[ParsedCall]:
     ]
 
 
-def test_image_of_a_tool_is_given_to_the_model() -> None:
+def test_image_of_a_tool_is_passed_to_the_model() -> None:
     for call in images_in_results(PNG):
         assert [image.data for image in result_of(call).images] == [PNG]
         assert call.warnings == ()
@@ -135,7 +135,7 @@ def test_image_of_a_tool_that_cannot_be_read_is_left_out() -> None:
         ({"type": "tool_reference", "tool_name": "add"}, "[tool add]"),
     ],
 )
-def test_blocks_with_text_are_given_to_the_model(block: dict[str, Any], text: str) -> None:
+def test_blocks_with_text_are_passed_to_the_model(block: dict[str, Any], text: str) -> None:
     call = read_messages([block])
     assert result_of(call).content == text
     assert call.warnings == ()
@@ -176,7 +176,7 @@ def test_billing_line_of_an_agent_does_not_change_the_prompt(as_blocks: bool) ->
     assert chat.messages[0] == Message("system", "You are an agent.")
 
 
-def test_agents_may_have_many_tools_with_long_names() -> None:
+def test_agents_may_send_300_tools_with_long_names() -> None:
     tools = [
         {"name": f"mcp__plugin_{'x' * 100}_{number}", "input_schema": {"type": "object"}}
         for number in range(300)

@@ -1,4 +1,4 @@
-"""The four APIs read the same conversation as the same call, and name what is wrong in it."""
+"""The four APIs read one conversation as the same call, and their errors name the wrong field."""
 
 from __future__ import annotations
 

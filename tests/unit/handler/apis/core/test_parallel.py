@@ -73,11 +73,11 @@ async def test_greedy_choices_are_equal_and_cause_one_warning(
 ) -> None:
     # R15
     service = OpenAIService(pipeline_of())
-    said = ["all 3 choices are alike: the sampling leaves no choice"]
+    warnings = ["all 3 choices are alike: the sampling leaves no choice"]
     for route, body in ((COMPLETIONS, {"prompt": "hi"}), (CHAT, {"messages": TURNS})):
-        asked = {**body, "n": 3, **greedy}
-        assert (await complete(service, route, asked)).warnings == said
-        assert (await complete_streamed(service, route, asked)).warnings == said
+        greedy_body = {**body, "n": 3, **greedy}
+        assert (await complete(service, route, greedy_body)).warnings == warnings
+        assert (await complete_streamed(service, route, greedy_body)).warnings == warnings
         assert (await complete(service, route, {**body, **greedy})).warnings == []
 
 
@@ -91,11 +91,11 @@ async def test_run_all_submits_at_most_one_request_per_slot(
     # R18: the call's other requests wait outside the engine's queue.
     pipeline = pipeline_of({"delay_ms": 2}, slots=slots)
     await pipeline.engine.ready()
-    generate, seen = pipeline.engine.generate, list[tuple[Any, int, int]]()
+    generate, submitted = pipeline.engine.generate, list[tuple[Any, int, int]]()
 
     async def watched(request: Any, slot: Any = None, **how: Any) -> Any:
         stream = await generate(request, slot, **how)
-        seen.append((request.prompt, pipeline.engine.running, pipeline.engine.waiting))
+        submitted.append((request.prompt, pipeline.engine.running, pipeline.engine.waiting))
         return stream
 
     pipeline.engine.generate = watched  # type: ignore[method-assign]
@@ -105,10 +105,10 @@ async def test_run_all_submits_at_most_one_request_per_slot(
         give_each_choice_a_prompt(pipeline, prompts)
         response = await complete_call(service, COMPLETIONS, {"prompt": "hi", "n": 8})
         assert [response.choices[index].text for index in range(8)] == prompts
-        assert [prompt for prompt, _, _ in seen] == prompts
-        assert max(running for _, running, _ in seen) == min(slots, 8)
-        assert {waiting for _, _, waiting in seen} == {0}
-        seen.clear()
+        assert [prompt for prompt, _, _ in submitted] == prompts
+        assert max(running for _, running, _ in submitted) == min(slots, 8)
+        assert {waiting for _, _, waiting in submitted} == {0}
+        submitted.clear()
 
 
 @pytest.mark.parametrize("complete_call", [complete, complete_streamed])

@@ -25,7 +25,7 @@ def turn(number: int, size: int = 10) -> list[Message]:
     ]
 
 
-def test_as_many_turns_go_as_the_prompt_is_too_long() -> None:
+def test_dropped_turns_are_proportional_to_the_excess() -> None:
     instructions = Message("system", "be brief")
     messages = [instructions, *(message for n in range(8) for message in turn(n))]
     half = drop_oldest_turns(messages, 1_000, 500)
@@ -34,7 +34,7 @@ def test_as_many_turns_go_as_the_prompt_is_too_long() -> None:
 
 
 @given(_MESSAGES, st.integers(1, 10_000), st.integers(1, 10_000))
-def test_rest_is_a_suffix_of_whole_turns_with_all_instructions(
+def test_rest_is_all_instructions_and_the_last_complete_turns(
     messages: list[Message], tokens: int, limit: int
 ) -> None:
     kept = drop_oldest_turns(messages, tokens, limit)

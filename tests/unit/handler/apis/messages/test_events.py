@@ -109,12 +109,12 @@ def without_ids(message: JsonObject) -> JsonObject:
 
 
 @given(st.lists(st.integers(0, len(OUTPUT)), max_size=8))
-async def test_events_make_the_whole_message_in_any_division(cuts: list[int]) -> None:
+async def test_events_add_up_to_the_message_in_any_division(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(OUTPUT)]
     texts = [OUTPUT[start:end] for start, end in itertools.pairwise(edges)]
     message = collect_message(await stream(texts))
-    whole = encode_message("msg_1", "claude", complete(OUTPUT))
-    assert without_ids(message) == without_ids(whole)
+    expected = encode_message("msg_1", "claude", complete(OUTPUT))
+    assert without_ids(message) == without_ids(expected)
     assert len(message["content"]) == 4
 
 

@@ -26,7 +26,7 @@ LARGE = HEADER + b"x" * 3_000_000
 SETTLE_S = 30
 
 
-# Those of the running test, which are closed at its end.
+# The pullers of the running test, closed at its end.
 PULLERS: list[Puller] = []
 
 
@@ -123,7 +123,7 @@ async def test_served_model_needs_no_download(tmp_path: Path, hub: HubServer) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "reason"),
     [
         (f"hf.co/{REPO}:Q2_K", "has no single Q2_K model: a-Q4.gguf, b-Q4.gguf"),
         (f"hf.co/{REPO}:Q4", "has no single Q4 model"),
@@ -131,12 +131,12 @@ async def test_served_model_needs_no_download(tmp_path: Path, hub: HubServer) ->
     ],
 )
 async def test_failed_pull_ends_with_its_reason(
-    tmp_path: Path, hub: HubServer, name: str, said: str
+    tmp_path: Path, hub: HubServer, name: str, reason: str
 ) -> None:
     hub.add(REPO, {"a-Q4.gguf": HEADER + b"1", "b-Q4.gguf": HEADER + b"2"})
     puller = Puller(tmp_path)
     lines = await puller.pull(name)
-    assert said in lines[-1]["error"]
+    assert reason in lines[-1]["error"]
     with pytest.raises(ModelNotFound):
         await puller.puller.pull_to_end(name)
     assert puller.added == {}
@@ -149,7 +149,7 @@ async def test_model_that_cannot_be_added_is_reported(tmp_path: Path, hub: HubSe
     assert (await puller.pull(f"hf:{REPO}"))[-1] == {"error": "there is no domain for it"}
 
 
-async def test_whole_answer_is_success(tmp_path: Path, hub: HubServer) -> None:
+async def test_pull_without_a_stream_returns_success(tmp_path: Path, hub: HubServer) -> None:
     hub.add(REPO, {"some.gguf": HEADER + b"1"})
     assert await Puller(tmp_path).puller.pull_to_end(f"hf:{REPO}") == {"status": "success"}
 
@@ -216,7 +216,7 @@ async def test_clients_that_left_occupy_no_thread_of_others(tmp_path: Path, hub:
     last = start(puller, f"hf:{REPO}")
     hub.gate.set()
     assert (await last)[-1] == {"status": "success"}
-    # Those that had not begun never did.
+    # The pulls in the queue were never started, because their clients had left.
     assert sum("gone" in each for each in hub.requests) == 4
 
 

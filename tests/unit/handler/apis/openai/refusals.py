@@ -48,7 +48,7 @@ BUT_OVMS = (OPENAI, ORACLE)
 IN_OVMS = places([OVMS])
 IN_OVMS_COMPLETIONS, IN_OVMS_CHAT = places([OVMS], [COMPLETIONS]), places([OVMS], [CHAT])
 
-WHOLE = f"a whole number from 1 to {MAX_INT32}"
+POSITIVE_INTEGER = f"a whole number from 1 to {MAX_INT32}"
 STOP = (
     "stop must be a non-empty string or an array of up to 16 of them, each of up to 1024 characters"
 )
@@ -88,14 +88,14 @@ def turns(*messages: Any) -> dict[str, Any]:
     return {"messages": list(messages)}
 
 
-def content(value: Any, said: str, place: str = "messages[0].content") -> Row:
-    return turns({"role": "user", "content": value}), f"{place} must be {said}", place
+def content(value: Any, requirement: str, place: str = "messages[0].content") -> Row:
+    return turns({"role": "user", "content": value}), f"{place} must be {requirement}", place
 
 
 REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
     "R6": [
         (IN_COMPLETIONS, prompts()),
-        (IN_COMPLETIONS, [({"stream": True} | body, *said) for body, *said in prompts()]),  # type: ignore[misc]
+        (IN_COMPLETIONS, [({"stream": True} | body, *expected) for body, *expected in prompts()]),  # type: ignore[misc]
         (
             IN_COMPLETIONS,
             [
@@ -113,8 +113,8 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
         ),
     ],
     "R8": [
-        (EVERYWHERE, numbers("max_completion_tokens", WHOLE, -2, 0, 1.5, 2**32)),
-        (IN_CHAT, numbers("max_tokens", WHOLE, -2, 0, 1.5, 2**32)),
+        (EVERYWHERE, numbers("max_completion_tokens", POSITIVE_INTEGER, -2, 0, 1.5, 2**32)),
+        (IN_CHAT, numbers("max_tokens", POSITIVE_INTEGER, -2, 0, 1.5, 2**32)),
         (
             IN_COMPLETIONS,
             [

@@ -275,7 +275,7 @@ def test_prompt_formats(prompt: Any, becomes: Any) -> None:
     assert create_call(COMPLETIONS, {"prompt": prompt}).parsed.prompts[0] == becomes
 
 
-def test_messages_and_template_arguments_become_a_chat() -> None:
+def test_messages_and_template_arguments_are_read_as_a_chat() -> None:
     # R34, R39
     call = create_call(CHAT, {**CHAT_BODY, "chat_template_kwargs": {"enable_thinking": False}})
     assert call.parsed.prompts[0] == Chat((Message("user", "hi"),), {"enable_thinking": False})
@@ -318,12 +318,12 @@ def test_call_has_interactive_priority_and_openai_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "limit"),
+    ("fields", "limit"),
     [({}, 9), ({"max_tokens": 5}, 5), ({"max_completion_tokens": 6, "max_tokens": 5}, 6)],
 )
-def test_max_tokens_falls_back_to_the_default(asked: dict[str, int], limit: int) -> None:
+def test_max_tokens_falls_back_to_the_default(fields: dict[str, int], limit: int) -> None:
     # R8
-    call = create_call(CHAT, CHAT_BODY | asked, max_tokens=9)
+    call = create_call(CHAT, CHAT_BODY | fields, max_tokens=9)
     assert call.parameters.sampling.max_tokens == limit
 
 

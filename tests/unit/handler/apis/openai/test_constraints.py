@@ -1,4 +1,4 @@
-"""What answers are held to, by every name that clients use (R39, R61)."""
+"""Constraints of answers, under every name that clients use (R39, R61)."""
 
 from __future__ import annotations
 
@@ -267,16 +267,16 @@ async def test_expression_that_cannot_be_checked_is_refused(pipeline_of: Pipelin
         await service.complete(call)
 
 
-@pytest.mark.parametrize(("said", "valid"), [('{"a": 1}', True), ('{"b": 1}', False)])
+@pytest.mark.parametrize(("text", "valid"), [('{"a": 1}', True), ('{"b": 1}', False)])
 async def test_answer_is_checked_without_a_grammar(
-    said: str, valid: bool, pipeline_of: PipelineFactory
+    text: str, valid: bool, pipeline_of: PipelineFactory
 ) -> None:
     service = OpenAIService(
-        pipeline_of({"pieces": [said]}, validator=RulesValidator.from_file(DEFAULT_RULES))
+        pipeline_of({"pieces": [text]}, validator=RulesValidator.from_file(DEFAULT_RULES))
     )
     body = {"prompt": "hi", **of(SCHEMA)}
     full = await service.complete(service.parse_call("/v1/completions", body))
-    assert full["choices"][0]["text"] == said
+    assert full["choices"][0]["text"] == text
     assert full["validation"]["valid"] is valid
     assert ("regenerated" in full) is not valid
     assert full["warnings"]

@@ -27,9 +27,9 @@ async def test_answer_continues_the_last_message(
     answers = [{"when": "user: Tell me.\nassistant:Once$", "pieces": [" upon"]}]
     service = OpenAIService(pipeline_of(*answers))
     body = body_of(USER, {"role": "assistant", "content": "Once"})
-    told = await complete_call(service, CHAT, body)
-    assert told.choices[0].text == " upon"
-    assert not told.warnings
+    response = await complete_call(service, CHAT, body)
+    assert response.choices[0].text == " upon"
+    assert not response.warnings
 
 
 @pytest.mark.parametrize("complete_call", WAYS)
@@ -38,8 +38,8 @@ async def test_answer_continues_a_thought(
 ) -> None:
     service = OpenAIService(pipeline_of({"pieces": [" yes", "</think>", "Oslo"]}))
     body = body_of(USER, {"role": "assistant", "content": "<think>Hm,"})
-    told = await complete_call(service, CHAT, body)
-    assert told.choices[0].text == "Oslo"
+    response = await complete_call(service, CHAT, body)
+    assert response.choices[0].text == "Oslo"
 
 
 @pytest.mark.parametrize(

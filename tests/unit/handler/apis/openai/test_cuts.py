@@ -71,21 +71,21 @@ def ended(text: str, stops: list[str], *, include: bool) -> str:
     include=st.booleans(),
     max_tokens=st.none() | st.integers(1, 8),
     batches=st.lists(st.integers(0, 14), max_size=6),
-    most=st.integers(1, 6),
-    asked=st.sampled_from([None, 0, 1]),
+    max_chars=st.integers(1, 6),
+    alternatives=st.sampled_from([None, 0, 1]),
     echo=st.sampled_from(
         [Echo(), Echo("é😀 b"), Echo("é😀 b", (PromptToken("é😀"), PromptToken(" b", -0.5)))]
     ),
 )
-def test_streamed_is_whole(
+def test_streamed_answer_equals_the_complete_one(
     shape: EndpointSpec,
     pieces: list[bytes],
     stops: list[str],
     include: bool,
     max_tokens: int | None,
     batches: list[int],
-    most: int,
-    asked: int | None,
+    max_chars: int,
+    alternatives: int | None,
     echo: Echo,
 ) -> None:
     # R11-R14, R24, R26, R27
@@ -96,10 +96,14 @@ def test_streamed_is_whole(
         "stream": True,
     }
     if shape is COMPLETIONS:
-        body |= {"prompt": "hi", "logprobs": asked, "echo": bool(echo.text)}
+        body |= {"prompt": "hi", "logprobs": alternatives, "echo": bool(echo.text)}
     else:
         echo = Echo()
-        body |= {"messages": TURNS, "logprobs": asked is not None, "top_logprobs": asked}
+        body |= {
+            "messages": TURNS,
+            "logprobs": alternatives is not None,
+            "top_logprobs": alternatives,
+        }
     call = OpenAICall(shape, body, "tiny")
     call.echoes = [echo]
     deltas, finish = run_generation(pieces, call.parameters.sampling)
@@ -118,7 +122,7 @@ def test_streamed_is_whole(
     blocks = [call.encode_opening(answer.created)]
     places = sorted(min(place, len(deltas)) for place in batches)
     for one, other in pairwise([0, *places, len(deltas)]):
-        blocks += [call.encode_delta(part) for part in split_deltas(deltas[one:other], most)]
+        blocks += [call.encode_delta(part) for part in split_deltas(deltas[one:other], max_chars)]
     blocks += [call.encode_closing(answer), DONE]
     streamed = reading.read_stream([block for block in blocks if block])
     full = reading.read_response(call.encode_response(answer))
@@ -136,21 +140,21 @@ def test_streamed_is_whole(
     starts = [len("".join(texts[:number])) for number in range(len(texts))]
     # A character that is cut off at the end has no text, but its tokens are listed.
     is_stopped = isinstance(finish.stop_reason, str)
-    response = [
+    token_numbers = [
         number for number, start in enumerate(starts) if start < len(text) or not is_stopped
     ]
     logprobs = full.choices[0].logprobs
-    if asked is None:
+    if alternatives is None:
         assert logprobs is None
     elif shape is COMPLETIONS and logprobs is not None:
-        offsets = [len(echo.text) + starts[number] for number in response]
+        offsets = [len(echo.text) + starts[number] for number in token_numbers]
         assert logprobs["text_offset"] == [*([0, 2][: len(echo.tokens)]), *offsets]
         assert logprobs["token_logprobs"] == [
             *(token.logprob for token in echo.tokens),
-            *(-each / 4 for each in response),
+            *(-each / 4 for each in token_numbers),
         ]
     elif logprobs is not None:
         result = [(bytes(each["bytes"]), each["logprob"]) for each in logprobs["content"]]
-        assert result == [(pieces[number], -number / 4) for number in response]
+        assert result == [(pieces[number], -number / 4) for number in token_numbers]
     else:
-        assert not response
+        assert not token_numbers

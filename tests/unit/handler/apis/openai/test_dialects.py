@@ -38,16 +38,16 @@ async def test_usage_of_a_stream(
         ({"include_usage": False}, None),
         ({"include_usage": True}, full.usage),
     ):
-        asked = {**body, **MODEL, "stream_options": options}
-        told = await complete_streamed(service, route, asked, dialect)
-        assert told.choices == full.choices
-        assert told.usage == expected
-        asked_for = options == {"include_usage": True}
-        assert [not chunk["choices"] for chunk in told.sent] == [
-            *([False] * (len(told.sent) - 1)),
-            asked_for,
+        request_body = {**body, **MODEL, "stream_options": options}
+        streamed = await complete_streamed(service, route, request_body, dialect)
+        assert streamed.choices == full.choices
+        assert streamed.usage == expected
+        includes_usage = options == {"include_usage": True}
+        assert [not chunk["choices"] for chunk in streamed.sent] == [
+            *([False] * (len(streamed.sent) - 1)),
+            includes_usage,
         ]
-        assert {"usage" in chunk for chunk in told.sent[:-1]} == {asked_for}
+        assert {"usage" in chunk for chunk in streamed.sent[:-1]} == {includes_usage}
 
 
 @DIALECTS
@@ -58,10 +58,10 @@ async def test_role_of_a_stream(pipeline_of: PipelineFactory, dialect: Dialect, 
     service = OpenAIService(pipeline_of({"pieces": pieces}))
     body = {"messages": [{"role": "user", "content": "hi"}], "n": n}
     # An n of its own would need a best_of, which chats have not.
-    told = await complete_streamed(service, CHAT, body | MODEL, dialect)
+    response = await complete_streamed(service, CHAT, body | MODEL, dialect)
     role = {"role": "assistant"} if dialect is ORACLE else {}
     for index in range(n):
-        choices = [each for chunk in told.sent for each in chunk["choices"]]
+        choices = [each for chunk in response.sent for each in chunk["choices"]]
         deltas = [choice["delta"] for choice in choices if choice["index"] == index]
         assert deltas[0] == {"role": "assistant", "content": ""}
         assert [delta.keys() - {"content"} for delta in deltas[1:-1]] == [role.keys()] * (
@@ -82,14 +82,14 @@ async def test_stop_string(
 ) -> None:
     # R12, R25
     service = OpenAIService(pipeline_of({"pieces": ["one fi", "ve", " six"]}))
-    asked = {**body, **MODEL, "stop": "five", "include_stop_str_in_output": include}
-    full = await complete(service, route, asked, dialect)
+    request_body = {**body, **MODEL, "stop": "five", "include_stop_str_in_output": include}
+    full = await complete(service, route, request_body, dialect)
     assert full.choices[0].text == ("one five" if include else "one ")
     if dialect is OVMS and include is False:
         return
-    told = await complete_streamed(service, route, asked, dialect)
-    assert told.choices[0].text == ("one five" if include or dialect is OVMS else "one ")
-    for choice in (full.choices[0], told.choices[0]):
+    streamed = await complete_streamed(service, route, request_body, dialect)
+    assert streamed.choices[0].text == ("one five" if include or dialect is OVMS else "one ")
+    for choice in (full.choices[0], streamed.choices[0]):
         assert (choice.finish_reason, choice.stop_reason) == ("stop", "five")
 
 
@@ -129,10 +129,10 @@ async def test_logprobs_with_several_choices(
     # R13, R15: values that all dialects allow have the same effect in all.
     service = OpenAIService(pipeline_of({"pieces": ["a", " b"]}))
     body = {"prompt": ["x", "y"], "logprobs": 1, "n": 2, "best_of": 3, "echo": True}
-    told = await complete(service, COMPLETIONS, body | MODEL, dialect)
-    assert [choice.text for choice in told.choices.values()] == ["xa b", "xa b", "ya b", "ya b"]
-    assert told.usage == usage(2, 12)
-    for choice in told.choices.values():
+    response = await complete(service, COMPLETIONS, body | MODEL, dialect)
+    assert [choice.text for choice in response.choices.values()] == ["xa b", "xa b", "ya b", "ya b"]
+    assert response.usage == usage(2, 12)
+    for choice in response.choices.values():
         assert choice.logprobs is not None
         assert choice.logprobs["token_logprobs"] == [None, -1.0, -1.0]
         assert choice.logprobs["text_offset"] == [0, 1, 2]

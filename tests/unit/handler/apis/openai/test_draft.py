@@ -25,7 +25,7 @@ BODIES: list[Any] = [
     ),
 ]
 NAMES = {"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.0}
-SAID = {"pieces": ["yes"]}
+ANSWER = {"pieces": ["yes"]}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,7 +33,7 @@ SAID = {"pieces": ["yes"]}
 async def test_ovms_refuses_draft_parameters_without_a_draft_model(
     pipeline_of: PipelineFactory, route: str, body: dict[str, Any], name: str
 ) -> None:
-    service = OpenAIService(pipeline_of(SAID))
+    service = OpenAIService(pipeline_of(ANSWER))
     call = service.parse_call(route, {**body, name: NAMES[name]}, OVMS)
     with pytest.raises(InvalidRequest) as full:
         await service.complete(call)
@@ -57,7 +57,7 @@ async def test_other_dialects_warn_about_draft_parameters(
     pipeline_of: PipelineFactory, route: str, body: dict[str, Any], dialect: Dialect, name: str
 ) -> None:
     # R16
-    service = OpenAIService(pipeline_of(SAID))
+    service = OpenAIService(pipeline_of(ANSWER))
     for complete_call in (complete, complete_streamed):
         response = await complete_call(service, route, {**body, name: NAMES[name]}, dialect)
         assert response.warnings == [
@@ -71,13 +71,13 @@ async def test_other_dialects_warn_about_draft_parameters(
 async def test_draft_parameters_are_passed_to_a_draft_model(
     pipeline_of: PipelineFactory, route: str, body: dict[str, Any], dialect: Dialect, name: str
 ) -> None:
-    service = OpenAIService(pipeline_of(SAID, capabilities={"draft": True}))
+    service = OpenAIService(pipeline_of(ANSWER, capabilities={"draft": True}))
     for complete_call in (complete, complete_streamed):
         response = await complete_call(service, route, {**body, name: NAMES[name]}, dialect)
         assert response.warnings == []
     sampling = service.parse_call(route, {**body, name: NAMES[name]}, dialect).parameters.sampling
-    asked = {
+    parameters = {
         "num_assistant_tokens": sampling.draft_tokens,
         "assistant_confidence_threshold": sampling.draft_threshold,
     }
-    assert asked == dict.fromkeys(NAMES, None) | {name: NAMES[name]}
+    assert parameters == dict.fromkeys(NAMES, None) | {name: NAMES[name]}

@@ -28,11 +28,11 @@ async def test_echo_precedes_the_answer(
 ) -> None:
     service = OpenAIService(pipeline_of({"pieces": [" said"]}))
     for echo, expected in ((True, f"{text} said"), (False, " said"), (None, " said")):
-        told = await complete_call(service, COMPLETIONS, {"prompt": prompt, "echo": echo})
-        assert told.choices[0].text == expected
+        response = await complete_call(service, COMPLETIONS, {"prompt": prompt, "echo": echo})
+        assert response.choices[0].text == expected
         # R4: it was not generated.
-        assert told.usage is not None
-        assert told.usage["completion_tokens"] == 1
+        assert response.usage is not None
+        assert response.usage["completion_tokens"] == 1
 
 
 @pytest.mark.parametrize("complete_call", WAYS)
@@ -79,18 +79,18 @@ async def test_max_tokens_0_returns_only_the_prompt(
     prompts = ["one two", "é three 😀"] if complete_call is complete else ["é three 😀"]
     body = {"prompt": prompts, "echo": True, "max_tokens": 0, "n": n, "logprobs": logprobs}
     body |= {"suffix": "x"}
-    told = await complete_call(service, COMPLETIONS, body)
+    response = await complete_call(service, COMPLETIONS, body)
     slot.release()
-    assert [choice.text for choice in told.choices.values()] == [
+    assert [choice.text for choice in response.choices.values()] == [
         prompt for prompt in prompts for _ in range(n)
     ]
-    assert {choice.finish_reason for choice in told.choices.values()} == {"length"}
-    assert told.usage == usage(sum(len(prompt.split()) for prompt in prompts), 0)
-    assert told.warnings == [
+    assert {choice.finish_reason for choice in response.choices.values()} == {"length"}
+    assert response.usage == usage(sum(len(prompt.split()) for prompt in prompts), 0)
+    assert response.warnings == [
         *([NO_PROMPT_LOGPROBS] if logprobs is not None else []),
         "suffix is not supported by scripted and was ignored",
     ]
-    for choice in told.choices.values():
+    for choice in response.choices.values():
         assert (choice.logprobs is None) is (logprobs is None)
         if choice.logprobs is not None:
             assert "".join(choice.logprobs["tokens"]) == choice.text
@@ -99,11 +99,11 @@ async def test_max_tokens_0_returns_only_the_prompt(
 async def test_max_tokens_0_returns_the_prompts_tokens(pipeline_of: PipelineFactory) -> None:
     # R5, R8
     service = OpenAIService(pipeline_of())
-    told = await complete(
+    response = await complete(
         service, COMPLETIONS, {"prompt": [7, 8, 9], "echo": True, "max_tokens": 0}
     )
-    assert told.choices[0].text == "7 8 9"
-    assert told.usage == usage(3, 0)
+    assert response.choices[0].text == "7 8 9"
+    assert response.usage == usage(3, 0)
 
 
 async def test_inexact_token_texts_are_replaced_by_the_prompt(
@@ -117,10 +117,10 @@ async def test_inexact_token_texts_are_replaced_by_the_prompt(
 
     monkeypatch.setattr(pipeline.engine, "pieces", pieces)
     body = {"prompt": "é b", "echo": True, "logprobs": 0}
-    told = await complete(OpenAIService(pipeline), COMPLETIONS, body)
-    assert told.choices[0].logprobs is not None
-    assert told.choices[0].logprobs["tokens"] == ["é b", "x"]
-    assert told.choices[0].logprobs["text_offset"] == [0, 3]
+    response = await complete(OpenAIService(pipeline), COMPLETIONS, body)
+    assert response.choices[0].logprobs is not None
+    assert response.choices[0].logprobs["tokens"] == ["é b", "x"]
+    assert response.choices[0].logprobs["text_offset"] == [0, 3]
 
 
 @pytest.mark.parametrize("complete_call", WAYS)
@@ -130,14 +130,14 @@ async def test_echo_has_the_log_probabilities_of_the_prompt(
     # R65
     service = OpenAIService(pipeline_of({"pieces": [" x"]}))
     body = {"prompt": "one two three", "echo": True, "logprobs": 2}
-    told = await complete_call(service, COMPLETIONS, body)
-    assert told.choices[0].logprobs == {
+    response = await complete_call(service, COMPLETIONS, body)
+    assert response.choices[0].logprobs == {
         "tokens": ["one", " two", " three", " x"],
         "token_logprobs": [None, -1.0, -0.5, -1.0],
         "top_logprobs": [None, {" two": -1.0}, {" three": -0.5}, {" x": -1.0}],
         "text_offset": [0, 3, 7, 13],
     }
-    assert not told.warnings
+    assert not response.warnings
 
 
 @pytest.mark.parametrize("complete_call", WAYS)
@@ -147,10 +147,10 @@ async def test_engine_without_prompt_log_probabilities_warns(
     # R65
     pipeline = pipeline_of({"pieces": [" x"]}, capabilities={"prompt_logprobs": False})
     body = {"prompt": "one two", "echo": True, "logprobs": 2}
-    told = await complete_call(OpenAIService(pipeline), COMPLETIONS, body)
-    assert told.choices[0].logprobs is not None
-    assert told.choices[0].logprobs["token_logprobs"] == [None, None, -1.0]
-    assert told.warnings == [NO_PROMPT_LOGPROBS]
+    response = await complete_call(OpenAIService(pipeline), COMPLETIONS, body)
+    assert response.choices[0].logprobs is not None
+    assert response.choices[0].logprobs["token_logprobs"] == [None, None, -1.0]
+    assert response.warnings == [NO_PROMPT_LOGPROBS]
 
 
 @pytest.mark.parametrize("complete_call", WAYS)
@@ -165,11 +165,11 @@ async def test_engine_that_fails_to_compute_log_probabilities_warns(
 
     monkeypatch.setattr(pipeline.engine, "compute", compute)
     body = {"prompt": "one two", "echo": True, "logprobs": 2}
-    told = await complete_call(OpenAIService(pipeline), COMPLETIONS, body)
-    assert told.choices[0].logprobs is not None
-    assert told.choices[0].logprobs["tokens"] == ["one", " two", " x"]
-    assert told.choices[0].logprobs["token_logprobs"] == [None, None, -1.0]
-    assert told.warnings == ["the prompt's tokens have no log-probabilities: there is no memory"]
+    echoed = await complete_call(OpenAIService(pipeline), COMPLETIONS, body)
+    assert echoed.choices[0].logprobs is not None
+    assert echoed.choices[0].logprobs["tokens"] == ["one", " two", " x"]
+    assert echoed.choices[0].logprobs["token_logprobs"] == [None, None, -1.0]
+    assert echoed.warnings == ["the prompt's tokens have no log-probabilities: there is no memory"]
     service = OpenAIService(pipeline)
     response = await complete(service, COMPLETIONS, {"prompt": "one two", "prompt_logprobs": 1})
     assert response.warnings == ["prompt_logprobs was ignored: there is no memory"]

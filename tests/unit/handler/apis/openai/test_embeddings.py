@@ -32,8 +32,8 @@ INPUT = (
 SIZE = 32
 
 
-async def asked(service: OpenAIService, given: Any, **body: Any) -> JsonObject:
-    answer = await service.create_embeddings({"input": given, **body})
+async def create_embeddings(service: OpenAIService, inputs: Any, **body: Any) -> JsonObject:
+    answer = await service.create_embeddings({"input": inputs, **body})
     CreateEmbeddingResponse.model_validate(answer, strict=True)
     return answer
 
@@ -43,7 +43,7 @@ def vectors(answer: JsonObject) -> list[list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("given", "tokens"),
+    ("inputs", "tokens"),
     [
         ("one two", [2]),
         (["one two", "three"], [2, 1]),
@@ -53,10 +53,10 @@ def vectors(answer: JsonObject) -> list[list[float]]:
     ids=["text", "texts", "tokens", "arrays of tokens"],
 )
 async def test_each_input_form_is_answered_in_order_and_counted(
-    pipeline_of: PipelineFactory, given: Any, tokens: list[int]
+    pipeline_of: PipelineFactory, inputs: Any, tokens: list[int]
 ) -> None:
     # R4
-    answer = await asked(OpenAIService(pipeline_of()), given)
+    answer = await create_embeddings(OpenAIService(pipeline_of()), inputs)
     assert list(answer) == ["object", "data", "model", "usage"]
     assert (answer["object"], answer["model"]) == ("list", "scripted")
     assert answer["usage"] == {"prompt_tokens": sum(tokens), "total_tokens": sum(tokens)}
@@ -71,15 +71,15 @@ async def test_vector_does_not_depend_on_the_other_inputs(
     pipeline_of: PipelineFactory,
 ) -> None:
     service = OpenAIService(pipeline_of())
-    [alone] = vectors(await asked(service, "a red cat"))
-    among = vectors(await asked(service, ["so far away", "a red cat", "a red cat"]))
-    assert among[1] == among[2] == alone
-    assert among[0] != alone
+    [single] = vectors(await create_embeddings(service, "a red cat"))
+    among = vectors(await create_embeddings(service, ["so far away", "a red cat", "a red cat"]))
+    assert among[1] == among[2] == single
+    assert among[0] != single
 
 
 async def test_base64_is_the_same_numbers_in_32_bits(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of())
-    [plain] = vectors(await asked(service, "a red cat", encoding_format="float"))
+    [plain] = vectors(await create_embeddings(service, "a red cat", encoding_format="float"))
     answer = await service.create_embeddings({"input": "a red cat", "encoding_format": "base64"})
     raw = base64.b64decode(answer["data"][0]["embedding"], validate=True)
     assert list(struct.unpack(f"<{SIZE}f", raw)) == pytest.approx(plain, abs=1e-7)
@@ -88,7 +88,10 @@ async def test_base64_is_the_same_numbers_in_32_bits(pipeline_of: PipelineFactor
 async def test_allowed_parameters(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of())
     body = {"model": "scripted", "user": "me", "dimensions": SIZE, "encoding_format": None}
-    assert len(vectors(await asked(service, ["a"] * MAX_INPUTS, **body, what=5))) == MAX_INPUTS
+    assert (
+        len(vectors(await create_embeddings(service, ["a"] * MAX_INPUTS, **body, what=5)))
+        == MAX_INPUTS
+    )
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -141,16 +144,16 @@ async def test_embeddings_check_the_model_name(pipeline_of: PipelineFactory) -> 
         await service.create_embeddings({"input": "a"}, OVMS)
 
 
-async def response(service: OpenAIService, given: Any) -> dict[str, Any]:
+async def refusal(service: OpenAIService, inputs: Any) -> dict[str, Any]:
     with pytest.raises((EngineError, HandlerError)) as raised:
-        await service.create_embeddings({"input": given})
+        await service.create_embeddings({"input": inputs})
     error: dict[str, Any] = error_info(raised.value).openai_error()["error"]
     return error
 
 
 async def test_long_text_is_refused_by_name(pipeline_of: PipelineFactory) -> None:
     # R54
-    error = await response(OpenAIService(pipeline_of(context_length=3)), ["one", "one two three"])
+    error = await refusal(OpenAIService(pipeline_of(context_length=3)), ["one", "one two three"])
     # R64
     assert error["message"].endswith(
         "context length is 3 tokens. However, your input resulted in 3 tokens. "
@@ -160,14 +163,14 @@ async def test_long_text_is_refused_by_name(pipeline_of: PipelineFactory) -> Non
 
 
 async def test_model_without_embeddings_is_refused(pipeline_of: PipelineFactory) -> None:
-    error = await response(OpenAIService(pipeline_of(capabilities={"embeddings": False})), "a")
+    error = await refusal(OpenAIService(pipeline_of(capabilities={"embeddings": False})), "a")
     assert error["message"] == "input: the scripted engine has no embeddings"
     assert (error["code"], error["param"]) == (400, "input")
 
 
 async def test_engine_that_failed_to_load_is_unavailable(pipeline_of: PipelineFactory) -> None:
     # R54
-    error = await response(OpenAIService(pipeline_of(load_error="no memory")), "a")
+    error = await refusal(OpenAIService(pipeline_of(load_error="no memory")), "a")
     assert error["code"] == 503
 
 
@@ -183,7 +186,7 @@ async def test_embeddings_wait_for_a_slot_and_release_it(
     running = await service.open_stream(
         service.parse_call("/v1/completions", {"prompt": "a", "stream": True})
     )
-    waiting = asyncio.create_task(asked(service, "a"))
+    waiting = asyncio.create_task(create_embeddings(service, "a"))
     await wait_until(lambda: engine.waiting == 1)
     with pytest.raises(QueueFull):
         await service.create_embeddings({"input": "b"})
@@ -200,13 +203,13 @@ async def test_cancelled_call_leaves_the_queue(pipeline_of: PipelineFactory) -> 
     running = await service.open_stream(
         service.parse_call("/v1/completions", {"prompt": "a", "stream": True})
     )
-    waiting = asyncio.create_task(asked(service, "a"))
+    waiting = asyncio.create_task(create_embeddings(service, "a"))
     await wait_until(lambda: engine.waiting == 1)
     waiting.cancel()
     await wait_until(lambda: engine.waiting == 0)
     running.abort()
     await wait_until(lambda: engine.running == 0)
-    assert len(vectors(await asked(service, "a"))) == 1
+    assert len(vectors(await create_embeddings(service, "a"))) == 1
 
 
 async def test_request_timeout_applies_to_embeddings(pipeline_of: PipelineFactory) -> None:

@@ -56,9 +56,9 @@ def test_usage_does_not_depend_on_the_order_of_endings(options: dict[str, Any] |
         assert response.usage == (TOTAL if options != {"include_usage": False} else None)
         assert len(response.sent) == 4 + (options == {"include_usage": True})
     assert create_call().encode_response(*map(answer, range(4)))["usage"] == TOTAL
-    told_by_client = CompletionUsage.model_validate(TOTAL, strict=True).prompt_tokens_details
-    assert told_by_client is not None
-    assert told_by_client.cached_tokens == 4
+    prompt_details = CompletionUsage.model_validate(TOTAL, strict=True).prompt_tokens_details
+    assert prompt_details is not None
+    assert prompt_details.cached_tokens == 4
 
 
 def test_each_warning_is_sent_once() -> None:

@@ -81,7 +81,7 @@ def test_full_queue_has_the_code_of_a_rate_limit() -> None:
         ("input: more than 70 tokens do not fit", "at least 70"),
     ],
 )
-def test_tokens_that_were_not_all_counted_are_the_least(message: str, size: str) -> None:
+def test_size_of_a_partly_counted_prompt_is_a_minimum(message: str, size: str) -> None:
     error = PromptTooLong(message, prompt_tokens=70, context_length=64, param="input")
     failure: ErrorInfo = error_info(error)
     assert f"your input resulted in {size} tokens." in failure.openai_error()["error"]["message"]

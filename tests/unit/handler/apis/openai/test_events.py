@@ -29,8 +29,8 @@ class Ready(CompletedGenerations):
 
     async def batches(self, interval_s: float = 0.0) -> AsyncIterator[list[Part]]:
         """Yield each choice in two batches, which come among those of the others."""
-        halves: list[Part] = [(at, said[::2]) for at, said in enumerate(self._deltas)]
-        halves += [(at, said[1::2]) for at, said in enumerate(self._deltas)]
+        halves: list[Part] = [(at, deltas[::2]) for at, deltas in enumerate(self._deltas)]
+        halves += [(at, deltas[1::2]) for at, deltas in enumerate(self._deltas)]
         yield [*halves, *enumerate(self._answers)]
 
 
@@ -39,26 +39,28 @@ async def test_no_block_is_larger_than_a_chunk(text: str) -> None:
     # R5, R29: for any number of choices and any amount of token data.
     body = {"prompt": "hi", "n": 3, "stream": True, "logprobs": 5}
     call = OpenAICall(COMPLETIONS, body, "tiny")
-    said = [Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)]
-    response = [*said[::2], *said[1::2]]
+    deltas = [
+        Delta(text, TokenLogprob(text, -1.5, TOPS, b"", len(text) * at)) for at in range(2000)
+    ]
+    yielded = [*deltas[::2], *deltas[1::2]]
     answers = [
         CompletedAnswer(
             id=call.parsed.id,
             model="tiny",
             created=1,
-            text=text * len(response),
-            reply=Reply(text=text * len(response)),
-            deltas=tuple(delta.text for delta in response),
-            finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(response))),
+            text=text * len(yielded),
+            reply=Reply(text=text * len(yielded)),
+            deltas=tuple(delta.text for delta in yielded),
+            finish=Finish(reason=FinishReason.STOP, usage=Usage(1, len(yielded))),
             streaming=True,
         )
     ] * 3
-    blocks = [block async for block in stream_events(call, Ready(answers, [said] * 3))]
+    blocks = [block async for block in stream_events(call, Ready(answers, [deltas] * 3))]
     assert len(blocks) > 1
     for block in blocks:
         assert limits.sdk_size_bytes({"output": block.decode()}) <= limits.STREAM_CHUNK_BYTES
     streamed = reading.read_stream(blocks)
-    assert [choice.text for choice in streamed.choices.values()] == [text * len(response)] * 3
+    assert [choice.text for choice in streamed.choices.values()] == [text * len(yielded)] * 3
 
 
 async def test_deltas_of_a_choice_are_merged_into_one_event() -> None:
@@ -74,8 +76,8 @@ async def test_deltas_of_a_choice_are_merged_into_one_event() -> None:
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 2)),
         streaming=True,
     )
-    said = [Delta("a"), Delta("b")]
-    blocks = [block async for block in stream_events(call, Ready([answer] * 2, [said] * 2))]
+    deltas = [Delta("a"), Delta("b")]
+    blocks = [block async for block in stream_events(call, Ready([answer] * 2, [deltas] * 2))]
     assert len(blocks) == 1
     texts = [chunk["choices"][0]["text"] for chunk in reading.read_chunks(blocks)]
     assert texts == ["ab", "ab", "", ""]
@@ -83,20 +85,20 @@ async def test_deltas_of_a_choice_are_merged_into_one_event() -> None:
 
 async def test_unicode_line_ends_are_escaped() -> None:
     # R29: httpx, for one, splits text as `str.splitlines` does.
-    said = 'a\u2028data: {"made": "up"}\u2029b\u0085c\nd\x1ce'
+    text = 'a\u2028data: {"made": "up"}\u2029b\u0085c\nd\x1ce'
     call = OpenAICall(COMPLETIONS, {"prompt": "hi", "stream": True}, "tiny")
     answer = CompletedAnswer(
         id=call.parsed.id,
         model="tiny",
         created=1,
-        text=said,
-        reply=Reply(text=said),
-        deltas=(said,),
+        text=text,
+        reply=Reply(text=text),
+        deltas=(text,),
         finish=Finish(reason=FinishReason.STOP, usage=Usage(1, 1)),
         streaming=True,
     )
-    blocks = [block async for block in stream_events(call, Ready([answer], [[Delta(said)]]))]
+    blocks = [block async for block in stream_events(call, Ready([answer], [[Delta(text)]]))]
     lines = b"".join(blocks).decode().splitlines()
     assert all(line.startswith("data: ") for line in lines if line)
     assert len([line for line in lines if line]) == b"".join(blocks).count(b"\n\n")
-    assert reading.read_stream(blocks).choices[0].text == said
+    assert reading.read_stream(blocks).choices[0].text == text

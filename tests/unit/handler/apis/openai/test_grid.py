@@ -36,7 +36,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"pieces": TWO},
 ]
 # Expected result of each: text, token texts with offsets, token count, finish.
-SAID: dict[str, tuple[str, list[str], list[float], list[int], int, str | None]] = {
+ANSWERS: dict[str, tuple[str, list[str], list[float], list[int], int, str | None]] = {
     "one": (
         "One 😀 five seven ",
         ["One ", "\ufffd", "\ufffd\ufffd ", "five ", "seven", " five"],
@@ -74,43 +74,43 @@ def check_usage(streamed: ReadResponse, full: ReadResponse, options: dict[str, A
     assert streamed.usage == (full.usage if options is None else None)
 
 
-def check_ending(choice: Choice, said: str) -> None:
+def check_ending(choice: Choice, name: str) -> None:
     assert choice.finish_reason == "stop"
-    assert choice.stop_reason == SAID[said][-1]
+    assert choice.stop_reason == ANSWERS[name][-1]
 
 
 def usage_of(prompts: Prompts, n: int) -> dict[str, Any]:
     prompt = sum(len(pieces) for _, pieces, _ in prompts)
-    completion = n * sum(SAID[said][4] for _, _, said in prompts)
+    completion = n * sum(ANSWERS[name][4] for _, _, name in prompts)
     return usage(prompt, completion)
 
 
 def check_legacy(
     choice: Choice, prompt: tuple[str, list[str], str], logprobs: int | None, echoed: bool
 ) -> None:
-    text, pieces, said = prompt
+    text, pieces, name = prompt
     if not echoed:
         text, pieces = "", []
-    answer, tokens, values, offsets, _, _ = SAID[said]
+    answer, tokens, values, offsets, _, _ = ANSWERS[name]
     assert choice.text == text + answer
-    check_ending(choice, said)
+    check_ending(choice, name)
     if logprobs is None:
         assert choice.logprobs is None
         return
-    found = choice.logprobs
-    assert found is not None
-    assert list(found) == ["tokens", "token_logprobs", "top_logprobs", "text_offset"]
-    assert {len(each) for each in found.values()} == {len(pieces) + len(tokens)}
+    token_data = choice.logprobs
+    assert token_data is not None
+    assert list(token_data) == ["tokens", "token_logprobs", "top_logprobs", "text_offset"]
+    assert {len(each) for each in token_data.values()} == {len(pieces) + len(tokens)}
     # The scripted engine's, and none for the first.
     scores = [None, *(-1.0 / number for number in range(1, len(pieces)))][: len(pieces)]
-    assert found["tokens"] == [*pieces, *tokens]
-    assert found["token_logprobs"] == [*scores, *values]
-    alone = [{token: value} for token, value in zip(tokens, values, strict=True)]
-    prompt_alone = [score and {piece: score} for piece, score in zip(pieces, scores, strict=True)]
-    assert found["top_logprobs"] == [*prompt_alone, *alone]
+    assert token_data["tokens"] == [*pieces, *tokens]
+    assert token_data["token_logprobs"] == [*scores, *values]
+    answer_tops = [{token: value} for token, value in zip(tokens, values, strict=True)]
+    prompt_tops = [score and {piece: score} for piece, score in zip(pieces, scores, strict=True)]
+    assert token_data["top_logprobs"] == [*prompt_tops, *answer_tops]
     starts = [len("".join(pieces[:each])) for each in range(len(pieces))]
-    assert found["text_offset"] == [*starts, *(len(text) + offset for offset in offsets)]
-    for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
+    assert token_data["text_offset"] == [*starts, *(len(text) + offset for offset in offsets)]
+    for token, offset in zip(token_data["tokens"], token_data["text_offset"], strict=True):
         if "\ufffd" not in token and token != " five":
             assert choice.text[offset:].startswith(token)
 
@@ -142,16 +142,16 @@ async def test_completions(
 
 
 def check_chat(choice: Choice, top: int | None) -> None:
-    answer, tokens, values, _, _, _ = SAID["one"]
+    answer, tokens, values, _, _, _ = ANSWERS["one"]
     assert choice.text == answer
     check_ending(choice, "one")
     if top is None:
         assert choice.logprobs is None
         return
-    found = choice.logprobs
-    assert found is not None
-    assert found["refusal"] is None
-    content = found["content"]
+    token_data = choice.logprobs
+    assert token_data is not None
+    assert token_data["refusal"] is None
+    content = token_data["content"]
     assert [each["token"] for each in content] == tokens
     assert [each["logprob"] for each in content] == values
     assert bytes(itertools.chain(*[each["bytes"] for each in content])).decode() == (
@@ -160,9 +160,9 @@ def check_chat(choice: Choice, top: int | None) -> None:
     for each in content:
         assert list(each) == ["token", "logprob", "bytes", "top_logprobs"]
         # The script has no other token.
-        alone = {key: each[key] for key in ("token", "logprob", "bytes")}
-        alone["bytes"] = None if "\ufffd" in each["token"] else alone["bytes"]
-        assert each["top_logprobs"] == [alone][:top]
+        sampled = {key: each[key] for key in ("token", "logprob", "bytes")}
+        sampled["bytes"] = None if "\ufffd" in each["token"] else sampled["bytes"]
+        assert each["top_logprobs"] == [sampled][:top]
 
 
 @pytest.mark.parametrize("n", [1, 3])

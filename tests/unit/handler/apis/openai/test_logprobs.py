@@ -53,30 +53,30 @@ def likely(token: str, logprob: float, offset: int = 0, raw: bytes | None = None
 def test_completion_logprobs_include_the_sampled_token(
     alternatives: int, tops: dict[str, float]
 ) -> None:
-    found = encode_completion_logprobs([likely("b", -1.0)], alternatives, 0)
-    assert found["top_logprobs"] == [tops]
+    encoded = encode_completion_logprobs([likely("b", -1.0)], alternatives, 0)
+    assert encoded["top_logprobs"] == [tops]
 
 
 def test_completion_logprobs_keep_the_likelier_of_equal_texts() -> None:
     top = (("\ufffd", -0.5), ("\ufffd", -1.5), ("a", -2.0))
-    found = encode_completion_logprobs([TokenLogprob("\ufffd", -1.5, top)], 3, 0)
-    assert found["top_logprobs"] == [{"\ufffd": -0.5, "a": -2.0}]
+    encoded = encode_completion_logprobs([TokenLogprob("\ufffd", -1.5, top)], 3, 0)
+    assert encoded["top_logprobs"] == [{"\ufffd": -0.5, "a": -2.0}]
 
 
 def test_completion_logprobs_are_four_arrays() -> None:
-    found = encode_completion_logprobs(
+    encoded = encode_completion_logprobs(
         [likely("x", -1.0), likely("yz", -2.0, 1)],
         0,
         4,
         (PromptToken("hi"), PromptToken(" 😀", -3.0)),
     )
-    assert found == {
+    assert encoded == {
         "tokens": ["hi", " 😀", "x", "yz"],
         "token_logprobs": [None, -3.0, -1.0, -2.0],
         "top_logprobs": [None, {" 😀": -3.0}, {"x": -1.0}, {"yz": -2.0}],
         "text_offset": [0, 2, 4, 5],
     }
-    assert encode_completion_logprobs((), 5, 0) == {key: [] for key in found}
+    assert encode_completion_logprobs((), 5, 0) == {key: [] for key in encoded}
 
 
 def test_chat_content() -> None:
@@ -111,18 +111,18 @@ def test_logprobs_within_returns_the_tokens_that_start_in_the_text() -> None:
 def parts_of(call: OpenAICall, *batches: list[Delta]) -> list[list[str]]:
     """Return the tokens of each event, with its text first."""
     call.encode_opening(0)
-    found: list[list[str]] = []
+    event_tokens: list[list[str]] = []
     for batch in batches:
         if block := call.encode_delta(batch):
             (chunk,) = reading.read_chunks([block + DONE])
             logprobs = chunk["choices"][0]["logprobs"]
             if logprobs is None:
-                found.append([])
+                event_tokens.append([])
             elif "tokens" in logprobs:
-                found.append(logprobs["tokens"])
+                event_tokens.append(logprobs["tokens"])
             else:
-                found.append([each["token"] for each in logprobs["content"]])
-    return found
+                event_tokens.append([each["token"] for each in logprobs["content"]])
+    return event_tokens
 
 
 @pytest.mark.parametrize(("shape", "body"), BODIES)
@@ -158,8 +158,11 @@ def test_tokens_that_exceed_an_event_are_sent_in_several(
     # White space is held back until it is clear what follows; so are the tokens it is made of.
     call = OpenAICall(shape, {**body, "stream": True}, "tiny")
     tops = tuple((f"{number}", -1.0) for number in range(20))
-    found = [TokenLogprob("\n", -1.0, tops, b"\n", at) for at in range(1000)]
-    blocks = [call.encode_opening(0), call.encode_delta([Delta("\n", each) for each in found])]
+    token_logprobs = [TokenLogprob("\n", -1.0, tops, b"\n", at) for at in range(1000)]
+    blocks = [
+        call.encode_opening(0),
+        call.encode_delta([Delta("\n", each) for each in token_logprobs]),
+    ]
     blocks += [
         call.encode_delta([Delta("x", likely("x", -1.0, 1000))]),
         call.encode_closing(ended(call)),
@@ -245,14 +248,15 @@ async def test_engine_without_logprobs_causes_a_warning(
         assert (await complete_call(service, route, body | {"n": 2})).warnings == [warning]
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("max_logprobs", [1, 2, 3])
 async def test_engine_with_fewer_alternatives_causes_a_warning(
-    most: int, pipeline_of: PipelineFactory
+    max_logprobs: int, pipeline_of: PipelineFactory
 ) -> None:
     # R16
-    service = OpenAIService(pipeline_of(capabilities={"max_logprobs": most}))
+    service = OpenAIService(pipeline_of(capabilities={"max_logprobs": max_logprobs}))
     warning = (
-        f"logprobs were limited to {most} alternatives by the scripted engine, and 2 were requested"
+        f"logprobs were limited to {max_logprobs} alternatives by the scripted engine, "
+        "and 2 were requested"
     )
     chat = {
         "messages": [{"role": "user", "content": "hi"}],
@@ -265,7 +269,7 @@ async def test_engine_with_fewer_alternatives_causes_a_warning(
             (calls.CHAT, chat),
         ):
             assert (await complete_call(service, route, body)).warnings == (
-                [warning] if most < 2 else []
+                [warning] if max_logprobs < 2 else []
             )
 
 
@@ -276,8 +280,8 @@ async def test_empty_answer_has_no_tokens(
     route = calls.COMPLETIONS if shape is COMPLETIONS else calls.CHAT
     service = OpenAIService(pipeline_of({"pieces": []}))
     full = await calls.complete(service, route, body)
-    found = full.choices[0].logprobs
-    assert found in (encode_completion_logprobs((), 0, 0), encode_chat_logprobs((), 0))
+    logprobs = full.choices[0].logprobs
+    assert logprobs in (encode_completion_logprobs((), 0, 0), encode_chat_logprobs((), 0))
     assert (await calls.complete_streamed(service, route, body)).choices[0].logprobs is None
 
 
@@ -290,9 +294,9 @@ async def test_token_of_a_cut_off_character_keeps_its_entry(
     body: dict[str, Any] = {"max_tokens": 2, "logprobs": True if route == calls.CHAT else 1}
     turns = [{"role": "user", "content": "hi"}]
     body |= {"messages": turns} if route == calls.CHAT else {"prompt": "hi"}
-    told = await complete_call(service, route, body)
-    assert told.choices[0].text == "a"
-    logprobs = told.choices[0].logprobs
+    response = await complete_call(service, route, body)
+    assert response.choices[0].text == "a"
+    logprobs = response.choices[0].logprobs
     assert logprobs is not None
     if route == calls.CHAT:
         assert [each["bytes"] for each in logprobs["content"]] == [[97], [0xF0, 0x9F]]

@@ -34,15 +34,15 @@ UNABLE = Capabilities(backend="tiny", model="tiny", context_length=10)
 def create_call(
     dialect: Dialect, shape: str, body: dict[str, Any], default: int | None = None
 ) -> OpenAICall:
-    of, least = SHAPES[shape]
-    sent = {name: value for name, value in (least | body).items() if value is not MISSING}
+    of, minimal_body = SHAPES[shape]
+    sent = {name: value for name, value in (minimal_body | body).items() if value is not MISSING}
     return OpenAICall(of, sent, "tiny", CallDefaults(max_tokens=default), dialect=dialect)
 
 
 def test_every_requirement_has_a_refusal() -> None:
     # All requirements with "→ 400"; REFUSALS has more.
-    asked = {f"R{number}" for number in (*range(6, 14), 15, 17, 23, 25, 28, 34)}
-    assert asked <= REFUSALS.keys()
+    requirements = {f"R{number}" for number in (*range(6, 14), 15, 17, 23, 25, 28, 34)}
+    assert requirements <= REFUSALS.keys()
 
 
 @pytest.mark.parametrize("route", SHAPES)
@@ -77,14 +77,14 @@ def check_refusal(refusal: Refusal) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize(
-    ("model", "shown"), [("gpt-4", '"gpt-4"'), ("", '""'), ("\ud800", '"\\ud800"')]
+    ("model", "quoted"), [("gpt-4", '"gpt-4"'), ("", '""'), ("\ud800", '"\\ud800"')]
 )
-def test_unknown_model_is_not_found(dialect: Dialect, shape: str, model: str, shown: str) -> None:
+def test_unknown_model_is_not_found(dialect: Dialect, shape: str, model: str, quoted: str) -> None:
     # R7
     with pytest.raises(NotFound) as raised:
         create_call(dialect, shape, {"model": model})
     assert error_info(raised.value).openai_error()["error"] == {
-        "message": f"the model {shown} does not exist, there is: tiny",
+        "message": f"the model {quoted} does not exist, there is: tiny",
         "type": "not_found_error",
         "param": "model",
         "code": "model_not_found",

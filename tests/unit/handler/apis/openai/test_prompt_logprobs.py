@@ -31,7 +31,7 @@ async def test_each_choice_of_a_completion_has_those_of_its_prompt(
     assert [each["prompt_logprobs"] for each in choices] == [first, first, [None], [None]]
 
 
-async def test_those_of_a_chat_are_beside_its_choices(pipeline_of: PipelineFactory) -> None:
+async def test_chat_has_prompt_logprobs_outside_its_choices(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["x"]}))
     body = {"messages": MESSAGES, "prompt_logprobs": 0}
     response = await answer(service, CHAT, body)
@@ -71,5 +71,7 @@ async def test_engine_without_them_warns(pipeline_of: PipelineFactory, route: st
 
 async def test_stream_warns(pipeline_of: PipelineFactory) -> None:
     service = OpenAIService(pipeline_of({"pieces": ["x"]}))
-    told = await complete_streamed(service, COMPLETIONS, {"prompt": "a b", "prompt_logprobs": 1})
-    assert told.warnings == ["prompt_logprobs was ignored, because the answer is streamed"]
+    response = await complete_streamed(
+        service, COMPLETIONS, {"prompt": "a b", "prompt_logprobs": 1}
+    )
+    assert response.warnings == ["prompt_logprobs was ignored, because the answer is streamed"]

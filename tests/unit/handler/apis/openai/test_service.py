@@ -61,10 +61,10 @@ async def test_joined_deltas_equal_the_full_text(
     service = OpenAIService(pipeline_of({"pieces": pieces, "delay_ms": 2}))
     full = await service.complete(service.parse_call(route, body))
     choice = full["choices"][0]
-    said = choice["text"] if "text" in choice else choice["message"]["content"]
-    assert said == 'Hé😀 "quoted"\n\ndata: x\n\n\0 end'
+    text = choice["text"] if "text" in choice else choice["message"]["content"]
+    assert text == 'Hé😀 "quoted"\n\ndata: x\n\n\0 end'
     chunks = chunks_of(await blocks_of(service, route, body))
-    assert "".join(map(text_of, chunks)) == said
+    assert "".join(map(text_of, chunks)) == text
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert len({chunk["created"] for chunk in chunks}) == 1
     finished = [chunk for chunk in chunks if chunk["choices"][0]["finish_reason"]]
@@ -74,7 +74,7 @@ async def test_joined_deltas_equal_the_full_text(
 
 @pytest.mark.parametrize(("route", "body"), CALLS)
 @pytest.mark.parametrize("include", [True, False])
-async def test_stop_string_streamed_and_whole(
+async def test_stop_string_ends_streamed_and_complete_answers(
     route: str, body: dict[str, Any], include: bool, pipeline_of: PipelineFactory
 ) -> None:
     # R11, R12, R24-R26

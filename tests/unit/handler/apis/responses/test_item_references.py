@@ -44,7 +44,7 @@ async def read_roles(calls: ApiCalls, *items: Any) -> list[tuple[str, str, str, 
 
 
 @pytest.mark.parametrize("has_type", [True, False])
-async def test_items_of_an_answer_are_found(calls: ApiCalls, has_type: bool) -> None:
+async def test_items_of_an_answer_are_resolved(calls: ApiCalls, has_type: bool) -> None:
     first = await answer(calls, input="hi")
     kinds = [item["type"] for item in first["output"]]
     assert kinds == ["reasoning", "message", "function_call"]
@@ -62,7 +62,7 @@ async def test_items_of_an_answer_are_found(calls: ApiCalls, has_type: bool) -> 
     ]
 
 
-async def test_items_of_an_input_are_found_by_their_listed_ids(calls: ApiCalls) -> None:
+async def test_items_of_an_input_are_resolved_by_their_listed_ids(calls: ApiCalls) -> None:
     first = await answer(calls, input="hi")
     listed = await calls.responses.list_input_items(first["id"])
     [item] = listed["data"]
@@ -85,7 +85,7 @@ async def test_unknown_item_is_an_error(calls: ApiCalls, item_id: Any) -> None:
     with pytest.raises(NotFound, match=r"^Item with id '.*' not found\.$") as caught:
         await read_roles(calls, reference)
     assert caught.value.param == "input"
-    # What is stored is read when the call runs.
+    # `check` does not read stored items; the call does when it runs.
     calls.check(ROUTE, {"input": [reference]})
 
 

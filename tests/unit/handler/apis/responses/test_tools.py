@@ -34,7 +34,7 @@ def allow(mode: str | None, *names: str) -> dict[str, Any]:
         ("none", [], False),
     ],
 )
-def test_choice_says_which_tools_are_offered(
+def test_tool_choice_selects_the_offered_tools(
     choice: Any, offered: list[str], must_call: bool
 ) -> None:
     tools = read_tools({"tools": TOOLS, "tool_choice": choice}).tools
