@@ -17,7 +17,7 @@ from validation import Issue, Options, Subject, Validator, Verdict
 
 
 class RunRecorder:
-    """Records the runs that have started and those that have ended and released their slot."""
+    """Records the runs that have started and the runs that have ended and released their slot."""
 
     def __init__(self) -> None:
         self.events: list[RequestEnded] = []
@@ -31,7 +31,7 @@ class RunRecorder:
             self.events.append(event)
             self._happened.set()
 
-    async def once(self) -> RequestEnded:
+    async def wait_for_end(self) -> RequestEnded:
         async with asyncio.timeout(30):
             await self._happened.wait()
         return self.events[0]
@@ -41,7 +41,7 @@ class ExclamationValidator:
     """A validator that removes and reports exclamation marks, and records its subjects."""
 
     def __init__(self) -> None:
-        self.seen: list[Subject] = []
+        self.subjects: list[Subject] = []
 
     def check_request(self, prompt: str, conversation: str, options: Options) -> Verdict | None:
         for blocker in options.blockers:
@@ -50,7 +50,7 @@ class ExclamationValidator:
         return None
 
     def validate(self, subject: Subject, options: Options) -> Verdict:
-        self.seen.append(subject)
+        self.subjects.append(subject)
         quiet = subject.text.replace("!", "")
         issues = () if quiet == subject.text else (Issue("shouting", "somebody shouted"),)
         return Verdict(text=quiet, intent="general", issues=issues, retry=bool(issues))

@@ -209,13 +209,13 @@ def test_invalid_setting_is_reported_in_one_line(
 
 def test_every_setting_of_validation_is_refused_somewhere() -> None:
     named = {name.lower() for name, _, _ in BAD_SETTINGS}
-    told_elsewhere = {"enable_validation", "regenerate"}
+    boolean_settings = {"enable_validation", "regenerate"}
     of_validation = {
         name
         for name in Settings.model_fields
         if name.startswith(("validation", "blocked", "redact", "regenerate", "enable"))
     }
-    assert named == of_validation - told_elsewhere
+    assert named == of_validation - boolean_settings
 
 
 def test_leaving_is_one_line_and_two(capsys: pytest.CaptureFixture[str]) -> None:

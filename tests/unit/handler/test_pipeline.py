@@ -46,7 +46,7 @@ async def drain(running: ActiveGeneration, interval_s: float = 0.0) -> list[list
     return [[delta.text for delta in batch] async for batch in running.batches(interval_s)]
 
 
-async def test_whole_answer(pipeline_of: PipelineFactory) -> None:
+async def test_run_returns_the_complete_answer(pipeline_of: PipelineFactory) -> None:
     pipeline = pipeline_of({"pieces": ["Hello", " wor", "ld"]})
     answer = await pipeline.run(ask("hi"))
     assert answer.text == answer.output == "Hello world"
@@ -70,7 +70,7 @@ async def test_answer_without_a_word(pipeline_of: PipelineFactory) -> None:
     [
         {"pieces": [{"error": "out of luck"}]},
         {"pieces": [{"text": "", "delay_ms": 1}, {"error": "out of luck"}]},
-        # Held back as a possible stop string: nothing could have been shown yet.
+        # Held back as a possible stop string: no text could be sent yet.
         {"pieces": ["ST", {"error": "out of luck"}]},
     ],
 )
@@ -82,7 +82,7 @@ async def test_error_before_any_text_is_raised_at_the_door(
     pipeline = pipeline_of(answer, hooks=[ended])
     with pytest.raises(BackendFailed, match="out of luck"):
         await pipeline.open(ask("hi"))
-    await ended.once()
+    await ended.wait_for_end()
     assert pipeline.engine.running == 0
 
 
@@ -96,15 +96,15 @@ async def test_prompt_too_long_is_raised_at_the_door(pipeline_of: PipelineFactor
 async def test_error_after_text_comes_after_the_text(pipeline_of: PipelineFactory) -> None:
     # R30
     pipeline = pipeline_of({"pieces": ["one", {"error": "out of luck", "delay_ms": 20}]})
-    seen = []
+    texts = []
     async with await pipeline.open(ask("hi")) as running:
         batches = running.batches()
-        seen += [delta.text for delta in await anext(batches)]
+        texts += [delta.text for delta in await anext(batches)]
         with pytest.raises(BackendFailed, match="out of luck"):
             await anext(batches)
         with pytest.raises(RuntimeError):
             await running.build_answer()
-    assert seen == ["one"]
+    assert texts == ["one"]
 
 
 async def test_leaving_stops_the_generation(pipeline_of: PipelineFactory) -> None:
@@ -115,7 +115,7 @@ async def test_leaving_stops_the_generation(pipeline_of: PipelineFactory) -> Non
         assert pipeline.engine.running == 1
         with pytest.raises(RuntimeError, match="not finished"):
             await running.build_answer()
-    assert (await ended.once()).aborted
+    assert (await ended.wait_for_end()).aborted
     assert pipeline.engine.running == 0
 
 
@@ -131,7 +131,7 @@ async def test_leaving_by_an_error_stops_the_generation(pipeline_of: PipelineFac
 
     with pytest.raises(ZeroDivisionError):
         await read()
-    assert (await ended.once()).aborted
+    assert (await ended.wait_for_end()).aborted
 
 
 @pytest.mark.parametrize("interval_s", [0.0, 30.0])
@@ -209,16 +209,16 @@ async def test_slow_reader_finds_longer_batches(pipeline_of: PipelineFactory) ->
     async with await pipeline.open(ask("hi")) as running:
         async for batch in running.batches():
             batches.append([delta.text for delta in batch])
-            await ended.once()
+            await ended.wait_for_end()
     assert batches == [["first "], pieces]
 
 
-async def test_verdict_is_of_the_whole_raw_text(pipeline_of: PipelineFactory) -> None:
+async def test_verdict_is_of_the_complete_raw_text(pipeline_of: PipelineFactory) -> None:
     # R46, R47
     validator = ExclamationValidator()
     pipeline = pipeline_of({"pieces": ["He", "llo!"]}, validator=validator)
     answer = await pipeline.run(ask("greet me", validation=True, streaming=True))
-    assert validator.seen == [Subject(prompt="greet me", text="Hello!", finish_reason="stop")]
+    assert validator.subjects == [Subject(prompt="greet me", text="Hello!", finish_reason="stop")]
     assert answer.text == "Hello"
     assert answer.deltas == ("He", "llo!")
     assert answer.output == "Hello!"
@@ -244,7 +244,7 @@ async def test_no_verdict_without_validation(pipeline_of: PipelineFactory) -> No
     answer = await pipeline.run(ask("hi", validation=False))
     assert answer.verdict is None
     assert answer.text == "Hello!"
-    assert validator.seen == []
+    assert validator.subjects == []
 
 
 async def test_warnings_of_request_and_engine_are_joined(pipeline_of: PipelineFactory) -> None:

@@ -35,7 +35,7 @@ def answer(*deltas: str, text: str | None = None, **fields: Any) -> CompletedAns
     )
 
 
-def test_whole_answer() -> None:
+def test_complete_answer_has_one_token_with_its_text() -> None:
     # R45, R46: no deltas, the tokens are the one text.
     output = encode_answer(answer("Hello", " world"))
     assert output["choices"] == [
@@ -190,8 +190,8 @@ def test_every_number_is_json(numbers: tuple[float, ...]) -> None:
         "total_ms",
         "tokens_per_second",
     ]
-    given: dict[str, Any] = dict(zip(names, numbers, strict=True))
-    timings = Timings(**given)
+    values: dict[str, Any] = dict(zip(names, numbers, strict=True))
+    timings = Timings(**values)
     finish = Finish(reason=FinishReason.STOP, usage=Usage(1, 1), timings=timings)
     output = encode_answer(answer("a", finish=finish))
     json.dumps(output, allow_nan=False)

@@ -19,7 +19,7 @@ PAIR = {"BUCKET_ACCESS_KEY_ID": "AKIDEXAMPLE", "BUCKET_SECRET_ACCESS_KEY": SECRE
 
 
 class BucketOpened(Exception):
-    """A bucket was asked for."""
+    """Raised in place of opening a bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         super().__init__(bucket.name)

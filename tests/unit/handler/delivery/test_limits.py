@@ -68,8 +68,8 @@ def test_each_event_with_logprobs_fits_a_chunk(shape: EndpointSpec, char: str) -
         TokenLogprob(text, -12.345678901234567, TOPS, text.encode(), 5 * at) for at in range(2000)
     ]
     requests = {"logprobs": 5} if shape is COMPLETIONS else {"logprobs": True, "top_logprobs": 20}
-    given = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "stream": True}
-    codec = OpenAICall(shape, given | requests, "tiny")
+    body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    codec = OpenAICall(shape, body | requests, "tiny")
     codec.encode_opening(0)
     parts = list(limits.split_deltas([Delta(text, each) for each in expected]))
     assert [delta.logprob for part in parts for delta in part] == expected

@@ -30,7 +30,7 @@ from tests.file_blobs import FileBlobs
 from tests.unit.handler.conftest import PipelineFactory
 
 SECRET = "Zm9v/s3cr3t"
-GIVEN = {
+S3_CONFIG = {
     "accessId": "AKIDEXAMPLE",
     "accessSecret": SECRET,
     "bucketName": "theirs",
@@ -53,8 +53,8 @@ class FolderBuckets:
         self.opened.append(bucket)
         return FileBlobs(self.folder / bucket.name)
 
-    def found(self, name: str = "theirs") -> dict[str, Any]:
-        """Return all that is in a bucket."""
+    def read(self, name: str = "theirs") -> dict[str, Any]:
+        """Return the decoded objects of a bucket by key."""
         blobs = FileBlobs(self.folder / name)
         return {each.key: orjson.loads(b"".join(blobs.read(each.key))) for each in blobs.list()}
 
@@ -66,14 +66,14 @@ class JobRunner:
         self.jobs = jobs
         self.streamed: list[Any] = []
 
-    async def whole(self, payload: dict[str, Any], mode: str = "sdk") -> Any:
+    async def output(self, payload: dict[str, Any], mode: str = "sdk") -> Any:
         if mode == "sdk":
             return await self.jobs.run(payload)
         result = await self.jobs.run_encoded(payload)
         return orjson.loads(result.output) if result.output is not None else {"error": result.error}
 
     async def listed(self, payload: dict[str, Any], mode: str = "sdk") -> Any:
-        """Return a streamed job's result; what was `streamed` is all of it."""
+        """Return a streamed job's result, and keep all that was sent in `streamed`."""
         self.streamed = []
         if mode == "sdk":
             included: list[bool] = []
@@ -102,8 +102,8 @@ def folders(tmp_path: Path) -> FolderBuckets:
 @pytest.fixture(params=["sdk", "local"])
 def mode(request: pytest.FixtureRequest) -> str:
     """Each of the two kinds of worker."""
-    found: str = request.param
-    return found
+    kind: str = request.param
+    return kind
 
 
 def job(prompt: str = "x", *, job_id: str = "abc-u1", **fields: Any) -> dict[str, Any]:
@@ -117,8 +117,8 @@ async def test_job_with_a_bucket_gets_a_pointer(
     pipeline_of: PipelineFactory, folders: FolderBuckets, mode: str
 ) -> None:
     run = JobRunner(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
-    output = await run.whole(job(s3Config=GIVEN | {"objectPath": "a/b"}), mode)
-    (stored,) = folders.found().values()
+    output = await run.output(job(s3Config=S3_CONFIG | {"objectPath": "a/b"}), mode)
+    (stored,) = folders.read().values()
     assert stored["choices"][0]["text"] == "one two"
     assert output == {
         "result": {
@@ -144,8 +144,8 @@ async def test_output_is_unchanged_without_a_bucket(
     run = JobRunner(
         JobHandler(pipeline_of(TEXT), results=ResultUploader(OURS, 10_000, open_bucket=folders))
     )
-    assert (await run.whole(job(), mode))["choices"][0]["text"] == "one two"
-    assert (await run.whole(job(s3Config=None), mode))["choices"][0]["text"] == "one two"
+    assert (await run.output(job(), mode))["choices"][0]["text"] == "one two"
+    assert (await run.output(job(s3Config=None), mode))["choices"][0]["text"] == "one two"
     listed = await run.listed(job(), mode)
     assert listed == run.streamed
     assert listed[-1]["choices"][0]["text"] == "one two"
@@ -158,11 +158,11 @@ async def test_large_result_goes_to_the_workers_own_bucket(
     run = JobRunner(
         JobHandler(pipeline_of(LONG), results=ResultUploader(OURS, 10_000, open_bucket=folders))
     )
-    output = await run.whole(job(), mode)
+    output = await run.output(job(), mode)
     assert output["result"]["bucket"] == "ours"
-    assert folders.found("ours")["abc-u1.json"]["choices"][0]["text"] == "x" * 6_000
+    assert folders.read("ours")["abc-u1.json"]["choices"][0]["text"] == "x" * 6_000
     # A job's own bucket comes first.
-    output = await run.whole(job(s3Config=GIVEN), mode)
+    output = await run.output(job(s3Config=S3_CONFIG), mode)
     assert output["result"]["bucket"] == "theirs"
 
 
@@ -174,9 +174,9 @@ async def test_results_above_the_platforms_limit_are_uploaded_by_default(
     )
     results = ResultUploader(OURS, open_bucket=folders, limits=sizes)
     run = JobRunner(JobHandler(pipeline_of(LONG), results=results))
-    assert "result" in await run.whole(job(), mode)
-    assert "choices" in await run.whole(job(job_id="sync-abc-u1"), mode)
-    assert folders.found("ours").keys() == {"abc-u1.json"}
+    assert "result" in await run.output(job(), mode)
+    assert "choices" in await run.output(job(job_id="sync-abc-u1"), mode)
+    assert folders.read("ours").keys() == {"abc-u1.json"}
 
 
 async def test_bucket_without_a_name_is_the_months(
@@ -186,7 +186,7 @@ async def test_bucket_without_a_name_is_the_months(
     run = JobRunner(
         JobHandler(pipeline_of(TEXT), results=ResultUploader(Bucket(), 0, open_bucket=folders))
     )
-    assert (await run.whole(job()))["result"]["bucket"] == "11-26"
+    assert (await run.output(job()))["result"]["bucket"] == "11-26"
 
 
 async def test_pointer_of_an_openai_call_has_openai_keys(
@@ -194,15 +194,15 @@ async def test_pointer_of_an_openai_call_has_openai_keys(
 ) -> None:
     run = JobRunner(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
     job_input: dict[str, Any] = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
-    output = await run.whole({"id": "j", "input": job_input, "s3Config": GIVEN}, mode)
-    stored = folders.found()["j.json"]
+    output = await run.output({"id": "j", "input": job_input, "s3Config": S3_CONFIG}, mode)
+    stored = folders.read()["j.json"]
     assert output["usage"] == stored["usage"]
     assert output["choices"] == [{"index": 0, "finish_reason": "stop"}]
     assert output["object"] == "text_completion"
-    # One that streams is text, of which nothing is told.
-    output = await run.whole({"id": "k", "input": CALL, "s3Config": GIVEN}, mode)
+    # A streamed answer is text, so the output has no summary of it.
+    output = await run.output({"id": "k", "input": CALL, "s3Config": S3_CONFIG}, mode)
     assert output.keys() == {"result"}
-    assert folders.found()["k.json"].endswith("data: [DONE]\n\n")
+    assert folders.read()["k.json"].endswith("data: [DONE]\n\n")
 
 
 async def test_openai_client_gets_a_pointer_only_above_the_limit(
@@ -212,9 +212,9 @@ async def test_openai_client_gets_a_pointer_only_above_the_limit(
     run = JobRunner(JobHandler(pipeline_of(LONG), results=results))
     job_input = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
     call = {"id": "j", "input": job_input}
-    assert (await run.whole(call, mode))["choices"][0]["text"] == "x" * 6_000
+    assert (await run.output(call, mode))["choices"][0]["text"] == "x" * 6_000
     results.limits = limits.PayloadLimits(run_bytes=POINTER_BYTES + 1_000)
-    assert "result" in await run.whole(call, mode)
+    assert "result" in await run.output(call, mode)
 
 
 # ---- streamed ----
@@ -227,8 +227,8 @@ async def test_outputs_are_streamed_and_their_list_goes_to_the_bucket(
     run = JobRunner(
         JobHandler(pipeline_of(TEXT), interval_s=0, results=ResultUploader(open_bucket=folders))
     )
-    (output,) = await run.listed({"id": "abc-u1", "input": job_input, "s3Config": GIVEN}, mode)
-    stored = folders.found()["abc-u1.json"]
+    (output,) = await run.listed({"id": "abc-u1", "input": job_input, "s3Config": S3_CONFIG}, mode)
+    stored = folders.read()["abc-u1.json"]
     assert run.streamed == [*stored, output]
     assert len(stored) >= 2
     if job_input is not CALL:
@@ -243,7 +243,7 @@ async def test_list_above_the_limit_is_sent_as_far_as_it_fits(
     slow = {"pieces": [{"text": "x" * 1_000, "delay_ms": 5}] * 3}
     run = JobRunner(JobHandler(pipeline_of(slow), interval_s=0, results=results))
     listed = await run.listed(job(), mode)
-    stored = folders.found("ours")["abc-u1.json"]
+    stored = folders.read("ours")["abc-u1.json"]
     assert run.streamed == [*stored, listed[-1]]
     assert listed[:-1] == stored[: len(listed) - 1]
     assert 1 <= len(listed) - 1 < len(stored)
@@ -258,7 +258,7 @@ async def test_failure_is_kept_whatever_was_before_it(
     run = JobRunner(
         JobHandler(pipeline_of(broken), interval_s=0, results=ResultUploader(open_bucket=folders))
     )
-    assert await run.listed(job(s3Config=GIVEN), mode) == [{"error": "no more"}]
+    assert await run.listed(job(s3Config=S3_CONFIG), mode) == [{"error": "no more"}]
     assert folders.opened == []
 
 
@@ -272,10 +272,10 @@ async def test_first_result_of_a_job_stays_and_is_pointed_to(
     results = ResultUploader(open_bucket=folders)
     first = JobRunner(JobHandler(pipeline_of(TEXT), results=results))
     second = JobRunner(JobHandler(pipeline_of({"pieces": ["three"]}), results=results))
-    included = await first.whole(job(s3Config=GIVEN), mode)
-    assert await second.whole(job(s3Config=GIVEN), mode) == included
-    assert folders.found()["abc-u1.json"]["choices"][0]["text"] == "one two"
-    (listed,) = await second.listed(job(s3Config=GIVEN), mode)
+    included = await first.output(job(s3Config=S3_CONFIG), mode)
+    assert await second.output(job(s3Config=S3_CONFIG), mode) == included
+    assert folders.read()["abc-u1.json"]["choices"][0]["text"] == "one two"
+    (listed,) = await second.listed(job(s3Config=S3_CONFIG), mode)
     assert listed == included
 
 
@@ -284,7 +284,7 @@ async def test_existing_object_that_is_not_a_result_is_an_error(
 ) -> None:
     folders(Bucket(name="theirs")).write("abc-u1.json", b"something else")
     run = JobRunner(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
-    assert (await run.whole(job(s3Config=GIVEN)))["error"] == (
+    assert (await run.output(job(s3Config=S3_CONFIG)))["error"] == (
         "the result could not be put into the bucket: s3://theirs/abc-u1.json is there already, "
         "and is no result"
     )
@@ -297,8 +297,8 @@ async def test_local_jobs_share_one_key_and_the_last_result_stays(
     for text in ("first", "second"):
         run = JobRunner(JobHandler(pipeline_of({"pieces": [text]}), results=results))
         for job_id in ("local_test", ""):
-            output = await run.whole(job(job_id=job_id, s3Config=GIVEN))
-            stored = folders.found()[output["result"]["key"]]
+            output = await run.output(job(job_id=job_id, s3Config=S3_CONFIG))
+            stored = folders.read()[output["result"]["key"]]
             assert stored["choices"][0]["text"] == text
 
 
@@ -310,32 +310,32 @@ async def test_key_is_the_jobs_id_as_far_as_a_key_can_be(
     pipeline_of: PipelineFactory, folders: FolderBuckets, job_id: str, key: str
 ) -> None:
     run = JobRunner(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
-    output = await run.whole(job(job_id=job_id, s3Config=GIVEN))
+    output = await run.output(job(job_id=job_id, s3Config=S3_CONFIG))
     assert output["result"]["key"] == f"{key}.json"
 
 
-async def test_buckets_are_opened_once_and_not_all_kept(
+async def test_open_buckets_are_cached_up_to_a_limit(
     pipeline_of: PipelineFactory, folders: FolderBuckets
 ) -> None:
     run = JobRunner(JobHandler(pipeline_of(TEXT), results=ResultUploader(open_bucket=folders)))
     for number in (0, 0, *range(12), 0, 11):
-        job_input = GIVEN | {"bucketName": f"b{number}"}
-        await run.whole(job(job_id=f"j{number}", s3Config=job_input))
+        job_input = S3_CONFIG | {"bucketName": f"b{number}"}
+        await run.output(job(job_id=f"j{number}", s3Config=job_input))
     assert [bucket.name for bucket in folders.opened] == [*(f"b{n}" for n in range(12)), "b0"]
 
 
 # ---- what goes wrong ----
 
 
-@pytest.mark.parametrize("shape", ["whole", "listed"])
+@pytest.mark.parametrize("shape", ["output", "listed"])
 async def test_bad_bucket_is_refused_before_anything_is_generated(
     pipeline_of: PipelineFactory, mode: str, shape: str
 ) -> None:
     pipeline = pipeline_of(TEXT, load_error="nothing may be asked of it")
     run = JobRunner(JobHandler(pipeline))
-    bad = job(s3Config=GIVEN | {"endpointUrl": "here"})
+    bad = job(s3Config=S3_CONFIG | {"endpointUrl": "here"})
     output = await getattr(run, shape)(bad, mode)
-    error = output["error"] if shape == "whole" else output[0]["error"]
+    error = output["error"] if shape == "output" else output[0]["error"]
     assert error.startswith("s3Config.endpointUrl must be an http or https address")
     with pytest.raises(InvalidRequest, match="s3Config"):
         run.jobs.check(bad)
@@ -355,7 +355,7 @@ class FailingBlobs(FileBlobs):
         return super().write(key, body)
 
 
-@pytest.mark.parametrize("shape", ["whole", "listed"])
+@pytest.mark.parametrize("shape", ["output", "listed"])
 @pytest.mark.parametrize("kind", [BlobDenied, BlobUnavailable, ValueError])
 async def test_bucket_that_takes_nothing_fails_the_job_in_one_sentence_without_keys(
     pipeline_of: PipelineFactory, tmp_path: Path, mode: str, shape: str, kind: type[Exception]
@@ -363,14 +363,14 @@ async def test_bucket_that_takes_nothing_fails_the_job_in_one_sentence_without_k
     error = kind(f"s3://b/k: AKIDEXAMPLE signed with {SECRET} is wrong")
     results = ResultUploader(open_bucket=lambda bucket: FailingBlobs(tmp_path, error))
     run = JobRunner(JobHandler(pipeline_of(TEXT), results=results))
-    output = await getattr(run, shape)(job(s3Config=GIVEN), mode)
-    assert (output if shape == "whole" else output[-1]) == {
+    output = await getattr(run, shape)(job(s3Config=S3_CONFIG), mode)
+    assert (output if shape == "output" else output[-1]) == {
         "error": "the result could not be put into the bucket: s3://b/k: *** signed with *** is "
         "wrong"
     }
     # Of an OpenAI call it is OpenAI's error.
     job_input = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p"}}
-    output = await run.whole({"id": "j", "input": job_input, "s3Config": GIVEN}, mode)
+    output = await run.output({"id": "j", "input": job_input, "s3Config": S3_CONFIG}, mode)
     assert orjson.loads(output["error"])["error"]["type"] == "result_not_kept_error"
 
 
@@ -380,7 +380,7 @@ async def test_server_that_knows_no_conditions_is_written_to_without(
     error = BlobUnsupported("a header you provided implies functionality that is not implemented")
     results = ResultUploader(open_bucket=lambda bucket: FailingBlobs(tmp_path, error, always=False))
     run = JobRunner(JobHandler(pipeline_of(TEXT), results=results))
-    output = await run.whole(job(s3Config=GIVEN))
+    output = await run.output(job(s3Config=S3_CONFIG))
     assert orjson.loads((tmp_path / output["result"]["key"]).read_bytes())["usage"]
 
 
@@ -405,17 +405,17 @@ def hanging(tmp_path: Path) -> Iterator[HangingBlobs]:
     blobs.go.set()
 
 
-async def test_upload_is_beside_the_loop_and_holds_no_slot(
+async def test_upload_blocks_neither_the_loop_nor_a_slot(
     pipeline_of: PipelineFactory, hanging: HangingBlobs, mode: str
 ) -> None:
     pipeline = pipeline_of(TEXT, slots=1)
     run = JobRunner(
         JobHandler(pipeline, results=ResultUploader(open_bucket=lambda bucket: hanging))
     )
-    upload = asyncio.create_task(run.whole(job(s3Config=GIVEN), mode))
+    upload = asyncio.create_task(run.output(job(s3Config=S3_CONFIG), mode))
     await asyncio.to_thread(hanging.called.wait, 10)
     # The only slot is free for the next one, and the loop for its words.
-    assert (await run.whole(job(), mode))["choices"][0]["text"] == "one two"
+    assert (await run.output(job(), mode))["choices"][0]["text"] == "one two"
     assert not upload.done()
     hanging.go.set()
     assert "result" in await upload
@@ -426,7 +426,7 @@ async def test_upload_has_its_time(
 ) -> None:
     results = ResultUploader(open_bucket=lambda bucket: hanging, upload_timeout_s=0.1)
     run = JobRunner(JobHandler(pipeline_of(TEXT), results=results))
-    output = await run.whole(job(s3Config=GIVEN), mode)
+    output = await run.output(job(s3Config=S3_CONFIG), mode)
     assert output["error"] == (
         "the result could not be put into the bucket: s3://theirs/abc-u1.json: it took longer than "
         "0.1 s"
@@ -438,7 +438,7 @@ async def test_cancelled_job_does_not_wait_for_its_upload(
 ) -> None:
     results = ResultUploader(open_bucket=lambda bucket: hanging)
     upload = asyncio.create_task(
-        JobHandler(pipeline_of(TEXT), results=results).run(job(s3Config=GIVEN))
+        JobHandler(pipeline_of(TEXT), results=results).run(job(s3Config=S3_CONFIG))
     )
     await asyncio.to_thread(hanging.called.wait, 10)
     upload.cancel()

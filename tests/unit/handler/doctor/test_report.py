@@ -179,7 +179,7 @@ def test_examination_succeeds_without_failures() -> None:
         ("/", "/usr/lib/librkllmrt.so", "/usr/lib/librkllmrt.so"),
     ],
 )
-def test_homes_are_not_shown(
+def test_home_folders_are_abbreviated(
     home: str, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", home)
@@ -188,7 +188,7 @@ def test_homes_are_not_shown(
     assert section(made, "What was printed") == f"```text\n{expected}\n```"
 
 
-def test_a_home_behind_a_link_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_behind_a_link_is_abbreviated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.setenv("HOME", str(tmp_path / "link"))

@@ -1,4 +1,4 @@
-"""Constraints: what an engine holds, what is checked afterwards, and what a client reads."""
+"""Constraints: enforced by the engine, checked afterwards, and reported to the client."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(api: str, schema: dict[str, Any]) -> TextRequest:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_rest_of_a_schema_is_held_and_the_whole_is_checked(api: str) -> None:
+def test_supported_part_of_a_schema_is_held_and_all_of_it_is_checked(api: str) -> None:
     request = hold_with(ABLE, read(api, URL))
     held = request.generation.sampling.json_schema
     assert held is not None
@@ -74,7 +74,7 @@ def test_rest_of_a_schema_is_held_and_the_whole_is_checked(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_schema_that_is_held_whole_causes_no_check(api: str) -> None:
+def test_fully_held_schema_causes_no_check(api: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     before = read(api, schema)
     request = hold_with(ABLE, before)
@@ -90,7 +90,7 @@ def test_engine_without_schemas_checks_afterwards(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_pattern_that_cannot_be_checked_is_said(api: str) -> None:
+def test_pattern_that_cannot_be_checked_causes_a_warning(api: str) -> None:
     # As pydantic writes Decimal.
     schema = {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}
     request = hold_with(ABLE, read(api, {"type": "object", "properties": {"price": schema}}))
@@ -102,7 +102,7 @@ def test_pattern_that_cannot_be_checked_is_said(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_schema_that_no_engine_takes_is_checked_as_a_whole(api: str) -> None:
+def test_unsupported_keyword_is_removed_and_an_invalid_schema_refused(api: str) -> None:
     request = hold_with(ABLE, read(api, {"type": "array", "items": {"minContains": 2}}))
     assert request.generation.sampling.json_schema == {"type": "array", "items": {}}
     with pytest.raises(InvalidRequest):
@@ -198,7 +198,7 @@ def test_answer_that_must_be_a_call_has_no_other_form() -> None:
         assert not jsonschema_rs.is_valid(schema, [{"name": "f", "arguments": {}}])
 
 
-def test_tools_beside_a_regular_expression_are_a_warning() -> None:
+def test_tools_with_a_regular_expression_cause_a_warning() -> None:
     body = {"messages": USER, "tools": [TOOL], "guided_regex": "a+"}
     parsed = OpenAICall(CHAT, body, "tiny").parsed
     assert "tools cannot be called, because guided_regex holds the answer" in parsed.warnings
@@ -242,7 +242,7 @@ def find_call_issues(request: TextRequest, arguments: str) -> tuple[Issue, ...]:
 
 
 @pytest.mark.parametrize("api", TOOL_APIS)
-def test_strict_calls_are_held_once_they_begin(api: str) -> None:
+def test_strict_calls_are_held_when_they_begin(api: str) -> None:
     before = read_tools(api)
     request = hold_with(HERMES, before)
     grammar = request.generation.sampling.grammar
@@ -315,14 +315,14 @@ def test_refused_grammar_of_strict_calls_becomes_a_check() -> None:
     assert find_call_issues(checked, "{}")
 
 
-def test_strict_is_ignored_with_a_warning_beside_bad_words() -> None:
+def test_strict_with_bad_words_is_ignored_with_a_warning() -> None:
     request = read_tools("openai", bad_words=["no"])
     assert "strict of tools was ignored, because bad_words holds the answer" in request.warnings
     assert request.constraint is not None
     assert request.constraint.bad_words == ("no",)
 
 
-def test_strict_call_beside_a_schema_is_held_from_the_start() -> None:
+def test_strict_call_with_a_schema_is_held_from_the_start() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": CITY}}
     request = hold_with(HERMES, read_tools("openai", response_format=form))
     assert request.generation.sampling.json_schema is not None

@@ -119,7 +119,7 @@ async def test_schema_is_that_of_the_text_after_the_reasoning(
 @pytest.mark.parametrize(
     "pieces", [["<think>hm</think>It is Oslo."], ['<think>{"city": "Oslo"}</think>{"city": 1}']]
 )
-async def test_schema_issues_of_the_text_are_found(pieces: list[str], thinker: Any) -> None:
+async def test_schema_issues_of_the_text_are_reported(pieces: list[str], thinker: Any) -> None:
     output = await run_job(thinker(*pieces), validation={"json_schema": CITY})
     assert not output["validation"]["valid"]
     for stream in (False, True):
@@ -221,17 +221,17 @@ async def test_calls_that_are_required_are_checked(text: str, fits: bool, thinke
 
 
 async def test_schema_of_a_text_is_not_that_of_its_calls(thinker: Any) -> None:
-    asked = {"tools": [WEATHER], "validation": {"json_schema": {"type": "array"}}}
-    chat = await run_chat(thinker(CALL), stream=False, **asked)
+    parameters = {"tools": [WEATHER], "validation": {"json_schema": {"type": "array"}}}
+    chat = await run_chat(thinker(CALL), stream=False, **parameters)
     assert chat["validation"]["valid"]
-    chat = await run_chat(thinker(f"It is Oslo. {CALL}"), stream=False, **asked)
+    chat = await run_chat(thinker(f"It is Oslo. {CALL}"), stream=False, **parameters)
     assert not chat["validation"]["valid"]
 
 
 async def test_completions_are_checked_as_they_are(thinker: Any) -> None:
     service = OpenAIService(thinker('<think>Hm</think>{"city": "Oslo"}'))
-    asked = {"prompt": "x", "enable_validation": True, "validation": {"json_schema": CITY}}
-    full = await service.complete(service.parse_call("/v1/completions", asked))
+    body = {"prompt": "x", "enable_validation": True, "validation": {"json_schema": CITY}}
+    full = await service.complete(service.parse_call("/v1/completions", body))
     assert not full["validation"]["valid"]
     assert full["choices"][0]["text"] == '<think>Hm</think>{"city": "Oslo"}'
 
@@ -255,8 +255,8 @@ async def test_template_with_variables_decides_whether_reasoning_is_open(
     # The template would open it, but not with these variables.
     monkeypatch.setattr("engine.preparation.starts_in_reasoning", lambda prompt: False)
     able = {"capabilities": {"starts_in_reasoning": True}}
-    asked = {"chat_template_kwargs": {"enable_thinking": False}}
-    chat = await run_chat(thinker("Oslo it is.", **able), stream=stream, **asked)
+    parameters = {"chat_template_kwargs": {"enable_thinking": False}}
+    chat = await run_chat(thinker("Oslo it is.", **able), stream=stream, **parameters)
     assert (chat["content"], chat["reasoning"]) == ("Oslo it is.", "")
     chat = await run_chat(thinker("Hm.</think>Oslo it is.", **able), stream=stream)
     assert (chat["content"], chat["reasoning"]) == ("Oslo it is.", "Hm.")
@@ -281,7 +281,7 @@ async def test_prompt_that_opens_the_reasoning_itself(thinker: Any) -> None:
             {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"},
         ),
         ({"reasoning_effort": None}, {}),
-        # What a request says more exactly wins.
+        # The more specific parameter wins.
         (
             {"reasoning_effort": "none", "enable_thinking": True},
             {"enable_thinking": True, "thinking": False},

@@ -143,7 +143,7 @@ async def test_limit_of_the_answer_includes_the_reasoning(thinker: Pipeline) -> 
     assert (choice["text"], choice["finish_reason"]) == ("", "length")
 
 
-async def test_chat_has_the_budget_streamed_and_whole(thinker: Pipeline) -> None:
+async def test_budget_limits_streamed_and_complete_chats(thinker: Pipeline) -> None:
     service = OpenAIService(thinker)
     body = {"messages": MESSAGES, "thinking_token_budget": 5}
     full = await service.complete(service.parse_call("/v1/chat/completions", body))

@@ -125,7 +125,7 @@ def chunk_text(chunk: dict[str, Any]) -> str:
 # -- jobs -----------------------------------------------------------------------------------------
 
 
-async def test_whole_answer(jobs_of: JobsFactory) -> None:
+async def test_complete_answer_contains_no_personal_data(jobs_of: JobsFactory) -> None:
     # R46
     output = await jobs_of(*PIECES, redact_pii=True).run(job())
     check_clean(output)
@@ -218,9 +218,9 @@ async def test_both_modes_end_with_the_same_json(jobs_of: JobsFactory) -> None:
     # R45
     jobs = jobs_of(*PIECES, redact_pii=True)
     for stream in (False, True):
-        whole = await jobs.run(job(stream=stream))
+        output = await jobs.run(job(stream=stream))
         final = (await outputs(jobs, job(stream=stream)))[-1]
-        assert {**whole, "timings": 0} == {**final, "timings": 0}
+        assert {**output, "timings": 0} == {**final, "timings": 0}
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -229,9 +229,9 @@ async def test_openai_stream_contains_no_personal_data(jobs_of: JobsFactory, rou
     jobs = jobs_of(*PIECES, redact_pii=True)
     job_input = call(route, stream=True)
     blocks = await outputs(jobs, job_input)
-    whole = await jobs.run(job_input)
-    check_clean(*blocks, whole)
-    for text in ("".join(blocks), whole):
+    output = await jobs.run(job_input)
+    check_clean(*blocks, output)
+    for text in ("".join(blocks), output):
         result = chunks(text)
         check_clean(*map(chunk_text, result))
         assert "".join(map(chunk_text, result)) == TEXT
@@ -248,7 +248,7 @@ async def test_openai_call_contains_no_personal_data(jobs_of: JobsFactory, route
 
 
 async def test_redacted_stream_is_one_piece_at_the_end(pipeline_of: PipelineFactory) -> None:
-    # What a half datum would become is not known before.
+    # Half a datum cannot be redacted, so no delta is sent before the end.
     ended = RunRecorder()
     pieces = ["one ", {"text": "two ", "delay_ms": 20}, {"text": "three", "delay_ms": 20}]
     pipeline = pipeline_of({"pieces": pieces}, hooks=[ended])
@@ -301,7 +301,7 @@ async def test_leaving_before_the_end_stops_the_generation(pipeline_of: Pipeline
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert (await ended.once()).aborted
+    assert (await ended.wait_for_end()).aborted
 
 
 # -- what else could tell it ----------------------------------------------------------------------
@@ -316,10 +316,10 @@ async def test_log_probabilities_do_not_spell_it_out(pipeline_of: PipelineFactor
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
-async def test_log_probabilities_of_what_is_harmless_are_told(
+async def test_log_probabilities_without_personal_data_are_returned(
     streaming: bool, pipeline_of: PipelineFactory
 ) -> None:
-    # R24: a stream that comes at its end tells of its tokens as a whole body does.
+    # R24: a stream that is sent at its end has its tokens, as a complete body does.
     collect = complete_streamed if streaming else complete
     body = {"prompt": "hi", "logprobs": 1, "validation": {"redact_pii": True}}
     answer = await collect(openai(pipeline_of({"pieces": ["All", " well"]})), ROUTES[0], body)
@@ -343,7 +343,7 @@ async def test_log_probabilities_that_are_left_out_are_warned_of(
     assert record.getMessage().endswith(warning)
 
 
-async def test_log_probabilities_nobody_asked_for_are_not_warned_of(
+async def test_unrequested_log_probabilities_cause_no_warning(
     pipeline_of: PipelineFactory,
 ) -> None:
     # R15: they are the candidates' rank.
@@ -352,17 +352,17 @@ async def test_log_probabilities_nobody_asked_for_are_not_warned_of(
     assert (answer.choices[0].text, answer.warnings) == (TEXT, [])
 
 
-async def test_validator_sees_redacted_texts_alone(pipeline_of: PipelineFactory) -> None:
+async def test_validator_receives_only_redacted_texts(pipeline_of: PipelineFactory) -> None:
     # It could not tell an echo otherwise, and might quote what it sees.
     validator = ExclamationValidator()
     turns = (Message("system", "You are bob@example.com."), Message("user", "Call +49 30 123456"))
     await pipeline_of({"pieces": PIECES}, validator=validator).run(ask(Chat(turns)))
-    assert validator.seen == [
+    assert validator.subjects == [
         Subject(prompt="Call [phone]", text=TEXT, finish_reason="stop", system="You are [email].")
     ]
 
 
-async def test_model_is_asked_what_the_client_asked(pipeline_of: PipelineFactory) -> None:
+async def test_prompts_are_not_redacted(pipeline_of: PipelineFactory) -> None:
     # Answers are redacted; prompts are the client's own.
     pipeline = pipeline_of({"when": "bob@example.com$", "pieces": ["yes"]}, {"pieces": ["no"]})
     assert (await pipeline.run(ask("Is it bob@example.com"))).text == "yes"

@@ -35,10 +35,10 @@ def removal(start: int, end: int, replacement: str = "[x]") -> Removal:
         (["one", "two"], [removal(0, 3), removal(3, 6)], ["[x]", "[x]"]),
         (["onet", "wo"], [removal(0, 3), removal(3, 6)], ["[x][x]"]),
         (["on", "etw", "o"], [removal(0, 3), removal(3, 6)], ["[x]", "[x]"]),
-        # What stands for it may be nothing.
+        # The replacement may be empty.
         (["one ", "two", " six"], [removal(4, 7, "")], ["one ", " six"]),
         (["one"], [removal(0, 3, "")], []),
-        # No delta was empty before, and if one was it is gone.
+        # Empty deltas are removed.
         (["", "one", "", " two", ""], [], ["one", " two"]),
     ],
 )

@@ -25,8 +25,8 @@ V = RulesValidator.from_file(SMALL_RULES)
 TERM = {"blocked_terms": ["attack plan"]}
 INTENT = {"blocked_intents": ["weather"]}
 BAD = "Draw up an Attack Plan!"
-TERM_SAID = "The request contains a word or phrase that is not allowed here."
-INTENT_SAID = "Requests of this kind are not answered here."
+TERM_MESSAGE = "The request contains a word or phrase that is not allowed here."
+INTENT_MESSAGE = "Requests of this kind are not answered here."
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
@@ -97,7 +97,7 @@ async def test_blocked_request_does_not_call_the_engine(
         await jobs.run(call(route, stream=stream))
         await outputs(jobs, call(route, stream=stream))
     assert recorded == []
-    # And it would have been heard if it were.
+    # The recorder does receive the events of other requests.
     await jobs.run(job("All is well."))
     assert [event for event in recorded if isinstance(event, RequestStarted)]
 
@@ -121,11 +121,11 @@ async def test_output_of_a_job(build_service: ServiceFactory, stream: bool) -> N
         "usage": {"input": 0, "output": 0, "total": 0},
         "validation": {
             "valid": False,
-            "issues": [TERM_SAID],
+            "issues": [TERM_MESSAGE],
             "sanitized": False,
             "intent": "general",
             "details": {
-                "issues": [{"rule": "blocked_term", "message": TERM_SAID}],
+                "issues": [{"rule": "blocked_term", "message": TERM_MESSAGE}],
                 "notices": [],
                 "removed": [],
                 "removed_count": 0,
@@ -163,7 +163,9 @@ async def test_generator_yields_only_one_json_without_streaming(
 
 
 @pytest.mark.parametrize("route", [TEXT, CHAT])
-async def test_whole_answer_of_an_openai_call(build_service: ServiceFactory, route: str) -> None:
+async def test_blocked_openai_call_has_an_empty_answer(
+    build_service: ServiceFactory, route: str
+) -> None:
     jobs, _ = build_service(**TERM)
     body = await jobs.run(call(route))
     choice = body["choices"][0]
@@ -197,7 +199,7 @@ async def test_openai_call_with_validation_gets_the_reason(
     body = await jobs.run(call(route, enable_validation=True))
     (last,) = events(await jobs.run(call(route, enable_validation=True, stream=True)))[-1:]
     for each in (body, last):
-        assert each["validation"]["issues"] == [TERM_SAID]
+        assert each["validation"]["issues"] == [TERM_MESSAGE]
 
 
 async def test_client_does_not_learn_the_blocked_term(build_service: ServiceFactory) -> None:
@@ -228,7 +230,7 @@ async def test_other_options_have_no_effect(
         (("assistant", "Hello."), ("user", BAD), ("assistant", "Well")),
     ],
 )
-async def test_term_anywhere_in_what_the_user_says(
+async def test_term_of_the_user_in_any_turn_blocks(
     pipeline: Pipeline, turns: tuple[tuple[str, str], ...]
 ) -> None:
     assert (await pipeline.run(ask(chat(*turns), **TERM))).blocked
@@ -242,7 +244,7 @@ async def test_term_anywhere_in_what_the_user_says(
         (("user", "Planned attacks on the king's side in chess."),),
     ],
 )
-async def test_term_that_the_user_does_not_say(
+async def test_term_of_other_roles_or_in_another_form_does_not_block(
     pipeline: Pipeline, turns: tuple[tuple[str, str], ...]
 ) -> None:
     answer = await pipeline.run(ask(chat(*turns), **TERM))
@@ -283,8 +285,8 @@ async def test_intent_is_in_the_verdict(build_service: ServiceFactory) -> None:
     jobs, _ = build_service(**INTENT)
     expected = (await jobs.run(job("The weather for tomorrow?")))["validation"]
     assert expected["intent"] == "weather"
-    assert expected["issues"] == [INTENT_SAID]
-    assert expected["details"]["issues"] == [{"rule": "blocked_intent", "message": INTENT_SAID}]
+    assert expected["issues"] == [INTENT_MESSAGE]
+    assert expected["details"]["issues"] == [{"rule": "blocked_intent", "message": INTENT_MESSAGE}]
 
 
 async def test_intent_is_that_of_the_last_user_turn(pipeline: Pipeline) -> None:
@@ -301,7 +303,7 @@ async def test_intent_that_is_not_blocked(pipeline: Pipeline) -> None:
 
 # -- prompts that cannot be read ------------------------------------------------------------------
 
-TOKENS_SAID = "prompt must be text where intents or terms are blocked, got token ids"
+TOKENS_MESSAGE = "prompt must be text where intents or terms are blocked, got token ids"
 
 
 @pytest.mark.parametrize("settings", [TERM, INTENT])
@@ -310,7 +312,7 @@ async def test_token_ids_are_refused_where_something_is_blocked(
 ) -> None:
     with pytest.raises(InvalidRequest) as raised:
         await pipeline.open(ask((1, 2, 3), **settings))
-    assert raised.value.message == TOKENS_SAID
+    assert raised.value.message == TOKENS_MESSAGE
     assert raised.value.param == "prompt"
 
 
@@ -323,7 +325,7 @@ async def test_openai_call_with_token_ids_is_a_bad_request(
     failed = await jobs.run(call(TEXT, [1, 2, 3], stream=stream))
     assert json.loads(failed["error"]) == {
         "error": {
-            "message": TOKENS_SAID,
+            "message": TOKENS_MESSAGE,
             "type": "invalid_request_error",
             "param": "prompt",
             "code": 400,

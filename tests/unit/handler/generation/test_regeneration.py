@@ -39,16 +39,16 @@ def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> Rege
     """A pipeline from the pieces of each try, and what its engine is asked."""
 
     def build(
-        *recorder: list[Any], validator: Validator | None = None, **config: Any
+        *attempts: list[Any], validator: Validator | None = None, **config: Any
     ) -> tuple[Pipeline, RecordingGenerate]:
         answers = [
             {"when": f"try {number}$", "pieces": pieces}
-            for number, pieces in enumerate(recorder, start=1)
+            for number, pieces in enumerate(attempts, start=1)
         ]
         pipeline = pipeline_of(*answers, validator=validator or ExclamationValidator(), **config)
-        asked = RecordingGenerate(pipeline.engine)
-        monkeypatch.setattr(pipeline.engine, "generate", asked)
-        return pipeline, asked
+        recorder = RecordingGenerate(pipeline.engine)
+        monkeypatch.setattr(pipeline.engine, "generate", recorder)
+        return pipeline, recorder
 
     return build
 
@@ -62,10 +62,10 @@ def job(*, regenerate: bool | None = True, **job_input: Any) -> dict[str, Any]:
 
 def request(*, timeout_s: float | None = None, **sampling: Any) -> TextRequest:
     """A job that may be generated again, with its own time."""
-    asked = parse_job(job(sampling_params=sampling))
-    assert isinstance(asked, TextRequest)
-    generation = replace(asked.generation, timeout_s=timeout_s)
-    return replace(asked, generation=generation)
+    parsed = parse_job(job(sampling_params=sampling))
+    assert isinstance(parsed, TextRequest)
+    generation = replace(parsed.generation, timeout_s=timeout_s)
+    return replace(parsed, generation=generation)
 
 
 async def outputs(jobs: JobHandler, job_input: dict[str, Any]) -> list[Any]:
@@ -275,7 +275,7 @@ async def test_second_try_has_the_next_seed(
     # R10: the same one would give the same text, and a repeated request must give both again.
     pipeline, recorder = bench(LOUD, QUIET)
     await pipeline.run(request(seed=seed))
-    assert [asked.sampling.seed for asked in recorder.requests] == [seed, second]
+    assert [submitted.sampling.seed for submitted in recorder.requests] == [seed, second]
 
 
 async def test_second_try_is_the_same_request_otherwise(bench: RegenerationFactory) -> None:
@@ -372,7 +372,7 @@ async def test_failed_first_generation_fails_the_job(bench: RegenerationFactory)
 
 
 async def test_job_with_a_live_stream_is_not_regenerated(bench: RegenerationFactory) -> None:
-    # What has been sent cannot be taken back.
+    # Sent text cannot be withdrawn.
     pipeline, recorder = bench(LOUD, QUIET)
     *partials, final = await outputs(JobHandler(pipeline), job(stream=True))
     assert len(recorder.requests) == 1
@@ -380,7 +380,7 @@ async def test_job_with_a_live_stream_is_not_regenerated(bench: RegenerationFact
     assert "regenerated" not in final
 
 
-async def test_job_that_is_not_streamed_is_generated_again_in_either_mode(
+async def test_job_without_stream_is_regenerated_in_generator_mode(
     bench: RegenerationFactory,
 ) -> None:
     # R45
@@ -392,15 +392,15 @@ async def test_job_that_is_not_streamed_is_generated_again_in_either_mode(
 
 
 def call(**body: Any) -> dict[str, Any]:
-    asked = {"prompt": "greet me", "validation": {"regenerate": True}, "enable_validation": True}
+    defaults = {"prompt": "greet me", "validation": {"regenerate": True}, "enable_validation": True}
     return {
         "id": "j",
-        "input": {"openai_route": "/v1/completions", "openai_input": {**asked, **body}},
+        "input": {"openai_route": "/v1/completions", "openai_input": {**defaults, **body}},
     }
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
-async def test_openai_stream_is_not_generated_again(bench: RegenerationFactory, mode: str) -> None:
+async def test_openai_stream_is_not_regenerated(bench: RegenerationFactory, mode: str) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     jobs, job_input = JobHandler(pipeline), call(stream=True)
     text = (
@@ -414,9 +414,7 @@ async def test_openai_stream_is_not_generated_again(bench: RegenerationFactory, 
 
 
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
-async def test_openai_call_that_asks_is_generated_again(
-    bench: RegenerationFactory, mode: str
-) -> None:
+async def test_openai_call_is_regenerated_on_request(bench: RegenerationFactory, mode: str) -> None:
     pipeline, recorder = bench(LOUD, QUIET)
     jobs, job_input = JobHandler(pipeline), call()
     body = await jobs.run(job_input) if mode == "aggregate" else (await outputs(jobs, job_input))[0]
@@ -425,7 +423,7 @@ async def test_openai_call_that_asks_is_generated_again(
     assert body["regenerated"]["discarded_issues"] == ["somebody shouted"]
 
 
-# -- what the model is told -----------------------------------------------------------------------
+# -- the prompt of the second attempt -------------------------------------------------------------
 
 CITY = {"type": "object", "required": ["city"]}
 CORRECTED: list[dict[str, Any]] = [
@@ -440,7 +438,7 @@ CITIES = [
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("is_job", [True, False])
-async def test_model_is_told_what_is_wrong_with_the_form(
+async def test_model_receives_the_issues_of_its_form(
     temperature: float, is_job: bool, pipeline_of: PipelineFactory
 ) -> None:  # R61
     recorder = SubjectRecorder()
@@ -463,7 +461,7 @@ async def test_model_is_told_what_is_wrong_with_the_form(
     assert {subject.system for subject in recorder.subjects} == {"You know cities."}
 
 
-async def test_model_is_told_its_own_text_without_the_reasoning(
+async def test_model_receives_its_own_text_without_the_reasoning(
     pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = pipeline_of(*CORRECTED, validator=SubjectRecorder())

@@ -129,5 +129,5 @@ def test_order_name_and_content_are_kept() -> None:
     )
 
 
-def test_whole_surrogate_pairs_are_text() -> None:
+def test_complete_surrogate_pairs_are_text() -> None:
     check_text("\N{GRINNING FACE} é \0", "x")

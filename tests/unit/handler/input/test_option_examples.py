@@ -41,6 +41,6 @@ def test_what_it_catches_and_what_it_leaves(name: str, rule: OptionRule, example
 
 
 def test_every_field_has_a_rule() -> None:
-    given = {field for rule in RULES.values() for field in rule.validation}
+    fields = {field for rule in RULES.values() for field in rule.validation}
     # These two act on what the rules find.
-    assert given | {"regenerate", "repair_json"} == set(OptionsInput.model_fields)
+    assert fields | {"regenerate", "repair_json"} == set(OptionsInput.model_fields)

@@ -35,9 +35,9 @@ def reader(**settings: Any) -> OptionsReader:
     return OptionsReader(OptionsInput(**settings), INTENTS)
 
 
-def read(given: Any, **settings: Any) -> Options:
+def read(value: Any, **settings: Any) -> Options:
     """The options for a request; nothing may be missing here."""
-    options, warnings = reader(**settings).read(given, PATH)
+    options, warnings = reader(**settings).read(value, PATH)
     assert warnings == ()
     return options
 
@@ -55,12 +55,12 @@ def rules(options: Options, text: str) -> list[str]:
     return [issue.rule for check in options.checks.values() for issue in check.find_issues(text)]
 
 
-# -- what is allowed ------------------------------------------------------------------------------
+# -- allowed values -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [None, {}, dict.fromkeys(OptionsInput.model_fields)])
-def test_null_and_nothing_ask_for_nothing(given: Any) -> None:
-    assert read(given) == NO_OPTIONS
+@pytest.mark.parametrize("value", [None, {}, dict.fromkeys(OptionsInput.model_fields)])
+def test_null_and_nothing_ask_for_nothing(value: Any) -> None:
+    assert read(value) == NO_OPTIONS
 
 
 def test_schema_is_what_an_answer_is_compared_with() -> None:
@@ -106,7 +106,7 @@ def test_kinds_are_those_that_there_are() -> None:
     assert PII_KINDS == pii.KINDS
 
 
-def test_blocked_terms_are_whole_words() -> None:
+def test_blocked_terms_match_complete_words() -> None:
     options = read({"blocked_terms": ["attack plan", "bomb"]})
     assert blocks(options, "An ATTACK  plan?")
     assert blocks(options, "a bomb")
@@ -126,49 +126,49 @@ def test_regenerate(requested: object, expected: bool) -> None:
     assert read({"regenerate": requested}).regenerate is expected
 
 
-# -- what is not ----------------------------------------------------------------------------------
+# -- refused values -------------------------------------------------------------------------------
 
-SCHEMA_SAID = "must be a JSON Schema, as an object"
-PII_SAID = "must be true, false or an array of card, iban, email, phone, key, ssn"
-LANGUAGE_SAID = "must be an ISO 639-1 code such as en"
-TERMS_SAID = "must be an array of up to 1000 words or phrases of up to 200 characters"
-REGENERATE_SAID = "must be true or false"
+SCHEMA_MESSAGE = "must be a JSON Schema, as an object"
+PII_MESSAGE = "must be true, false or an array of card, iban, email, phone, key, ssn"
+LANGUAGE_MESSAGE = "must be an ISO 639-1 code such as en"
+TERMS_MESSAGE = "must be an array of up to 1000 words or phrases of up to 200 characters"
+BOOLEAN_MESSAGE = "must be true or false"
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("json_schema", "{}", f'{SCHEMA_SAID}, got "{{}}"'),
-    ("json_schema", True, f"{SCHEMA_SAID}, got true"),
-    ("json_schema", [{}], f"{SCHEMA_SAID}, got [{{}}]"),
-    ("redact_pii", "card", f'{PII_SAID}, got "card"'),
-    ("redact_pii", 1, f"{PII_SAID}, got 1"),
-    ("redact_pii", ["card", "dna"], f'{PII_SAID}, got ["card","dna"]'),
-    ("redact_pii", {"card": True}, f'{PII_SAID}, got {{"card":true}}'),
-    ("language", 5, f"{LANGUAGE_SAID}, got 5"),
-    ("language", ["en"], f'{LANGUAGE_SAID}, got ["en"]'),
+    ("json_schema", "{}", f'{SCHEMA_MESSAGE}, got "{{}}"'),
+    ("json_schema", True, f"{SCHEMA_MESSAGE}, got true"),
+    ("json_schema", [{}], f"{SCHEMA_MESSAGE}, got [{{}}]"),
+    ("redact_pii", "card", f'{PII_MESSAGE}, got "card"'),
+    ("redact_pii", 1, f"{PII_MESSAGE}, got 1"),
+    ("redact_pii", ["card", "dna"], f'{PII_MESSAGE}, got ["card","dna"]'),
+    ("redact_pii", {"card": True}, f'{PII_MESSAGE}, got {{"card":true}}'),
+    ("language", 5, f"{LANGUAGE_MESSAGE}, got 5"),
+    ("language", ["en"], f'{LANGUAGE_MESSAGE}, got ["en"]'),
     ("blocked_intents", "weather", 'must be an array of intents, got "weather"'),
     ("blocked_intents", [5], "must be an array of intents, got [5]"),
-    ("blocked_terms", "bomb", f'{TERMS_SAID}, got "bomb"'),
-    ("blocked_terms", [""], f'{TERMS_SAID}, got [""]'),
-    ("blocked_terms", ["bomb", None], f'{TERMS_SAID}, got ["bomb",null]'),
-    ("blocked_terms", ["x" * 201], f"{TERMS_SAID}, got an array of 1"),
-    ("blocked_terms", ["x"] * 1001, f"{TERMS_SAID}, got an array of 1001"),
-    ("repair_json", 1, f"{REGENERATE_SAID}, got 1"),
-    ("regenerate", 2, f"{REGENERATE_SAID}, got 2"),
-    ("regenerate", "1", f'{REGENERATE_SAID}, got "1"'),
-    ("regenerate", [], f"{REGENERATE_SAID}, got []"),
+    ("blocked_terms", "bomb", f'{TERMS_MESSAGE}, got "bomb"'),
+    ("blocked_terms", [""], f'{TERMS_MESSAGE}, got [""]'),
+    ("blocked_terms", ["bomb", None], f'{TERMS_MESSAGE}, got ["bomb",null]'),
+    ("blocked_terms", ["x" * 201], f"{TERMS_MESSAGE}, got an array of 1"),
+    ("blocked_terms", ["x"] * 1001, f"{TERMS_MESSAGE}, got an array of 1001"),
+    ("repair_json", 1, f"{BOOLEAN_MESSAGE}, got 1"),
+    ("regenerate", 2, f"{BOOLEAN_MESSAGE}, got 2"),
+    ("regenerate", "1", f'{BOOLEAN_MESSAGE}, got "1"'),
+    ("regenerate", [], f"{BOOLEAN_MESSAGE}, got []"),
 ]
 
 
-def refusal(given: Any, **settings: Any) -> InvalidRequest:
+def refusal(value: Any, **settings: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as raised:
-        reader(**settings).read(given, PATH)
+        reader(**settings).read(value, PATH)
     return raised.value
 
 
-@pytest.mark.parametrize(("name", "value", "said"), WRONG)
-def test_wrong_value_is_refused_in_one_sentence(name: str, value: Any, said: str) -> None:
+@pytest.mark.parametrize(("name", "value", "message"), WRONG)
+def test_wrong_value_is_refused_in_one_sentence(name: str, value: Any, message: str) -> None:
     # R50
     error = refusal({name: value})
-    assert error.message == f"{PATH}.{name} {said}"
+    assert error.message == f"{PATH}.{name} {message}"
     assert error.param == f"{PATH}.{name}"
 
 
@@ -213,22 +213,22 @@ UNUSABLE: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "said"), UNUSABLE)
+@pytest.mark.parametrize(("name", "value", "reason"), UNUSABLE)
 def test_value_that_cannot_be_used_is_refused_with_the_reason(
-    name: str, value: Any, said: str
+    name: str, value: Any, reason: str
 ) -> None:
     # R50
     error = refusal({name: value})
-    assert error.message == f"{PATH}.{name}: {said}"
+    assert error.message == f"{PATH}.{name}: {reason}"
     assert error.param == f"{PATH}.{name}"
 
 
 @pytest.mark.parametrize(
-    ("given", "printed"), [(5, "5"), ("on", '"on"'), ([], "[]"), (True, "true"), ([{}], "[{}]")]
+    ("value", "printed"), [(5, "5"), ("on", '"on"'), ([], "[]"), (True, "true"), ([{}], "[{}]")]
 )
-def test_anything_but_an_object_is_refused(given: Any, printed: str) -> None:
+def test_anything_but_an_object_is_refused(value: Any, printed: str) -> None:
     # R50
-    error = refusal(given)
+    error = refusal(value)
     assert error.message == f"{PATH} must be an object, got {printed}"
     assert error.param == PATH
 
@@ -252,7 +252,7 @@ def test_error_names_the_path_of_the_field() -> None:
     # An OpenAI body has it at the top.
     with pytest.raises(InvalidRequest) as raised:
         NO_DEFAULTS.read({"language": 5})
-    assert raised.value.message == f"validation.language {LANGUAGE_SAID}, got 5"
+    assert raised.value.message == f"validation.language {LANGUAGE_MESSAGE}, got 5"
 
 
 def test_without_a_validator_there_are_no_intents_to_block() -> None:
@@ -267,10 +267,10 @@ NAMES = st.sampled_from([*OptionsInput.model_fields]) | st.text(st.characters(),
     json_values()
     | st.dictionaries(NAMES, json_values() | st.sampled_from(["en", ["weather"], True]))
 )
-def test_anything_at_all_raises_nothing_but_invalid_request(given: Any) -> None:
+def test_anything_at_all_raises_nothing_but_invalid_request(value: Any) -> None:
     # R50
     try:
-        reader(redact_pii=True).read(given, PATH)
+        reader(redact_pii=True).read(value, PATH)
     except InvalidRequest as error:
         refused = error
     else:
@@ -280,13 +280,13 @@ def test_anything_at_all_raises_nothing_but_invalid_request(given: Any) -> None:
     assert "\n" not in refused.message
 
 
-# -- beside the settings --------------------------------------------------------------------------
+# -- requests and settings ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [None, {}, {"language": None, "json_schema": None}])
-def test_settings_apply_without_request_options(given: Any) -> None:
+@pytest.mark.parametrize("value", [None, {}, {"language": None, "json_schema": None}])
+def test_settings_apply_without_request_options(value: Any) -> None:
     options = read(
-        given,
+        value,
         json_schema=SCHEMA,
         language="en",
         redact_pii=["card"],
@@ -389,17 +389,17 @@ def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_missing_package_is_a_warning(missing: str) -> None:
-    _, value, said = MISSING[missing]
+    _, value, reason = MISSING[missing]
     options, warnings = reader().read({missing: value, "redact_pii": True}, PATH)
-    assert warnings == (f"{PATH}.{missing} was not checked. {said}",)
+    assert warnings == (f"{PATH}.{missing} was not checked. {reason}",)
     assert options.checks == {}
     assert redacted(options, CARD) == "[card]"
 
 
 def test_missing_package_of_a_setting_is_a_warning_of_every_request(missing: str) -> None:
-    _, value, said = MISSING[missing]
+    _, value, reason = MISSING[missing]
     of_settings = reader(**{missing: value})
-    expected = (f"{missing} was not checked. {said}",)
+    expected = (f"{missing} was not checked. {reason}",)
     assert of_settings.warnings == expected
     assert of_settings.read(None, PATH) == (NO_OPTIONS, expected)
     # It was not this request that asked for it.
@@ -411,7 +411,7 @@ def test_missing_package_that_nobody_needs_is_not_missed(missing: str) -> None:
     assert read({other: MISSING[other][1]}).checks.keys() == {other}
 
 
-# -- what is kept ---------------------------------------------------------------------------------
+# -- caches ---------------------------------------------------------------------------------------
 
 
 def test_compiled_schema_is_kept_for_the_next_request() -> None:
@@ -445,12 +445,12 @@ def test_job_with_a_wrong_option_names_it_by_its_path() -> None:
     # R50
     with pytest.raises(InvalidRequest) as raised:
         parse_job({"input": {"prompt": "x", "validation": {"regenerate": "yes"}}})
-    assert raised.value.message == f'{PATH}.regenerate {REGENERATE_SAID}, got "yes"'
+    assert raised.value.message == f'{PATH}.regenerate {BOOLEAN_MESSAGE}, got "yes"'
     assert raised.value.param == f"{PATH}.regenerate"
 
 
-def test_job_is_told_of_what_could_not_be_looked_at(missing: str) -> None:
-    _, value, said = MISSING[missing]
+def test_job_warns_about_a_missing_package(missing: str) -> None:
+    _, value, reason = MISSING[missing]
     request = parse_job({"input": {"prompt": "x", "validation": {missing: value}}})
     assert isinstance(request, TextRequest)
-    assert request.warnings == (f"{PATH}.{missing} was not checked. {said}",)
+    assert request.warnings == (f"{PATH}.{missing} was not checked. {reason}",)

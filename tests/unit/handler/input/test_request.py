@@ -30,8 +30,8 @@ CHAT = "/v1/chat/completions"
 MESSAGES = "input.messages must be a non-empty array"
 
 
-def text(given: dict[str, Any], **job: Any) -> TextRequest:
-    request = parse_job({"id": "job-1", "input": given, **job})
+def text(job_input: dict[str, Any], **job: Any) -> TextRequest:
+    request = parse_job({"id": "job-1", "input": job_input, **job})
     assert isinstance(request, TextRequest)
     return request
 
@@ -180,7 +180,7 @@ def test_shipped_test_input_is_a_good_job() -> None:
     assert request.validation
 
 
-def test_messages_become_a_chat() -> None:
+def test_messages_are_read_as_a_chat() -> None:
     # R44
     turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
     request = text({"messages": [*turns, {"role": "user", "content": "three"}, turns[1]]})
@@ -223,12 +223,12 @@ def test_system_text_joins_system_turns() -> None:
 
 
 @pytest.mark.parametrize("default", ["auto", "on", "off"])
-@pytest.mark.parametrize(("given", "mode"), [(None, None), (True, "on"), (False, "off")])
+@pytest.mark.parametrize(("apply", "mode"), [(None, None), (True, "on"), (False, "off")])
 def test_apply_chat_template_of_a_job_overrides_the_setting(
-    default: TemplateMode, given: bool | None, mode: TemplateMode | None
+    default: TemplateMode, apply: bool | None, mode: TemplateMode | None
 ) -> None:
     # R58: the prompt itself stays text, which is what validation sees.
-    job = {"input": {"prompt": "hi", "apply_chat_template": given}}
+    job = {"input": {"prompt": "hi", "apply_chat_template": apply}}
     request = parse_job(job, chat_template=default)
     assert isinstance(request, TextRequest)
     assert request.generation.chat_template == (mode or default)
@@ -236,17 +236,17 @@ def test_apply_chat_template_of_a_job_overrides_the_setting(
 
 
 @pytest.mark.parametrize(
-    "given",
+    "job_input",
     [
         {"prompt": "hi", "messages": None, "openai_route": None, "sampling_params": None},
         {"prompt": "hi", "enable_validation": None, "stream": None, "openai_input": None},
     ],
 )
-def test_null_counts_as_unset(given: dict[str, Any]) -> None:
-    assert text(given) == text({"prompt": "hi"})
+def test_null_counts_as_unset(job_input: dict[str, Any]) -> None:
+    assert text(job_input) == text({"prompt": "hi"})
 
 
-def test_null_prompt_beside_messages_counts_as_unset() -> None:
+def test_null_prompt_with_messages_counts_as_unset() -> None:
     turns = [{"role": "user", "content": "hi"}]
     assert text({"prompt": None, "messages": turns}) == text({"messages": turns})
 
@@ -266,10 +266,10 @@ def test_enable_validation_or_the_default(requests: bool, default: bool) -> None
 
 
 @pytest.mark.parametrize(
-    "given", [{"sampling_params": {"stream": True}}, {"stream": True}, {"stream": True, "x": 1}]
+    "fields", [{"sampling_params": {"stream": True}}, {"stream": True}, {"stream": True, "x": 1}]
 )
-def test_stream_may_stand_beside_the_prompt(given: dict[str, Any]) -> None:
-    assert text({"prompt": "hi", **given}).streaming
+def test_stream_may_be_set_in_the_input_or_its_parameters(fields: dict[str, Any]) -> None:
+    assert text({"prompt": "hi", **fields}).streaming
 
 
 @pytest.mark.parametrize("name", ["best_of", "prompt_cache"])
@@ -298,14 +298,14 @@ def test_openai_body_is_passed_on_unchanged() -> None:
 
 
 def test_openai_call_without_a_body_has_an_empty_one() -> None:
-    # What RunPod's bridge sends for GET /v1/models.
+    # RunPod's bridge sends this for GET /v1/models.
     assert parse_job({"input": {"openai_route": "/v1/models"}}) == OpenAIRequest("/v1/models", {})
     requests = {"openai_route": "/v1/models", "openai_input": None}
     assert parse_job({"input": requests}) == OpenAIRequest("/v1/models", {})
 
 
 @pytest.mark.parametrize(
-    ("given", "route", "body"),
+    ("job_input", "route", "body"),
     [
         ({"openai_input": {"messages": 5}}, CHAT, {"messages": 5}),
         ({"route": "/v1/completions", "body": {"prompt": "a"}}, "/v1/completions", {"prompt": "a"}),
@@ -326,13 +326,13 @@ def test_openai_call_without_a_body_has_an_empty_one() -> None:
     ],
 )
 def test_calls_in_the_forms_of_worker_vllm_are_read(
-    given: dict[str, Any], route: str, body: dict[str, Any]
+    job_input: dict[str, Any], route: str, body: dict[str, Any]
 ) -> None:
-    assert parse_job({"input": given}) == OpenAIRequest(route, body)
+    assert parse_job({"input": job_input}) == OpenAIRequest(route, body)
 
 
 @pytest.mark.parametrize(
-    ("given", "is_call", "streams"),
+    ("job_input", "is_call", "streams"),
     [
         ({"prompt": "a"}, False, False),
         ({"prompt": "a", "sampling_params": {"stream": True}}, False, True),
@@ -344,10 +344,10 @@ def test_calls_in_the_forms_of_worker_vllm_are_read(
     ],
 )
 def test_kind_of_a_job_is_known_from_its_input(
-    given: dict[str, Any], is_call: bool, streams: bool
+    job_input: dict[str, Any], is_call: bool, streams: bool
 ) -> None:
-    assert is_openai_call(given) is is_call
-    assert asks_to_stream(given) is streams
+    assert is_openai_call(job_input) is is_call
+    assert asks_to_stream(job_input) is streams
 
 
 NAMES = [
@@ -366,10 +366,10 @@ NAMES = [
 
 
 @given(json_values() | st.dictionaries(st.sampled_from(NAMES), json_values()))
-def test_arbitrary_json_raises_nothing_but_invalid_request(given: Any) -> None:
+def test_arbitrary_json_raises_nothing_but_invalid_request(job_input: Any) -> None:
     # R50
     try:
-        parse_job({"id": "x", "input": given})
+        parse_job({"id": "x", "input": job_input})
     except InvalidRequest as error:
         refused = error
     else:

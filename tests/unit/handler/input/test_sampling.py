@@ -20,7 +20,7 @@ from handler.input.sampling import (
     read_token_ids,
 )
 
-WHOLE = "a whole number from 1 to 4294967295"
+POSITIVE_INTEGER = "a whole number from 1 to 4294967295"
 STOPS = "a non-empty string or an array of up to 16 of them, each of up to 1024 characters"
 BIASES = "an object of up to 10000 token ids and numbers from -100 to 100"
 FLAG = "true or false"
@@ -31,22 +31,22 @@ def read(**body: Any) -> SamplingParams:
     return read_sampling(body, SamplingDefaults())[0]
 
 
-# R8-R12: field, value, what is allowed, how the value is shown.
+# R8-R12: field, value, allowed values, printed value.
 REFUSED: list[tuple[str, Any, str, str]] = [
-    ("max_tokens", 0, WHOLE, "0"),
-    ("max_tokens", -5, WHOLE, "-5"),
-    ("max_tokens", 1.5, WHOLE, "1.5"),
-    ("max_tokens", 5.5, WHOLE, "5.5"),
-    ("max_tokens", 1e300, WHOLE, "1e+300"),
-    ("max_tokens", math.nan, WHOLE, "nan"),
-    ("max_tokens", "5", WHOLE, '"5"'),
-    ("max_tokens", 10**12, WHOLE, "1000000000000"),
-    ("max_tokens", 2**32, WHOLE, "4294967296"),
-    ("max_tokens", True, WHOLE, "true"),
-    ("max_tokens", [5], WHOLE, "[5]"),
-    ("max_tokens", 10**400, WHOLE, "1" + "0" * 56 + "..."),
-    ("max_completion_tokens", "5", WHOLE, '"5"'),
-    ("max_completion_tokens", 0, WHOLE, "0"),
+    ("max_tokens", 0, POSITIVE_INTEGER, "0"),
+    ("max_tokens", -5, POSITIVE_INTEGER, "-5"),
+    ("max_tokens", 1.5, POSITIVE_INTEGER, "1.5"),
+    ("max_tokens", 5.5, POSITIVE_INTEGER, "5.5"),
+    ("max_tokens", 1e300, POSITIVE_INTEGER, "1e+300"),
+    ("max_tokens", math.nan, POSITIVE_INTEGER, "nan"),
+    ("max_tokens", "5", POSITIVE_INTEGER, '"5"'),
+    ("max_tokens", 10**12, POSITIVE_INTEGER, "1000000000000"),
+    ("max_tokens", 2**32, POSITIVE_INTEGER, "4294967296"),
+    ("max_tokens", True, POSITIVE_INTEGER, "true"),
+    ("max_tokens", [5], POSITIVE_INTEGER, "[5]"),
+    ("max_tokens", 10**400, POSITIVE_INTEGER, "1" + "0" * 56 + "..."),
+    ("max_completion_tokens", "5", POSITIVE_INTEGER, '"5"'),
+    ("max_completion_tokens", 0, POSITIVE_INTEGER, "0"),
     ("temperature", "hot", "a number from 0 to 2", '"hot"'),
     ("temperature", "0.5", "a number from 0 to 2", '"0.5"'),
     ("temperature", NAN, "a number from 0 to 2", "nan"),
@@ -117,8 +117,8 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     ("num_assistant_tokens", True, "a whole number from 1 to 64", "true"),
     ("assistant_confidence_threshold", 1.5, "a number from 0 to 1", "1.5"),
     ("assistant_confidence_threshold", "1", "a number from 0 to 1", '"1"'),
-    ("truncate_prompt_tokens", 0, f"{WHOLE}, or -1 for all that fit", "0"),
-    ("truncate_prompt_tokens", -2, f"{WHOLE}, or -1 for all that fit", "-2"),
+    ("truncate_prompt_tokens", 0, f"{POSITIVE_INTEGER}, or -1 for all that fit", "0"),
+    ("truncate_prompt_tokens", -2, f"{POSITIVE_INTEGER}, or -1 for all that fit", "-2"),
     ("skip_special_tokens", 0, FLAG, "0"),
     ("n", 2, "1", "2"),
     ("n", 0, "1", "0"),
@@ -219,11 +219,11 @@ def test_unknown_keys_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "stops"), [("five", ("five",)), ([], ()), (["a", "b"], ("a", "b"))]
+    ("stop", "stops"), [("five", ("five",)), ([], ()), (["a", "b"], ("a", "b"))]
 )
-def test_stop_is_a_string_or_an_array(given: Any, stops: tuple[str, ...]) -> None:
+def test_stop_is_a_string_or_an_array(stop: Any, stops: tuple[str, ...]) -> None:
     # R11
-    assert read(stop=given).stop == stops
+    assert read(stop=stop).stop == stops
 
 
 def test_sixteen_stops_are_served() -> None:
@@ -354,7 +354,7 @@ def test_read_sampling_reads_whole_numbers_as_integers() -> None:  # R66
 
 
 @pytest.mark.parametrize("seed", [2.0**53, -(2.0**63)])
-def test_read_sampling_refuses_floats_that_do_not_tell_which_number_was_written(
+def test_read_sampling_refuses_floats_too_large_to_be_exact(
     seed: float,
 ) -> None:
     with pytest.raises(InvalidRequest, match="seed must be"):
@@ -376,7 +376,7 @@ def test_read_sampling_refuses_floats_that_do_not_tell_which_number_was_written(
         (None, None),
     ],
 )
-def test_read_token_ids_accepts_whole_numbers_alone(
+def test_read_token_ids_accepts_only_whole_numbers(
     value: object, ids: tuple[int, ...] | None
 ) -> None:  # R66
     assert read_token_ids(value) == ids

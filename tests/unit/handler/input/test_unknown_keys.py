@@ -90,7 +90,7 @@ def test_warnings_count_the_unknown_keys_when_all_of_them_are_looked_at() -> Non
     )
 
 
-# What the issue names, and what people wrote.
+# Misspellings that users have written.
 @pytest.mark.parametrize(
     ("name", "suggestion"),
     [
@@ -119,14 +119,14 @@ def test_every_dialect_names_a_misspelled_parameter(name: str, suggestion: str) 
         assert warning == f"{name} is unknown and was ignored: did you mean {suggestion}?"
 
 
-def parsed(body: dict[str, object], **beside: object) -> tuple[str, ...]:
-    request = parse_job({"id": "1", "input": body, **beside})
+def parsed(body: dict[str, object], **job_keys: object) -> tuple[str, ...]:
+    request = parse_job({"id": "1", "input": body, **job_keys})
     assert isinstance(request, TextRequest | OpenAIRequest)
     return request.warnings
 
 
 @pytest.mark.parametrize(
-    ("body", "beside", "sentence"),
+    ("body", "job_keys", "sentence"),
     [
         ({"max_tokens": 1}, {}, "input.max_tokens was ignored: put it in input.sampling_params"),
         ({}, {"temperature": 1}, "temperature was ignored: put it in input.sampling_params"),
@@ -152,9 +152,9 @@ def parsed(body: dict[str, object], **beside: object) -> tuple[str, ...]:
     ],
 )
 def test_job_warns_about_a_known_key_in_the_wrong_object(
-    body: dict[str, object], beside: dict[str, object], sentence: str
+    body: dict[str, object], job_keys: dict[str, object], sentence: str
 ) -> None:
-    assert parsed({"prompt": "x", **body}, **beside) == (sentence,)
+    assert parsed({"prompt": "x", **body}, **job_keys) == (sentence,)
 
 
 OF_OTHER_SERVERS = (

@@ -66,7 +66,7 @@ def without_times(output: Any) -> Any:
     return {name: value for name, value in output.items() if name not in ("timings", "id")}
 
 
-async def test_chunks_come_before_the_whole_json_which_is_the_output(
+async def test_partial_chunks_precede_the_complete_output(
     job_handler_of: JobHandlerFactory,
 ) -> None:  # R45, R59
     jobs = job_handler_of(SLOW, interval_s=0.0)

@@ -38,8 +38,8 @@ CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 SIZES_NOTE = "deltas and tokens were left out of the final output, which would exceed 1 MB"
 
 
-def job(given: Any, job_id: str = "job-1") -> dict[str, Any]:
-    return {"id": job_id, "input": given}
+def job(job_input: Any, job_id: str = "job-1") -> dict[str, Any]:
+    return {"id": job_id, "input": job_input}
 
 
 def prompt(text: str = "hi", *, stream: bool = False, **sampling: Any) -> dict[str, Any]:
@@ -50,19 +50,19 @@ def openai(route: str, **body: Any) -> dict[str, Any]:
     return job({"openai_route": route, "openai_input": body})
 
 
-async def outputs(jobs: JobHandler, given: dict[str, Any]) -> list[Any]:
-    """What the SDK would post, each one checked to be JSON that fits."""
+async def outputs(jobs: JobHandler, payload: dict[str, Any]) -> list[Any]:
+    """Return the outputs that the SDK would post, after a check that each is JSON and fits."""
     collected = []
-    async with asyncio.timeout(30), aclosing(jobs.stream(given)) as stream:
+    async with asyncio.timeout(30), aclosing(jobs.stream(payload)) as stream:
         async for output in stream:
             assert limits.sdk_size_bytes({"output": output}) <= limits.STREAM_CHUNK_BYTES
             collected.append(output)
     return collected
 
 
-async def run(jobs: JobHandler, given: dict[str, Any]) -> Any:
+async def run(jobs: JobHandler, payload: dict[str, Any]) -> Any:
     async with asyncio.timeout(30):
-        output = await jobs.run(given)
+        output = await jobs.run(payload)
     limits.sdk_size_bytes({"output": output})
     return output
 
@@ -194,8 +194,8 @@ async def test_default_of_max_tokens_is_for_an_openai_call(
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
 async def test_openai_models(mode: str, job_handler_of: JobHandlerFactory) -> None:
     jobs = job_handler_of()
-    given = openai("/v1/models")
-    body = await run(jobs, given) if mode == "aggregate" else (await outputs(jobs, given))[0]
+    payload = openai("/v1/models")
+    body = await run(jobs, payload) if mode == "aggregate" else (await outputs(jobs, payload))[0]
     assert body["object"] == "list"
     (model,) = body["data"]
     assert model["id"] == "scripted"
@@ -246,7 +246,7 @@ async def test_answer_that_is_not_streamed_is_one_output(
 
 
 @pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions"])
-async def test_openai_stream_is_yielded_in_whole_events(
+async def test_openai_stream_is_yielded_in_complete_events(
     route: str, job_handler_of: JobHandlerFactory
 ) -> None:
     # R29
@@ -280,17 +280,17 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), BAD)
+@pytest.mark.parametrize(("payload", "message"), BAD)
 async def test_invalid_job_fails_with_one_sentence_and_the_next_is_served(
-    given: dict[str, Any], message: str, job_handler_of: JobHandlerFactory
+    payload: dict[str, Any], message: str, job_handler_of: JobHandlerFactory
 ) -> None:
     # R50
     jobs = job_handler_of()
-    complete = await run(jobs, given)
+    complete = await run(jobs, payload)
     assert list(complete) == ["error"]
     assert type(complete["error"]) is str
     assert complete["error"].startswith(message)
-    assert await outputs(jobs, given) == [complete]
+    assert await outputs(jobs, payload) == [complete]
     assert (await run(jobs, prompt("fine")))["choices"][0]["text"] == "fine"
 
 
@@ -369,8 +369,8 @@ async def test_engine_failure_after_text_is_an_event_of_an_openai_stream(
 ) -> None:
     # R30
     jobs = job_handler_of(FAILING)
-    given = openai("/v1/completions", prompt="hi", stream=True)
-    for text in (await run(jobs, given), "".join(await outputs(jobs, given))):
+    payload = openai("/v1/completions", prompt="hi", stream=True)
+    for text in (await run(jobs, payload), "".join(await outputs(jobs, payload))):
         *chunks, last = events(text)
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "He"
         assert last == {
@@ -418,14 +418,16 @@ async def test_number_that_is_no_json_never_leaves(pipeline_of: PipelineFactory)
 # -- cancelling ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [prompt("endless"), openai("/v1/completions", prompt="endless")])
+@pytest.mark.parametrize(
+    "payload", [prompt("endless"), openai("/v1/completions", prompt="endless")]
+)
 async def test_cancelling_the_task_frees_the_slot(
-    given: dict[str, Any], pipeline_of: PipelineFactory
+    payload: dict[str, Any], pipeline_of: PipelineFactory
 ) -> None:
     # R31
     runs = RunRecorder()
     jobs = JobHandler(pipeline_of(ENDLESS, {"when": "."}, slots=1, hooks=[runs]))
-    task = asyncio.create_task(jobs.run({**given, "input": _unlimited(given["input"])}))
+    task = asyncio.create_task(jobs.run({**payload, "input": _unlimited(payload["input"])}))
     async with asyncio.timeout(30):
         await runs.started.wait()
         task.cancel()
@@ -435,24 +437,27 @@ async def test_cancelling_the_task_frees_the_slot(
 
 
 @pytest.mark.parametrize(
-    "given",
+    "payload",
     [prompt("endless", stream=True), openai("/v1/completions", prompt="endless", stream=True)],
 )
 async def test_closing_the_stream_frees_the_slot(
-    given: dict[str, Any], job_handler_of: JobHandlerFactory
+    payload: dict[str, Any], job_handler_of: JobHandlerFactory
 ) -> None:
     # R31
     jobs = job_handler_of(ENDLESS, {"when": "."}, slots=1)
-    stream: AsyncIterator[Any] = jobs.stream({**given, "input": _unlimited(given["input"])})
+    stream: AsyncIterator[Any] = jobs.stream({**payload, "input": _unlimited(payload["input"])})
     async with asyncio.timeout(30), aclosing(stream):  # type: ignore[type-var]
         await anext(stream)
     assert (await run(jobs, prompt("fine")))["choices"][0]["text"] == "fine"
 
 
-def _unlimited(given: dict[str, Any]) -> dict[str, Any]:
-    if "prompt" in given:
-        return {**given, "sampling_params": {**given["sampling_params"], "max_tokens": 10**6}}
-    return given
+def _unlimited(job_input: dict[str, Any]) -> dict[str, Any]:
+    if "prompt" in job_input:
+        return {
+            **job_input,
+            "sampling_params": {**job_input["sampling_params"], "max_tokens": 10**6},
+        }
+    return job_input
 
 
 # -- sizes --------------------------------------------------------------------------------------
@@ -463,11 +468,11 @@ def long_answer(megabytes: float, piece: str = "x" * 1000) -> dict[str, Any]:
     return {"pieces": [piece], "repeat": count}
 
 
-def big(given: dict[str, Any]) -> dict[str, Any]:
-    params = given["input"].get("sampling_params", {})
+def big(payload: dict[str, Any]) -> dict[str, Any]:
+    params = payload["input"].get("sampling_params", {})
     return {
-        **given,
-        "input": {**given["input"], "sampling_params": {**params, "max_tokens": 10**6}},
+        **payload,
+        "input": {**payload["input"], "sampling_params": {**params, "max_tokens": 10**6}},
     }
 
 
@@ -510,8 +515,8 @@ async def test_every_output_fits_whatever_json_escapes(
     # One delta of many characters, and as many deltas of one; `outputs` checks each.
     count = limits.PARTIAL_CHARS + 1
     long = job_handler_of({"pieces": [char * count]}, interval_s=0.0, **BIG)
-    many = {"pieces": ["a ", {"text": char, "delay_ms": 50}, *[char] * count]}
-    for jobs in (long, job_handler_of(many, interval_s=0.5, **BIG)):
+    one_by_one = {"pieces": ["a ", {"text": char, "delay_ms": 50}, *[char] * count]}
+    for jobs in (long, job_handler_of(one_by_one, interval_s=0.5, **BIG)):
         *partials, final = await outputs(jobs, big(prompt(stream=True)))
         expected = "".join(each["choices"][0]["text"] for each in partials)
         assert expected.count(char) >= count
@@ -656,13 +661,13 @@ def test_no_input_raises_or_costs_a_slot() -> None:
         options = OptionsReader(OptionsInput(redact_pii=True), validator.intents)
         jobs = JobHandler(Pipeline(engine, "scripted", validator), options, interval_s=0.0)
 
-        async def both(given: Any) -> tuple[Any, list[Any]]:
-            return await run(jobs, job(given)), await outputs(jobs, job(given))
+        async def both(job_input: Any) -> tuple[Any, list[Any]]:
+            return await run(jobs, job(job_input)), await outputs(jobs, job(job_input))
 
         @settings(max_examples=100)
         @given(INPUTS)
-        def check(given: Any) -> None:
-            output, yielded = runner.run(both(given))
+        def check(job_input: Any) -> None:
+            output, yielded = runner.run(both(job_input))
             assert isinstance(output, dict | str)
             assert yielded
             for each in (output, *yielded):
@@ -679,7 +684,7 @@ def test_no_input_raises_or_costs_a_slot() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "job_input",
     [
         {"route": "/v1/models", "method": "DELETE"},
         {"openai_route": "/v1/models", "openai_input": "hi"},
@@ -687,8 +692,8 @@ def test_no_input_raises_or_costs_a_slot() -> None:
     ],
 )
 async def test_call_that_cannot_be_read_fails_with_an_error_object(
-    job_handler_of: JobHandlerFactory, given: dict[str, Any]
+    job_handler_of: JobHandlerFactory, job_input: dict[str, Any]
 ) -> None:
-    output = await job_handler_of(HELLO).run(job(given))
+    output = await job_handler_of(HELLO).run(job(job_input))
     error = json.loads(output["error"])["error"]
     assert (error["type"], error["code"]) == ("invalid_request_error", 400)

@@ -29,7 +29,7 @@ def _restored_logging() -> Iterator[None]:
 
 
 def fail() -> None:
-    api_key = "hunter2"  # what a frame's local variables may hold
+    api_key = "hunter2"  # as a local variable of a frame may be
     raise RuntimeError(f"no luck with {len(api_key)} characters")
 
 
@@ -66,7 +66,7 @@ def test_context_is_in_every_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_traceback_without_local_variables(
     style: Literal["json", "console"], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # R52: what a frame holds may be a key or somebody's prompt.
+    # R52: local variables may hold a key or a user's prompt.
     configure_logging("INFO", style)
     try:
         fail()
@@ -127,8 +127,8 @@ async def test_prompts_and_answers_are_logged_only_with_log_texts(
     path = script({"pieces": ["the ", "answer"]})
     backend = BackendConfig.from_wire("scripted", {"model_path": str(path)})
     pipeline = Pipeline(engine_factory(backend, isolation="thread"), "tiny")
-    for given in ({"prompt": "a plain one"}, {"messages": [{"role": "user", "content": "hi"}]}):
-        request = parse_job({"id": "j-1", "input": given})
+    for job_input in ({"prompt": "a plain one"}, {"messages": [{"role": "user", "content": "hi"}]}):
+        request = parse_job({"id": "j-1", "input": job_input})
         assert isinstance(request, TextRequest)
         await pipeline.run(request)
     err = capsys.readouterr().err

@@ -29,7 +29,7 @@ def test_info_line_is_time_of_day_and_text() -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d  hello", format_record("hello"))
 
 
-def test_level_is_shown_unless_it_is_info() -> None:
+def test_level_is_printed_unless_it_is_info() -> None:
     assert "INFO" not in format_record("hello")
     assert format_record("careful", logging.WARNING).endswith("  WARNING  careful")
 
@@ -78,7 +78,7 @@ def test_lines_of_jobs_align_whatever_their_state() -> None:
 @pytest.mark.parametrize(
     ("level", "printed"), [(logging.INFO, False), (logging.WARNING, True), (logging.ERROR, True)]
 )
-def test_request_id_is_shown_above_level_info(level: int, printed: bool) -> None:
+def test_request_id_is_printed_above_level_info(level: int, printed: bool) -> None:
     assert ("r-1" in format_record("GET /x 500", level, request_id="r-1")) is printed
 
 

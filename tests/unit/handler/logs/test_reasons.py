@@ -54,7 +54,7 @@ def test_what_follows_a_quoted_value_is_kept() -> None:
         json.dumps({"error": {"message": "no luck"}}).encode(),
     ],
 )
-def test_message_is_found_in_each_form_of_an_error(error: Any) -> None:
+def test_message_is_extracted_from_each_form_of_an_error(error: Any) -> None:
     assert extract_error_message(error) == "no luck"
 
 
@@ -82,7 +82,7 @@ def test_other_bodies_have_no_message_or_are_one(error: Any) -> None:
     assert extract_error_message(error) == (error if isinstance(error, str) else None)
 
 
-def test_message_of_our_own_errors_is_found() -> None:
+def test_message_of_our_own_errors_is_extracted() -> None:
     failure = error_info(InvalidRequest("n must be 1", "n"))
     assert extract_error_message(failure.openai_error()) == "n must be 1"
     assert extract_error_message(failure.named_error()) == "n must be 1"

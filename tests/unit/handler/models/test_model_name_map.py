@@ -38,7 +38,7 @@ def test_incomplete_pairs_are_refused(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "served", "found"),
+    ("name", "served", "expected"),
     [
         ("a", ["a"], "a"),
         ("a:latest", ["a"], "a"),
@@ -48,8 +48,8 @@ def test_incomplete_pairs_are_refused(setting: str) -> None:
         (":latest", ["a"], None),
     ],
 )
-def test_latest_is_a_name_without_a_tag(name: str, served: list[str], found: str | None) -> None:
-    assert find_served_name(name, served) == found
+def test_latest_is_a_name_without_a_tag(name: str, served: list[str], expected: str | None) -> None:
+    assert find_served_name(name, served) == expected
 
 
 def test_latest_of_a_served_name_is_not_replaced() -> None:

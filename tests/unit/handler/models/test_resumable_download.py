@@ -1,4 +1,4 @@
-"""Downloads that end early: the next one continues them, and nothing is left for ever."""
+"""Downloads that end early: the next one continues them, and no partial file remains."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_part_of_a_killed_process_is_used(
     assert [each.name for each in blobs.iterdir()] == [DIGEST]
 
 
-def test_damaged_part_is_removed_and_the_next_download_is_whole(
+def test_damaged_part_is_removed_and_the_next_download_succeeds(
     server: HubServer, tmp_path: Path, blobs: Path
 ) -> None:
     (blobs / f"{DIGEST}.incomplete").write_bytes(b"x" * 1000)
@@ -104,7 +104,7 @@ def test_file_that_does_not_fit_on_the_disk_is_refused_before_it_is_downloaded(
     with pytest.raises(HubError, match="No space left on device"):
         download(tmp_path)
     assert server.downloads == []
-    # What is there already needs no space.
+    # Bytes that are already downloaded need no space.
     (blobs / f"{DIGEST}.incomplete").write_bytes(CONTENT[:10])
     assert download(tmp_path) == CONTENT
 

@@ -69,11 +69,11 @@ def test_preload_models_names_the_models_of_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [("x", "there is no model x, there is: a, b"), ("a,b", "take 40 MB together, and 35 MB")],
 )
-def test_preload_models_must_be_known_and_fit(names: str, said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_preload_models_must_be_known_and_fit(names: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         plan_of(10, 30, model_memory_mb=35, preload_models=names)
 
 
@@ -96,9 +96,9 @@ def test_models_that_take_turns_may_use_all_the_memory(monkeypatch: pytest.Monke
         ModelEntry(path=DEFAULT_MODEL_PATH, name=name, memory_mb=30) for name in ("a", "b", "c")
     )
     settings = Settings(models=entries, model_memory_mb=40)
-    alone = build_engine_configs(settings, build_memory_plan(settings))
+    taking_turns = build_engine_configs(settings, build_memory_plan(settings))
     together = build_engine_configs(settings)
-    assert alone["a"].backend.memory_mb == settings.memory_mb
+    assert taking_turns["a"].backend.memory_mb == settings.memory_mb
     assert together["a"].backend.memory_mb < settings.memory_mb
 
 

@@ -54,7 +54,7 @@ async def test_sdk_sees_a_plain_function_and_a_generator(
 async def test_generator_reports_a_dead_engine_without_a_key_of_the_platforms(
     worker: ModuleType, job_handler_of: JobHandlerFactory
 ) -> None:
-    # The SDK ignores refresh_worker in what is yielded, and would post it to the client.
+    # The SDK ignores refresh_worker in yielded outputs, and would post it to the client.
     jobs = job_handler_of(load_error="no NPU")
     handler = worker.make_generator_handler(jobs, None, None, lambda kept: None)
     outputs = [output async for output in handler({"id": "j", "input": {"prompt": "x"}})]

@@ -18,7 +18,7 @@ ARM = "processor\t: 0\nBogoMIPS\t: 48.00\nCPU part\t: 0xd05\n"
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("cpuinfo", "expected"),
     [
         (X86, "Some Processor @ 2.00GHz"),
         (ARM, platform.processor() or platform.machine()),
@@ -26,11 +26,11 @@ ARM = "processor\t: 0\nBogoMIPS\t: 48.00\nCPU part\t: 0xd05\n"
     ],
 )
 def test_name(
-    told: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cpuinfo: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "cpuinfo"
-    if told is not None:
-        path.write_text(told)
+    if cpuinfo is not None:
+        path.write_text(cpuinfo)
     monkeypatch.setattr(sdk_cpuinfo_patch, "_CPUINFO", path)
     assert sdk_cpuinfo_patch.processor_name() == expected
 

@@ -1,4 +1,4 @@
-"""What S3 answers that no server here can be made to: two conditional writes at the same time."""
+"""Responses of S3 that no local server gives: two conditional writes at the same time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(answers: Stubber) -> bool:
     return S3Blobs("b", answers.client).write("k", b"x", only_if_absent=True)
 
 
-def test_conflict_is_tried_again(answers: Stubber, pauses: list[float]) -> None:
+def test_conflicting_write_is_retried(answers: Stubber, pauses: list[float]) -> None:
     conflict(answers)
     conflict(answers)
     answers.add_response("put_object", {}, CONDITION)
@@ -51,7 +51,7 @@ def test_conflict_is_tried_again(answers: Stubber, pauses: list[float]) -> None:
     assert pauses == pytest.approx([0.1, 0.2])
 
 
-def test_conflict_that_the_other_won_is_told_as_there(
+def test_write_returns_false_when_the_other_writer_won(
     answers: Stubber, pauses: list[float]
 ) -> None:
     conflict(answers)
@@ -60,7 +60,7 @@ def test_conflict_that_the_other_won_is_told_as_there(
     assert len(pauses) == 1
 
 
-def test_conflict_without_end_is_given_up(answers: Stubber, pauses: list[float]) -> None:
+def test_write_fails_after_six_conflicts(answers: Stubber, pauses: list[float]) -> None:
     for _ in range(6):
         conflict(answers)
     with pytest.raises(BlobUnavailable, match="s3://b/k: others write to it at the same time"):
@@ -87,14 +87,16 @@ def test_every_refusal_has_its_kind_and_one_sentence(
     answers: Stubber, code: str, status: int, expected: type[BlobError]
 ) -> None:
     answers.add_client_error("put_object", code, "so it is", status)
-    with pytest.raises(BlobError) as said:
+    with pytest.raises(BlobError) as raised:
         S3Blobs("b", answers.client).write("k", b"x")
-    assert type(said.value) is expected
-    assert str(said.value) == f"s3://b/k: {code}: so it is"
+    assert type(raised.value) is expected
+    assert str(raised.value) == f"s3://b/k: {code}: so it is"
 
 
-def test_server_that_knows_no_conditions_is_told_apart(answers: Stubber) -> None:
-    said = "A header you provided implies functionality that is not implemented"
-    answers.add_client_error("put_object", "NotImplemented", said, 501, expected_params=CONDITION)
-    with pytest.raises(BlobUnsupported, match=f"s3://b/k: NotImplemented: {said}"):
+def test_server_without_conditional_writes_raises_unsupported(answers: Stubber) -> None:
+    message = "A header you provided implies functionality that is not implemented"
+    answers.add_client_error(
+        "put_object", "NotImplemented", message, 501, expected_params=CONDITION
+    )
+    with pytest.raises(BlobUnsupported, match=f"s3://b/k: NotImplemented: {message}"):
         write(answers)
