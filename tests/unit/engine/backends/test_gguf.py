@@ -37,7 +37,7 @@ TOKENS = pair("tokenizer.ggml.tokens", ARRAY, struct.pack("<IQ", STRING, 2) + te
 SCORES = pair("tokenizer.ggml.scores", ARRAY, struct.pack("<IQ3f", 6, 3, 0.5, 1, 2))
 CONTEXT = pair("llama.context_length", UINT32, struct.pack("<I", 8192))
 POOLING = pair("llama.pooling_type", UINT32, struct.pack("<I", 3))
-WHOLE = header(NAME, TOKENS, SCORES, CONTEXT)
+HEADER = header(NAME, TOKENS, SCORES, CONTEXT)
 
 
 @pytest.fixture(scope="session")
@@ -45,13 +45,13 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gguf") / "tiny.gguf"
 
 
-def test_context_length_is_found_after_strings_and_arrays(gguf: Path) -> None:
-    gguf.write_bytes(WHOLE)
+def test_context_length_is_read_after_strings_and_arrays(gguf: Path) -> None:
+    gguf.write_bytes(HEADER)
     assert read_header(gguf).context_length == 8192
 
 
 @pytest.mark.parametrize("vocabulary", ["before", "between", "after"])
-def test_pooling_is_found_at_any_position(gguf: Path, vocabulary: str) -> None:
+def test_pooling_is_read_at_any_position(gguf: Path, vocabulary: str) -> None:
     parts = [CONTEXT, POOLING]
     parts.insert({"before": 0, "between": 1, "after": 2}[vocabulary], TOKENS)
     gguf.write_bytes(header(NAME, *parts))
@@ -79,9 +79,9 @@ def test_missing_properties_have_defaults(gguf: Path) -> None:
 def test_truncated_file_error_names_the_file_and_the_setting(
     gguf: Path, subtests: pytest.Subtests
 ) -> None:
-    for cut in range(len(WHOLE)):
+    for cut in range(len(HEADER)):
         with subtests.test(cut=cut):
-            gguf.write_bytes(WHOLE[:cut])
+            gguf.write_bytes(HEADER[:cut])
             reason = "is not a GGUF file" if cut < 4 else "is damaged or cut short"
             with pytest.raises(ModelLoadFailed, match=rf"MODEL_PATH: .*tiny\.gguf {reason}"):
                 read_header(gguf)
@@ -114,9 +114,9 @@ def test_absurd_numbers_are_reported_as_damage(gguf: Path, damaged: bytes) -> No
         read_header(gguf)
 
 
-@given(flips=st.dictionaries(st.integers(4, len(WHOLE) - 1), st.integers(0, 255), min_size=1))
+@given(flips=st.dictionaries(st.integers(4, len(HEADER) - 1), st.integers(0, 255), min_size=1))
 def test_any_damage_gives_a_length_or_a_clear_error(gguf: Path, flips: dict[int, int]) -> None:
-    damaged = bytearray(WHOLE)
+    damaged = bytearray(HEADER)
     for place, value in flips.items():
         damaged[place] = value
     gguf.write_bytes(damaged)
@@ -128,7 +128,7 @@ def test_any_damage_gives_a_length_or_a_clear_error(gguf: Path, flips: dict[int,
 
 
 @pytest.mark.parametrize("has_template", [True, False])
-def test_chat_template_is_found_by_its_key_and_type(tmp_path: Path, has_template: bool) -> None:
+def test_chat_template_is_read_by_its_key_and_type(tmp_path: Path, has_template: bool) -> None:
     # R58
     path = tmp_path / "model.gguf"
     key = b"tokenizer.chat_template"
@@ -183,7 +183,7 @@ def test_header_that_is_too_long_is_not_read(tmp_path: Path) -> None:
         (b"a text about <|fim_prefix|> and more", False),
     ],
 )
-def test_infill_tokens_are_found(tmp_path: Path, content: bytes, expected: bool) -> None:
+def test_infill_tokens_are_detected(tmp_path: Path, content: bytes, expected: bool) -> None:
     path = tmp_path / "model.gguf"
-    path.write_bytes(WHOLE + content)
+    path.write_bytes(HEADER + content)
     assert has_infill_tokens(path) is expected

@@ -228,8 +228,8 @@ def test_load_error_comes_from_the_script(script: ScriptFactory) -> None:
 def test_embeddings_depend_on_words_and_are_normalised() -> None:
     backend = Loaded(None).backend
     vectors = {text: backend.embed(text)[0] for text in ("a red cat", "a red dog", "so far away")}
-    again, tokens = backend.embed("a  red cat")
-    assert (again, tokens) == (vectors["a red cat"], 3)
+    same_words, tokens = backend.embed("a  red cat")
+    assert (same_words, tokens) == (vectors["a red cat"], 3)
     assert all(math.isclose(math.hypot(*vector), 1) for vector in vectors.values())
 
     def nearness(one: str, other: str) -> float:

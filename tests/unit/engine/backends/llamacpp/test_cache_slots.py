@@ -29,8 +29,8 @@ def used(slots: CacheSlots, prompt: RenderedPrompt, answer: str = "") -> int:
 
 def turns(name: str, count: int) -> str:
     """Return a chat's prompt after some turns; each answer is `yes`."""
-    asked = [f"{name}{turn} asks a question. " for turn in range(count)]
-    return SYSTEM + "yes ".join(asked)
+    questions = [f"{name}{turn} asks a question. " for turn in range(count)]
+    return SYSTEM + "yes ".join(questions)
 
 
 def test_chat_continues_in_its_slot() -> None:
@@ -41,9 +41,11 @@ def test_chat_continues_in_its_slot() -> None:
 
 def test_chats_with_one_system_prompt_keep_their_slots() -> None:
     slots = CacheSlots(4)
-    found = [[used(slots, turns(name, turn), "yes ") for name in "abcd"] for turn in range(1, 11)]
-    assert len(set(found[0])) == 4
-    assert found == [found[0]] * 10
+    slots_by_turn = [
+        [used(slots, turns(name, turn), "yes ") for name in "abcd"] for turn in range(1, 11)
+    ]
+    assert len(set(slots_by_turn[0])) == 4
+    assert slots_by_turn == [slots_by_turn[0]] * 10
 
 
 def test_chats_that_reason_keep_their_slots() -> None:
@@ -132,13 +134,13 @@ def test_concurrent_prompts_have_separate_slots() -> None:
 def test_slots_are_thread_safe() -> None:
     slots = CacheSlots(4)
     held: set[int] = set()
-    twice: list[int] = []
+    shared: list[int] = []
 
     def use() -> None:
         for at in range(200):
             with slots.acquire(f"{at}") as slot:
                 if slot.number in held:
-                    twice.append(slot.number)
+                    shared.append(slot.number)
                 held.add(slot.number)
                 slot.record(f"{at}", "")
                 held.discard(slot.number)
@@ -148,7 +150,7 @@ def test_slots_are_thread_safe() -> None:
         user.start()
     for user in users:
         user.join(20)
-    assert twice == []
+    assert shared == []
 
 
 @given(st.text("ab"), st.text("ab"), st.text("ab"))

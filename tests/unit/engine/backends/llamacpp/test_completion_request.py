@@ -1,4 +1,4 @@
-"""What llama.cpp is asked for."""
+"""The parameters of requests to llama.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the grammar library inside llama.cpp refuses, asked of that library."""
+"""Grammars that the grammar library inside llama.cpp refuses, checked with that library."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_answer_that_the_library_does_not_follow_any_further_is_a_break() -> Non
 
 
 @pytest.mark.parametrize("error", [OSError, AttributeError])
-def test_build_that_cannot_be_asked_has_no_violation(
+def test_unusable_library_reports_no_violation(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def fail(path: str) -> None:

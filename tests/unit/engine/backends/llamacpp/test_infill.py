@@ -48,8 +48,8 @@ def test_template_has_the_models_order(prompt: str, expected: str) -> None:
 
 
 def test_any_texts_are_filled_into_the_template() -> None:
-    found = fill_infill_template(frame("<S>omega<P>alpha<M>"), "my omega", "an alpha")
-    assert found == "<S>an alpha<P>my omega<M>"
+    filled = fill_infill_template(frame("<S>omega<P>alpha<M>"), "my omega", "an alpha")
+    assert filled == "<S>an alpha<P>my omega<M>"
 
 
 def test_beginning_of_sequence_token_is_removed() -> None:

@@ -47,7 +47,7 @@ def test_embedding_is_pooled_and_normalised(pooling: Pooling, cut: int) -> None:
     assert math.hypot(*vector) == pytest.approx(1)
 
 
-def test_last_row_alone_is_enough_for_its_own_pooling() -> None:
+def test_last_pooling_needs_only_the_last_row() -> None:
     states = HiddenStates("last")
     copy_all(states, ROWS[-1:])
     assert states.embedding(4) == pytest.approx(expected("last"))

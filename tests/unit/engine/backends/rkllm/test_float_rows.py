@@ -17,14 +17,14 @@ def pointer(*numbers: float) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("first", "count", "found"),
+    ("first", "count", "expected"),
     [(0, 3, [1, 2, 3, 4, 5, 6]), (2, 1, [5, 6]), (0, 1, [1, 2]), (1, 2, [3, 4, 5, 6])],
 )
-def test_copy_returns_the_requested_rows(first: int, count: int, found: list[float]) -> None:
+def test_copy_returns_the_requested_rows(first: int, count: int, expected: list[float]) -> None:
     rows = FloatRows.from_pointer(pointer(1, 2, 3, 4, 5, 6), 3, 2)
     assert rows is not None
     assert (rows.count, rows.width) == (3, 2)
-    assert array("f", rows.copy(first, count)).tolist() == found
+    assert array("f", rows.copy(first, count)).tolist() == expected
 
 
 @pytest.mark.parametrize(("count", "width"), [(0, 2), (3, 0), (-1, 2), (3, -2)])

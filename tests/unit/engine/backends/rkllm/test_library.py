@@ -66,15 +66,15 @@ def test_configured_path_has_priority(
 ) -> None:
     put(places / "lib")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(put(places / "path").parent))
-    given = put(tmp_path / "given")
-    assert library.find_library(str(given)) == given
-    other = given.rename(given.with_name("renamed.so.1"))
+    configured = put(tmp_path / "given")
+    assert library.find_library(str(configured)) == configured
+    other = configured.rename(configured.with_name("renamed.so.1"))
     assert library.find_library(str(other)) == other
 
 
 def test_configured_folder_is_searched(places: Path) -> None:
-    given = put(places / "given")
-    assert library.find_library(str(given.parent)) == given
+    configured = put(places / "given")
+    assert library.find_library(str(configured.parent)) == configured
 
 
 def test_order_of_the_search(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +105,10 @@ def test_link_is_followed(places: Path) -> None:
 
 def test_path_below_the_working_folder(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The loader would search for a bare name in other folders.
-    given = put(places / "here")
-    monkeypatch.chdir(given.parent)
-    assert library.find_library(NAME) == given
-    assert library.find_library(".") == given
+    configured = put(places / "here")
+    monkeypatch.chdir(configured.parent)
+    assert library.find_library(NAME) == configured
+    assert library.find_library(".") == configured
 
 
 def test_missing_library_error_names_the_folders_and_the_source(places: Path) -> None:
@@ -128,9 +128,9 @@ UNREADABLE = "a" * 300
 
 
 def test_unreadable_folder_is_skipped(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = put(places / "opt")
+    readable = put(places / "opt")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(places / UNREADABLE))
-    assert library.find_library(None) == found
+    assert library.find_library(None) == readable
 
 
 def test_unreadable_configured_path_error_gives_the_reason(places: Path) -> None:
@@ -140,9 +140,9 @@ def test_unreadable_configured_path_error_gives_the_reason(places: Path) -> None
 
 def test_missing_configured_path_is_not_searched_for(places: Path) -> None:
     put(places / "lib")
-    for given, missing in (("none.so", "none.so"), ("opt", f"opt/{NAME}")):
+    for configured, missing in (("none.so", "none.so"), ("opt", f"opt/{NAME}")):
         (places / "opt").mkdir(exist_ok=True)
-        message = refusal(places / given)
+        message = refusal(places / configured)
         assert message.startswith(f"RKLLM_LIB_PATH: there is no file {places / missing}; ")
         assert "github.com/airockchip/rknn-llm" in message
 
@@ -202,12 +202,12 @@ def test_missing_dependency_is_named(tmp_path: Path) -> None:
     source.write_text("int needed(void);\nint has(void);\nint has(void) { return needed(); }\n")
     needed = tmp_path / "needed.c"
     needed.write_text("int needed(void);\nint needed(void) { return 1; }\n")
-    gone = tmp_path / "libgone.so"
-    run("-shared", "-fPIC", str(needed), "-o", str(gone))
+    dependency = tmp_path / "libgone.so"
+    run("-shared", "-fPIC", str(needed), "-o", str(dependency))
     path = tmp_path / NAME
     # The linker must not drop the dependency although nothing of it is used.
-    run("-shared", "-fPIC", str(source), "-Wl,--no-as-needed", str(gone), "-o", str(path))
-    gone.unlink()
+    run("-shared", "-fPIC", str(source), "-Wl,--no-as-needed", str(dependency), "-o", str(path))
+    dependency.unlink()
     message = load_error(path)
     assert "libgone.so" in message
     assert "a library that it needs is not installed (`ldd` names all of them)" in message

@@ -284,16 +284,16 @@ def test_text_is_sent_as_a_user_turn(library: FakeLibrary, runtime: Runtime) -> 
 
 
 def test_tokens_are_sent_unchanged(library: FakeLibrary, runtime: Runtime) -> None:
-    seen: list[list[int]] = []
+    sent: list[list[int]] = []
 
     def script(number: int | None) -> int:
         tokens = library.inputs.token_input
-        seen.append(tokens.input_ids[: tokens.n_tokens])
+        sent.append(tokens.input_ids[: tokens.n_tokens])
         return 0
 
     library.script = script
     run_of(runtime, prompt=[1, 2**31 - 1, 0])
-    assert seen == [[1, 2**31 - 1, 0]]
+    assert sent == [[1, 2**31 - 1, 0]]
     assert (library.inputs.role, library.inputs.input_type) == (b"user", 1)
 
 
@@ -320,17 +320,17 @@ def test_ids_are_those_of_all_callbacks(library: FakeLibrary, runtime: Runtime) 
 
 
 def test_run_has_its_own_sampling_where_supported(library: FakeLibrary, runtime: Runtime) -> None:
-    seen: list[tuple[float, int]] = []
+    received: list[tuple[float, int]] = []
 
     def script(number: int | None) -> int:
         if library.abi is ABI_13:
             own = library.infer.sampling_params.contents
-            seen.append((own.temperature, library.infer.max_new_tokens))
+            received.append((own.temperature, library.infer.max_new_tokens))
         return 0
 
     library.script = script
     run_of(runtime, sampling=SamplingParams(temperature=0.5), limit=9)
-    assert seen == ([(0.5, 9)] if library.abi is ABI_13 else [])
+    assert received == ([(0.5, 9)] if library.abi is ABI_13 else [])
 
 
 def test_run_numbers_are_unique_and_not_zero(library: FakeLibrary, runtime: Runtime) -> None:
@@ -442,7 +442,7 @@ def test_late_callbacks_are_ignored(library: FakeLibrary, runtime: Runtime) -> N
 def test_callbacks_after_finish_are_ignored_before_run_returns(
     library: FakeLibrary, runtime: Runtime
 ) -> None:
-    # On a busy machine run may return late; such callbacks are not part of the answer either.
+    # On a busy machine run may return late; its late callbacks are not part of the answer.
     def script(number: int | None) -> int:
         library.call_back(number, text=b"a", token_id=1)
         library.call_back(number, FINISH)

@@ -61,7 +61,7 @@ def test_exception_of_the_code_is_raised() -> None:
 
 
 def test_previous_trace_function_is_restored() -> None:
-    def look(frame: FrameType, event: str, told: object) -> None: ...
+    def look(frame: FrameType, event: str, argument: object) -> None: ...
 
     before = sys.gettrace()
     sys.settrace(look)

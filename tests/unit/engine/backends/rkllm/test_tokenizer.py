@@ -29,8 +29,8 @@ HI = chat(("user", "hi"))
 def rendered(tmp_path: Path) -> Callable[..., str]:
     """Return a function that renders a chat; keywords are fields of tokenizer_config.json."""
 
-    def render(template: Any, given: Chat = HI, **config: Any) -> str:
-        return ChatTokenizer(write_tokenizer(tmp_path, template, **config)).render(given)
+    def render(template: Any, conversation: Chat = HI, **config: Any) -> str:
+        return ChatTokenizer(write_tokenizer(tmp_path, template, **config)).render(conversation)
 
     return render
 
@@ -52,7 +52,7 @@ def test_template_gets_the_reasoning_of_earlier_turns(
     assert rendered(template, Chat(turns)) == "user<>hi;assistant<look it up>;tool<>3;"
 
 
-def test_gpt_oss_gets_no_reasoning_beside_text_and_calls(rendered: Callable[..., str]) -> None:
+def test_gpt_oss_gets_no_reasoning_with_text_and_calls(rendered: Callable[..., str]) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     turn = Message("assistant", "so:", tool_calls=(call,), reasoning="look it up")
     assert rendered("{{ messages[1].thinking }}|", Chat((Message("user", "hi"), turn))) == "|"
@@ -61,7 +61,7 @@ def test_gpt_oss_gets_no_reasoning_beside_text_and_calls(rendered: Callable[...,
 # ---- the folder ----
 
 
-def test_tokenizer_folder_is_found_next_to_the_model(tmp_path: Path) -> None:
+def test_tokenizer_folder_next_to_the_model_is_used(tmp_path: Path) -> None:
     model = tmp_path / "tiny.rkllm"
     assert find_tokenizer_folder(model, None) is None
     write_tokenizer(tmp_path)
@@ -74,9 +74,9 @@ def test_tokenizer_folder_is_found_next_to_the_model(tmp_path: Path) -> None:
 def test_configured_tokenizer_folder_is_used(tmp_path: Path) -> None:
     model = tmp_path / "tiny.rkllm"
     write_tokenizer(tmp_path)
-    given = write_tokenizer(tmp_path / "given")
-    assert find_tokenizer_folder(model, str(given)) == given
-    assert find_tokenizer_folder(model, str(given / "tokenizer.json")) == given
+    configured = write_tokenizer(tmp_path / "given")
+    assert find_tokenizer_folder(model, str(configured)) == configured
+    assert find_tokenizer_folder(model, str(configured / "tokenizer.json")) == configured
     with pytest.raises(ModelLoadFailed, match=r"RKLLM_TOKENIZER: there is no .*none/tokenizer\.j"):
         find_tokenizer_folder(model, str(tmp_path / "none"))
 
@@ -156,14 +156,14 @@ def test_no_template(tmp_path: Path, none: Any) -> None:
 
 
 def test_template_receives_messages_and_special_tokens(rendered: Callable[..., str]) -> None:
-    given = Chat((Message("user", "<a> & 'b'", name="Ann"), Message("tool", "{}")))
+    conversation = Chat((Message("user", "<a> & 'b'", name="Ann"), Message("tool", "{}")))
     template = (
         "{{ bos_token }}{{ eos_token }}{{ unk_token }}|"
         "{% for m in messages %}{{ m.role }},{{ m['content'] }},{{ m.name }};{% endfor %}|"
         "{{ add_generation_prompt }}"
     )
     # Nothing is escaped, and special tokens are strings or objects.
-    assert rendered(template, given, unk_token={"content": "<unk>", "lstrip": False}) == (
+    assert rendered(template, conversation, unk_token={"content": "<unk>", "lstrip": False}) == (
         "<s></s><unk>|user,<a> & 'b',Ann;tool,{},;|True"
     )
 
@@ -331,7 +331,7 @@ def test_damaged_template_in_its_own_file_names_that(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["tokenizers", "jinja2"])
-def test_missing_package_says_what_to_install(
+def test_error_for_a_missing_package_names_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     write_tokenizer(tmp_path)

@@ -1,7 +1,7 @@
 """Compare every struct, enum, callback and function of both ABIs with those of a C compiler.
 
-The headers are read here as text for the names and types there are, and compiled for their sizes
-and offsets: what is missing or misplaced on either side is a difference.
+The headers are read here as text for names and types, and compiled for sizes and offsets. Anything
+missing or misplaced on either side is a difference.
 """
 
 from __future__ import annotations
@@ -77,21 +77,21 @@ class Header:
 
     @property
     def enums(self) -> dict[str, dict[str, int]]:
-        found = re.findall(r"typedef enum \{(.*?)} (\w+);", self.text, re.DOTALL)
+        matches = re.findall(r"typedef enum \{(.*?)} (\w+);", self.text, re.DOTALL)
         return {
             name: {key: int(value) for key, value in re.findall(r"(\w+) = (\d+),", body)}
-            for body, name in found
+            for body, name in matches
         }
 
     @property
     def callbacks(self) -> dict[str, tuple[str, list[str]]]:
-        found = re.findall(r"typedef (\w+) \(\*(\w+)\)\((.*?)\);", self.text, re.DOTALL)
-        return {name: (result, arguments_of(text)) for result, name, text in found}
+        matches = re.findall(r"typedef (\w+) \(\*(\w+)\)\((.*?)\);", self.text, re.DOTALL)
+        return {name: (result, arguments_of(text)) for result, name, text in matches}
 
     @property
     def functions(self) -> dict[str, tuple[str, list[str]]]:
-        found = re.findall(r"^(\w+) (rkllm_\w+)\((.*?)\);", self.text, re.DOTALL | re.MULTILINE)
-        return {name: (result, arguments_of(text)) for result, name, text in found}
+        matches = re.findall(r"^(\w+) (rkllm_\w+)\((.*?)\);", self.text, re.DOTALL | re.MULTILINE)
+        return {name: (result, arguments_of(text)) for result, name, text in matches}
 
 
 def arguments_of(text: str) -> list[str]:
@@ -270,7 +270,7 @@ def test_functions_have_the_headers_signatures(abi: Abi, header: Header) -> None
         for name, (result, arguments) in header.functions.items()
         if not name.endswith("_prompt_cache")
     }
-    # All but those that load and release prompt caches, which the backend does not use.
+    # All but the functions for prompt caches, which the backend does not use.
     assert len(theirs) == 13
     assert dict(abi.functions) == theirs
 

@@ -23,11 +23,11 @@ Builder = Callable[[str], Path]
 UPGRADE = "install librkllmrt.so 1.2.3 or 1.3.1"
 
 
-def refusal(path: Path, asked: str = "auto", **options: float) -> str:
+def refusal(path: Path, setting: str = "auto", **options: float) -> str:
     with pytest.raises(ModelLoadFailed) as caught:
-        choose_abi(inspect_library(path, **options), asked)
+        choose_abi(inspect_library(path, **options), setting)
     assert "\n" not in caught.value.message
-    assert str(path) in caught.value.message or asked != "auto"
+    assert str(path) in caught.value.message or setting != "auto"
     return caught.value.message
 
 
@@ -44,11 +44,11 @@ def test_known_versions_are_detected(fake_library: Builder, abi: Any, version: s
     assert evidence.version == version
     assert evidence.fields[abi.name]["max_context_len"] == 512
     assert evidence.fields[abi.name]["enabled_cpus_num"] == 4
-    told = evidence.describe()
+    description = evidence.describe()
     fits, other = ("1.2", "1.3") if abi is ABI_12 else ("1.3 and 1.3.1", "1.2")
-    assert told.startswith(f"default parameters fit {fits}; not {other} (")
+    assert description.startswith(f"default parameters fit {fits}; not {other} (")
     assert find_version_warning(evidence, abi) is None
-    assert told.endswith(f"; version string {version}, not an official file")
+    assert description.endswith(f"; version string {version}, not an official file")
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_other_versions_of_a_layout_are_detected(
 @pytest.mark.parametrize(
     ("version", "missing"), [("1.2.0", "rkllm_get_kv_cache_size"), ("1.1", "rkllm_clear_kv_cache")]
 )
-@pytest.mark.parametrize("asked", ["auto", "1.2", "1.3"])
+@pytest.mark.parametrize("setting", ["auto", "1.2", "1.3"])
 def test_older_versions_are_refused_by_their_symbols(
-    fake_library: Builder, version: str, missing: str, asked: str
+    fake_library: Builder, version: str, missing: str, setting: str
 ) -> None:
     # With any setting: the functions that they lack are called.
     path = fake_library(version)
-    message = refusal(path, asked)
+    message = refusal(path, setting)
     assert message == f"{path} is older than 1.2.1, it has no {missing}: {UPGRADE}"
 
 
@@ -101,10 +101,10 @@ def test_matching_abi_setting_is_used(fake_library: Builder, name: str) -> None:
     assert choose_abi(inspect_library(fake_library(name)), name).name == name
 
 
-@pytest.mark.parametrize(("name", "asked"), [("1.2", "1.3"), ("1.3", "1.2"), ("1.3.1", "1.2")])
-def test_wrong_abi_setting_is_refused(fake_library: Builder, name: str, asked: str) -> None:
-    message = refusal(fake_library(name), asked)
-    assert message.startswith(f"RKLLM_ABI is {asked}, and the library is {name}: ")
+@pytest.mark.parametrize(("name", "setting"), [("1.2", "1.3"), ("1.3", "1.2"), ("1.3.1", "1.2")])
+def test_wrong_abi_setting_is_refused(fake_library: Builder, name: str, setting: str) -> None:
+    message = refusal(fake_library(name), setting)
+    assert message.startswith(f"RKLLM_ABI is {setting}, and the library is {name}: ")
     assert f"default parameters fit {name[:3]}" in message
     assert message.endswith(f". Set RKLLM_ABI=auto or {name}")
 
@@ -112,18 +112,20 @@ def test_wrong_abi_setting_is_refused(fake_library: Builder, name: str, asked: s
 # ---- contradictions ----
 
 
-@pytest.mark.parametrize(("name", "said"), [("1.2", "1.3.0"), ("1.3", "1.2.1")])
-def test_contradicting_version_string_is_refused(tmp_path: Path, name: str, said: str) -> None:
-    path = build_odd(tmp_path, f"AT_{name.replace('.', '')}", f'VERSION="{said}"')
+@pytest.mark.parametrize(("name", "version"), [("1.2", "1.3.0"), ("1.3", "1.2.1")])
+def test_contradicting_version_string_is_refused(tmp_path: Path, name: str, version: str) -> None:
+    path = build_odd(tmp_path, f"AT_{name.replace('.', '')}", f'VERSION="{version}"')
     message = refusal(path)
     assert message.startswith(f"{path} contradicts itself: default parameters fit {name}")
     assert (
-        f"version string {said}, not an official file. Set RKLLM_ABI to {name} or {said[:3]} if you"
+        f"version string {version}, not an official file. Set RKLLM_ABI to {name} or {version[:3]} if you"
         in message
     )
     # The setting overrides the version string.
     assert choose_abi(inspect_library(path), name).name == name
-    assert refusal(path, said[:3]).startswith(f"RKLLM_ABI is {said[:3]}, and the library is {name}")
+    assert refusal(path, version[:3]).startswith(
+        f"RKLLM_ABI is {version[:3]}, and the library is {name}"
+    )
 
 
 @pytest.mark.parametrize(("at", "abi"), [("AT_12", ABI_12), ("AT_13", ABI_131)])
@@ -158,8 +160,8 @@ def test_library_matching_both_layouts_is_refused(tmp_path: Path) -> None:
         in message
     )
     assert "or set RKLLM_ABI to one of 1.2, 1.3, 1.3.1 if you know it" in message
-    for asked in ("1.2", "1.3", "1.3.1"):
-        assert choose_abi(inspect_library(path), asked).name == asked
+    for setting in ("1.2", "1.3", "1.3.1"):
+        assert choose_abi(inspect_library(path), setting).name == setting
 
 
 def test_abi_is_chosen_without_loading_the_library() -> None:

@@ -53,8 +53,8 @@ def test_board_is_read_from_the_mount_of_a_container(tmp_path: Path) -> None:
 def test_version_is_read_from_three_files(
     tmp_path: Path, name: str, content: str, version: str
 ) -> None:
-    found = driver.read_driver(root_of(tmp_path, BOARD, {name: content}))
-    assert (found.version, found.present) == (version, True)
+    state = driver.read_driver(root_of(tmp_path, BOARD, {name: content}))
+    assert (state.version, state.present) == (version, True)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_version_is_read_from_three_files(
 )
 def test_old_driver_is_reported(tmp_path: Path, version: str, old: bool) -> None:
     root = root_of(tmp_path, BOARD, {"sys/module/rknpu/version": version})
-    told = driver.describe_driver(root)
-    assert told.startswith(f"the NPU driver is {version}")
-    assert told.endswith(", 0.9.8 or newer is recommended") == old
+    description = driver.describe_driver(root)
+    assert description.startswith(f"the NPU driver is {version}")
+    assert description.endswith(", 0.9.8 or newer is recommended") == old
     # The load is attempted anyway.
     driver.check_driver(root)
 

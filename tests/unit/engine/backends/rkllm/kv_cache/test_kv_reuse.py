@@ -111,7 +111,7 @@ def test_aborted_run_is_reused() -> None:
         (7, {"end_id": 6}, 0),
         (6, {"end_id": 8}, 0),
         (6, {"end_id": -1}, 0),
-        # An answer that was cut off has none.
+        # An answer that was cut off has no end token.
         (6, {"end_id": 6, "stopped": True}, 0),
     ],
 )
@@ -158,7 +158,7 @@ def test_reset_forgets_the_cache() -> None:
     )
 
 
-def test_cache_that_cannot_be_cleared_is_not_used_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_cache_that_cannot_be_cleared_is_not_reused(caplog: pytest.LogCaptureFixture) -> None:
     history, cache = history_of(), Cache(clears=False)
     assert prepare(history, cache, [1, 2]) is None
     assert "RKLLM_KV_REUSE" in caplog.text

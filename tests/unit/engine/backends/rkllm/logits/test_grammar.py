@@ -154,7 +154,7 @@ def test_every_end_token_may_end_the_answer(tmp_path: Path) -> None:
 def test_forced_tokens_are_returned(tester: ConstraintTester) -> None:
     constraint = tester.constraint(json_schema=PERSON)
     followed = tester.feed(constraint, '{"name": "Al", "tags": ["red"]}', fast_forward=True)
-    # After the bracket there is still a choice; after the first letter of a tag there is none.
+    # After the bracket there is a choice; after the first letter of a tag only one text is allowed.
     assert followed == ['"name": "', "", "", ', "tags": [', "", 'ed"', "}"]
     assert constraint.is_complete
 
@@ -186,8 +186,8 @@ def test_forced_tokens_equal_the_text(piece_tester: ConstraintTester) -> None:
 
 def test_text_outside_the_tokenizer_is_forced_as_bytes(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path) / "tokenizer.json"
-    told = json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}
-    path.write_text(json.dumps(told))
+    content = json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}
+    path.write_text(json.dumps(content))
     shouting = ConstraintTester(tmp_path)
     constraint = shouting.constraint(json_schema={"const": "no NO no"})
     [first] = constraint.allowed_tokens().nonzero()[0]
@@ -258,12 +258,12 @@ def test_schema_that_is_too_large_is_refused(tester: ConstraintTester) -> None:
 def test_grammar_with_too_many_alternatives_is_refused(tester: ConstraintTester) -> None:
     ways = range(2100)
     rules = "".join(f'\nway{way} ::= "{way}]"' for way in ways)
-    with pytest.raises(RequestRejected, match="grammar: it cannot be followed: ") as told:
+    with pytest.raises(RequestRejected, match="grammar: it cannot be followed: ") as raised:
         tester.constraint(
             grammar='root ::= "[" (' + "|".join(f"way{way}" for way in ways) + f"){rules}"
         )
     # The message is logged too, and logs contain no content.
-    assert "[" not in str(told.value)
+    assert "[" not in str(raised.value)
 
 
 @pytest.mark.parametrize("limit", ["step_lexer_fuel", "step_max_items", "max_lexer_states"])
@@ -271,8 +271,8 @@ def test_grammar_with_too_many_alternatives_is_refused(tester: ConstraintTester)
 def test_exceeded_parser_limits_raise_an_error(
     tester: ConstraintTester, monkeypatch: pytest.MonkeyPatch, limit: str, *, forced: bool
 ) -> None:
-    least: dict[str, Any] = {limit: 1}
-    limits = partial(LLParserLimits, **least)
+    lowered: dict[str, Any] = {limit: 1}
+    limits = partial(LLParserLimits, **lowered)
     monkeypatch.setattr(grammar, "LLParserLimits", limits)
     with pytest.raises(
         RequestRejected, match="json_schema: it could not be followed any further: "

@@ -204,7 +204,7 @@ def test_answer_may_stop_within_forced_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "reason"),
+    ("words", "piece_count", "reason"),
     [
         ([[0, 1, 1, 1]], 3, FinishReason.LENGTH),
         ([[0, 1, 1]], 3, FinishReason.STOP),
@@ -213,13 +213,13 @@ def test_answer_may_stop_within_forced_tokens() -> None:
     ],
 )
 def test_forced_tokens_end_at_the_context(
-    words: list[list[int]], said: int, reason: FinishReason
+    words: list[list[int]], piece_count: int, reason: FinishReason
 ) -> None:
     ends: list[RunResult] = []
     grammar = FakeGrammar(*words)
     pieces = run(FakeRuntime([5, 0, 0]), grammar=grammar, context_length=5, on_result=ends.append)
-    assert len(pieces) == said
-    assert [(end.reason, end.completion_tokens) for end in ends] == [(reason, said)]
+    assert len(pieces) == piece_count
+    assert [(end.reason, end.completion_tokens) for end in ends] == [(reason, piece_count)]
 
 
 def test_penalties_count_forced_tokens() -> None:
@@ -234,8 +234,8 @@ def test_penalties_count_forced_tokens() -> None:
 
 def test_log_probabilities_compute_each_token_separately() -> None:
     runtime, grammar = FakeRuntime([5, 0, 0], [5, 0, 0], [5, 0, 0]), FakeGrammar([0, 1, 1])
-    told = SamplingParams(temperature=0, logprobs=0)
-    assert run(runtime, grammar=grammar, sampling=told) == [b"a", b"b", b"b"]
+    sampling = SamplingParams(temperature=0, logprobs=0)
+    assert run(runtime, grammar=grammar, sampling=sampling) == [b"a", b"b", b"b"]
     assert grammar.calls == [False] * 3
     assert runtime.calls == ["forget", [0, 1], [0], [1], "forget"]
 

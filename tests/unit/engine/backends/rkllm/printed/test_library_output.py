@@ -1,4 +1,4 @@
-"""What is printed during a load: it is passed on, kept, and searched for errors."""
+"""Output during a load: it is passed on, kept, and searched for errors."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_output_of_both_streams_is_kept_and_passed_on(capfd: pytest.CaptureFixtu
     assert output.lines == ("I rkllm: loading", "E rkllm: bad \ufffd", "held back")
     assert output.errors == ["E rkllm: bad \ufffd"]
     assert output.reason == "E rkllm: bad \ufffd"
-    shown = "".join(capfd.readouterr())
+    printed = "".join(capfd.readouterr())
     for line in (*output.lines, "afterwards"):
-        assert line in shown
+        assert line in printed
 
 
 def test_last_words_of_a_process_that_dies_are_passed_on() -> None:
@@ -67,7 +67,7 @@ def test_only_the_end_of_a_long_output_is_kept() -> None:
         ("E is for Engine", False),
     ],
 )
-def test_lines_of_error_are_told_from_others(line: str, is_error: bool) -> None:
+def test_error_lines_are_recognized(line: str, is_error: bool) -> None:
     output = CapturedOutput()
     output.lines = ("I rkllm: before", line)
     assert (output.errors == [line]) is is_error

@@ -88,14 +88,14 @@ def result(**values: Any) -> Any:
 
 
 def test_call_is_recorded_before_and_after_it(recording: Recording) -> None:
-    seen: list[list[Any]] = []
+    before_call: list[list[Any]] = []
 
     def destroy(handle: Any) -> int:
-        seen.extend(recording.events)
+        before_call.extend(recording.events)
         return -3
 
     assert recording.recorder.wrap(functions_of(destroy=destroy)).destroy(ctypes.c_void_p()) == -3
-    assert seen == [["call", None, 1, "destroy"]]
+    assert before_call == [["call", None, 1, "destroy"]]
     assert recording.events[1:] == [["return", None, 1, -3]]
 
 

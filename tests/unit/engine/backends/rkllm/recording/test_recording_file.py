@@ -23,7 +23,7 @@ def test_recording_file_starts_with_a_header(tmp_path: Path) -> None:
     assert read(file.path) == [{"format": "rkllm-recording", "version": 1, "texts": False}]
 
 
-def test_recording_file_writes_each_line_at_once(tmp_path: Path) -> None:
+def test_recording_file_writes_each_line_immediately(tmp_path: Path) -> None:
     file = RecordingFile(tmp_path / "board.jsonl", {})
     file.write('["call",1,1,"init"]')
     assert read(file.path)[1:] == [["call", 1, 1, "init"]]
@@ -41,7 +41,7 @@ def test_recording_file_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_recording_file_ends_at_its_limit_with_a_line_that_says_so(tmp_path: Path) -> None:
+def test_recording_file_ends_at_its_limit_with_the_event_full(tmp_path: Path) -> None:
     file = RecordingFile(tmp_path / "board.jsonl", {}, max_bytes=100)
     for _ in range(10):
         file.write('["call",1,1,"init"]')

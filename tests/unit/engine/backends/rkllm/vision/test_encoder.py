@@ -47,7 +47,7 @@ def test_outputs_are_interleaved_for_each_token(tmp_path: Path) -> None:
     assert embeddings.reshape(6, 8)[:, 0].tolist() == [1, 1001, 2001, 2, 1002, 2002]
 
 
-def test_latest_images_are_not_computed_again(tmp_path: Path, rknn_log: Path) -> None:
+def test_encodings_of_the_latest_images_are_cached(tmp_path: Path, rknn_log: Path) -> None:
     encoder = load(tmp_path)
     first = encode(encoder, *IMAGES[:3])
     rknn_log.write_text("")

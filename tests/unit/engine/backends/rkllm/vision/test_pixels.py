@@ -78,7 +78,7 @@ def test_damaged_image_is_refused_in_one_sentence(data: str) -> None:
     assert "\n" not in caught.value.message
 
 
-def test_image_of_too_many_pixels_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_with_more_than_max_pixels_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pixels, "_MAX_PIXELS", 2499)
     with pytest.raises(RequestRejected, match="more than 2499 pixels"):
         read_pixels(PNG, 20)
