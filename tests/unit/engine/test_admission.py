@@ -24,7 +24,7 @@ def start_request(
     return asyncio.create_task(wait())
 
 
-async def test_free_slots_are_taken_at_once() -> None:
+async def test_free_slots_are_taken_immediately() -> None:
     admission = Admission(slots=2, max_queue=0)
     assert admission.has_free_slot()
     await admission.acquire(Priority.BATCH)

@@ -148,7 +148,7 @@ def test_copy_that_is_not_loaded_gets_no_runs(host: CopiesHost, copies: list[Fak
     assert [copy.running for copy in copies] == [2, 0]
 
 
-def test_slots_are_the_sum_over_loaded_copies(host: CopiesHost, copies: list[FakeHost]) -> None:
+def test_slots_are_the_sum_of_loaded_copies(host: CopiesHost, copies: list[FakeHost]) -> None:
     slots: list[int | None] = []
     host.on_change(lambda: slots.append(host.capabilities.slots if host.capabilities else None))
     copies[0].change(loaded=True)

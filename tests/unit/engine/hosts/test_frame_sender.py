@@ -67,7 +67,7 @@ class SenderHarness:
 
 
 class SimulatedSender:
-    """The sender's part and the runs', simulation on one thread by a clock that nobody waits for.
+    """The sender thread and the runs, simulated on one thread with a clock that never waits.
 
     It stands for the module `time` and for the event that wakes the sender.
     """
@@ -482,7 +482,7 @@ def test_buffered_run_is_sent_before_its_end(harness: SenderHarness) -> None:
         assert next(frames) == {"deltas": [[1, [text], None]]}
 
 
-def test_too_many_delayed_deltas_are_sent_at_once(
+def test_max_delayed_deltas_wake_the_sender(
     threadless: SenderHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.hosts.frame_sender, "MAX_DELAYED_DELTAS", 10)

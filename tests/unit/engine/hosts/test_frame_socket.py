@@ -41,7 +41,7 @@ class Peer:
         return messages
 
 
-async def test_messages_arrive_in_order() -> None:
+async def test_messages_are_received_in_order() -> None:
     peer = Peer()
     peer.theirs.sendall(encode(1) + encode(2)[:3])
     async with asyncio.timeout(30):

@@ -13,7 +13,7 @@ def test_several_messages_in_one_read() -> None:
     assert list(build_decoder().feed(encode(1) + encode([2]) + encode("😀"))) == [1, [2], "😀"]
 
 
-def test_too_large_length_is_refused_at_once() -> None:
+def test_too_large_length_is_refused_immediately() -> None:
     with pytest.raises(ValueError, match="cannot be right"):
         list(build_decoder().feed(struct.pack(">I", MAX_FRAME_BYTES + 1)))
 

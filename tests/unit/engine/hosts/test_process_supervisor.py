@@ -128,7 +128,7 @@ async def test_refused_start_is_down_and_repeated_after_a_pause(scene: Superviso
     assert scene.children == []
 
 
-async def test_load_timer_of_a_lost_process_does_not_blame_the_next_one(
+async def test_load_timer_of_a_lost_process_has_no_effect(
     scene: SupervisorScene,
 ) -> None:
     scene.supervisor.start()
@@ -148,7 +148,9 @@ async def test_message_of_a_killed_process_does_not_load_it(scene: SupervisorSce
     assert scene.states[:2] == [ProcessState.KILLED, ProcessState.DOWN]
 
 
-async def test_unload_ends_the_pause_and_the_next_start_is_at_once(scene: SupervisorScene) -> None:
+async def test_unload_ends_the_pause_and_the_next_start_is_immediate(
+    scene: SupervisorScene,
+) -> None:
     await scene.load()
     await scene.lose()
     await scene.supervisor.unload()

@@ -18,7 +18,7 @@ def test_pause_doubles_to_a_minute_and_a_load_resets_it() -> None:
     assert retry.next_pause_s == 1
 
 
-def test_closed_engine_is_not_tried_again() -> None:
+def test_closed_engine_is_not_retried() -> None:
     retry = LoadRetry()
     assert retry.is_due(ModelLoadFailed("broken"))
     assert not retry.is_due(EngineClosed("the engine is shutting down"))

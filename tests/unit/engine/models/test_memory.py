@@ -163,7 +163,7 @@ async def test_model_that_fails_later_gives_its_memory_back() -> None:
     assert models.log == ["load a", "load b"]
 
 
-async def test_model_larger_than_the_budget_is_loaded_alone() -> None:
+async def test_model_larger_than_the_budget_replaces_all_others() -> None:
     models = machine(budget=2)
     large = models.add("large", need_bytes=5)
     for name in "ab":
@@ -187,7 +187,7 @@ async def test_unused_model_is_unloaded_after_its_time(clock: VirtualClock) -> N
     assert models.log == ["load a", "unload a"]
 
 
-async def test_use_starts_the_time_again(clock: VirtualClock) -> None:
+async def test_use_restarts_keep_alive(clock: VirtualClock) -> None:
     models = machine()
     a = models.places["a"]
     a.keep_alive(5)

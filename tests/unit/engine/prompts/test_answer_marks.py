@@ -30,7 +30,9 @@ from engine.prompts.answer_marks import find_answer_marks
         ),
     ],
 )
-def test_marks_that_are_one_token_are_found(special: Collection[str], preserved: list[str]) -> None:
+def test_marks_that_are_one_token_are_preserved(
+    special: Collection[str], preserved: list[str]
+) -> None:
     def tokenize(text: str) -> list[int]:
         return [1] if text in special else [ord(char) for char in text]
 

@@ -150,7 +150,7 @@ def test_engine_that_reads_all_special_tokens_gets_broken_marks_and_a_warning() 
     assert break_control_marks(unchanged, replace(able, plain_marks=False)) == (unchanged, ())
 
 
-def test_images_keep_their_places_beside_broken_marks() -> None:
+def test_images_keep_their_places_next_to_broken_marks() -> None:
     able = Capabilities(
         backend="b", model="m", context_length=9, control_tokens=["<|x|>"], plain_marks=True
     )

@@ -43,12 +43,12 @@ def parse(
 
 def read(output: str, reply_format: ReplyFormat = FORMAT, **options: bool) -> Reply:
     """The reply of an output, which must be the same character by character."""
-    whole, _ = parse([output], reply_format, **options)
+    reply, _ = parse([output], reply_format, **options)
     single, _ = parse(list(output), reply_format, **options)
-    assert summary(single) == summary(whole)
-    for at, character in enumerate(whole.text):
-        assert output[whole.output_position(at)] == character
-    return whole
+    assert summary(single) == summary(reply)
+    for at, character in enumerate(reply.text):
+        assert output[reply.output_position(at)] == character
+    return reply
 
 
 def summary(reply: Reply) -> tuple[str, str, list[tuple[str, str]]]:
@@ -97,9 +97,9 @@ def test_calls_are_text_without_functions(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", WRITERS)
-def test_arguments_arrive_while_they_are_written(form: str) -> None:
+def test_arguments_are_returned_while_they_are_written(form: str) -> None:
     if form in ("arguments_first", "arguments_as_string"):
-        # Nothing is known of the call before its end.
+        # The parser returns such a call only at its end.
         return
     long_text = "word " * 200
     output = WRITERS[form][1]([("weather", {"text": long_text})])
@@ -115,7 +115,7 @@ def test_call_that_a_limit_cuts_has_partial_arguments(form: str) -> None:
     output = WRITERS[form][1]([("weather", {"city": "Köln am Rhein", "days": 3})])
     reply = read(output[: output.index("am Rhein")])
     if form in ("arguments_first", "arguments_as_string"):
-        # Nothing is known of the call yet.
+        # The parser returns such a call only at its end.
         assert not reply.calls
         return
     [call] = reply.calls
@@ -131,12 +131,12 @@ def test_only_one_family_is_read_if_one_is_named() -> None:
         reply_format = ReplyFormat(functions=FUNCTIONS, tool_form=family)
         for form_family, write in WRITERS.values():
             output = write(TWO_CALLS)
-            found = read(output, reply_format).calls
+            calls = read(output, reply_format).calls
             if form_family == family:
-                assert len(found) == 2
+                assert len(calls) == 2
             elif family not in ("json", "llama", "mistral"):
                 # An array of JSON follows some marks, and is a call without them too.
-                assert not found or form_family in ("hermes", "qwen_xml", "phi4")
+                assert not calls or form_family in ("hermes", "qwen_xml", "phi4")
     constrains_calls = ReplyFormat(functions=FUNCTIONS, tool_form="qwen_xml", constrains_calls=True)
     assert calls_of(read('{"name": "time", "arguments": {}}', constrains_calls)) == [("time", {})]
 
@@ -215,7 +215,7 @@ def test_only_one_call_without_parallel_tool_calls() -> None:
     assert calls_of(reply) == [("weather", {"city": "Köln"})]
 
 
-def test_text_is_returned_at_once() -> None:
+def test_text_is_returned_immediately() -> None:
     parser = ReplyParser(FORMAT)
     assert parser.push("Hello") == [TextPart("Hello", 0)]
     assert parser.push(" there <tool") == [TextPart(" there", 5)]
@@ -262,7 +262,7 @@ def test_reasoning_that_the_prompt_has_opened(output: str) -> None:
     assert (reply.reasoning, reply.text) == ("Hm.", "Yes.")
 
 
-def test_spans_of_the_text_are_found_in_the_output() -> None:
+def test_output_span_locates_text_in_the_output() -> None:
     output = f"<think>Hm.</think>\n\nOne {CALL} two"
     reply = read(output)
     assert reply.text == "One two"

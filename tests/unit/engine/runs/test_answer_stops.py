@@ -91,7 +91,7 @@ def test_stop_string_does_not_count_in_calls(form: str) -> None:
     assert cut(list(before), ["END"], scope) == ("Let me see ", "END")
 
 
-def test_stop_string_counts_in_text_that_looks_like_a_call() -> None:
+def test_stop_string_counts_in_text_that_resembles_a_call() -> None:
     scope = StopScope(functions=("time",))
     text = json.dumps({"name": "unknown", "arguments": {"a": "END"}})
     for pieces in ([text], list(text)):
@@ -109,7 +109,7 @@ def test_stop_string_does_not_continue_after_a_call() -> None:
     assert cut(list(output), ["END"], scope) == (output.removesuffix("END"), "END")
 
 
-def test_output_is_returned_at_once_where_no_stop_string_can_be() -> None:
+def test_output_is_returned_immediately_where_no_stop_string_can_be() -> None:
     matcher = AnswerStopMatcher(StopMatcher(["END"]), StopScope(functions=("time",)))
     pieces = ["<think>", "a E", "</think>", "b", " E", "x"]
     assert [matcher.push(piece) for piece in pieces] == [

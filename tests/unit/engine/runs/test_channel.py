@@ -24,7 +24,7 @@ def test_only_the_first_pending_item_wakes_the_consumer() -> None:
     assert channel.drain() == [1, 2, 3, 4]
 
 
-def test_item_after_a_drain_wakes_again() -> None:
+def test_item_after_a_drain_causes_another_wakeup() -> None:
     wake = Waker()
     channel: DeltaChannel[int] = DeltaChannel(wake)
     channel.extend([1, 2])
@@ -55,7 +55,7 @@ def test_item_put_by_the_wake_up_is_not_lost() -> None:
     assert taken == [1, 2, 3]
 
 
-def test_item_put_during_a_drain_wakes_again() -> None:
+def test_item_put_during_a_drain_causes_another_wakeup() -> None:
     # Disarm first, take the items second: the other way round no wake-up would follow.
     wake = Waker()
     channel: DeltaChannel[str] = DeltaChannel(wake)

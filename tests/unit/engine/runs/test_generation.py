@@ -123,7 +123,7 @@ def test_stop_token_releases_held_back_text() -> None:
 
 
 def test_end_by_the_backend_uses_the_backends_count() -> None:
-    # R4: its count knows of an end-of-sequence token that brought no piece.
+    # R4: its count includes the end-of-sequence token, which has no piece.
     run = Run()
     run.feed("a", "b")
     finish = run.generation.finish(ENDED)
@@ -219,7 +219,7 @@ def test_stop_token_ends_the_answer_after_min_tokens() -> None:
     assert run.generation.finish(ENDED).stop_reason == 3
 
 
-def test_stop_string_that_begins_before_min_tokens_and_ends_after_is_found() -> None:
+def test_stop_string_across_the_end_of_min_tokens_ends_the_run() -> None:
     run = Run(stop=("-digit n",), min_tokens=1)
     run.feed("three", "-", "digit", " n", "umber")
     assert "".join(run.texts) == "three"

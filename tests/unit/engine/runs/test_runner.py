@@ -204,7 +204,7 @@ def test_run_that_fails_after_its_abort_is_reported_as_aborted(error: Exception)
 
 
 def test_abort_during_rendering_reaches_the_run() -> None:
-    # R31: else a prefill of minutes would go on for nobody.
+    # R31: otherwise a prefill of minutes would continue without a client.
     rendering, rendered = threading.Event(), threading.Event()
     was_aborted: list[bool] = []
 

@@ -28,7 +28,7 @@ def test_prefix_of_a_stop_across_pieces_is_held_back() -> None:
     assert push_all(["one E", "N", "D two"], ["END"]) == ["one ", "", ""]
 
 
-def test_prefix_that_cannot_match_is_released_at_once() -> None:
+def test_prefix_that_cannot_match_is_released_immediately() -> None:
     assert push_all(["one E", "N", "X"], ["END"]) == ["one ", "", "ENX", ""]
 
 

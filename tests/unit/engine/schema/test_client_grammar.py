@@ -50,7 +50,7 @@ def allows() -> Callable[[str, str], bool]:
         (r"https?://[a-z]+/x", ["http://a/x"], ["http:a/x"]),
     ],
 )
-def test_regex_holds_the_whole_answer(
+def test_regex_must_match_the_complete_answer(
     regex: str, texts: list[str], others: list[str], allows: Callable[[str, str], bool]
 ) -> None:
     grammar = prepare_grammar(build_regex_grammar(regex))
@@ -110,7 +110,7 @@ def test_end_token_may_follow_the_answer(grammar: str, thinking: Thinking) -> No
 @pytest.mark.parametrize(
     ("grammar", "texts", "others"),
     [
-        # The first rule is used by itself, and its name is in texts and expressions.
+        # The first rule refers to itself, and its name is in texts and expressions.
         ('start: "(" start ")" | "start:" /start/', ["(start:start)"], ["start", "(model_answer)"]),
         ('%llguidance {"no_forcing": true}\nstart: "a" b\nb: "b"', ["ab"], ["a"]),
         ('%llguidance {\n"no_forcing": true\n}\nstart: "a"', ["a"], ["b"]),
@@ -132,7 +132,7 @@ def test_rules_of_a_client_keep_their_meaning(
 
 
 @pytest.mark.parametrize("rule", ["start", "?start", "!start", "  start", "start[temperature=0.5]"])
-def test_first_rule_is_found_in_all_its_forms(rule: str) -> None:
+def test_first_rule_is_recognized_in_all_its_forms(rule: str) -> None:
     prepared = prepare_grammar(f'A: "a"\n{rule}: A+', "optional", (3, 4))
     assert "model_end: <[3,4]>" in prepared
     assert GrammarCheck().find_violation(prepared) is None
@@ -147,7 +147,7 @@ def test_first_rule_is_found_in_all_its_forms(rule: str) -> None:
         (LARK, False),
     ],
 )
-def test_token_ids_in_a_grammar_are_found(grammar: str, expected: bool) -> None:
+def test_token_ids_in_a_grammar_are_detected(grammar: str, expected: bool) -> None:
     assert has_token_ids(grammar) is expected
 
 

@@ -15,7 +15,7 @@ from engine.schema.trial_process import _Vocabulary
 LOOK_AHEAD = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
 
 
-def test_schema_without_exotic_keywords_is_held_whole() -> None:
+def test_schema_without_exotic_keywords_is_fully_held() -> None:
     schema = {
         "type": "object",
         "title": "Person",

@@ -135,7 +135,7 @@ def test_process_ends_with_the_one_that_started_it() -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether a process has ended; nobody may have waited for it."""
+    """Return whether a process has ended, even if its parent has not waited for it."""
     try:
         return ") Z " in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

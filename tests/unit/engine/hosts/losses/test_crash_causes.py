@@ -21,7 +21,7 @@ def request(
     )
 
 
-def test_request_that_crashed_the_engine_alone_is_refused() -> None:
+def test_single_request_of_a_crash_is_refused() -> None:
     causes = CrashCauses()
     causes.record([request("bad")], REASON)
     with pytest.raises(RequestRejected, match=f"has ended the engine before .{REASON}., and is no"):
@@ -30,7 +30,7 @@ def test_request_that_crashed_the_engine_alone_is_refused() -> None:
     causes.check(request("bad", temperature=0.5))
 
 
-def test_request_beside_others_is_refused_after_the_second_crash() -> None:
+def test_one_of_several_requests_is_refused_after_its_second_crash() -> None:
     causes = CrashCauses()
     causes.record([request("bad"), request("neighbour")], REASON)
     for each in ("bad", "neighbour"):
@@ -78,7 +78,7 @@ def test_side_call_that_crashed_the_engine_is_refused() -> None:
         causes.check(other)
 
 
-def test_request_is_taken_again_after_some_time() -> None:
+def test_refusal_expires() -> None:
     now = [100.0]
     causes = CrashCauses(clock=lambda: now[0])
     causes.record([request("bad")], REASON)

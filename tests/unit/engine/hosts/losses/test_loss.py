@@ -26,9 +26,9 @@ class EndedProcess:
 
 
 async def describe(process: Any, **reasons: Any) -> Loss:
-    given = {"start_error": None, "kill_reason": None, "has_loaded": True} | reasons
+    arguments = {"start_error": None, "kill_reason": None, "has_loaded": True} | reasons
     config = BackendConfig(RkllmOptions(model_path="m.rkllm", model_name="m"))
-    return await describe_loss(process, output_tail=OutputTail(), config=config, **given)
+    return await describe_loss(process, output_tail=OutputTail(), config=config, **arguments)
 
 
 async def test_crash_is_described_by_its_signal() -> None:

@@ -76,7 +76,7 @@ def test_crash_by_the_abort_of_a_client_does_not_count_against_the_engine() -> N
     scene.crash_causes.check(WORK)
 
 
-def test_run_that_had_stalled_before_its_abort_counts() -> None:
+def test_run_that_stalled_before_its_abort_counts() -> None:
     scene = LossScene(AbortedRun(EngineStalled("no token")))
     scene.losses.handle(CRASH, has_failed=False)
     assert scene.losses.policy.crashes_in_a_row == 1

@@ -47,7 +47,7 @@ def crash(policy: RestartPolicy, times: int) -> None:
         policy.record_crash(0.0)
 
 
-def test_host_that_has_never_finished_a_run_is_given_up_after_its_first_crashes() -> None:
+def test_host_without_a_finished_run_fails_after_its_first_crashes() -> None:
     policy = RestartPolicy()
     crash(policy, MAX_FIRST_CRASHES - 1)
     assert policy.is_last_start
@@ -65,7 +65,7 @@ def test_host_that_has_never_finished_a_run_is_given_up_after_its_first_crashes(
     assert "and has not finished one request since its start" in error.message
 
 
-def test_host_that_has_finished_a_run_is_given_up_only_after_its_limit() -> None:
+def test_host_with_a_finished_run_fails_only_after_its_limit() -> None:
     policy = RestartPolicy()
     policy.record_finished_run()
     crash(policy, MAX_FIRST_CRASHES)
