@@ -1,4 +1,4 @@
-"""Calls that name their route: the same answer in jobs as from the services themselves."""
+"""Calls that name their route: the answer in a job is that of the service."""
 
 from __future__ import annotations
 

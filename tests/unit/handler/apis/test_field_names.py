@@ -51,7 +51,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"tools": [{"type": "web_search"}, {"type": "function", **FUNCTION}]},
         "tools[1].parameters",
     ),
-    # Empty values of a wrong type are no missing ones.
+    # Empty values of a wrong type do not count as missing.
     (CHAT, {"messages": ""}, "messages"),
     (CHAT, {"tools": {}}, "tools"),
     (CHAT, {"messages": [USER | {"images": ""}]}, "messages[0].images"),
@@ -112,7 +112,7 @@ async def test_error_names_the_field_of_the_client(
         await calls.answer(route, MINIMAL[route] | body, CallContext())
     failure = error_info(caught.value)
     assert failure.mapping.status == 400
-    # Some errors name the field as a whole, and the place in it in their message only.
+    # Some errors name only the field; the place in it is in their message.
     assert failure.param is not None
     assert param.startswith(failure.param), failure
     assert failure.message.startswith(param), failure

@@ -1,4 +1,4 @@
-"""Several answers to one call: in order, and at once where there is room (R5, R18)."""
+"""Several answers to one call: in order, and in parallel where slots are free (R5, R18)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_run_all_submits_at_most_one_request_per_slot(
 async def test_first_call_waits_for_the_number_of_slots(
     pipeline_of: PipelineFactory, complete_call: Complete
 ) -> None:
-    # R18: one that hangs would keep the others out of three free slots.
+    # R18: a hanging request must not keep the others out of three free slots.
     pipeline = pipeline_of(HANGING, slots=4, load_ms=50)
     service = OpenAIService(pipeline)
     call = asyncio.create_task(complete_call(service, COMPLETIONS, {"prompt": "hang", "n": 4}))
@@ -181,7 +181,7 @@ async def test_stream_opens_with_the_first_text_of_any_choice(pipeline_of: Pipel
 
 
 async def test_reserved_slot_is_released_for_all_generations(pipeline_of: PipelineFactory) -> None:
-    # Held on to, it would be the one that they wait for.
+    # If the call kept its slot, the other requests would wait for it.
     pipeline = pipeline_of({"pieces": ["x"]}, slots=1)
     service = OpenAIService(pipeline)
     async with asyncio.timeout(30):
@@ -203,7 +203,7 @@ async def test_reserved_slot_is_released_for_all_generations(pipeline_of: Pipeli
 async def test_interval_applies_to_all_choices_together(
     n: int, pipeline_of: PipelineFactory
 ) -> None:
-    # R29: one choice or several, a block at once and then one an interval, with all that came.
+    # R29: one choice or several, a block immediately, then one per interval with all new deltas.
     service = OpenAIService(pipeline_of({"pieces": ["x"], "repeat": 60, "delay_ms": 5}))
     call = service.parse_call(COMPLETIONS, with_stream({"prompt": "hi", "n": n}))
     loop = asyncio.get_running_loop()

@@ -21,7 +21,7 @@ PATH = "#/properties/arguments"
         ({"$ref": "https://example.com/x"}, {"$ref": "https://example.com/x"}),
         ({"items": {"$ref": "#"}}, {"items": {"$ref": PATH}}),
         ({"anyOf": [{"$ref": "#"}, True]}, {"anyOf": [{"$ref": PATH}, True]}),
-        # A property of this name, and data that only looks like a reference.
+        # A property of this name, and data that only resembles a reference.
         (
             {"properties": {"$ref": {"type": "string"}, "const": {"$ref": "#"}}},
             {"properties": {"$ref": {"type": "string"}, "const": {"$ref": PATH}}},

@@ -1,4 +1,4 @@
-"""Truncated conversations: whole turns go, oldest first, and instructions stay."""
+"""Truncated conversations: complete turns are removed, oldest first, and instructions stay."""
 
 from __future__ import annotations
 

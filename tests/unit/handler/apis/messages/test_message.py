@@ -1,4 +1,4 @@
-"""Encode whole messages, stop reasons and token counts."""
+"""Encode complete messages, stop reasons and token counts."""
 
 from __future__ import annotations
 

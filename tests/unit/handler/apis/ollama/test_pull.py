@@ -211,7 +211,7 @@ async def test_clients_that_left_occupy_no_thread_of_others(tmp_path: Path, hub:
     await wait_until(lambda: len(hub.requests) == 4, SETTLE_S)
     await leave(*clients)
     assert threads_of_pulls() == 4
-    # The default executor is free, and no place is occupied any more.
+    # The default executor is free, and no slot for pulls is occupied.
     await asyncio.wait_for(asyncio.to_thread(lambda: None), SETTLE_S)
     last = start(puller, f"hf:{REPO}")
     hub.gate.set()
@@ -241,7 +241,7 @@ async def test_pulls_at_the_same_time_are_bounded(tmp_path: Path, hub: HubServer
     await wait_until(lambda: len(hub.requests) == 4, SETTLE_S)
     with pytest.raises(QueueFull, match="12 models are being pulled already: try again later"):
         puller.puller.check({"model": f"hf:{REPO}"})
-    # Joining one is no further download.
+    # Joining a pull starts no further download.
     assert puller.puller.check({"model": "hf:org/r0"}) == "hf:org/r0"
     await leave(*clients)
 
@@ -275,7 +275,7 @@ async def test_names_of_one_file_are_bounded(tmp_path: Path, hub: HubServer) -> 
 
 
 def files_of(cache: Path) -> list[str]:
-    """Return the names of the contents, whole or not, and of the links to them."""
+    """Return the names of the contents, complete or partial, and of the links to them."""
     return [
         each.name for each in cache.rglob("*/*") if each.is_file() and ".locks" not in str(each)
     ]

@@ -35,7 +35,7 @@ class ReadResponse:
 
 
 def read_response(body: JsonObject) -> ReadResponse:
-    """Read a body; its choices must come by index, each of them finished."""
+    """Read a body, and check that its choices are finished and in the order of their indexes."""
     if body["object"] == "chat.completion":
         ChatCompletion.model_validate(body, strict=True)
     else:
@@ -102,7 +102,7 @@ def join_logprobs(
 
 
 def read_chunks(blocks: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Decode each block alone, as the client's own decoder reads it (R29)."""
+    """Decode each block by itself, as the client's own decoder reads it (R29)."""
     result: list[str] = []
     for block in blocks:
         assert block.endswith(b"\n\n")
@@ -129,7 +129,7 @@ def check_chunk(chunk: dict[str, Any]) -> None:
 
 
 def _without_openai_nulls(choices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put something in the place of OpenAI's own nulls, of which its model does not know.
+    """Put something in the place of OpenAI's own nulls, which its model lacks.
 
     They are the finish reason of a chunk that is not the last, and the log-probability of a token
     that nothing comes before.

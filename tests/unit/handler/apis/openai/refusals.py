@@ -1,4 +1,4 @@
-"""Every body that is refused for what it holds, with the message, by the requirement behind it."""
+"""Every refused body with its error message, by requirement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from handler.apis.openai.dialect import OPENAI, ORACLE, OVMS, Dialect
 from handler.input.sampling import MAX_INT32
 
 COMPLETIONS, CHAT = "completions", "chat"
-# In place of a value: the key is not there at all.
+# In place of a value: the body does not have the key.
 MISSING: Any = object()
 
 # Fields and error message. The default parameter is the first word of the message.
@@ -244,7 +244,7 @@ REFUSALS: Mapping[str, Sequence[tuple[list[Place], list[Row]]]] = {
         ),
         (IN_OVMS_COMPLETIONS, [({"n": 2}, "n must be at most best_of, which is 1, got 2")]),
     ],
-    # Honoured where an engine can, and so looked at.
+    # Some engines support them, so their values are checked.
     "R16": [
         (
             EVERYWHERE,

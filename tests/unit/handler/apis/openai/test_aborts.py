@@ -1,4 +1,4 @@
-"""Several answers to one call that end before they are whole: all of them, leaving nothing."""
+"""Several answers to one call that end early: all of them end, and nothing stays in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 ENDLESS = {"pieces": ["x"], "repeat": -1, "delay_ms": 1}
 HANGING: dict[str, Any] = {"when": "hang", "pieces": [{"hang_s": 3600}]}
-# Three of a call, which ends each in its own way: before any text, after some, or never.
+# Answers that fail before any text, fail after some text, or never end.
 FAULTS: list[dict[str, Any]] = [
     {"when": "early", "pieces": [{"error": "out of luck", "delay_ms": 20}]},
     {"when": "late", "pieces": ["one", {"error": "out of luck", "delay_ms": 20}]},
@@ -96,7 +96,7 @@ async def test_cancelled_call_cancels_all_generations(pipeline_of: PipelineFacto
 async def test_leaving_the_stream_cancels_all_generations(
     pipeline_of: PipelineFactory, how: str, read: int
 ) -> None:
-    # R31: never read, hardly, or so slowly that every stream of it waits for its reader.
+    # R31: never read, hardly read, or read so slowly that every stream waits for its reader.
     pipeline = pipeline_of(ENDLESS)
     service = OpenAIService(pipeline)
     running = await open_parallel_stream(service, {"prompt": "hi", "n": 6})

@@ -62,7 +62,7 @@ def answer(
 
 
 def stream(call: OpenAICall, *batches: Sequence[str], **fields: Any) -> list[dict[str, Any]]:
-    """All chunks of a streamed answer; each method must have returned whole events."""
+    """All chunks of a streamed answer; each method must have returned complete events."""
     deltas = [text for batch in batches for text in batch]
     blocks = [
         call.encode_opening(1_700_000_000),
@@ -79,7 +79,7 @@ def stream(call: OpenAICall, *batches: Sequence[str], **fields: Any) -> list[dic
     return chunks
 
 
-# -- whole --------------------------------------------------------------------------------------
+# -- complete answers ---------------------------------------------------------------------------
 
 
 def test_encode_response_of_a_completion() -> None:

@@ -198,7 +198,7 @@ def test_members_without_an_effect_cause_warnings() -> None:
 async def test_grammar_that_cannot_be_held_causes_a_warning(
     pipeline_of: PipelineFactory, complete_call: Complete
 ) -> None:
-    # R16, R77: neither a failure nor an answer without a word about it.
+    # R16, R77: neither a failure nor an answer without a warning.
     service = OpenAIService(pipeline_of({"pieces": ["maybe"]}))
     for name in ("guided_grammar", "ebnf", "grammar"):
         response = await complete_call(service, COMPLETIONS, {"prompt": "hi", name: GRAMMAR})

@@ -1,4 +1,4 @@
-"""Where the families of routes differ, and that they do so nowhere else."""
+"""The differences between the families of routes, and their equality elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of a draft model, where there is one and where not (R17)."""
+"""The parameters of a draft model, with and without a draft model (R17)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ async def test_empty_answer_is_only_the_prompt(
 async def test_max_tokens_0_returns_only_the_prompt(
     pipeline_of: PipelineFactory, complete_call: Complete, n: int, logprobs: int | None
 ) -> None:
-    # R8: no token is generated, and no slot waited for.
+    # R8: no token is generated, and the call waits for no slot.
     # Log-probabilities of a prompt would need a slot.
     pipeline = pipeline_of(
         {"pieces": [{"error": "was asked"}]}, slots=1, capabilities={"prompt_logprobs": False}

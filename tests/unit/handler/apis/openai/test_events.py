@@ -1,4 +1,4 @@
-"""Blocks of events: whole ones, and none too large for the platform that passes them on."""
+"""Blocks of events: complete, and none too large for the platform that forwards them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every parameter that changes an answer's form, with every other, whole and streamed."""
+"""Every parameter that changes an answer's form, with every other, streamed and not streamed."""
 
 from __future__ import annotations
 

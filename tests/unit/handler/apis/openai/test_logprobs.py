@@ -155,7 +155,7 @@ def test_text_without_tokens_has_null_logprobs(shape: EndpointSpec, body: dict[s
 def test_tokens_that_exceed_an_event_are_sent_in_several(
     shape: EndpointSpec, body: dict[str, Any]
 ) -> None:
-    # White space is held back until it is clear what follows; so are the tokens it is made of.
+    # White space is held back until it is clear what follows; so are its tokens.
     call = OpenAICall(shape, {**body, "stream": True}, "tiny")
     tops = tuple((f"{number}", -1.0) for number in range(20))
     token_logprobs = [TokenLogprob("\n", -1.0, tops, b"\n", at) for at in range(1000)]

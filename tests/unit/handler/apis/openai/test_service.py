@@ -1,4 +1,4 @@
-"""OpenAI calls over a real pipeline: events that are whole, joined text, errors in mid-stream."""
+"""OpenAI calls over a real pipeline: complete events, joined text, errors in mid-stream."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_route_reads_the_body_of_its_kind(pipeline_of: PipelineFactory) -> None:
 async def test_internal_error_in_a_stream_is_sent_as_an_event(
     pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # R30: a stream that just ends would pass for a whole answer.
+    # R30: a stream that just ends would pass for a complete answer.
     def fault(*args: object) -> bytes:
         raise RuntimeError("a secret")
 

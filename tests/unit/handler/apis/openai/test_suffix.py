@@ -1,4 +1,4 @@
-"""`suffix`: filled in where the model can do it, warned about where not (R16)."""
+"""`suffix`: filled in by models with infill tokens, ignored with a warning by others (R16)."""
 
 from __future__ import annotations
 
