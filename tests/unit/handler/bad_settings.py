@@ -16,7 +16,7 @@ FILES = {
     "empty.json": b"",
 }
 
-# The variable, its value, the line's beginning. Files are named as they were given.
+# The variable, its value, the line's beginning. Files are named as in the variable.
 BAD_SETTINGS = [
     (
         "VALIDATION_RULES",
@@ -77,6 +77,6 @@ BAD_IDS = [f"{name}={value[:20]}" for name, value, _ in BAD_SETTINGS]
 
 
 def write_files(folder: Path) -> None:
-    """Write what some of them name."""
+    """Write the files that some of them name."""
     for name, content in FILES.items():
         (folder / name).write_bytes(content)

@@ -71,7 +71,7 @@ def rules(output: dict[str, Any]) -> list[str]:
 # -- settings that take effect --------------------------------------------------------------------
 
 
-async def test_both_doors_lead_to_one_engine(open_with: ServicesFactory) -> None:
+async def test_jobs_and_openai_calls_share_one_engine(open_with: ServicesFactory) -> None:
     services, engine = open_with("All", " well", model_name="tiny")
     assert (await run(services))["choices"][0]["text"] == "All well"
     assert (await call(services))["choices"][0]["text"] == "All well"
@@ -157,7 +157,7 @@ async def test_blocked_intents(open_with: ServicesFactory) -> None:
 async def test_regenerate(
     open_with: ServicesFactory, regenerate: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # There is not a word in the answer.
+    # The answer contains no words.
     services, engine = open_with(regenerate=regenerate)
     recorder = RecordingGenerate(engine)
     monkeypatch.setattr(engine, "generate", recorder)
@@ -225,7 +225,7 @@ def test_leaving_is_one_line_and_two(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr() == ("", "REDACT_PII must be on\n")
 
 
-# -- packages that are not there ------------------------------------------------------------------
+# -- missing packages -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ def schema(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def without_optional_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes the optional packages away."""
+    """Remove the optional packages."""
     _compile_schema.cache_clear()
     for package in ("jsonschema_rs", "py3langid"):
         monkeypatch.setitem(sys.modules, package, None)

@@ -150,7 +150,7 @@ def test_param_and_retry_after_are_kept() -> None:
 
 
 def test_oracles_clients_find_how_long_to_wait() -> None:
-    # R41: S1's own read it there, whatever kept them out.
+    # R41: clients of S1 read it there, also where the error has no delay.
     full = error_info(engine.QueueFull("full", retry_after_s=3)).named_error()
     assert full["error"]["details"] == {"retry_after": 3}
     assert (

@@ -74,7 +74,7 @@ async def test_answer_without_a_word(pipeline_of: PipelineFactory) -> None:
         {"pieces": ["ST", {"error": "out of luck"}]},
     ],
 )
-async def test_error_before_any_text_is_raised_at_the_door(
+async def test_error_before_any_text_is_raised_by_open(
     answer: dict[str, object], pipeline_of: PipelineFactory
 ) -> None:
     # R30
@@ -86,7 +86,7 @@ async def test_error_before_any_text_is_raised_at_the_door(
     assert pipeline.engine.running == 0
 
 
-async def test_prompt_too_long_is_raised_at_the_door(pipeline_of: PipelineFactory) -> None:
+async def test_prompt_too_long_is_raised_by_open(pipeline_of: PipelineFactory) -> None:
     # R54
     pipeline = pipeline_of(ECHO, context_length=3)
     with pytest.raises(PromptTooLong, match="5 tokens do not fit the context of 3 tokens"):
@@ -276,7 +276,7 @@ Pipelines = tuple[asyncio.Runner, Pipeline]
 
 @pytest.fixture
 def script_of_prompts() -> Iterator[Pipelines]:
-    """Says every prompt back, on a loop that can be run many times in one test."""
+    """Echoes every prompt, on a loop that can run several times in one test."""
     with asyncio.Runner() as runner:
         config = EngineConfig(backend=BackendConfig.from_wire("scripted"), isolation="thread")
 

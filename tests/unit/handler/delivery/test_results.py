@@ -43,7 +43,7 @@ CALL = {"openai_route": "/v1/completions", "openai_input": {"prompt": "p", "stre
 
 
 class FolderBuckets:
-    """Buckets as folders, which remember what was asked of them."""
+    """Buckets as folders, which record the buckets that were opened."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -268,7 +268,7 @@ async def test_failure_is_kept_whatever_was_before_it(
 async def test_first_result_of_a_job_stays_and_is_pointed_to(
     pipeline_of: PipelineFactory, folders: FolderBuckets, mode: str
 ) -> None:
-    """A worker that was thought lost and the one in its place: both have one."""
+    """A worker that was considered lost and its replacement upload the same result."""
     results = ResultUploader(open_bucket=folders)
     first = JobRunner(JobHandler(pipeline_of(TEXT), results=results))
     second = JobRunner(JobHandler(pipeline_of({"pieces": ["three"]}), results=results))
@@ -342,7 +342,7 @@ async def test_bad_bucket_is_refused_before_anything_is_generated(
 
 
 class FailingBlobs(FileBlobs):
-    """A bucket that takes nothing, or not on condition."""
+    """A bucket that refuses every write, or every conditional write."""
 
     def __init__(self, folder: Path, error: Exception, *, always: bool = True) -> None:
         super().__init__(folder)
@@ -385,7 +385,7 @@ async def test_server_that_knows_no_conditions_is_written_to_without(
 
 
 class HangingBlobs(FileBlobs):
-    """A bucket that does not answer until it is let go."""
+    """A bucket that does not answer until `go` is set."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -414,7 +414,7 @@ async def test_upload_blocks_neither_the_loop_nor_a_slot(
     )
     upload = asyncio.create_task(run.output(job(s3Config=S3_CONFIG), mode))
     await asyncio.to_thread(hanging.called.wait, 10)
-    # The only slot is free for the next one, and the loop for its words.
+    # The only slot is free for the next job, and the loop can process its tokens.
     assert (await run.output(job(), mode))["choices"][0]["text"] == "one two"
     assert not upload.done()
     hanging.go.set()

@@ -19,7 +19,7 @@ RKLLM = BackendConfig.from_wire(
     "rkllm", {"model_path": "/m/q.rkllm", "model_name": "q", "tokenizer": None}
 )
 MARK = "**not as assumed**"
-# The one home of a Linux machine whose name is no person's.
+# The only home folder of a Linux machine that is not named after a person.
 ADMINS = str(Path("/", "root"))
 AS_ASSUMED: dict[str, Any] = {
     "callbacks on the calling thread": True,

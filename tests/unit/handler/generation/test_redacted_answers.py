@@ -104,7 +104,7 @@ async def outputs(jobs: JobHandler, job_input: dict[str, Any]) -> list[Any]:
 
 
 def check_clean(*sent: Any) -> None:
-    """Neither in the bytes of anything that was sent, nor in them one after the other."""
+    """Check that no sent output, nor all of them joined, contains personal data."""
     for each in (*sent, "".join(map(str, sent))):
         # Random ids have any digits.
         expected = re.sub(r"[0-9a-f]{24,}", "", json.dumps(each, ensure_ascii=False))
@@ -304,7 +304,7 @@ async def test_leaving_before_the_end_stops_the_generation(pipeline_of: Pipeline
     assert (await ended.wait_for_end()).aborted
 
 
-# -- what else could tell it ----------------------------------------------------------------------
+# -- other fields that could reveal it ------------------------------------------------------------
 
 
 async def test_log_probabilities_do_not_spell_it_out(pipeline_of: PipelineFactory) -> None:
@@ -353,7 +353,7 @@ async def test_unrequested_log_probabilities_cause_no_warning(
 
 
 async def test_validator_receives_only_redacted_texts(pipeline_of: PipelineFactory) -> None:
-    # It could not tell an echo otherwise, and might quote what it sees.
+    # Otherwise it could not recognize an echo, and might quote personal data.
     validator = ExclamationValidator()
     turns = (Message("system", "You are bob@example.com."), Message("user", "Call +49 30 123456"))
     await pipeline_of({"pieces": PIECES}, validator=validator).run(ask(Chat(turns)))

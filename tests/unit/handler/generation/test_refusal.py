@@ -36,7 +36,7 @@ class ServiceFactory(Protocol):
 
 @pytest.fixture
 def build_service(pipeline_of: PipelineFactory) -> ServiceFactory:
-    """Job handlers whose settings block something, and what their engine is asked."""
+    """Job handlers whose settings block something, and the events of their engine."""
 
     def build(**settings: Any) -> tuple[JobHandler, list[EngineEvent]]:
         recorded: list[EngineEvent] = []
@@ -181,7 +181,7 @@ async def test_streamed_answer_of_an_openai_call(build_service: ServiceFactory, 
     # R21, R22
     jobs, _ = build_service(**TERM)
     *before, last = events(await jobs.run(call(route, stream=True)))
-    # A chat begins with its role, and neither says anything.
+    # A chat begins with its role, and neither chunk has text.
     assert [each["choices"][0]["delta"] for each in before] == (
         [{"role": "assistant", "content": ""}] if route == CHAT else []
     )

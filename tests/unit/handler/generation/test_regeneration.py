@@ -36,7 +36,7 @@ class RegenerationFactory(Protocol):
 
 @pytest.fixture
 def bench(pipeline_of: PipelineFactory, monkeypatch: pytest.MonkeyPatch) -> RegenerationFactory:
-    """A pipeline from the pieces of each try, and what its engine is asked."""
+    """Builds a pipeline from the pieces of each attempt, and a recorder of its requests."""
 
     def build(
         *attempts: list[Any], validator: Validator | None = None, **config: Any
@@ -61,7 +61,7 @@ def job(*, regenerate: bool | None = True, **job_input: Any) -> dict[str, Any]:
 
 
 def request(*, timeout_s: float | None = None, **sampling: Any) -> TextRequest:
-    """A job that may be generated again, with its own time."""
+    """Return a job that may be regenerated, with its own timeout."""
     parsed = parse_job(job(sampling_params=sampling))
     assert isinstance(parsed, TextRequest)
     generation = replace(parsed.generation, timeout_s=timeout_s)
@@ -212,7 +212,7 @@ async def test_redaction_runs_once(bench: RegenerationFactory) -> None:
     [
         ("a!!", "b!", "b!"),
         ("a!!", "b", "b"),
-        # As good is not better, and the first one is there already.
+        # The second answer is not better, so the first one is kept.
         ("a!!", "b!!", "a!!"),
         ("a!", "b!!", "a!"),
     ],
@@ -484,7 +484,7 @@ async def test_model_receives_its_own_text_without_the_reasoning(
 
 
 class SubjectRecorder(RulesValidator):
-    """The real rules, and what they were asked about."""
+    """The real rules, with a record of their subjects."""
 
     def __init__(self) -> None:
         super().__init__(load_rules(DEFAULT_RULES))

@@ -131,7 +131,7 @@ async def test_loop_is_free_meanwhile(
 async def test_short_texts_need_no_thread(
     blockers: Any, offloads: OffloadRecorder, pipeline_of: PipelineFactory
 ) -> None:
-    # Going there and back costs more than looking.
+    # A change of the thread costs more than the check.
     offloads.release()
     pipeline = pipeline_of({"pieces": [SHORT]}, validator=RecordingValidator(offloads))
     await pipeline.run(ask(SHORT, blockers=blockers, redactor=RecordingRedactor(offloads, 0)))

@@ -51,7 +51,7 @@ def blocks(options: Options, text: str, intent: str = "general") -> bool:
 
 
 def rules(options: Options, text: str) -> list[str]:
-    """The ids of what the checks asked for find in an answer."""
+    """Return the ids of the rules that an answer breaks."""
     return [issue.rule for check in options.checks.values() for issue in check.find_issues(text)]
 
 
@@ -360,7 +360,7 @@ def test_one_request_leaves_nothing_for_the_next() -> None:
     assert options.checks == {}
 
 
-# -- packages that are not there ------------------------------------------------------------------
+# -- missing packages -----------------------------------------------------------------------------
 
 MISSING = {
     "json_schema": (
@@ -380,9 +380,9 @@ MISSING = {
 
 @pytest.fixture(params=MISSING)
 def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Takes a package away; gives the option that needs it."""
+    """Remove a package; return the option that needs it."""
     name: str = request.param
-    # A schema that was compiled before would be there still.
+    # A schema that was compiled before would still be cached.
     _compile_schema.cache_clear()
     monkeypatch.setitem(sys.modules, MISSING[name][0], None)
     return name
@@ -402,11 +402,11 @@ def test_missing_package_of_a_setting_is_a_warning_of_every_request(missing: str
     expected = (f"{missing} was not checked. {reason}",)
     assert of_settings.warnings == expected
     assert of_settings.read(None, PATH) == (NO_OPTIONS, expected)
-    # It was not this request that asked for it.
+    # The setting requires the package, not this request.
     assert of_settings.read({"regenerate": True}, PATH)[1] == expected
 
 
-def test_missing_package_that_nobody_needs_is_not_missed(missing: str) -> None:
+def test_missing_package_without_use_causes_no_warning(missing: str) -> None:
     other = next(name for name in MISSING if name != missing)
     assert read({other: MISSING[other][1]}).checks.keys() == {other}
 

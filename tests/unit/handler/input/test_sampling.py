@@ -337,7 +337,7 @@ def test_describe_value_handles_too_deep_nesting() -> None:
 
 
 def test_an_ignored_parameter_is_named_where_each_body_has_it() -> None:
-    """Two bodies that say the same in different places."""
+    """Two bodies with the same parameters in different places."""
     body = {"best_of": 3}
     for path in ("", "input.", "input.sampling_params.", ""):
         _, _, warnings = read_sampling(body, SamplingDefaults(), path)

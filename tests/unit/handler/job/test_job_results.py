@@ -101,7 +101,7 @@ async def test_result_that_is_too_large_is_an_error(
     assert "lower max_tokens" in (
         (await jobs.run_encoded(job, send_chunk=send_chunk, as_list=True)).error or ""
     )
-    # Of a /runsync, more is taken.
+    # A /runsync allows a larger result.
     assert (await jobs.run_encoded(job | {"id": "sync-j"})).error is None
 
 

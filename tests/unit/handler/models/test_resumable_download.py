@@ -70,7 +70,7 @@ def test_interrupted_download_is_continued(server: HubServer, tmp_path: Path, bl
     ("left", "ranges"),
     [
         (CONTENT[:5], ["bytes=5-"]),
-        # The process was killed before it renamed the whole file.
+        # The process was killed before it renamed the complete file.
         (CONTENT, []),
         (b"", []),
         # It cannot be this content.

@@ -42,7 +42,7 @@ def test_every_field_is_described() -> None:
         assert field.description.endswith("."), name
 
 
-# One value of each variable that is not the default, and what becomes of it.
+# One value of each variable that is not the default, and the value that is read.
 VALUES: dict[str, tuple[str, object]] = {
     "ENGINE": ("scripted", "scripted"),
     "MODEL_PATH": ("some/model.gguf", Path("some/model.gguf")),
