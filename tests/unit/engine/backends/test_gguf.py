@@ -169,7 +169,7 @@ def test_header_that_is_too_long_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     with path.open("wb") as file:
         file.write(header(text("long") + struct.pack("<IQ", STRING, _MAX_HEADER_BYTES)))
-        # A sparse file, which takes no room.
+        # A sparse file, which takes no disk space.
         file.truncate(2 * _MAX_HEADER_BYTES)
     with pytest.raises(ModelLoadFailed, match="is damaged or cut short"):
         read_header(path)

@@ -1,4 +1,4 @@
-"""Copies as one host: how runs are distributed, and how the others go on when one dies."""
+"""Copies as one host: how runs are distributed, and how the others continue when one dies."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.waiting import run_ready_tasks, wait_until
 
 @dataclass
 class Machine:
-    """Models that take `load_s` to load, and the most memory that they ever had together."""
+    """Models that take `load_s` to load, and the peak of their memory together."""
 
     memory: ModelMemory
     load_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Prompts with images: the order of texts and images, and texts that look like an image."""
+"""Prompts with images: the order of texts and images, and texts that resemble an image."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TIME_CALL = '<tool_call>{"name": "time", "parameters": {}}</tool_call>'
 def parse(
     pieces: Sequence[str], reply_format: ReplyFormat = FORMAT, *, starts_in_reasoning: bool = False
 ) -> tuple[Reply, list[Part]]:
-    """The reply, and the parts that were found on the way; they must add up to it."""
+    """Return the reply and its parts, which must add up to it."""
     parser = ReplyParser(reply_format, starts_in_reasoning=starts_in_reasoning)
     parts = [part for piece in pieces for part in parser.push(piece)] + parser.close()
     reply = parser.reply()
@@ -42,7 +42,7 @@ def parse(
 
 
 def read(output: str, reply_format: ReplyFormat = FORMAT, **options: bool) -> Reply:
-    """The reply of an output, which must be the same character by character."""
+    """Return the reply of an output, which must not change if the output comes by characters."""
     reply, _ = parse([output], reply_format, **options)
     single, _ = parse(list(output), reply_format, **options)
     assert summary(single) == summary(reply)

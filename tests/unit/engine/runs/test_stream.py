@@ -452,7 +452,7 @@ async def test_first_token_of_a_buffered_run_has_the_hosts_time(
 async def test_hook_gets_no_first_token_after_the_end(harness: StreamHarness) -> None:
     stream = harness.open(threaded=True)
     stream.feed(deltas("a"))
-    # Before the loop has processed the token, as when a host is given up.
+    # Before the loop has processed the token, as when a host has failed for good.
     stream.end(None, EngineStalled("gone"))
     await run_ready_tasks()
     assert [type(event) for event in harness.events] == [FirstToken, RequestEnded]

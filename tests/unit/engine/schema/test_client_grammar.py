@@ -26,7 +26,7 @@ from tests.unit.engine.schema.byte_vocabulary import Bytes
 
 @pytest.fixture(scope="module")
 def allows() -> Callable[[str, str], bool]:
-    """Returns whether a grammar allows a text as a whole answer."""
+    """Returns whether a grammar allows a text as a complete answer."""
     tokenizer = LLTokenizer(TokenizerWrapper(Bytes()), n_vocab=257, eos_token=[256])
 
     def check(grammar: str, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Grammars are tried in another process, which they may end."""
+"""Grammars are tried in another process, which they may crash."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class FakeLibrary:
         assert handle.value == self.handle
         self.calls.append("run")
         self.numbers.append(number)
-        # The first of as many as n_batch says, and of one more.
+        # The array has n_batch inputs and one more; this is the first.
         self.inputs, self.infer = inputs[0], infer
         self.aborted.clear()
         code = self.script(number)
@@ -304,7 +304,7 @@ def test_run_keeps_history_and_saves_no_prompt(library: FakeLibrary, runtime: Ru
 
 
 def test_ids_are_those_of_all_callbacks(library: FakeLibrary, runtime: Runtime) -> None:
-    # Also of tokens after an abort, because they are in the key-value cache.
+    # Tokens after an abort count too, because they are in the key-value cache.
     def script(number: int | None) -> int:
         library.call_back(number, text=b"a", token_id=5)
         library.call_back_with_null(number, WAITING)
