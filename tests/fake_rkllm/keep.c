@@ -32,9 +32,20 @@ static void remember_answer(Run *run)
     tokens_add_all(kv, &run->answered);
 }
 
+/* The tokens that a run without history leaves for the next one count as cached too. */
+static void report_size(const Run *run)
+{
+    Instance *instance = run->instance;
+    if (instance->script->reuses_prefix && !run->seen.keep_history &&
+        run->seen.mode == RKLLM_INFER_GENERATE && run->places == 1)
+        instance->cache_size = (long)run->seen.tokens.length + run->generated;
+}
+
 void remember(Run *run)
 {
     Instance *instance = run->instance;
+    if (run->has_read)
+        report_size(run);
     if (!run->seen.keep_history || !run->has_read)
         return;
     tokens_add_all(&instance->kv, &run->seen.tokens);
@@ -101,8 +112,8 @@ void use_last_prompt(Run *run)
     }
     if (instance->last_prompt.length > 0)
         check_adapter(run, "last prompt", instance->last_lora);
+    /* All tokens of an equal prompt, as 1.3.0 counts them. */
     size_t shared = tokens_shared(&instance->last_prompt, &run->seen.tokens);
-    shared = shared == run->seen.tokens.length ? shared - 1 : shared;
     run->loaded = shared > run->loaded ? shared : run->loaded;
     instance->last_prompt.length = 0;
     tokens_add_all(&instance->last_prompt, &run->seen.tokens);

@@ -416,7 +416,8 @@ Script *script_read(const char *path, const char **why)
     *script = (Script){.init_status = -1,
                        .context = 16384,
                        .chatter = STDOUT_FILENO,
-                       .overflow_error = ANY};
+                       .overflow_error = ANY,
+                       .reuses_prefix = ABI != 12};
     Reader reader = {.script = script, .path = path};
     char *line = NULL;
     size_t room = 0;

@@ -30,7 +30,6 @@ from engine.backends.rkllm.runs.run_result import (
     build_run_result,
     check_printed,
     check_run,
-    count_skipped,
     is_output_needed,
 )
 from engine.backends.rkllm.runtime import Runtime
@@ -175,15 +174,23 @@ class LoadedModel:
                 end_tokens=self.end_tokens(sampling),
             )
             printed.is_needed = is_output_needed(run)
+        skipped = 0
+        if part.skips_prefix:
+            skipped = self.kv_reuse.count_skipped(run, runtime_input, runtime.cache_size)
         self.kv_reuse.record_run(runtime_input, run, context)
         check_run(run, context, printed)
-        result = build_run_result(run, runtime_input, context, runtime.cache_size)
-        reused = count_skipped(run, runtime_input) if part.skips_prefix else part.reused
-        return run, replace(result, cached_tokens=reused, reload_ms=reload_ms)
+        result = build_run_result(run, runtime_input, context, runtime.cache_size, skipped)
+        return run, replace(result, cached_tokens=part.reused + skipped, reload_ms=reload_ms)
 
     def run_batch(self, batch: Batch) -> None:
         """Run several requests together."""
         batch.reload_ms = self.handle.load_for_sampling(batch.sampling)
+        # One adapter must not use what another one has computed.
+        while (
+            self.adapters
+            and self.kv_reuse.prepare(self.runtime, [], lora=batch.sampling.lora) is None
+        ):
+            batch.reload_ms += self.handle.load()
         with self._capture() as printed:
             self.runtime.run_batch(batch)
             printed.is_needed = is_output_needed(batch)
@@ -224,7 +231,7 @@ class LoadedModel:
             check_printed(printed)
         finally:
             # Otherwise vectors in a row become slower and slower (rkllama#139).
-            self.runtime.clear_cache()
+            self.kv_reuse.clear(self.runtime)
 
     @contextmanager
     def _capture(self) -> Iterator[CapturedOutput]:

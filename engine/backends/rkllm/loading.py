@@ -17,6 +17,7 @@ from engine.backends.rkllm.board.device_lock import open_device, require_device
 from engine.backends.rkllm.board.profile import read_profile
 from engine.backends.rkllm.checks import check_batch, check_context, check_model, check_vision
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
+from engine.backends.rkllm.kv_cache.prefix_trial import find_prefix_reuse
 from engine.backends.rkllm.loaded_model import LoadedModel, Vision
 from engine.backends.rkllm.logits.setup import build_token_loop, check_logits
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
@@ -65,8 +66,8 @@ def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
     profile = read_profile(_path(options.profile), opened.path, path)
     # The SDK does not document what a batch leaves in the key-value cache of each sequence.
     kv_reuse = KvReuse(
-        enabled=options.kv_reuse and options.n_batch == 1,
-        skip_prefixes=profile.prefix_reuse is True and options.n_batch == 1,
+        enabled=options.kv_reuse and options.n_batch == 1 and options.mode == "generate",
+        prefix_reuse=profile.prefix_reuse,
     )
     token_loop = None
     if options.mode == "logits":
@@ -82,6 +83,10 @@ def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
         record_printed=None if opened.recorder is None else opened.recorder.record_printed,
     )
     handle.load()
+    if kv_reuse.enabled and kv_reuse.prefix_reuse is None and opened.abi.sampling_per_run:
+        # With ABI 1.2 the answers of two runs cannot be compared: the sampling is that of the load.
+        kv_reuse.prefix_reuse = find_prefix_reuse(opened.runtime)
+        kv_reuse.clear(opened.runtime)
     model = LoadedModel(
         handle=handle,
         context_length=context_length,

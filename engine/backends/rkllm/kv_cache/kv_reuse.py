@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
-from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput
+from engine.backends.rkllm.kv_cache.text_token_counter import TextTokenCounter
+from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput, UserTurn
 from engine.backends.rkllm.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -32,19 +34,23 @@ class KvReuse:
     where possible: the tokens that were sent and called back are taken as the cache's content only
     if the runtime reports as many tokens in it. After a failure, or an answer that filled the
     context, the content counts as unknown. If the cache could not be cleared once, it is not used
-    any more. A run with another LoRA adapter does not use the key-value cache of earlier runs. A
-    prompt with images neither uses nor leaves a cache: the tokens of two images are the same.
+    any more.
 
-    With `skip_prefixes` the whole prompt is sent without history, and the runtime skips the tokens
-    that it has in common with the one before it, whichever chat that was from. Only some versions
-    do so (rknn-llm#432): the doctor finds out.
+    `prefix_reuse` is whether the runtime itself skips the tokens that a run without history has in
+    common with the run before it, whichever chat that was from; None if that is not known. Only
+    some versions do so (rknn-llm#432). If it is known, the whole prompt is sent without history.
+    Unless it is known that the runtime does not, the cache is cleared before each run that must
+    share nothing with the one before it: one with images, whose tokens are the same for any two
+    images, one with another LoRA adapter, an embedding, and each run with reuse off.
 
     Owned by the thread that uses the handle.
     """
 
-    def __init__(self, *, enabled: bool, skip_prefixes: bool = False) -> None:
+    def __init__(self, *, enabled: bool, prefix_reuse: bool | None = None) -> None:
         self.enabled = enabled
-        self.skip_prefixes = skip_prefixes
+        self.prefix_reuse = prefix_reuse
+        # Whether rkllm_clear_kv_cache has always worked.
+        self._can_clear = True
         # The tokens that the last run received and called back; empty if they are not known.
         self._cached_tokens: list[int] = []
         self._prompt_length = 0
@@ -54,6 +60,16 @@ class KvReuse:
         self._is_kept = False
         # Whether the last run succeeded: the cache is unknown after a failure.
         self._is_known = True
+        # Whether there was no run since the cache was cleared, or the model loaded.
+        self._is_empty = True
+        # The same before the last run.
+        self._was_empty = True
+        self._text_counter = TextTokenCounter()
+
+    @property
+    def skips_prefixes(self) -> bool:
+        """Whether the runtime is left to skip what a prompt has in common with the last one."""
+        return self.enabled and self.prefix_reuse is True
 
     def prepare(
         self,
@@ -75,13 +91,16 @@ class KvReuse:
         cached_tokens, self._cached_tokens = self._cached_tokens, []
         was_kept, self._is_kept = self._is_kept, False
         was_known, self._is_known = self._is_known, False
-        if isolated or not self.enabled or not (self.skip_prefixes or isinstance(prompt, list)):
-            # A run without history continues nothing, unless the runtime skips what it knows.
-            may_continue = was_kept or self.skip_prefixes
-            return self._clear(runtime, PromptPart(prompt)) if may_continue else PromptPart(prompt)
-        self._is_kept = True
+        was_empty, self._is_empty = self._is_empty, False
+        self._was_empty = was_empty
         same_adapter, self._lora = lora == self._lora, lora
-        if self.skip_prefixes:
+        is_fresh = was_empty or not (was_kept or self.prefix_reuse is not False)
+        if isolated or not self.enabled or not (self.skips_prefixes or isinstance(prompt, list)):
+            if is_fresh or not (isolated or was_kept or self._can_clear or not same_adapter):
+                return PromptPart(prompt)
+            return self._clear(runtime, PromptPart(prompt))
+        self._is_kept = True
+        if self.skips_prefixes:
             part = PromptPart(prompt, skips_prefix=True)
             return part if same_adapter and was_known else self._clear(runtime, part)
         if isinstance(prompt, list) and same_adapter:
@@ -90,15 +109,21 @@ class KvReuse:
                 return PromptPart(prompt[reusable:], reusable, keep_history=True)
         return self._clear(runtime, PromptPart(prompt, keep_history=True))
 
+    def clear(self, runtime: Runtime) -> None:
+        """Clear the cache after a run that must leave nothing in it."""
+        self._is_empty = runtime.clear_cache()
+
     def _clear(self, runtime: Runtime, part: PromptPart) -> PromptPart | None:
         """Clear the key-value cache; return None, and end all reuse, if it stays full."""
-        if runtime.clear_cache():
+        if self._can_clear and runtime.clear_cache():
+            self._was_empty = True
             return part
-        logger.warning(
-            "the key-value cache was not empty after rkllm_clear_kv_cache, so the model is loaded "
-            "again and every prompt read whole from here on (RKLLM_KV_REUSE)"
-        )
-        self.enabled = self.skip_prefixes = self._is_kept = False
+        if self._can_clear:
+            logger.warning(
+                "the key-value cache was not empty after rkllm_clear_kv_cache, so the model is "
+                "loaded again and every prompt read whole from here on (RKLLM_KV_REUSE)"
+            )
+        self.enabled = self._can_clear = self._is_kept = False
         return None
 
     def _count_reusable(self, runtime: Runtime, cached_tokens: list[int], prompt: list[int]) -> int:
@@ -115,6 +140,24 @@ class KvReuse:
             return 0
         return size
 
+    def count_skipped(
+        self, run: Run, prompt: RuntimeInput, cache_size: Callable[[], int | None]
+    ) -> int:
+        """Return how many tokens of a prompt the runtime skipped, by its statistics.
+
+        It is 0 if they are not known: an aborted run has no statistics. For a prompt that equals
+        the last one, a runtime of version 1.3.0 counts no computed token.
+        """
+        if not run.finished or run.prefill_tokens < (1 if run.stopped else 0):
+            return 0
+        if isinstance(prompt, list):
+            return max(len(prompt) - run.prefill_tokens, 0)
+        if not isinstance(prompt, UserTurn):
+            return 0
+        return self._text_counter.count_skipped(
+            prompt.text, run, cache_size(), skips_nothing=self._was_empty
+        )
+
     def record_run(self, prompt: RuntimeInput, run: Run, context_length: int) -> None:
         """Record what a run has left in the key-value cache."""
         failed = run.failed or run.code or not (run.finished or run.stopped)
@@ -122,7 +165,8 @@ class KvReuse:
             return
         if isinstance(prompt, MultimodalPrompt):
             return
-        self._is_known = True
+        # Without its statistics, the number of a text's tokens is not known.
+        self._is_known = run.finished or isinstance(prompt, list)
         # Beyond the context the runtime drops tokens from the middle and does not report which.
         if self._is_kept and len(_tokens_or_empty(prompt)) + run.tokens < context_length:
             self._cached_tokens = [*_tokens_or_empty(prompt), *run.ids, *_end_token_of(run)]
@@ -131,6 +175,7 @@ class KvReuse:
     def reset(self) -> None:
         """Forget all recorded state, after the model was loaded."""
         self._cached_tokens, self._is_kept, self._is_known = [], False, True
+        self._is_empty, self._lora = True, None
 
 
 def _end_token_of(run: Run) -> list[int]:

@@ -62,30 +62,23 @@ def check_printed(printed: CapturedOutput, tokens: int = 0) -> None:
     logger.warning("the RKLLM runtime printed an error during a run: %s", printed.error)
 
 
-def count_skipped(run: Run, prompt: RuntimeInput) -> int:
-    """Return how many tokens of a prompt the runtime did not compute, by its statistics.
-
-    It is 0 if they are not known: an aborted run has no statistics, and the runtime tokenises a
-    text itself.
-    """
-    if not isinstance(prompt, list) or not run.finished or run.prefill_tokens <= 0:
-        return 0
-    return max(len(prompt) - run.prefill_tokens, 0)
-
-
 def build_run_result(
-    run: Run, runtime_input: RuntimeInput, context_length: int, cache_size: Callable[[], int | None]
+    run: Run,
+    runtime_input: RuntimeInput,
+    context_length: int,
+    cache_size: Callable[[], int | None],
+    skipped_tokens: int = 0,
 ) -> RunResult:
     """Build a run's result, and log a warning if the runtime's token count differs.
 
     `cache_size` is called if nothing else shows how many tokens a text prompt had.
-
+    `skipped_tokens` are those of the prompt that the runtime did not compute, by its statistics.
     The run has been checked by `check_run`.
     """
     if isinstance(runtime_input, list):
         prompt_tokens = len(runtime_input)
     elif run.finished:
-        prompt_tokens = max(run.prefill_tokens, 0)
+        prompt_tokens = max(run.prefill_tokens, 0) + skipped_tokens
     elif isinstance(runtime_input, MultimodalPrompt):
         prompt_tokens = runtime_input.tokens
     else:

@@ -15,7 +15,7 @@ from engine import BackendConfig, Engine
 from engine.backends.lora_adapters import parse_adapters
 from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi import detect
-from engine.backends.rkllm.abi.abi import ABIS, Abi
+from engine.backends.rkllm.abi.abi import ABI_12, ABIS, Abi
 from engine.backends.rkllm.board.profile import Profile, write_profile
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import build, write_script
@@ -183,6 +183,7 @@ def call_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rkllm_of(
     engine_factory: EngineFactory,
     library: Path,
+    abi: Abi,
     model: Callable[[str], Path],
     isolation: str,
     fast_restarts: None,
@@ -193,10 +194,12 @@ def rkllm_of(
         path = script if isinstance(script, Path) else model(script)
         of_backend = {name: options.pop(name) for name in _BACKEND_OPTIONS & options.keys()}
         fields: dict[str, Any] = {"model_path": str(path), "model_name": "fake"}
-        if of_backend.get("mode") == "logits" and "profile" not in of_backend:
-            # With ABI 1.2 the doctor must have found that this works.
+        if "profile" not in of_backend and path.is_file():
+            # As the doctor would find out: otherwise each load would try it, in runs of its own.
             of_backend["profile"] = str(profile := path.with_suffix(".profile.json"))
-            write_profile(profile, library, path, Profile(logits_with_history=True))
+            reuses_prefix = abi is not ABI_12 and b"prefix_reuse off" not in path.read_bytes()
+            outcomes = Profile(prefix_reuse=reuses_prefix, logits_with_history=True)
+            write_profile(profile, library, path, outcomes)
         adapters = parse_adapters(of_backend.pop("lora", ""))
         fields |= {"lib_path": str(library), **of_backend, "adapters": adapters}
         config = BackendConfig(RkllmOptions(**fields))

@@ -32,6 +32,7 @@ NEVER_MADE = [order.name for order in ORDERS.values() if not order.is_used]
 ANSWER = 'answer\n  spell "Answer \\{run}."\n'
 SLOW = 'answer\n  spell "Answer" us=2000 times=500\n'
 SLOW_PREFILL = 'answer\n  prefill_ms 300\n  say "late" us=100000 times=100\n'
+NO_REUSE = "prefix_reuse off\n"
 LOGITS = "vocabulary 260\nanswer\n"
 PROMPT = (1, 2, 3, 4)
 
@@ -116,7 +117,7 @@ FRESH = {"kv_reuse": False}
 MODES = {
     "plain": Mode(run_plainly, ("Plain run",), options=FRESH),
     "images": Mode(describe_images, ("Images",), options={"vision": "vision.rknn"}),
-    "history": Mode(continue_chat, ("History kept",)),
+    "history": Mode(continue_chat, ("History kept",), NO_REUSE + ANSWER),
     # With ABI 1.2 only if the doctor has found that it works.
     "logits": Mode(
         sample_from_logits,
@@ -127,6 +128,7 @@ MODES = {
         profile=Profile(logits_with_history=True),
     ),
     "shared prefixes": Mode(run_plainly, ("Plain run",), profile=Profile(prefix_reuse=True)),
+    "tried at the load": Mode(run_plainly, (), profile=Profile()),
     "embeddings": Mode(embed_texts, ("Embeddings, cache cleared after each",)),
     "embeddings without history": Mode(
         embed_texts, ("Embeddings, cache cleared after each",), options=FRESH

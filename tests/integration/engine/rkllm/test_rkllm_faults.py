@@ -508,7 +508,12 @@ def start(tmp_path: Path) -> Iterator[Starter]:
     started = []
 
     def begin(model: Path, library: Path, isolation: str = "process") -> subprocess.Popen[bytes]:
-        options = {"model_path": str(model), "model_name": "fake", "lib_path": str(library)}
+        options = {
+            "model_path": str(model),
+            "model_name": "fake",
+            "lib_path": str(library),
+            "kv_reuse": False,
+        }
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, json.dumps(options), isolation],
             stdout=subprocess.PIPE,

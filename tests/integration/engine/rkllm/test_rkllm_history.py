@@ -30,6 +30,18 @@ SYSTEM = Message("system", "You are a guide who answers in few words and knows e
 NUMBERED_ANSWERS = 'answer\n  spell "Word number \\{run}, and no more."\n'
 
 
+@pytest.fixture
+def rkllm_of(rkllm_of: RkllmMaker) -> RkllmMaker:
+    """Build engines whose runtime skips nothing by itself, so that the history is reused."""
+
+    def make(script: str | Path, **options: Any) -> Engine:
+        if isinstance(script, str):
+            script = f"prefix_reuse off\n{script}"
+        return rkllm_of(script, **options)
+
+    return make
+
+
 def ids_of(text: str) -> str:
     """Return the tokens of a text as in the script."""
     return " ".join(map(str, tokenizer().encode(text, add_special_tokens=False).ids))

@@ -25,7 +25,8 @@ def encode(text: str) -> list[int]:
 def script(after: str = f'spell "{ANSWER}"') -> str:
     """Return a script whose first run ends where `</think>` would come."""
     ids = " ".join(map(str, encode("</think>")))
-    return f'answer when="{ids}"\n  {after}\nanswer\n  cache told\n  spell {quoted(THOUGHT)}\n'
+    first = f'prefix_reuse off\nanswer when="{ids}"\n  {after}\n'
+    return f"{first}answer\n  cache told\n  spell {quoted(THOUGHT)}\n"
 
 
 @pytest.fixture(autouse=True)

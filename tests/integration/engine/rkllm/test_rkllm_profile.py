@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import Engine
-from engine.backends.rkllm.abi.abi import ABI_12, Abi
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.errors import BackendFailed, ModelLoadFailed
 from tests.fake_rkllm import read_log
@@ -55,15 +55,15 @@ async def test_prompts_of_other_chats_share_their_start_where_the_runtime_skips_
         text, finish = await ask(engine, prompt)
         assert text == " ".join(map(str, prompt))
         reused.append(finish.usage.cached_tokens)
-    assert reused == [0, 30, 30, 39]
+    # An equal prompt is skipped whole, as 1.3.0 was measured to do.
+    assert reused == [0, 30, 30, 40]
     assert calls(call_log, "rkllm_clear_kv_cache") == 0
 
 
-@pytest.mark.parametrize("outcomes", [{"prefix_reuse": False}, {}])
-async def test_another_chat_clears_the_cache_without_that_outcome(
-    profiled: Profiled, call_log: Path, outcomes: dict[str, Any]
+async def test_another_chat_clears_the_cache_of_a_runtime_that_skips_nothing(
+    profiled: Profiled, call_log: Path
 ) -> None:
-    engine = profiled(SPEAKS, outcomes)
+    engine = profiled(SPEAKS.replace("on", "off", 1), {"prefix_reuse": False})
     for prompt in (FIRST, SECOND):
         assert (await ask(engine, prompt))[1].usage.cached_tokens == 0
     assert calls(call_log, "rkllm_clear_kv_cache") == 2
@@ -105,6 +105,61 @@ async def test_text_is_answered_with_that_outcome(profiled: Profiled) -> None:
     await ask(engine, FIRST)
     await ask(engine, SECOND)
     assert (await ask(engine, FIRST))[0] == " ".join(map(str, FIRST))
+
+
+@pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
+async def test_load_finds_out_whether_the_runtime_skips_common_beginnings(
+    profiled: Profiled, call_log: Path
+) -> None:
+    engine = profiled(SPEAKS, {})
+    reused = [(await ask(engine, prompt))[1].usage.cached_tokens for prompt in (FIRST, SECOND)]
+    assert reused == [0, 30]
+    # Two runs of the load, which leave an empty cache, and those of the prompts.
+    assert [call.values["tokens"] for call in read_log(call_log) if call.name == "rkllm_run"] == [
+        *("24", "24"),
+        *("40", "32"),
+    ]
+    assert calls(call_log, "rkllm_clear_kv_cache") == 1
+
+
+@pytest.mark.parametrize("abi", [ABI_131], ids=["abi1.3.1"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        'prefix_reuse off\nanswer\n  say "a"\n',
+        'answer\n  say "\\{run}" id=300\nanswer\n  say "a"\n',
+        'answer when="100 101"\n  error "no"\nanswer\n  say "a"\n',
+        'answer run=1\n  say "a" id=3\nanswer run=2\n  say "b" id=4\nanswer\n  say "a"\n',
+        'answer\n  perf prefill_tokens=0\n  say "a"\n',
+    ],
+    ids=["off", "run counter", "failing", "other answer", "no counts"],
+)
+async def test_load_whose_trial_shows_no_reuse_clears_between_chats(
+    profiled: Profiled, call_log: Path, script: str
+) -> None:
+    engine = profiled(script, {})
+    await engine.ready()
+    before = calls(call_log, "rkllm_clear_kv_cache")
+    for prompt in (FIRST, SECOND):
+        await ask(engine, prompt)
+    expected = 0 if "{run}" in script else 2
+    assert calls(call_log, "rkllm_clear_kv_cache") - before == expected
+
+
+@only_threads
+@pytest.mark.parametrize("size", ["works", "fails"])
+async def test_usage_of_a_text_counts_what_the_runtime_skipped(
+    rkllm_of: RkllmMaker, abi: Abi, size: str
+) -> None:
+    # Without tokenizer files only the runtime tokenizes.
+    engine = rkllm_of(f'cache_size {size}\nanswer\n  say "a" "b"\n')
+    usages = []
+    for text in ("one two three four five six", "one two three four five six", "one two three go"):
+        usage = (await ask(engine, text))[1].usage
+        usages.append((usage.prompt_tokens, usage.cached_tokens))
+    # Without the size the last one is estimated, by the characters that the texts have in common.
+    expected = [(6, 0), (6, 0), (4, 0)] if abi is ABI_12 else [(6, 0), (6, 6), (4, 3)]
+    assert usages == expected
 
 
 async def test_logits_mode_is_refused_where_history_crashes(profiled: Profiled) -> None:

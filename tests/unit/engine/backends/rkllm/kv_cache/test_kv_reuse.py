@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse, PromptPart
-from engine.backends.rkllm.runs.run import Run, UserTurn
+from engine.backends.rkllm.runs.run import Run, RuntimeInput, UserTurn
 from engine.backends.rkllm.runtime import Runtime
 
 CONTEXT = 100
@@ -141,11 +141,17 @@ def test_cache_content_is_used_once() -> None:
 
 
 def test_text_prompt_runs_without_history() -> None:
-    history, cache, text = history_of(), Cache(), UserTurn("hi")
+    history, cache, text = KvReuse(enabled=True, prefix_reuse=False), Cache(), UserTurn("hi")
     assert prepare(history, cache, text) == PromptPart(text)
     assert cache.cleared == 0
     after(history, cache, [4], 4)
     assert [prepare(history, cache, text) for _ in range(2)] == [PromptPart(text)] * 2
+    assert cache.cleared == 2
+
+
+def test_text_prompt_skips_nothing_while_the_runtime_may_skip_something() -> None:
+    history, cache, text = history_of(), Cache(), UserTurn("hi")
+    assert [prepare(history, cache, text) for _ in range(3)] == [PromptPart(text)] * 3
     assert cache.cleared == 2
 
 
@@ -167,12 +173,39 @@ def test_cache_that_cannot_be_cleared_is_not_reused(caplog: pytest.LogCaptureFix
     assert prepare(history, cache, [1, 2, 3, 4]) == PromptPart([1, 2, 3, 4])
 
 
-def test_runtime_is_not_queried_when_reuse_is_disabled() -> None:
-    history, cache = history_of(enabled=False), Cache(clears=False)
+def test_runtime_is_not_queried_when_reuse_is_off_and_it_skips_nothing() -> None:
+    history, cache = KvReuse(enabled=False, prefix_reuse=False), Cache(clears=False)
     for prompt in ([1, 2], [1, 2, 3], UserTurn("hi")):
         assert prepare(history, cache, prompt) == PromptPart(prompt)
         history.record_run(prompt, ran([3]), CONTEXT)
     assert cache.cleared == 0
+
+
+@pytest.mark.parametrize("prefix_reuse", [None, True])
+def test_reuse_that_is_off_clears_before_each_run_but_the_first(prefix_reuse: bool | None) -> None:
+    history, cache = KvReuse(enabled=False, prefix_reuse=prefix_reuse), Cache()
+    prompts: list[RuntimeInput] = [[1, 2], [1, 2], UserTurn("hi")]
+    for runs, prompt in enumerate(prompts):
+        assert prepare(history, cache, prompt) == PromptPart(prompt)
+        assert cache.cleared == runs
+        history.record_run(prompt, ran([3]), CONTEXT)
+    history.reset()
+    assert prepare(history, cache, [1, 2]) == PromptPart([1, 2])
+    assert cache.cleared == 2
+
+
+def test_cache_that_cannot_be_cleared_reloads_once_with_reuse_off_and_always_for_an_image() -> None:
+    history, cache = KvReuse(enabled=False), Cache(clears=False)
+    assert prepare(history, cache, [1, 2]) == PromptPart([1, 2])
+    assert prepare(history, cache, [1, 2]) is None
+    history.reset()
+    for _ in range(3):
+        assert prepare(history, cache, [1, 2]) == PromptPart([1, 2])
+    for _ in range(2):
+        assert prepare(history, cache, [1, 2], isolated=True) is None
+        history.reset()
+        assert prepare(history, cache, [1, 2], isolated=True) == PromptPart([1, 2])
+    assert prepare(history, cache, [1, 2], lora="a") is None
 
 
 @pytest.mark.parametrize(
