@@ -38,6 +38,7 @@ class Capabilities:
     `rerank`: the model is a reranking model, which scores a query with a document.
     `infill`: fill-in-the-middle is supported.
     `images`: messages may have images, because a projector or a vision encoder is loaded too.
+    `max_images`: the most images of a chat that the model tells apart; None without a limit.
     `draft`: a draft model is loaded for speculative decoding.
     `prefix_reuse`: a prompt that continues the previous prompt and answer reuses their cache.
     `abort_in_prefill`: an abort works before the first token; the timeouts depend on it.
@@ -81,6 +82,7 @@ class Capabilities:
     rerank: bool = False
     infill: bool = False
     images: bool = False
+    max_images: int | None = None
     draft: bool = False
     prefix_reuse: bool = False
     abort_in_prefill: bool = False

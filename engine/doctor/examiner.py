@@ -8,8 +8,10 @@ kills this process, the earlier findings and the current step are known.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -50,6 +52,8 @@ _PROMPT_TOKENS = tuple(range(100, 140))
 # A shorter prefill cannot be distinguished from one that was interrupted.
 _MIN_PREFILL_S = 0.2
 _FINAL_RUNS = 5
+# The finding about a build of llama.cpp that is slower than the machine allows.
+SLOW_BUILD = "slow build"
 # The steps that show how fast prompts and answers are.
 SPEED_STEPS = ("loading", "first run", "long prompt", "closing")
 # Long enough for the driver's own average of the load.
@@ -126,6 +130,12 @@ class Doctor:
         yield "seconds", round(time.monotonic() - started, 2)
         yield "resident memory, MB", machine_info.resident_mb()
         self._capabilities = capabilities
+        if self._options.backend == "llamacpp":
+            from engine.backends.llamacpp.cpu_features import find_slow_build_warning
+
+            library: Any = importlib.import_module("xllamacpp")
+            if (warning := find_slow_build_warning(library.get_system_info())) is not None:
+                yield SLOW_BUILD, warning
         # `runtime` repeats the findings of the step "library".
         yield from (each for each in capabilities.to_wire().items() if each[0] != "runtime")
 
@@ -148,9 +158,12 @@ class Doctor:
         is_same_thread = run.threads == {threading.get_ident()}
         yield "callbacks on the calling thread", is_same_thread if is_comparable else None
         yield "threads that called back", len(run.threads)
-        if is_garbage(text):
+        counts = is_count(text)
+        yield "counts, as it was asked to", counts
+        if is_garbage(text) or (isinstance(self._options, RkllmOptions) and not counts):
+            kind = "empty" if not text.strip() else "no text" if is_garbage(text) else "no count"
             raise BackendFailed(
-                "the answer is no text: the model is damaged, or was converted for another chip or "
+                f"the answer is {kind}: the model is damaged, or was converted for another chip or "
                 "version of the runtime"
             )
 
@@ -273,6 +286,15 @@ def is_garbage(text: str) -> bool:
     visible = [character for character in text if not character.isspace()]
     readable = sum(character.isalnum() for character in visible)
     return len(visible) >= _MIN_JUDGED and readable < _MIN_READABLE * len(visible)
+
+
+def is_count(text: str) -> bool:
+    """Return whether an answer counts: a model that generates nonsense may use real words.
+
+    Boards reported texts of mixed scripts, of zeros, and of one repeated word.
+    """
+    words = set(re.findall(r"[^\W_]+", text.casefold()))
+    return any(words >= {two, three} for two, three in (("two", "three"), ("2", "3")))
 
 
 def examine_trial(step: str, options: RkllmOptions) -> Iterator[tuple[str, str, Any]]:

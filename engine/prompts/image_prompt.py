@@ -10,7 +10,7 @@ from secrets import token_hex
 
 from engine.capabilities import Capabilities
 from engine.errors import RequestRejected
-from engine.request import Chat, GenerationRequest
+from engine.request import Chat, GenerationRequest, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +46,53 @@ class ImagePrompt:
 
 
 _LEFT_OUT = "[image left out: this model reads only text]"
+_EARLIER_LEFT_OUT = "[image left out: this model sees only the last image]"
 
 
 def leave_out_images(
     request: GenerationRequest, capabilities: Capabilities
 ) -> tuple[GenerationRequest, tuple[str, ...]]:
-    """Return the request with a sentence in the place of each image if the model sees none.
+    """Return the request with a sentence in the place of each image that the model cannot see.
 
-    An agent sends its whole history with every request, so an error would end the session.
+    These are all images, or all but the last ones of a chat with more than `max_images`. An agent
+    sends its whole history with every request, so an error would end the session.
     """
     prompt = request.prompt
-    if capabilities.images or not isinstance(prompt, Chat) or not prompt.images:
+    if not isinstance(prompt, Chat) or not prompt.images:
         return request, ()
-    messages = tuple(
-        replace(message, content=message.to_template(_LEFT_OUT)["content"], images=())
-        if message.images
-        else message
-        for message in prompt.messages
-    )
-    is_rkllm = capabilities.backend == "rkllm"
-    lacks = "vision encoder (RKLLM_VISION)" if is_rkllm else "projector for images (MMPROJ_PATH)"
-    warning = (
-        f"messages: images were left out, because {capabilities.model} is loaded without a {lacks}"
-    )
-    return replace(request, prompt=replace(prompt, messages=messages)), (warning,)
+    count, limit = len(prompt.images), capabilities.max_images
+    if capabilities.images:
+        if limit is None or count <= limit:
+            return request, ()
+        left_out, sentence = count - limit, _EARLIER_LEFT_OUT
+        warning = (
+            f"messages: {left_out} of {count} images were left out, the last is seen: this version "
+            f"of the {capabilities.backend} runtime mixes several images"
+        )
+    else:
+        left_out, sentence = count, _LEFT_OUT
+        is_rkllm = capabilities.backend == "rkllm"
+        lack = "vision encoder (RKLLM_VISION)" if is_rkllm else "projector for images (MMPROJ_PATH)"
+        warning = (
+            f"messages: images were left out, because {capabilities.model} is loaded without a "
+            f"{lack}"
+        )
+    messages = []
+    for message in prompt.messages:
+        messages.append(_leave_out_first(message, left_out, sentence))
+        left_out = max(left_out - len(message.images), 0)
+    return replace(request, prompt=replace(prompt, messages=tuple(messages))), (warning,)
+
+
+def _leave_out_first(message: Message, count: int, sentence: str) -> Message:
+    """Return a message with a sentence in the place of each of its first `count` images."""
+    if not message.images or not count:
+        return message
+    left_out, kept = message.images[:count], message.images[count:]
+    content = replace(message, images=left_out).to_template(sentence)["content"]
+    added = len(sentence) * len(left_out)
+    images = tuple(replace(image, position=image.position + added) for image in kept)
+    return replace(message, content=content, images=images)
 
 
 def render_images(chat: Chat, render: Callable[[str], str]) -> ImagePrompt:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from engine import BackendConfig, Timeouts
 from engine.backends.options import LlamaCppOptions
-from engine.doctor.examiner import FAILED, SPEED_STEPS
+from engine.doctor.examiner import FAILED, SLOW_BUILD, SPEED_STEPS
 from engine.doctor.machine_info import find_big_cpus
 from handler.doctor.examination import examine
 from handler.doctor.report import Finding
@@ -52,6 +52,9 @@ def compare_with_gguf(
     if reason:
         yield _STEP, FAILED, reason
         return
+    for _, name, value in examination.findings:
+        if name == SLOW_BUILD:
+            yield _STEP, name, value
     ours, other = _read_speeds(findings), _read_speeds(examination.findings)
     for name, own, theirs in zip(("prompts", "answers"), ours, other, strict=True):
         yield _STEP, f"tokens a second of {name}, {backend.backend}", own

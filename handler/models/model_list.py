@@ -31,6 +31,7 @@ class ModelEntry(BaseModel):
     tokenizer: Path | None = None
     memory_mb: int | None = Field(None, ge=1)
     mmproj: Path | None = None
+    lib_path: Path | None = None
     lora: tuple[LoraAdapter, ...] = ()
 
     @field_validator("name")

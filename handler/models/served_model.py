@@ -17,7 +17,8 @@ class ServedModel:
 
     `names` are those in requests; answers have the first. Without a file there is no `path`.
     `projector` turns images into input: llama.cpp's projector, or the vision encoder of an NPU's
-    model. `memory_mb` is what one process of it takes according to the user.
+    model. `library` is the runtime's library for a model of the NPU; None to search for it.
+    `memory_mb` is what one process of it takes according to the user.
     """
 
     path: Path | None
@@ -27,6 +28,7 @@ class ServedModel:
     tokenizer: Path | None = None
     projector: Path | None = None
     draft: Path | None = None
+    library: Path | None = None
     adapters: Sequence[LoraAdapter] = ()
     copies: int = 1
     base_domain_id: int | None = None

@@ -116,7 +116,7 @@ def _rkllm_options(settings: Settings, model: ServedModel, domain: int) -> Rkllm
         model_path=_text(model.path) or "",
         model_name=model.name,
         context_length=model.context_length,
-        lib_path=_text(settings.rkllm_lib_path),
+        lib_path=_text(model.library),
         abi=settings.rkllm_abi,
         sampling=settings.rkllm_sampling,
         tokenizer=_text(model.tokenizer),

@@ -85,7 +85,8 @@ class Settings(RkllmSettings):
         description="Several models, or several copies of one, as a JSON list; use it instead of "
         "MODEL_PATH and MODEL_NAME. Optional keys of an entry: name, copies, "
         "base_domain_id, context_length, tokenizer, mmproj (as MMPROJ_PATH or RKLLM_VISION), lora "
-        "(an object of LoRA adapters' names and paths), and memory_mb for what the model takes in "
+        "(an object of LoRA adapters' names and paths), lib_path (as RKLLM_LIB_PATH, for models of "
+        "different toolkits), and memory_mb for what the model takes in "
         "memory; the first entry is the default model. Models that do not fit together are loaded "
         "when they are requested.",
         examples=['[{"path": "/models/a.rkllm", "copies": 2}, {"path": "hf:org/repo"}]'],
@@ -320,6 +321,11 @@ class Settings(RkllmSettings):
             [name.upper() for name in single_model_fields if getattr(self, name)],
             in_threads=self.engine_isolation == "thread",
         )
+        for each in self.models:
+            if each.lib_path is not None and self.backend_of(each.path) != "rkllm":
+                raise ValueError(
+                    f"MODELS: lib_path is for .rkllm models, and {each.path} is none: leave it out"
+                )
         self.npu_domains()
         return self
 
@@ -349,6 +355,7 @@ class Settings(RkllmSettings):
             context_length=self.context_length,
             tokenizer=self.rkllm_tokenizer,
             projector=self.rkllm_vision if is_rkllm else self.mmproj_path,
+            library=self.rkllm_lib_path,
             draft=self.draft_model_path,
             adapters=adapters.get(backend, ()),
             base_domain_id=self.rkllm_base_domain_id,
@@ -365,6 +372,7 @@ class Settings(RkllmSettings):
             context_length=self.context_length if own_context is None else own_context,
             tokenizer=entry.tokenizer or self.rkllm_tokenizer,
             projector=entry.mmproj or encoder,
+            library=entry.lib_path or self.rkllm_lib_path,
             adapters=entry.lora,
             copies=entry.copies,
             base_domain_id=entry.base_domain_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.backends.llamacpp.cache_slots import CacheSlots
+from engine.backends.llamacpp.cpu_features import find_slow_build_warning
 from engine.backends.llamacpp.listener import ListenerClient, to_engine_error
 from engine.backends.lora_adapters import LoraAdapter
 from engine.errors import ModelLoadFailed, RequestRejected
 from engine.request import RenderedPrompt
+
+logger = logging.getLogger(__name__)
 
 # llama.cpp checks for an abort once per batch. Small batches keep an abort during prefill under a
 # second on a slow CPU, at no measured cost in prefill speed.
@@ -80,6 +84,8 @@ class LlamaServer:
         except ImportError as error:
             raise ModelLoadFailed(f"the llamacpp engine needs xllamacpp: {error}") from error
         library: Any = xllamacpp
+        if (warning := find_slow_build_warning(library.get_system_info())) is not None:
+            logger.warning("%s", warning)
         listener = ListenerClient()
         try:
             self._server = library.Server(_build_params(library, config, listener))

@@ -105,6 +105,8 @@ def build_capabilities(
         prefix_reuse=kv_reuse and has_tokenizer and not logits,
         runtime=runtime,
         images=images,
+        # With two, models mix them before 1.3.0 (rknn-llm#468: one is supported).
+        max_images=None if abi.sampling_per_run else 1,
         control_tokens=control_tokens,
         answer_marks=answer_marks,
         call_form=call_form,

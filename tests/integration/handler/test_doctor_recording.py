@@ -15,7 +15,7 @@ SCRIPT = """
 answer
   thread caller
   abort ms=0 finish
-  say "confidential " times=30 us=1000
+  say "confidential " "two " "three " times=10 us=1000
 """
 
 

@@ -38,11 +38,12 @@ def check_run(run: Run | Batch, context_length: int, printed: CapturedOutput) ->
     # After an abort the answer is complete, so an error code does not matter.
     if (run.failed or run.code) and not run.stopped:
         reason = f"rkllm_run answered {run.code}" if run.code else "it reported an error"
-        words = f"with the words: {printed.error}" if printed.error else "and gave no reason"
-        raise BackendFailed(
-            f"the RKLLM runtime failed {words} ({reason}); a prompt or answer that does not fit "
-            f"the context of {context_length} tokens is one"
-        )
+        hint = f"a prompt or answer that does not fit the context of {context_length} tokens is one"
+        if printed.error:
+            raise BackendFailed(
+                f"the RKLLM runtime failed with the words: {printed.error} ({reason}); {hint}"
+            )
+        raise BackendFailed(f"the RKLLM runtime failed and gave no reason ({reason}); {hint}")
     if not (run.finished or run.stopped or (isinstance(run, Run) and run.reached_limit)):
         raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine import Engine, FinishReason
-from engine.backends.rkllm.abi.abi import ABI_131
+from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131
 from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.errors import (
     BackendFailed,
@@ -26,10 +26,12 @@ from tests import fake_rknnlite
 from tests.fake_rkllm import EMBEDDING_WIDTH, read_log
 from tests.fake_rkllm.tokenizer import tokenizer, write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
-from tests.integration.engine.support import ask, request
+from tests.integration.engine.support import ask, read, request
 from tests.unit.handler.input.images import png
 
 only_threads = pytest.mark.parametrize("isolation", ["thread"], indirect=True)
+only_12 = pytest.mark.parametrize("abi", [ABI_12], ids=["abi1.2"])
+only_13 = pytest.mark.parametrize("abi", [ABI_13, ABI_131], ids=lambda abi: f"abi{abi.name}")
 only_131 = pytest.mark.parametrize("abi", [ABI_131], ids=["abi1.3.1"])
 
 REPORT_INPUT = 'answer\n  say "\\{seen}"\n'
@@ -79,6 +81,7 @@ async def read_run_input(engine: Engine, prompt: Any, **options: Any) -> dict[st
     return report
 
 
+@only_13
 async def test_images_reach_the_runtime_in_their_order(vision_of: RkllmMaker) -> None:
     engine = vision_of(REPORT_INPUT)
     await engine.ready()
@@ -99,6 +102,21 @@ async def test_images_reach_the_runtime_in_their_order(vision_of: RkllmMaker) ->
     assert not run_input["keep_history"]
 
 
+@only_12
+@only_threads
+async def test_runtime_before_13_sees_the_last_image_and_warns(vision_of: RkllmMaker) -> None:
+    engine = vision_of(REPORT_INPUT)
+    async with await engine.generate(request(chat(9, 4))) as stream:
+        text = "".join(delta.text for delta in await read(stream))
+    run_input = json.loads(text)
+    assert run_input["images"] == [embedding_sum(4)]
+    assert run_input["prompt"].count("<image>") == 1
+    assert "[image left out" in run_input["prompt"]
+    [warning] = stream.warnings
+    assert "1 of 2 images were left out, the last is seen" in warning
+
+
+@only_13
 async def test_images_of_all_turns_are_sent(vision_of: RkllmMaker) -> None:
     engine = vision_of(REPORT_INPUT)
     messages = (

@@ -431,7 +431,9 @@ def test_doctor_uses_the_batch_settings(
     options = options_from_wire(
         "rkllm",
         {
-            "model_path": str(model('chatter none\nanswer\n  spell "ab" us=200 times=100000\n')),
+            "model_path": str(
+                model('chatter none\nanswer\n  spell "one two three " us=200 times=10000\n')
+            ),
             "model_name": "fake",
             "context_length": 16384,
             "lib_path": str(library),
@@ -444,7 +446,7 @@ def test_doctor_uses_the_batch_settings(
     assert values["loading", "slots"] == 3
     # The threads of requests never call the library.
     assert values["first run", "callbacks on the calling thread"] is None
-    assert values["limit of 5 tokens", "text"] == "ababa"
+    assert values["limit of 5 tokens", "text"] == "one t"
     assert values["next turn", "tokens reused"] == 0
     assert values["vector", "tokens"] > 0
 

@@ -134,6 +134,7 @@ async def test_load_finds_out_whether_the_runtime_skips_common_beginnings(
     ],
     ids=["off", "run counter", "failing", "other answer", "no counts"],
 )
+@pytest.mark.long_except("off", "other answer")
 async def test_load_whose_trial_shows_no_reuse_clears_between_chats(
     profiled: Profiled, call_log: Path, script: str
 ) -> None:

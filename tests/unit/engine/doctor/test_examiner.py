@@ -9,7 +9,7 @@ import pytest
 
 from engine.backends.options import RkllmOptions, ScriptedOptions
 from engine.backends.scripted import ScriptedBackend
-from engine.doctor.examiner import BEGINS, FAILED, Doctor
+from engine.doctor.examiner import BEGINS, FAILED, Doctor, is_count
 from tests.conftest import ScriptFactory
 
 STEPS = [
@@ -141,3 +141,21 @@ def test_missing_library_is_reported_after_the_driver(tmp_path: Path) -> None:
     ((step, message),) = failed(findings)
     assert step == "library"
     assert message.startswith("ModelLoadFailed: RKLLM_LIB_PATH: there is no file")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One, two, three, four, five", True),
+        ("1, 2, 3, 4", True),
+        ("1\n2\n3", True),
+        ("<think>I count: one, TWO, Three.", True),
+        ("", False),
+        ("0 0 0 0 0 0 0 0", False),
+        ("one one one one one one one", False),
+        ("한국어 и数 två twofold threefold", False),
+        ("1 12 23 312", False),
+    ],
+)
+def test_count_is_distinguished_from_nonsense_with_real_words(text: str, expected: bool) -> None:
+    assert is_count(text) is expected

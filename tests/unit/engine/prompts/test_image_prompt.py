@@ -69,3 +69,35 @@ def test_images_are_left_out_of_a_model_that_reads_only_text(backend: str, setti
         GenerationRequest(prompt=CHAT, request_id=ANY),
         (),
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "contents", "left"),
+    [
+        (1, ["{0}one{0} two", "three"], ["C"]),
+        (2, ["{0}one two", "three"], ["B", "C"]),
+        (3, ["one two", "three"], ["A", "B", "C"]),
+        (None, ["one two", "three"], ["A", "B", "C"]),
+    ],
+)
+def test_last_images_are_kept_up_to_the_limit(
+    limit: int | None, contents: list[str], left: list[str]
+) -> None:
+    capabilities = Capabilities(
+        backend="rkllm", model="m", context_length=1, images=True, max_images=limit
+    )
+    request, warnings = leave_out_images(GenerationRequest(prompt=CHAT), capabilities)
+    assert isinstance(request.prompt, Chat)
+    sentence = "[image left out: this model sees only the last image]"
+    assert [each.content for each in request.prompt.messages] == [
+        text.format(sentence) for text in contents
+    ]
+    assert [image.data for image in request.prompt.images] == left
+    # Each remaining image has its place in the text.
+    texts = "".join(each.to_template("@")["content"] for each in request.prompt.messages)
+    expected = "@one@ two" + "three@"
+    for image in {"A", "B"} - set(left):
+        assert image not in left
+        expected = expected.replace("@", sentence, 1)
+    assert texts == expected
+    assert len(warnings) == (len(left) < 3)

@@ -82,6 +82,23 @@ def test_model_without_a_field_uses_the_setting(
     assert [options(each, "abi") for each in entries.values()] == [["1.3"], ["1.3"]]
 
 
+def test_each_npu_model_may_have_its_own_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"lib_path": "/opt/1.2.3/librkllmrt.so", "copies": 2}
+    entries = configs(monkeypatch, ONE | own, OTHER, RKLLM_LIB_PATH="/opt/1.3.1")
+    assert [options(each, "lib_path") for each in entries.values()] == [
+        [own["lib_path"]] * 2,
+        ["/opt/1.3.1"],
+    ]
+
+
+def test_library_of_a_model_for_another_engine_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        configs(monkeypatch, {"path": "a.gguf", "lib_path": "/opt/lib"})
+    assert "MODELS: lib_path is for .rkllm models, and a.gguf is none" in capsys.readouterr().err
+
+
 def test_each_model_has_its_own_projector(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = configs(monkeypatch, {"path": "a.gguf", "mmproj": "/p.gguf"}, {"path": "b.gguf"})
     assert [options(each, "mmproj_path") for each in entries.values()] == [["/p.gguf"], [None]]
