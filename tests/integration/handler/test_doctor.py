@@ -49,6 +49,7 @@ AS_ASSUMED = """
 """
 # Tokens follow an abort, and an abort interrupts prefill; only ABI 1.3 receives the limit.
 UNUSUAL = """
+    prefix_reuse off
     answer when="walnut walnut"
       prefill_ms 600 hears
       thread caller

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,12 +195,12 @@ def rkllm_of(
         path = script if isinstance(script, Path) else model(script)
         of_backend = {name: options.pop(name) for name in _BACKEND_OPTIONS & options.keys()}
         fields: dict[str, Any] = {"model_path": str(path), "model_name": "fake"}
-        if "profile" not in of_backend and path.is_file():
+        if "profile" not in of_backend and os.path.isfile(path):
             # As the doctor would find out: otherwise each load would try it, in runs of its own.
             of_backend["profile"] = str(profile := path.with_suffix(".profile.json"))
             reuses_prefix = abi is not ABI_12 and b"prefix_reuse off" not in path.read_bytes()
             outcomes = Profile(prefix_reuse=reuses_prefix, logits_with_history=True)
-            write_profile(profile, library, path, outcomes)
+            write_profile(profile, Path(of_backend.get("lib_path", library)), path, outcomes)
         adapters = parse_adapters(of_backend.pop("lora", ""))
         fields |= {"lib_path": str(library), **of_backend, "adapters": adapters}
         config = BackendConfig(RkllmOptions(**fields))

@@ -576,6 +576,8 @@ async def test_sigterm_frees_the_handle_once(
         "ENGINE_ISOLATION": isolation,
         "MODEL_PATH": str(model(FOREVER)),
         "RKLLM_LIB_PATH": str(fake_library("1.3")),
+        # Otherwise the load would make runs too.
+        "RKLLM_KV_REUSE": "off",
         "FAKE_RKLLM_LOG": str(call_log),
         "VALIDATION_RULES": str(SMALL_RULES),
     }

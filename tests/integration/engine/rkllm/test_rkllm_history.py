@@ -14,6 +14,7 @@ from engine.backends.base import RunResult
 from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
 from engine.backends.rkllm.backend import RkllmBackend
+from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.backends.rkllm.tokenizer import ChatTokenizer
 from engine.errors import BackendFailed, EngineCrashed
 from tests.fake_rkllm import Call, read_log
@@ -158,7 +159,7 @@ async def test_interleaved_chats_are_isolated(
 
 
 # "qqq" fails after a few tokens; for "zzz" run returns an error.
-RANDOM = f"""
+RANDOM = f"""prefix_reuse off
 answer when="{ids_of("qqq")}"
   spell "Half"
   error "no"
@@ -180,8 +181,14 @@ class Caller:
     """Drives a backend without an engine."""
 
     def __init__(self, model: Path, library: Path) -> None:
+        profile = model.with_suffix(".profile.json")
+        write_profile(profile, library, model, Profile(prefix_reuse=False))
         options = RkllmOptions(
-            model_path=str(model), model_name="fake", context_length=2048, lib_path=str(library)
+            model_path=str(model),
+            model_name="fake",
+            context_length=2048,
+            lib_path=str(library),
+            profile=str(profile),
         )
         self.backend = RkllmBackend(options)
         self.backend.load()
