@@ -12,6 +12,9 @@ from typing import Any
 
 _RUN_MODULE = str(Path(__file__).resolve().with_name("run_module.py"))
 
+# Set in a process that is started for one engine, or for its examination.
+OWN_PROCESS_VARIABLE = "ENGINE_HAS_OWN_PROCESS"
+
 
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of our modules in this Python.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from common.child_processes import describe_exit, start_module
+from common.child_processes import OWN_PROCESS_VARIABLE, describe_exit, start_module
 from engine.hosts.output_tail import OutputTail
 
 # How llama.cpp's threads wait for one another; the policy is the variable that users set.
@@ -162,5 +162,5 @@ def start_process(
     module: str, *arguments: str, folder: str, **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start a module with this process's id as its last argument. Raises OSError."""
-    variables = {**thread_wait_env(os.environ), "TMPDIR": folder}
+    variables = {**thread_wait_env(os.environ), "TMPDIR": folder, OWN_PROCESS_VARIABLE: "1"}
     return start_module(module, *arguments, str(os.getpid()), variables=variables, **options)

@@ -240,7 +240,7 @@ class LoadedModel:
         A run that fails without a reason gets the library's words.
         """
         failure: BackendFailed | None = None
-        with self.handle.output.capture() as printed:
+        with self.handle.output.capture_run() as printed:
             try:
                 yield printed
             except BackendFailed as error:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from shutil import which
 
+from common.child_processes import OWN_PROCESS_VARIABLE
 from engine.backends.rkllm.board import driver
 from engine.errors import BackendFailed
 
@@ -87,6 +88,15 @@ class LibraryOutput:
     def __init__(self) -> None:
         self._copier: _Copier | None = None
         self._is_closed = False
+
+    @contextmanager
+    def capture_run(self) -> Iterator[CapturedOutput]:
+        """Copy the output of a run; nothing on a thread of the server, whose output is its own."""
+        if OWN_PROCESS_VARIABLE not in os.environ:
+            yield CapturedOutput()
+            return
+        with self.capture() as output:
+            yield output
 
     @contextmanager
     def capture(self) -> Iterator[CapturedOutput]:

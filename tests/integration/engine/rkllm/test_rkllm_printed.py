@@ -24,6 +24,7 @@ OLD_DRIVER = "W rkllm: Warning: Your rknpu driver version is too low, please upg
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 
 
+@only_processes
 @pytest.mark.long_except("matmul")
 @pytest.mark.parametrize("line", [MATMUL_FAILED, SUBMIT_FAILED], ids=["matmul", "submit"])
 async def test_run_that_prints_an_error_and_brings_no_text_fails_with_its_words(
