@@ -7,9 +7,9 @@ from enum import StrEnum
 
 
 class ProcessState(StrEnum):
-    """What the engine's process does, as its host sees it.
+    """The states of the engine's process that its host distinguishes.
 
-    Only `LOADED` takes runs. In `FAILED` and `CLOSED` no process is started any more.
+    Runs start only in `LOADED`. After `FAILED` or `CLOSED` the host starts no further process.
     """
 
     UNLOADED = "unloaded"  # There is no process: none was started yet, or it was unloaded.

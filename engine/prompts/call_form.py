@@ -11,8 +11,8 @@ from engine.prompts.reasoning import PROBE_CHAT
 from engine.reply.reply_format import ToolForm
 from engine.request import Chat
 
-# Parts of the templates' instructions, in the form's own notation. A template that asks for
-# the keys in another order, or for another notation after the same mark, has none of these.
+# The example of a call in a template's instructions, for each form. A template whose example has
+# another order of keys, or another notation after the same mark, matches no expression.
 _INSTRUCTIONS: tuple[tuple[ToolForm, re.Pattern[str]], ...] = (
     ("qwen_xml", re.compile(r"<tool_call>\s*<function=")),
     ("hermes", re.compile(r'<tool_call>\s*\{"name": ?<[^<>]+>, "arguments": ?<')),
@@ -34,8 +34,8 @@ def find_call_form(
 ) -> ToolForm | None:
     """Return the form of calls that a rendered chat with a tool asks for.
 
-    None for the forms that no grammar is written for: those with other marks, and those whose marks
-    are control tokens of the model, which a grammar of text does not allow.
+    Returns None if no grammar can hold the form: its marks are unknown, or they are control tokens
+    of the model, which a grammar of text does not allow.
     """
     try:
         prompt = render(replace(PROBE_CHAT, tools=(_PROBE_TOOL,)))

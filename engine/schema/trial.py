@@ -129,5 +129,5 @@ atexit.register(TRIALS.close)
 # Cached, because a batch often has the same grammar in every line.
 @lru_cache(maxsize=64)
 def try_grammar(notation: Notation, text: str) -> Trial:
-    """Return the outcome of a trial. Raises BackendFailed if there is none."""
+    """Try a grammar and return the outcome. Raises BackendFailed if the trial itself failed."""
     return TRIALS.run(notation, text)

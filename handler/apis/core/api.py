@@ -19,7 +19,7 @@ class CallContext:
     """The context of a call, apart from its route and its body.
 
     `slot` is a reserved slot, which its owner releases. `timeout_s` limits each generation; None
-    for the engine's own limit. `job_id` names the job that the call is; None if it is none.
+    for the engine's own limit. `job_id` is set if the call is a job.
     `warnings` become part of the answer. `interval_s` is the minimum time between two blocks of a
     stream, and `part_chars` the maximum text of an event.
     """

@@ -57,7 +57,7 @@ class CapturedOutput:
 
     @property
     def reason(self) -> str:
-        """The lines of the reason as one; empty if there are none."""
+        """The reason as one line; empty if the library printed nothing."""
         return " | ".join(self.reason_lines)
 
     @property
@@ -152,7 +152,7 @@ class LibraryOutput:
 
 
 class _Copier:
-    """A process `tee` that copies what is written into `pipe` to stderr and to a file."""
+    """Runs `tee`, which copies its input to stderr and to a file; `pipe` is that input."""
 
     def __init__(self) -> None:
         """Start it. Raises OSError."""
