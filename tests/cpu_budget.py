@@ -28,11 +28,8 @@ EXEMPT: dict[str, str] = {
     "tests/acceptance/test_batch_workers.py": "runs two cloud servers, and kills workers",
     "tests/acceptance/test_crashes.py": "kills all processes of a server, and starts them again",
     "tests/acceptance/test_documentation.py": "runs the README, with each of its commands",
-    "tests/acceptance/test_handler_tests.py": "runs commands that start workers",
     "tests/acceptance/test_job_local.py": "runs each command that answers a job",
     "tests/acceptance/test_sdk2_workers.py": "its workers import another environment's SDK",
-    "tests/acceptance/test_structured_clients.py": "its programs import packages of clients",
-    "tests/unit/test_session_guard.py": "starts sessions of pytest, and kills them",
     "tests/integration/handler/test_doctor_recording.py": "the doctor makes all its runs",
 }
 MAX_EXEMPT = 10

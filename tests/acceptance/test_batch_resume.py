@@ -89,7 +89,7 @@ def test_lines_have_one_answer_each_when_the_command_is_killed_at_random_points(
     assert not out.with_name("out.jsonl.partial").exists()
 
 
-@pytest.mark.long_except("15")
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_lets_running_lines_finish(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter, number: signal.Signals
@@ -115,7 +115,7 @@ def test_signal_lets_running_lines_finish(
     assert [line["custom_id"] for line in read(out)] == [f"id {n}" for n in range(200)]
 
 
-@pytest.mark.long_except("0-2")
+@pytest.mark.long
 @pytest.mark.parametrize(("concurrency", "expected"), [(0, 2), (5, 5)])
 def test_concurrency_is_the_setting_or_the_number_of_slots(
     script: ScriptFactory, tmp_path: Path, counter: PromptCounter, concurrency: int, expected: int

@@ -202,6 +202,7 @@ async def test_bad_setting_is_one_line_and_code_2(name: str, value: str) -> None
         assert repr(value) in line
 
 
+@pytest.mark.long_except("http")
 @pytest.mark.parametrize("port", ["-1", "65536", "99999", "http"])
 async def test_bad_port_argument_is_refused(port: str) -> None:
     async with run_emulator(SCRIPTED, "--port", port) as server:

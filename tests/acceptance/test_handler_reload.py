@@ -39,6 +39,7 @@ runpod.serverless.start({"handler": handler})
 """
 
 
+@pytest.mark.long
 def test_handler_that_needs_a_port_of_its_own_is_reloaded(tmp_path: Path) -> None:
     port = free_port()
     server = HandlerServer(tmp_path, WITH_PORT.format(port=port, version=1), POLL_HOLD_S="0.5")

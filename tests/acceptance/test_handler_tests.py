@@ -108,6 +108,7 @@ def test_example_of_the_documentation(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_input_of_the_sdks_file_is_the_one_test_without_a_tests_file(tmp_path: Path) -> None:
     project = write_project(tmp_path, {"tests": []})
     (project / "tests.json").unlink()
@@ -122,6 +123,7 @@ def test_input_of_the_sdks_file_is_the_one_test_without_a_tests_file(tmp_path: P
     assert parse_table(done.stdout) == {"test_input": ["PASS", "COMPLETED"]}
 
 
+@pytest.mark.long
 def test_failures_have_their_reasons_and_the_next_tests_run(tmp_path: Path) -> None:
     project = write_project(
         tmp_path,
@@ -178,6 +180,7 @@ def test_handler_that_does_not_start_fails_all_tests_with_one_reason(tmp_path: P
     assert "0 passed, 3 failed in" in done.stdout
 
 
+@pytest.mark.long
 def test_signal_ends_everything(tmp_path: Path) -> None:
     project = write_project(tmp_path, {"tests": [{"name": "a", "input": {"mock_delay": 300}}]})
     with subprocess.Popen(

@@ -112,6 +112,7 @@ def matching(lines: list[str], pattern: str) -> str:
     return line
 
 
+@pytest.mark.long
 async def test_terminal_log_has_short_aligned_lines(
     script: ScriptFactory,
 ) -> None:

@@ -196,7 +196,7 @@ def test_chat_goes_through_the_models_own_template(run: Runner) -> None:
     assert output.get("warnings", []) == []
 
 
-@pytest.mark.long_except("prompt-raw-H\\xe9?")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "text"),
     [

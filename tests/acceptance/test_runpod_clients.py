@@ -255,6 +255,7 @@ async def test_npm_health_and_purge_queue(base_url: str) -> None:
     assert workers["idle"] + workers["running"] == 8
 
 
+@pytest.mark.long
 async def test_npm_unknown_job_is_an_error(base_url: str) -> None:
     (event,) = await run_npm_client(base_url, "unknown")
     assert event["message"] == "Request failed with status code 404"

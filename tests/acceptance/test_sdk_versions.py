@@ -144,7 +144,7 @@ def test_job_after_a_crash_completes(server: SDKServer) -> None:
     server.assert_folder_is_clean()
 
 
-@pytest.mark.long_except("1.6.2")
+@pytest.mark.long
 @pytest.mark.parametrize("server", ONE_WORKER, indirect=True)
 def test_worker_is_free_after_a_cancelled_job(server: SDKServer, tmp_path: Path) -> None:
     running, until = tmp_path / "running", tmp_path / "until"
@@ -191,7 +191,7 @@ def test_url_of_each_upload_opens(server: SDKServer) -> None:
     server.assert_folder_is_clean()
 
 
-@pytest.mark.long_except("1.6.2")
+@pytest.mark.long
 @pytest.mark.parametrize("server", ONE_WORKER, indirect=True)
 def test_job_of_a_worker_that_is_replaced_completes(server: SDKServer, tmp_path: Path) -> None:
     running, until = tmp_path / "running", tmp_path / "until"
@@ -204,7 +204,7 @@ def test_job_of_a_worker_that_is_replaced_completes(server: SDKServer, tmp_path:
     server.assert_folder_is_clean()
 
 
-@pytest.mark.long_except("1.8.1")
+@pytest.mark.long
 @pytest.mark.parametrize("server", TWO_WORKERS, indirect=True)
 def test_second_worker_of_a_folder_takes_a_job_beside_the_first(
     server: SDKServer, tmp_path: Path

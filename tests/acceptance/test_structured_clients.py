@@ -157,9 +157,7 @@ CASES = [
 
 
 # The others of the first client are in one program with it; each client imports for seconds.
-@pytest.mark.long_except(
-    "pydantic-ai-call-Plan", "pydantic-ai-call-Tree", "pydantic-ai-call-Forest"
-)
+@pytest.mark.long
 @pytest.mark.parametrize(("client", "method", "model"), CASES)
 async def test_client_returns_object(
     client: str, method: str, model: str, clients: ClientRunner
@@ -169,9 +167,6 @@ async def test_client_returns_object(
 
 
 @pytest.mark.long
-@pytest.mark.long_except(
-    "pydantic-ai-call-Plan", "pydantic-ai-call-Tree", "pydantic-ai-call-Forest"
-)
 @pytest.mark.parametrize(("client", "method", "model"), CASES)
 async def test_client_streams_object_in_parts(
     client: str, method: str, model: str, clients: ClientRunner

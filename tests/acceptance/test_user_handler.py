@@ -355,6 +355,7 @@ def test_handler_of_the_documentation_greets(server: HandlerServer) -> None:
     assert server.run(**job["input"])["output"] == {"greeting": "Hello, Ada!"}
 
 
+@pytest.mark.long
 def test_job_is_saved_as_a_test_by_the_console(server: HandlerServer) -> None:
     server.edit(plain(7))
     job_id = server.send(x=1)
@@ -413,6 +414,7 @@ def test_job_in_progress_ends_with_the_code_it_started_with(
     assert server.finished(job_id)["output"] == "done"
 
 
+@pytest.mark.long
 def test_uploaded_image_opens_until_a_reset(server: HandlerServer) -> None:
     server.edit(UPLOADING)
     url = server.run()["output"]
@@ -436,6 +438,7 @@ def test_result_that_cannot_be_sent_fails_the_job_once(server: HandlerServer) ->
     assert server.run(kind="count")["output"] == 2
 
 
+@pytest.mark.long
 def test_chunk_that_cannot_be_sent_fails_the_job(server: HandlerServer) -> None:
     server.edit(UNSENDABLE_CHUNK)
     job = server.run(odd=True)
@@ -587,6 +590,7 @@ def test_pytest_recipe_of_the_documentation(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.long
 def test_handler_in_a_virtual_environment_of_its_own(tmp_path: Path) -> None:
     venv = tmp_path / "my project" / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.processes import build_environment, run_emulator
 from tests.volumes import can_mount
@@ -52,6 +54,7 @@ async def test_server_without_workers_says_that_a_volume_has_no_effect(
         await wait_until(lambda: "VOLUME_DIR has no effect" in server.stderr)
 
 
+@pytest.mark.long
 def test_worker_of_a_tests_file_writes_into_the_folder_of_the_user(tmp_path: Path) -> None:
     # It ends without asking for a job, so its test fails.
     (tmp_path / "writer.py").write_text(WRITER.replace("time.sleep(600)", ""))

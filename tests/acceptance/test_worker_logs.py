@@ -155,6 +155,7 @@ def test_server_answers_soon_while_a_worker_floods_its_output(platform: Platform
     assert max(flood(platform, 200_000)) < 1 * PATIENCE
 
 
+@pytest.mark.long
 def test_runpods_mcp_server_finds_out_why_a_worker_does_not_start(
     platform: Platform, folder: Path
 ) -> None:

@@ -174,6 +174,7 @@ async def refused(target: Target, headers: Headers) -> None:
         assert b"ALLOWED_HOSTS" in response.body or b"CORS_ORIGINS" in response.body
 
 
+@pytest.mark.long
 async def test_page_of_another_origin_is_refused_on_every_route(target: Target) -> None:
     await refused_everywhere(target, target.own(Origin=EVIL))
 

@@ -71,6 +71,7 @@ def test_batch_folder_with_a_users_own_files_is_refused_and_untouched(
     assert list((tmp_path / "data").iterdir()) == []
 
 
+@pytest.mark.long
 async def test_foreign_file_in_a_folder_of_ours_survives_every_start(
     settings: dict[str, str], tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ async def test_files_with_content_are_private_whatever_the_umask(
     assert wrong == {}
 
 
+@pytest.mark.long
 async def test_files_that_others_could_read_are_corrected_at_the_start(
     settings: dict[str, str], tmp_path: Path
 ) -> None:
@@ -252,7 +254,7 @@ def import_s() -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.long_except("hard link")
+@pytest.mark.long
 @pytest.mark.parametrize("kind", PATHS)
 async def test_second_server_by_another_path_of_the_database_is_refused(
     settings: dict[str, str], kind: str
@@ -375,7 +377,7 @@ async def test_temporary_folders_of_killed_commands_are_removed_at_the_next_star
 # -- disks that are full or damaged
 
 
-@pytest.mark.long_except("with jobs")
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["new", "with jobs"])
 async def test_server_starts_on_a_full_disk_and_takes_jobs_when_there_is_space(
     settings: dict[str, str], kind: str
@@ -580,6 +582,7 @@ def test_damaged_record_of_a_batch_journal_costs_that_line_alone(
     assert [each["custom_id"] for each in answers] == [each["custom_id"] for each in requests]
 
 
+@pytest.mark.long
 async def test_uploads_at_the_same_time_cannot_exceed_the_store_together(
     settings: dict[str, str],
 ) -> None:

@@ -227,6 +227,7 @@ async def test_suspect_job_is_not_kept_waiting_by_requests_that_overlap(
         await asyncio.gather(*clients, return_exceptions=True)
 
 
+@pytest.mark.long
 async def test_crashes_of_a_job_are_counted_across_a_restart_of_the_server(
     tmp_path: Path, script: ScriptFactory, hosts_of: Callable[[int], list[int]]
 ) -> None:
@@ -432,6 +433,7 @@ async def test_server_without_an_engine_exits_1_and_its_jobs_complete_after_the_
                 assert job["status"] == "COMPLETED", job
 
 
+@pytest.mark.long
 async def test_server_whose_model_cannot_be_loaded_exits_1_and_fails_no_job(
     tmp_path: Path, script: ScriptFactory
 ) -> None:  # R69

@@ -27,7 +27,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.long_except("0")
+@pytest.mark.long
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_database_of_another_program_is_refused_and_untouched(
     settings: dict[str, str], version: int
@@ -45,6 +45,7 @@ def test_database_of_another_program_is_refused_and_untouched(
     assert mode_of(path) == 0o664
 
 
+@pytest.mark.long
 def test_file_that_is_no_database_is_refused_and_untouched(settings: dict[str, str]) -> None:
     path = Path(settings["JOB_DB"])
     path.write_bytes(b"three years of work" * 1000)

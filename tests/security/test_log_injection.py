@@ -135,6 +135,7 @@ def test_file_name_with_escape_sequences_is_escaped_in_the_message(
     assert_harmless(screen)
 
 
+@pytest.mark.long
 def test_missing_ids_of_a_manifest_are_escaped_by_collect(
     place: ResultBucket, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def pytest_configure(config):
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=str)
 def test_processes_of_a_killed_session_end(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)

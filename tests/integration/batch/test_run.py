@@ -162,6 +162,7 @@ def test_failed_lines_are_in_the_error_file(model: Path, tmp_path: Path, out: Pa
     assert str(errors).encode() in completed.stderr
 
 
+@pytest.mark.long
 def test_run_retries_lines_after_an_engine_crash(
     script: ScriptFactory, tmp_path: Path, out: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_line_fails_after_three_crashes_for_any_number_of_attempts(
     assert "was killed by SIGKILL" in failed["response"]["body"]["error"]["message"]
 
 
+@pytest.mark.long
 def test_run_with_a_dead_engine_can_be_resumed(
     script: ScriptFactory, model: Path, tmp_path: Path, out: Path
 ) -> None:
@@ -265,6 +267,7 @@ def test_invalid_input_is_reported_in_one_message(
     assert [*tmp_path.glob("out*")] == []
 
 
+@pytest.mark.long
 def test_run_accepts_crlf_and_a_byte_order_mark(model: Path, tmp_path: Path, out: Path) -> None:
     input_path = tmp_path / "in.jsonl"
     input_path.write_bytes(
@@ -310,6 +313,7 @@ def test_repeated_command_reports_that_all_lines_are_answered(
     assert (out.read_bytes(), out.stat().st_mtime_ns) == previous
 
 
+@pytest.mark.long
 def test_repeated_command_reports_the_failed_lines(model: Path, tmp_path: Path, out: Path) -> None:
     input_path = write(tmp_path / "in.jsonl", [call("a", "first"), call("b", "fails")])
     assert run(model, "-i", input_path, "-o", out).returncode == 1
@@ -321,6 +325,7 @@ def test_repeated_command_reports_the_failed_lines(model: Path, tmp_path: Path, 
     )
 
 
+@pytest.mark.long
 def test_changed_output_does_not_count_as_finished(model: Path, tmp_path: Path, out: Path) -> None:
     input_path = write(tmp_path / "in.jsonl", [call("a", "first")])
     assert run(model, "-i", input_path, "-o", out).returncode == 0
@@ -387,6 +392,7 @@ def test_run_from_stdin_to_stdout(model: Path, tmp_path: Path) -> None:
     assert [text(line) for line in answers] == [f"word {n}" for n in range(5)]
 
 
+@pytest.mark.long
 def test_run_reads_input_from_a_web_server(model: Path, tmp_path: Path, out: Path) -> None:
     content = json.dumps(call("a", "from afar")).encode()
 

@@ -201,6 +201,7 @@ def user_messages(count: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{number}"} for number in range(count)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_largest_allowed_list_of_messages_is_checked_in_full(
     serve: Serve, script: ScriptFactory, family: str

@@ -231,6 +231,7 @@ async def test_repetition_penalty_counts_the_whole_prompt(engine: Engine) -> Non
         assert penalized == f" {fruit}"
 
 
+@pytest.mark.long
 async def test_penalties_of_the_answer_count_all_of_it_and_no_prompt(engine: Engine) -> None:
     # R62: the bias makes bananas likelier, until twenty of them are counted.
     filler = " ".join(f"The number {number} is here." for number in range(20))

@@ -176,6 +176,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 def test_signal_handlers_are_restored_after_a_load_in_this_process(model_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, str(model_path)],

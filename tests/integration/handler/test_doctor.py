@@ -101,6 +101,7 @@ def rkllm_without_trials(rkllm: DoctorRunner, monkeypatch: pytest.MonkeyPatch) -
     return rkllm
 
 
+@pytest.mark.long
 def test_report_needs_no_runpod_package(script: ScriptFactory, tmp_path: Path) -> None:
     (tmp_path / "runpod.py").write_text("raise SystemExit('runpod was imported')")
     path = script({"pieces": ["so "], "repeat": 300, "delay_ms": 1})
@@ -311,6 +312,7 @@ def test_outcome_of_a_trial_is_written(
         assert "- reason: `the process was killed by SIGSEGV`" in report.page
 
 
+@pytest.mark.long
 def test_engine_uses_the_profile_of_the_doctor(rkllm: DoctorRunner, tmp_path: Path) -> None:
     settings = {"RKLLM_PROFILE": str(tmp_path / "profile.json")}
     report = rkllm("1.3.1", TRIAL_SCRIPT.format(line="prefix_reuse on"), **settings)
@@ -319,6 +321,7 @@ def test_engine_uses_the_profile_of_the_doctor(rkllm: DoctorRunner, tmp_path: Pa
     assert "RKLLM_PROFILE" not in report.section("What was printed")
 
 
+@pytest.mark.long
 def test_profile_that_cannot_be_written_is_a_failure(rkllm: DoctorRunner, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text("[]")
@@ -381,6 +384,7 @@ def test_comparison_names_the_faster_engine(
     assert "GGUF" in values["faster for answers"]
 
 
+@pytest.mark.long
 def test_comparison_with_a_damaged_model_is_a_failure(
     rkllm_without_trials: DoctorRunner, tmp_path: Path
 ) -> None:

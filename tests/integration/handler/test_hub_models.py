@@ -368,6 +368,7 @@ def large_file(tmp_path: Path, model_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_progress_is_lines_in_a_pipe(server: HubServer, tmp_path: Path, large_file: Path) -> None:
     server.add("org/repo", {"a.gguf": large_file})
     done = subprocess.run(

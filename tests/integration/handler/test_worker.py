@@ -275,7 +275,7 @@ def test_sigterm_lets_the_running_job_finish(
     assert worker.wait() == 0
 
 
-@pytest.mark.long_except("aggregate")
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["aggregate", "generator"])
 def test_worker_without_an_engine_exits_and_keeps_no_job(
     mode: str, start_worker: WorkerFactory, hosts_of: Callable[[int], list[int]]

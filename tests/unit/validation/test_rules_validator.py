@@ -88,6 +88,7 @@ def test_severity_of_a_rule_decides_between_issue_and_notice(tmp_path: Path) -> 
     assert "cut_off" in validator.issue_rules
 
 
+@pytest.mark.long
 def test_rules_file_without_severities_reports_everything_as_an_issue(tmp_path: Path) -> None:
     rules = yaml.safe_load(DEFAULT_RULES.read_text())
     for rule in rules["checks"].values():
@@ -102,6 +103,7 @@ def test_rules_file_without_severities_reports_everything_as_an_issue(tmp_path: 
     assert validator.notice_rules == ("repaired_json",)
 
 
+@pytest.mark.long
 def test_unknown_severity_is_an_error_with_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(RulesError, match=r"rules\.yaml:\d+: checks\.empty\.severity: "):
         rules_with(tmp_path, {"empty": {"severity": "warning"}})

@@ -101,6 +101,7 @@ def device_files(options: dict[str, Any]) -> tuple[int, ...]:
     return device_lock.open_device(options["device_path"])
 
 
+@pytest.mark.long
 async def test_second_server_is_allowed_with_the_lock_off(
     engine_factory: EngineFactory, options: dict[str, Any], isolation: str
 ) -> None:

@@ -190,6 +190,7 @@ async def test_hanging_embedding_fails_without_affecting_others(
     assert (engine.restarts, engine.running) == (1, 0)
 
 
+@pytest.mark.long
 @only_processes
 @pytest.mark.usefixtures("tokenizer")
 async def test_hanging_embedding_of_a_client_that_left(

@@ -161,6 +161,7 @@ async def test_answer_that_ends_at_its_limit(rkllm_of: RkllmMaker) -> None:
     assert finish.usage.completion_tokens == 5
 
 
+@pytest.mark.long
 @only_processes
 @pytest.mark.parametrize("limit", [2**31 - 1, 2**31, 2**32 - 1])
 async def test_limit_beyond_the_runtimes_numbers_is_none(rkllm_of: RkllmMaker, limit: int) -> None:
@@ -301,6 +302,7 @@ async def test_wrong_statistics_do_not_change_our_counts(rkllm_of: RkllmMaker) -
         assert finish.timings.prefill_ms >= 0
 
 
+@pytest.mark.long
 @only_threads
 async def test_prefill_time_is_the_runtimes(rkllm_of: RkllmMaker) -> None:
     _, finish = await ask(rkllm_of('answer\n  prefill_ms 40\n  say "a"\n'))
@@ -417,6 +419,7 @@ async def test_render_and_tokenize_need_a_tokenizer(rkllm_of: RkllmMaker) -> Non
         await engine.tokenize("hi")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("overflow", ["error", "silent"])
 async def test_failure_names_the_context_as_a_possible_reason(
     rkllm_of: RkllmMaker, overflow: str
@@ -843,6 +846,7 @@ async def test_no_model_at_all(rkllm_of: RkllmMaker) -> None:
     assert error.message.startswith("MODEL_PATH must name a .rkllm model")
 
 
+@pytest.mark.long
 @only_processes
 async def test_failed_init_lists_possible_causes(rkllm_of: RkllmMaker) -> None:
     error = await load_error(rkllm_of("init fails=-7"))
@@ -874,6 +878,7 @@ async def test_load_that_reports_an_error_and_returns_0_fails(rkllm_of: RkllmMak
     assert f"E rkllm: {log_line}). The model must be" in error.message
 
 
+@pytest.mark.long
 async def test_failed_load_has_the_librarys_own_reason(rkllm_of: RkllmMaker) -> None:
     # rkllama#60
     error = await load_error(rkllm_of("context 512\nanswer\n", context_length=1024))

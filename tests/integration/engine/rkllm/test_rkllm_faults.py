@@ -104,6 +104,7 @@ async def test_segfault_at_a_token(rkllm_of: RkllmMaker, token: int) -> None:
     assert [event.dead for event in events if isinstance(event, HostLost)] == [False]
 
 
+@pytest.mark.long
 @only_processes
 @only_13
 @pytest.mark.parametrize("thread", ["foreign", "alternate"])
@@ -114,6 +115,7 @@ async def test_segfault_on_a_foreign_thread(rkllm_of: RkllmMaker, thread: str) -
     await assert_next_request_succeeds(engine)
 
 
+@pytest.mark.long
 @only_processes
 async def test_crash_loop_ends_dead_with_the_last_words(rkllm_of: RkllmMaker) -> None:
     # R54
@@ -136,6 +138,7 @@ async def test_init_that_hangs_ends_dead(rkllm_of: RkllmMaker) -> None:
             await engine.generate(request())
 
 
+@pytest.mark.long
 @only_processes
 async def test_failed_second_init_that_crashes(
     rkllm_of: RkllmMaker, call_log: Path, abi: Abi
@@ -548,6 +551,7 @@ async def test_parent_killed_while_the_runtime_ignores_aborts(
     await wait_until(lambda: has_exited(pid))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 async def test_parent_killed_while_a_library_is_inspected(
     start: Starter, model: Callable[[str], Path], tmp_path: Path, isolation: str

@@ -12,7 +12,7 @@ from tests.conftest import EngineFactory
 from tests.integration.engine.rkllm.many import SCRIPT, TIMEOUTS, backend, check_requests
 
 
-@pytest.mark.parametrize("abort_share", [0, 0.2])
+@pytest.mark.parametrize("abort_share", [0, pytest.param(0.2, marks=pytest.mark.long)])
 async def test_concurrent_answers_are_complete_and_separate(
     engine_factory: EngineFactory,
     model: Callable[[str], Path],

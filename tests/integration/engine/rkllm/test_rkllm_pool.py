@@ -84,6 +84,7 @@ async def test_copies_run_in_parallel_in_separate_domains(pair: Engine, call_log
     assert await domain_of(pair) == 3
 
 
+@pytest.mark.long
 async def test_admission_is_one_for_all_copies(pair: Engine) -> None:
     # R40: by priority, whichever copy becomes free.
     streams = [await pair.generate(request("on and on")) for _ in range(SLOTS)]
@@ -165,6 +166,7 @@ async def test_death_of_one_model_does_not_stop_the_other(
         await pool.close()
 
 
+@pytest.mark.long
 async def test_each_copy_has_n_batch_slots(
     engine_factory: EngineFactory,
     library: Path,

@@ -321,6 +321,7 @@ async def test_hang_replays(
         await ask(replay)
 
 
+@pytest.mark.long
 @only_processes
 async def test_failed_load_replays_with_its_reason(
     rkllm_of: RkllmMaker, model: Callable[[str], Path], tmp_path: Path

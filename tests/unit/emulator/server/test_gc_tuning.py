@@ -61,6 +61,7 @@ async def test_survivors_of_a_full_collection_are_frozen(gc_tuned: GarbageCollec
     assert not _is_tracked(job)
 
 
+@pytest.mark.long
 async def test_frozen_objects_are_freed_without_references(
     gc_tuned: GarbageCollectorTuning,
 ) -> None:
@@ -130,6 +131,7 @@ async def test_next_server_frees_cycles_of_an_earlier_one() -> None:
         second.close()
 
 
+@pytest.mark.long
 async def test_check_runs_periodically(
     monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
 ) -> None:
@@ -144,6 +146,7 @@ async def test_check_runs_periodically(
         tuning.close()
 
 
+@pytest.mark.long
 async def test_close_restores_the_collector() -> None:
     before = gc.get_threshold(), len(gc.callbacks)
     tuning = GarbageCollectorTuning()

