@@ -65,6 +65,7 @@ class RkllmOptions:
         profile: the file with what the doctor measured on this board.
         record: a file to record calls and callbacks of the library to; another one if it exists.
         record_text: whether prompts, answers and token ids are recorded too.
+        record_process: which process a recording is of, such as "copy 2".
         device_lock: refuse to load while another server uses the NPU.
         device_path: a file to lock instead of the NPU's.
         device_files: descriptors of these files that this server has opened and locked already.
@@ -92,6 +93,7 @@ class RkllmOptions:
     profile: str | None = None
     record: str | None = None
     record_text: bool = False
+    record_process: str = "copy 1"
     device_lock: bool = True
     device_path: str | None = None
     device_files: tuple[int, ...] | None = None

@@ -252,8 +252,11 @@ class Doctor:
         return self._capabilities
 
     def _build_long_prompt(self) -> str:
-        """Return a long prompt; each one begins differently, so that no prompt cache is used."""
-        words = min(self._loaded.context_length // 4, _MAX_PROMPT_WORDS)
+        """Return a long prompt; each one begins differently, so that no prompt cache is used.
+
+        It fits the context even if each letter is a token.
+        """
+        words = min(self._loaded.context_length // 8, _MAX_PROMPT_WORDS)
         return f"{self._runs}{' walnut' * words}"
 
     def _run(

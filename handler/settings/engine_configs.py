@@ -69,8 +69,8 @@ def _build_config(settings: Settings, model: ServedModel, *, are_alone: bool) ->
     memory_mb = settings.memory_mb if are_alone else settings.memory_mb_of(model)
     domains = settings.npu_domains().get(model.name, (0,) * model.copies)
     first, *copies = (
-        BackendConfig(build_backend_options(settings, model, domain), memory_mb)
-        for domain in domains
+        BackendConfig(build_backend_options(settings, model, domain, number), memory_mb)
+        for number, domain in enumerate(domains, 1)
     )
     slots = settings.rkllm_n_batch if model.backend == "rkllm" else _slots(settings)
     return EngineConfig(
@@ -91,12 +91,17 @@ def _build_config(settings: Settings, model: ServedModel, *, are_alone: bool) ->
     )
 
 
-def build_backend_options(settings: Settings, model: ServedModel, domain: int) -> BackendOptions:
-    """Return the options of the backend for one copy of a model, in a memory domain of the NPU."""
+def build_backend_options(
+    settings: Settings, model: ServedModel, domain: int, copy: int = 1
+) -> BackendOptions:
+    """Return the options of the backend for one copy of a model, in a memory domain of the NPU.
+
+    `copy` is its number, from 1.
+    """
     if model.backend == "scripted":
         return ScriptedOptions(model_path=_text(model.path), model_name=model.name)
     if model.backend == "rkllm":
-        options = _rkllm_options(settings, model, domain)
+        options = _rkllm_options(settings, model, domain, copy)
         return replace(options, kv_reuse=False, n_batch=1) if settings.deterministic else options
     return LlamaCppOptions(
         model_path=_text(model.path) or "",
@@ -111,7 +116,7 @@ def build_backend_options(settings: Settings, model: ServedModel, domain: int) -
     )
 
 
-def _rkllm_options(settings: Settings, model: ServedModel, domain: int) -> RkllmOptions:
+def _rkllm_options(settings: Settings, model: ServedModel, domain: int, copy: int) -> RkllmOptions:
     return RkllmOptions(
         model_path=_text(model.path) or "",
         model_name=model.name,
@@ -129,6 +134,7 @@ def _rkllm_options(settings: Settings, model: ServedModel, domain: int) -> Rkllm
         profile=_text(settings.rkllm_profile),
         record=_text(settings.rkllm_record),
         record_text=settings.rkllm_record_text,
+        record_process=f"copy {copy}",
         device_lock=settings.rkllm_device_lock,
         vision=_text(model.projector),
         vision_size=settings.rkllm_vision_size,

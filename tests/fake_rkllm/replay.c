@@ -140,6 +140,20 @@ static void play(Run *run, const Recorded *recorded)
     free(results);
 }
 
+/* Whether a recorded token is left from this callback on; an abort after the last one is too late. */
+static bool has_tokens_from(const Answer *answer, size_t first)
+{
+    for (size_t i = first; i < answer->n_recorded; i++) {
+        const Recorded *recorded = &answer->recorded[i];
+        if (recorded->state == RKLLM_RUN_FINISH)
+            continue;
+        for (size_t place = 0; place < recorded->count; place++)
+            if (!recorded->tokens[place].has_id || recorded->tokens[place].id >= 0)
+                return true;
+    }
+    return false;
+}
+
 static void play_all(Run *run)
 {
     const Answer *answer = run->answer;
@@ -152,7 +166,7 @@ static void play_all(Run *run)
             wait_until(run, due);
         if (i == 0)
             run->prefilled = now_ns();
-        if (aborted(run)) {
+        if (aborted(run) && (i == 0 || has_tokens_from(answer, i))) {
             end(run, END_ABORTED);
             if (answer->finishes && run->abort_finishes)
                 finish(run);

@@ -149,6 +149,7 @@ def _open_library(options: RkllmOptions) -> _Library:
         recorder = open_recorder(
             Path(options.record),
             texts=options.record_text,
+            process=options.record_process,
             abi=abi,
             library=path,
             version=evidence.version,

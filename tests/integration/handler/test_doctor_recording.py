@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.backends.rkllm.board.trials import TRIALS
 from tests.fake_rkllm import build, write_script
 from tests.fake_rkllm.replay import read_recordings
 from tests.integration.handler.doctor_runs import DoctorRunner, run_doctor_here
@@ -40,8 +41,9 @@ def test_doctor_records_its_runs(
 ) -> None:
     done = run_doctor("--record", "board.jsonl", **board)
     assert done.code == 0, done.page
-    # The trials, which have processes of their own, are not recorded.
-    (recording,) = read_recordings(tmp_path / "board.jsonl")
+    *trials, recording = read_recordings(tmp_path / "board.jsonl")
+    assert [each.header["process"] for each in trials] == [f"trial: {step}" for step in TRIALS]
+    assert recording.header["process"] == "copy 1"
     assert recording.header["abi"] == "1.3.1"
     assert recording.header["library"]["version"] == "1.3.1"
     runs = recording.runs
@@ -52,6 +54,7 @@ def test_doctor_records_its_runs(
         assert secret not in content
 
 
+@pytest.mark.long
 def test_doctor_records_texts_on_request(
     run_doctor: DoctorRunner, tmp_path: Path, board: dict[str, str]
 ) -> None:

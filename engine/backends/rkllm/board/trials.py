@@ -60,7 +60,7 @@ def run_trial(step: str, options: RkllmOptions) -> Iterator[tuple[str, Any] | No
         n_batch=1,
         sampling="reload",
         profile=None,
-        record=None,
+        record_process=f"trial: {step}",
         vision=None,
     )
     backend = RkllmBackend(plain)

@@ -13,9 +13,18 @@ from engine.backends.rkllm.recording.recording_file import RecordingFile
 
 
 def open_recorder(
-    path: Path, *, texts: bool, abi: Abi, library: Path, version: str | None, model: Path
+    path: Path,
+    *,
+    texts: bool,
+    process: str,
+    abi: Abi,
+    library: Path,
+    version: str | None,
+    model: Path,
 ) -> Recorder:
     """Return a recorder with a new file; `version` is the library's, if it is known.
+
+    `process` says which one is recorded: a copy of the model, or a trial of the doctor.
 
     The header has no path, because paths contain names of users and customers.
 
@@ -25,6 +34,7 @@ def open_recorder(
     npu = driver.read_driver()
     header = {
         "texts": texts,
+        "process": process,
         "abi": abi.name,
         "library": {
             "version": version,

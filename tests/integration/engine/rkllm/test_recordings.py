@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from engine import Engine
+from engine.backends.rkllm.abi.abi import Abi
 from engine.errors import BackendFailed, EngineCrashed, EngineError, EngineStalled, ModelLoadFailed
+from tests.fake_rkllm.repeat import recordings_of, repeat_recording
 from tests.fake_rkllm.replay import (
     ERROR,
     FINISH,
@@ -46,10 +48,9 @@ def merge_loads(recording: Recording) -> Recording:
     return recording
 
 
-def check_that_runs_are_requests(runs: list[RecordedRun]) -> None:
-    for run in runs:
-        assert run.arguments["mode"] == 0, "embeddings and logits need a test of their own"
-        assert len(run.arguments["prompts"]) == 1, "a batch needs a test of its own"
+def are_requests(runs: list[RecordedRun]) -> bool:
+    """Return whether each run is one request, which an engine without other settings repeats."""
+    return all(run.arguments["mode"] == 0 and len(run.arguments["prompts"]) == 1 for run in runs)
 
 
 def tokens_of(run: RecordedRun) -> list[list[Any]]:
@@ -131,11 +132,20 @@ def callbacks(run: RecordedRun) -> list[Any]:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 async def test_recording_replays_with_its_outcome(
-    rkllm_of: RkllmMaker, model: Callable[[str], Path], tmp_path: Path, path: Path
+    rkllm_of: RkllmMaker,
+    model: Callable[[str], Path],
+    abi: Abi,
+    library: Path,
+    tmp_path: Path,
+    path: Path,
 ) -> None:
     recordings = [merge_loads(each) for each in read_recordings(path)]
     runs = [run for recording in recordings for run in recording.runs]
-    check_that_runs_are_requests(runs)
+    if not are_requests(runs):
+        for each in recordings_of(path):
+            recorded, repeated = repeat_recording(each, abi, library, tmp_path)
+            assert repeated == recorded
+        return
     engine = rkllm_of(
         model(build_script(recordings)),
         context_length=recordings[0].loads[-1].arguments["max_context_len"],
@@ -157,6 +167,7 @@ async def test_recording_replays_with_its_outcome(
     assert [run.crashed for run in repeated] == [run.crashed for run in runs]
 
 
+@pytest.mark.long
 async def test_load_that_prints_an_error_and_returns_0_fails(
     rkllm_of: RkllmMaker, model: Callable[[str], Path]
 ) -> None:
