@@ -98,7 +98,7 @@ class Doctor:
         if isinstance(options := self._options, RkllmOptions):
             from engine.backends.rkllm.board import diagnostics
 
-            yield "driver", diagnostics.report_driver
+            yield "driver", lambda: diagnostics.report_driver(options.cpu_mask)
             yield "library", lambda: diagnostics.report_library(options)
         yield "loading", self._loading
         yield "first run", self._first_run

@@ -9,7 +9,7 @@ from engine.errors import ModelLoadFailed
 
 # The SDK's manual: a context of up to 16384 tokens, a multiple of 32.
 _MAX_CONTEXT_TOKENS = 16_384
-_CONTEXT_STEP_TOKENS = 32
+CONTEXT_STEP_TOKENS = 32
 _LFS_START = b"version https://git-lfs"
 
 
@@ -47,9 +47,9 @@ def check_model(path: Path) -> None:
 
 def check_context(tokens: int) -> None:
     """Raise ModelLoadFailed for a context length that the runtime does not support."""
-    if tokens % _CONTEXT_STEP_TOKENS or tokens > _MAX_CONTEXT_TOKENS:
+    if tokens % CONTEXT_STEP_TOKENS or tokens > _MAX_CONTEXT_TOKENS:
         raise ModelLoadFailed(
-            f"CONTEXT_LENGTH must be a multiple of {_CONTEXT_STEP_TOKENS} and at most "
+            f"CONTEXT_LENGTH must be a multiple of {CONTEXT_STEP_TOKENS} and at most "
             f"{_MAX_CONTEXT_TOKENS} for the RKLLM runtime, got {tokens}"
         )
 

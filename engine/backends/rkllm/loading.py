@@ -12,7 +12,7 @@ from engine.backends.options import RkllmOptions
 from engine.backends.rkllm import library
 from engine.backends.rkllm.abi import detect
 from engine.backends.rkllm.abi.abi import Abi, MissingSymbols, bind
-from engine.backends.rkllm.board import driver
+from engine.backends.rkllm.board import clocks, driver, nodes
 from engine.backends.rkllm.board.device_lock import open_device, require_device
 from engine.backends.rkllm.board.profile import read_profile
 from engine.backends.rkllm.checks import check_batch, check_context, check_model, check_vision
@@ -134,8 +134,7 @@ def _open_library(options: RkllmOptions) -> _Library:
     if options.device_lock:
         files = options.device_files
         require_device(open_device(options.device_path) if files is None else files)
-    if (cpu_warning := driver.find_cpu_warning(options.cpu_mask)) is not None:
-        logger.warning("%s", cpu_warning)
+    _warn_about_board(options)
     evidence = detect.inspect_library(path)
     abi = detect.choose_abi(evidence, options.abi)
     if (warning := detect.find_version_warning(evidence, abi)) is not None:
@@ -159,6 +158,14 @@ def _open_library(options: RkllmOptions) -> _Library:
     logger.info("%s", description)
     runtime = Runtime(functions, abi, recorder)
     return _Library(path, abi, evidence.version, description, runtime, recorder)
+
+
+def _warn_about_board(options: RkllmOptions) -> None:
+    """Log what may keep the load from its nodes, and in one line all that costs speed."""
+    for sentence in nodes.find_closed_nodes():
+        logger.warning("%s", sentence)
+    if (warning := clocks.find_speed_warning(options.cpu_mask)) is not None:
+        logger.warning("%s", warning)
 
 
 def _load_vision(

@@ -10,10 +10,11 @@ from typing import Any
 
 from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.rkllm.abi.abi import Abi
-from engine.backends.rkllm.board import driver
+from engine.backends.rkllm.board import driver, nodes
 from engine.backends.rkllm.model_capabilities import SAMPLING_PARAMETERS
 from engine.backends.rkllm.printed.library_facts import describe_facts, read_facts
-from engine.backends.rkllm.printed.library_output import LibraryOutput
+from engine.backends.rkllm.printed.library_output import CapturedOutput, LibraryOutput
+from engine.backends.rkllm.printed.load_advice import find_load_advice
 from engine.backends.rkllm.runs.run import InitConfig
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import IS_TRANSIENT, ModelLoadFailed
@@ -77,15 +78,7 @@ class ReloadableModel:
             self.runtime.unload()
             failure = "rkllm_init succeeded, but reported an error"
         if failure:
-            reason = f" (the library said: {output.reason})" if output.reason else ""
-            raise ModelLoadFailed(
-                f"MODEL_PATH: {config.model} was not loaded: {failure}{reason}. The model must be "
-                "converted for this chip and for a runtime of this version, fit into memory, and "
-                f"have a context of {config.context_length} tokens (CONTEXT_LENGTH); "
-                f"{driver.describe_driver()}",
-                # Another process may still hold memory of the NPU (rknn-llm#335, #522).
-                **{IS_TRANSIENT: True},
-            )
+            raise _load_error(config, failure, output)
         facts = read_facts(output.lines)
         if facts != self.facts:
             logger.info("the library reports: %s", describe_facts(facts))
@@ -122,3 +115,20 @@ class ReloadableModel:
         """Return the values that requests must have in common to share a run."""
         names = ("lora", *self._per_run_parameters, *self._load_time_parameters)
         return tuple(getattr(sampling, name) for name in names)
+
+
+def _load_error(config: InitConfig, failure: str, output: CapturedOutput) -> ModelLoadFailed:
+    """Return the error of a load, with advice about what the library printed."""
+    reason = f" (the library said: {output.reason})" if output.reason else ""
+    advice = find_load_advice(output.lines, config.cpu_mask)
+    needs = "; ".join(advice) or (
+        "the model must be converted for this chip and for a runtime of this version, fit into "
+        f"memory, and have a context of {config.context_length} tokens (CONTEXT_LENGTH)"
+    )
+    return ModelLoadFailed(
+        f"MODEL_PATH: {config.model} was not loaded: {failure}{reason}. "
+        f"{needs[0].upper()}{needs[1:]}; {driver.describe_driver()}"
+        f"{nodes.describe_closed_nodes()}",
+        # Another process may still hold memory of the NPU (rknn-llm#335, #522).
+        **{IS_TRANSIENT: not advice},
+    )

@@ -18,9 +18,9 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from engine.backends.rkllm.board.nodes import find_npu_node
 from engine.errors import IS_TRANSIENT, ModelLoadFailed
 
 logger = logging.getLogger(__name__)
@@ -39,20 +39,9 @@ _descriptors_lock = threading.Lock()
 
 
 def find_device(root: Path = _ROOT) -> Path | None:
-    """Return the node of the NPU, or None on a machine without an NPU.
-
-    Older drivers have a node of their own; newer ones a render node, like the graphics card.
-    """
-    node = root / "dev/rknpu"
-    if node.exists():
-        return node
-    for entry in sorted(root.glob("sys/class/drm/render*")):
-        node = root / "dev/dri" / entry.name
-        with suppress(OSError):
-            driver = (entry / "device/driver").readlink()
-            if driver.name.lower() == "rknpu" and node.exists():
-                return node
-    return None
+    """Return the node of the NPU, or None on a machine without an NPU."""
+    node = find_npu_node(root)
+    return node if node is not None and node.exists() else None
 
 
 def open_device(path: str | None = None, root: Path = _ROOT) -> tuple[int, ...]:

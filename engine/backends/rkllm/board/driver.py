@@ -25,8 +25,8 @@ _UNSUPPORTED_CHIPS = {
         "ENGINE=llamacpp",
     ),
 }
-# The fewest with which a run of 1.3.1 was seen to work.
-_MIN_CPUS = 3
+# The most NPU cores that a model can be built for (manual 3.1.3); 1 on other chips.
+_NPU_CORES = {"rk3588": 3, "rk3588s": 3, "rk3576": 2}
 # Docker hides the first one; deploy/compose.yaml mounts the tree as the second.
 _DEVICE_TREES = ("proc/device-tree", "device-tree")
 _ROOT = Path("/")
@@ -79,16 +79,30 @@ def check_driver(root: Path = _ROOT) -> None:
         )
 
 
-def find_cpu_warning(cpu_mask: int, available: int | None = None) -> str | None:
-    """Return a warning if the runtime may use fewer CPUs than it needs; mask 0 leaves the choice.
+def find_cpu_warning(cpu_mask: int, npu_cores: int, available: int | None = None) -> str | None:
+    """Return a warning if the runtime may use fewer CPUs than the model has NPU cores.
 
-    `available` is the number of CPUs of this process, None to count them.
+    The library refuses such a load: `The number of enabled CPUs must be greater than or equal to
+    the number of NPU cores`.
+
+    Args:
+        cpu_mask: RKLLM_CPU_MASK, 0 if the runtime chooses.
+        npu_cores: how many NPU cores the model was built for.
+        available: how many CPUs this process may use, None to count them.
     """
     cpus = cpu_mask.bit_count() or available or len(os.sched_getaffinity(0))
-    if cpus >= _MIN_CPUS:
+    if cpus >= npu_cores:
         return None
     setting = "RKLLM_CPU_MASK enables" if cpu_mask else "this process has"
-    return f"{setting} {cpus} CPUs, and the runtime was seen to need {_MIN_CPUS}"
+    return (
+        f"{setting} {cpus} CPU{'' if cpus == 1 else 's'}, and a model that was built for "
+        f"{npu_cores} NPU cores needs {npu_cores}"
+    )
+
+
+def find_npu_cores(root: Path = _ROOT) -> int:
+    """Return how many NPU cores a model for this chip can have at most; 1 if that is not known."""
+    return _NPU_CORES.get(read_driver(root).chip, 1)
 
 
 def describe_driver(root: Path = _ROOT) -> str:

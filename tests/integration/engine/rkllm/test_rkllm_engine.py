@@ -14,6 +14,7 @@ import pytest
 
 from engine import Chat, Engine, FinishReason, Message
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABI_131, Abi
+from engine.backends.rkllm.board import nodes
 from engine.errors import (
     BackendFailed,
     EngineError,
@@ -881,9 +882,23 @@ async def test_load_that_reports_an_error_and_returns_0_fails(rkllm_of: RkllmMak
 @pytest.mark.long
 async def test_failed_load_has_the_librarys_own_reason(rkllm_of: RkllmMaker) -> None:
     # rkllama#60
-    error = await load_error(rkllm_of("context 512\nanswer\n", context_length=1024))
+    engine = rkllm_of("context 512\nanswer\n", context_length=1024)
+    error = await load_error(engine)
     reason = "max_context[1024] must be less than the model's max_context_limit[512]"
     assert f"rkllm_init failed with -1 (the library said: E rkllm: {reason})" in error.message
+    assert "set CONTEXT_LENGTH=512, or less" in error.message
+    assert engine.restarts == 0
+
+
+@only_threads
+async def test_failed_load_names_nodes_that_cannot_be_opened(
+    rkllm_of: RkllmMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sentence = "/dev/dri/renderD129 cannot be opened by this user: add the user to the group render"
+    monkeypatch.setattr(nodes, "find_closed_nodes", lambda *root: [sentence])
+    error = await load_error(rkllm_of("init fails=-7"))
+    assert error.message.endswith(f"; {sentence}")
+    assert [record.getMessage() for record in caplog.records].count(sentence) == 1
 
 
 @only_threads

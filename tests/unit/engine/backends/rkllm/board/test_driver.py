@@ -143,14 +143,25 @@ def test_chip_without_a_runtime_is_refused(tmp_path: Path, chip: str, reason: st
 
 
 @pytest.mark.parametrize(
-    ("mask", "available", "warning"),
+    ("mask", "npu_cores", "available", "warning"),
     [
-        (0b1111_0000, 8, None),
-        (0b111, 8, None),
-        (0b11, 8, "RKLLM_CPU_MASK enables 2 CPUs, and the runtime was seen to need 3"),
-        (0, 3, None),
-        (0, 2, "this process has 2 CPUs, and the runtime was seen to need 3"),
+        (0b1111_0000, 3, 8, None),
+        (0b111, 3, 8, None),
+        # Boards were seen to work with two CPUs and a model for two cores (RK3576, 1.2.3).
+        (0b1100_0000, 2, 8, None),
+        (0, 1, 1, None),
+        (0b11, 3, 8, "RKLLM_CPU_MASK enables 2 CPUs, and a model that was built for 3 NPU cores "),
+        (0, 2, 1, "this process has 1 CPU, and a model that was built for 2 NPU cores needs 2"),
     ],
 )
-def test_too_few_cpus_cause_a_warning(mask: int, available: int, warning: str | None) -> None:
-    assert driver.find_cpu_warning(mask, available) == warning
+def test_fewer_cpus_than_npu_cores_cause_a_warning(
+    mask: int, npu_cores: int, available: int, warning: str | None
+) -> None:
+    text = driver.find_cpu_warning(mask, npu_cores, available)
+    assert text == warning if warning is None else text is not None and text.startswith(warning)
+
+
+@pytest.mark.parametrize(("chip", "cores"), [("rk3588", 3), ("rk3576", 2), ("rk3562", 1)])
+def test_find_npu_cores_goes_by_the_chip(tmp_path: Path, chip: str, cores: int) -> None:
+    board = {"proc/device-tree/compatible": f"vendor,board\0rockchip,{chip}\0"}
+    assert driver.find_npu_cores(root_of(tmp_path, board)) == cores
