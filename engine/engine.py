@@ -15,7 +15,7 @@ from engine.availability import Availability
 from engine.backends.base import SideCall, TokenizerInfo
 from engine.capabilities import Capabilities
 from engine.config import EngineConfig
-from engine.errors import EngineClosed, EngineError
+from engine.errors import EngineClosed, EngineError, EngineUnavailable
 from engine.hooks import Hook, Hooks, RequestQueued, RequestStarted
 from engine.hosts.base import Host
 from engine.hosts.copies import CopiesHost
@@ -241,6 +241,9 @@ class Engine:
                 await self._admit(request, slot, deadline)
             load_s = self._availability.unloaded_s - unloaded_s
             return await self._start(request, start, load_s, deadline, buffered=buffered)
+        except EngineUnavailable as error:
+            self._memory.leave()
+            raise self._memory.add_retry_time(error) from None
         except BaseException:
             self._memory.leave()
             raise

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from engine.config import BackendConfig
-from engine.errors import EngineError
+from engine.errors import EngineError, EngineUnavailable
 from engine.hosts.base import Host
 from engine.models.load_retry import LoadRetry
 from engine.models.memory import ModelMemory, Residency
@@ -90,8 +90,17 @@ class MemoryPlace:
         await self.enter(priority)
         try:
             yield
+        except EngineUnavailable as error:
+            raise self.add_retry_time(error) from None
         finally:
             self.leave()
+
+    def add_retry_time(self, error: EngineError) -> EngineError:
+        """Return an error of the host with the time from which a request loads the model again.
+
+        Other errors are returned as they are, and all of a model that always stays loaded.
+        """
+        return error if self._residency is None else self.load_retry.add_time(error)
 
     def on_host_change(self) -> None:
         """Take the host's new state."""
@@ -113,7 +122,7 @@ class MemoryPlace:
             if failure is None:
                 return
             if not self.load_retry.is_due(failure):
-                raise failure.with_traceback(None)
+                raise self.add_retry_time(failure).with_traceback(None)
             # The process that has failed may still be there.
             await self._host.unload()
             self._on_revival()

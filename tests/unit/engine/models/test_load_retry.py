@@ -22,3 +22,26 @@ def test_closed_engine_is_not_retried() -> None:
     retry = LoadRetry()
     assert retry.is_due(ModelLoadFailed("broken"))
     assert not retry.is_due(EngineClosed("the engine is shutting down"))
+
+
+def test_add_time_says_when_the_model_is_tried_again() -> None:
+    now = [100.0]
+    retry = LoadRetry(lambda: now[0])
+    failures = [ModelLoadFailed("out of memory", param="model") for _ in range(2)]
+    retry.record_failure(failures[0])
+    retry.record_failure(failures[1])
+    now[0] += 0.5
+    error = retry.add_time(failures[1])
+    assert error.message == "out of memory; a request in 2 s or later tries it again"
+    assert (type(error), error.details) == (ModelLoadFailed, {"param": "model"})
+    assert not retry.is_due(failures[1])
+    now[0] += 1.5
+    assert retry.is_due(failures[1])
+
+
+def test_add_time_returns_other_errors_as_they_are() -> None:
+    retry = LoadRetry()
+    for error in (ModelLoadFailed("another model"), EngineClosed("the engine is shutting down")):
+        assert retry.add_time(error) is error
+    retry.record_failure(closed := EngineClosed("the engine is shutting down"))
+    assert retry.add_time(closed) is closed
