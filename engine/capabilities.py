@@ -187,7 +187,7 @@ class Capabilities:
 
     def _warn_about_fixed(self, sampling: SamplingParams) -> Iterator[str]:
         for name, value in self.fixed_sampling.items():
-            if (requested := getattr(sampling, name)) != value:
+            if (requested := getattr(sampling, name)) != value and name not in sampling.unset:
                 yield (
                     f"{name} is fixed at {value:g} while the model is loaded by the {self.backend} "
                     f"engine, and {requested:g} was ignored"

@@ -134,6 +134,8 @@ class SamplingParams:
     the adapter to use, None for the base model. `truncate_prompt_tokens` is how many tokens at the
     end of the prompt are kept; -1 for as many as leave room for the answer, None for all. With
     `skip_special_tokens` false, special tokens are in the text, also the one that ends the answer.
+    `unset` names the parameters that the client did not send: no warning is about them. It stays in
+    the process of the server.
     """
 
     max_tokens: int | None = None
@@ -163,6 +165,7 @@ class SamplingParams:
     lora: str | None = None
     truncate_prompt_tokens: int | None = None
     skip_special_tokens: bool = True
+    unset: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     _non_defaults: Mapping[str, Any] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -210,7 +213,9 @@ class SamplingParams:
 
 
 _TUPLE_FIELDS = {"allowed_token_ids", "stop", "stop_token_ids"}
-_SAMPLING_FIELDS = tuple(each.name for each in fields(SamplingParams) if each.init)
+_SAMPLING_FIELDS = tuple(
+    each.name for each in fields(SamplingParams) if each.init and each.name != "unset"
+)
 _sampling_values = attrgetter(*_SAMPLING_FIELDS)
 _SAMPLING_DEFAULTS = _sampling_values(SamplingParams())
 

@@ -174,6 +174,9 @@ class SamplingDefaults:
     top_k: int = -1
 
 
+# The parameters whose defaults differ between dialects, and thus from those of a loaded model.
+DIALECT_PARAMETERS = ("temperature", "top_p", "top_k")
+
 # The defaults of RunPod jobs.
 JOB_DEFAULTS = SamplingDefaults(max_tokens=150, temperature=0.7, top_p=0.9, top_k=50)
 
@@ -236,6 +239,7 @@ def build_sampling(
         draft_threshold=fields.assistant_confidence_threshold,
         truncate_prompt_tokens=fields.truncate_prompt_tokens,
         skip_special_tokens=fields.skip_special_tokens is not False,
+        unset=find_unset(fields),
     )
     if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         raise InvalidRequest(
@@ -246,6 +250,14 @@ def build_sampling(
     # Most bodies have no ignored parameter; building the warnings costs more than all of the above.
     present = IGNORED & body.keys()
     return sampling, _build_warnings(type(fields), present, body, path) if present else ()
+
+
+def find_unset(fields: BaseModel) -> frozenset[str]:
+    """Return the parameters that have the default of a dialect, for a body's validated fields."""
+    sent = fields.model_fields_set
+    return frozenset(
+        name for name in DIALECT_PARAMETERS if name not in sent or getattr(fields, name) is None
+    )
 
 
 def _parse_bias(raw_bias: Mapping[str, float], path: str) -> dict[int, float]:

@@ -25,6 +25,7 @@ from handler.input.sampling import (
     MAX_STOPS,
     ParameterInput,
     StopString,
+    find_unset,
     validate_model,
 )
 from handler.input.unknown_keys import KnownKeys
@@ -102,6 +103,7 @@ def read_request(body: JsonObject, model: ResolvedModel, defaults: CallDefaults)
         stop=tuple(fields.stop_sequences or ()),
         stop_in_reasoning=fields.stop_in_reasoning,
         lora=model.adapter,
+        unset=find_unset(fields),
     )
     if constraint is not None:
         sampling = constraint.apply(sampling)

@@ -16,6 +16,7 @@ from handler.input.sampling import (
     MAX_STOPS,
     ParameterInput,
     StopStrings,
+    find_unset,
     validate_model,
 )
 from handler.input.unknown_keys import KnownKeys
@@ -104,5 +105,6 @@ def read_options(
         frequency_penalty=fields.frequency_penalty,
         presence_penalty=fields.presence_penalty,
         lora=adapter,
+        unset=find_unset(fields),
     )
     return sampling, _KEYS.warnings(options)

@@ -126,3 +126,18 @@ def test_model_may_think_before_a_grammar_if_the_client_asks_for_it(
     )
     sampling = SamplingParams(json_schema=change.get("schema", {"type": "object"}))
     assert thinks_before_grammar(chat, sampling, able) is expected
+
+
+def test_fixed_parameter_that_the_client_did_not_send_causes_no_warning() -> None:
+    fixed = Capabilities(
+        backend="rkllm",
+        model="tiny",
+        context_length=512,
+        fixed_sampling={"temperature": 0.7, "top_k": 50},
+    )
+    sent = SamplingParams(temperature=1.0, top_k=-1)
+    assert [warning.split()[0] for warning in fixed.check("hi", sent)] == ["temperature", "top_k"]
+    unset = SamplingParams(temperature=1.0, top_k=-1, unset=frozenset({"top_k"}))
+    assert [warning.split()[0] for warning in fixed.check("hi", unset)] == ["temperature"]
+    # It is of no use to the process of the engine.
+    assert SamplingParams.from_wire(unset.to_wire()).unset == frozenset()
