@@ -77,7 +77,15 @@ class Pipeline:
         except BaseException:
             stream.abort()
             raise
-        generation = ActiveGeneration(request, stream, first_batch, model, self._validator)
+        capabilities = self.engine.capabilities
+        generation = ActiveGeneration(
+            request,
+            stream,
+            first_batch,
+            model,
+            self._validator,
+            has_tokenizer=capabilities is None or capabilities.tokenize,
+        )
         self._on_open(generation)
         return generation
 

@@ -35,6 +35,7 @@ class ActiveGeneration(Abortable):
     Owned by the task that created it.
 
     `block_verdict` is the verdict of a blocked request, whose stream is a `BlockedStream`.
+    `has_tokenizer` is whether the engine could continue an answer that ended with its reasoning.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class ActiveGeneration(Abortable):
         model: str,
         validator: Validator | None,
         block_verdict: Verdict | None = None,
+        *,
+        has_tokenizer: bool = True,
     ) -> None:
         self.request = request
         self.model = model
@@ -57,6 +60,7 @@ class ActiveGeneration(Abortable):
         self._first_batch = first_batch
         self._validator = validator
         self._block_verdict = block_verdict
+        self._has_tokenizer = has_tokenizer
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self._hidden_logprobs: list[float] = []
@@ -139,6 +143,7 @@ class ActiveGeneration(Abortable):
         reply = Reply(text=output)
         if self.request.reply_format is not None:
             reply = await run_in_thread(len(output), partial(self._read_reply, output))
+        self._warn_about_open_reasoning(reply, finish)
         if reply.calls:
             await self._add_check(partial(check_free_calls, calls=reply.calls))
         request = self.request
@@ -164,6 +169,19 @@ class ActiveGeneration(Abortable):
         )
         log_answer(answer)
         return answer
+
+    def _warn_about_open_reasoning(self, reply: Reply, finish: Finish) -> None:
+        """Warn of an answer that is nothing but reasoning, and that a tokenizer would continue.
+
+        RKLLM 1.3.0 ends a run at the end of the reasoning.
+        """
+        is_complete = bool(reply.text.strip() or reply.calls or not reply.reasoning)
+        is_cut = finish.reason is not FinishReason.STOP or finish.stop_reason is not None
+        if not (self._has_tokenizer or is_complete or is_cut):
+            self._warn(
+                "the answer ended with the model's reasoning, and the engine cannot continue it "
+                "without a tokenizer beside the model"
+            )
 
     async def _add_check(self, add: Callable[[TextRequest], TextRequest]) -> None:
         """Add a check of the finished answer to the request, and its warnings to the answer."""

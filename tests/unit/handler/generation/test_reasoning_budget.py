@@ -171,6 +171,24 @@ async def test_engine_without_a_tokenizer_warns(pipeline_of: PipelineFactory) ->
     ]
 
 
+async def test_answer_that_ends_with_its_reasoning_warns_without_a_tokenizer(
+    pipeline_of: PipelineFactory,
+) -> None:
+    # RKLLM 1.3.0 swallows the closing mark.
+    answer = {"pieces": ["<think>", *THOUGHT]}
+    output = await run_job(pipeline_of(answer, capabilities={"tokenize": False}), max_tokens=500)
+    assert output["choices"][0]["text"] == ""
+    assert output["warnings"] == [
+        "the answer ended with the model's reasoning, and the engine cannot continue it without a "
+        "tokenizer beside the model"
+    ]
+    # One that a limit has cut is as it was asked for.
+    output = await run_job(pipeline_of(answer, capabilities={"tokenize": False}), max_tokens=9)
+    assert "warnings" not in output
+    output = await run_job(pipeline_of(answer), max_tokens=500)
+    assert "warnings" not in output
+
+
 async def test_slots_are_free_after_the_second_run(thinker: Pipeline) -> None:
     for _ in range(5):
         await run_job(thinker, reasoning_budget=5, max_tokens=500)
