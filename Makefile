@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # With this variable set, each new process would compile every module that it imports: seconds each.
 unexport PYTHONDONTWRITEBYTECODE
-MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+BUILT_IN_MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 # Programs that the tests run, for systems without them: Node.js, a C compiler, curl and jq.
 COMMANDS := $(VENV)/commands
 # The last file that npm writes when it installs the Node.js clients that the tests run.
@@ -29,10 +29,10 @@ ARM64_SUITE := tests/arm64 tests/unit/engine/backends/rkllm tests/unit/engine/ho
 	tests/integration/engine/rkllm/test_rkllm_many.py tests/integration/engine/test_orphans.py
 
 # What the tests need.
-TEST_NEEDS := $(VENV)/.dev $(MODEL) $(CLIENTS) $(foreach folder,$(COMMANDS) $(SERVERS) $(SDK2) $(OLD_SDKS) $(PYTHON_CLIENTS),$(folder)/.installed)
+TEST_NEEDS := $(VENV)/.dev $(BUILT_IN_MODEL) $(CLIENTS) $(foreach folder,$(COMMANDS) $(SERVERS) $(SDK2) $(OLD_SDKS) $(PYTHON_CLIENTS),$(folder)/.installed)
 
 # `make run` downloads the default model only if it is the one that runs.
-RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(MODEL))
+RUN_MODEL := $(if $(MODEL_PATH)$(filter-out auto llamacpp,$(ENGINE)),,$(BUILT_IN_MODEL))
 
 CODE := $(wildcard engine handler validation emulator jobs batch worker_rkllm common tests benchmarks tools/docs)
 # The files that tools/plain_words.py checks: the product, its tools, all pages and the build files.
@@ -65,13 +65,17 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve sdk wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check check-fast bench docs docs-site screenshot lock clean help
+.PHONY: run serve board sdk wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check check-fast bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
 
 serve: $(VENV)/.serve $(RUN_MODEL) ## start the local server on 127.0.0.1:8000: RunPod's routes and OpenAI's
 	@$(BIN)/python -m emulator
+
+board: BUNDLE = board.zip
+board: $(VENV)/.serve ## examine a Rockchip board with MODEL=/models/x.rkllm; BUNDLE=board.zip is the file to post
+	@MODEL_PATH="$(or $(MODEL),$(MODEL_PATH))" $(BIN)/python -m handler doctor --bundle "$(BUNDLE)"
 
 sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its Python client
 
@@ -128,7 +132,7 @@ check-fast: $(VENV)/.dev ## the parts of `make check` that take seconds
 	@$(BIN)/python tools/plain_words.py $(PROSE)
 	@$(BIN)/python tools/wall_clock.py tests
 
-bench: $(VENV)/.dev $(MODEL) ## run the benchmarks and print their tables
+bench: $(VENV)/.dev $(BUILT_IN_MODEL) ## run the benchmarks and print their tables
 	@$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.serve ## generate the reference pages in docs/ from the code
@@ -140,7 +144,7 @@ docs: $(VENV)/.serve ## generate the reference pages in docs/ from the code
 docs-site: $(VENV)/.dev ## build the pages as a site in build/site; warnings are errors
 	@$(SITE)
 
-screenshot: $(VENV)/.dev $(MODEL) ## take the pictures of the console in docs/, with Debian's package chromium
+screenshot: $(VENV)/.dev $(BUILT_IN_MODEL) ## take the pictures of the console in docs/, with Debian's package chromium
 	@$(BIN)/python tools/screenshot.py $(or $(SCREENSHOT),docs/console.png)
 	@$(BIN)/python tools/screenshot.py --handler $(or $(HANDLER_SCREENSHOT),docs/handler.png)
 
@@ -184,7 +188,7 @@ $(VENV)/.dev: requirements/dev.txt requirements/run.txt requirements/serve.txt $
 	@$(UV_INSTALL) -r $< >&2
 	@touch $(VENV)/.serve $(VENV)/.run $@
 
-$(MODEL): | $(VENV)/.serve
+$(BUILT_IN_MODEL): | $(VENV)/.serve
 	@$(BIN)/python -m handler.models.default_model >&2
 
 $(COMMANDS)/.installed: tests/commands/install.sh requirements/node.txt requirements/zig.txt requirements/jq.txt $(VENV)/.setup

@@ -43,15 +43,17 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m handler") 
     except SettingError as error:
         exit_on_setting_error(error)
     if doctor_arguments is not None:
-        from handler.doctor import command
+        from handler.doctor import bundle, command
         from handler.doctor.recording import apply_recording
 
         try:
             settings = apply_recording(settings, doctor_arguments)
+            if doctor_arguments.bundle is not None:
+                bundle.check_path(doctor_arguments.bundle)
         except SettingError as error:
             exit_on_setting_error(error)
         configs = [*build_engine_configs(settings).values()]
-        return command.main(configs, doctor_arguments.gguf)
+        return command.main(configs, doctor_arguments.gguf, doctor_arguments.bundle)
     engine = build_engine(settings)
     engine.spawn()
 

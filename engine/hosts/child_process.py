@@ -159,8 +159,16 @@ def thread_wait_env(known: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_process(
-    module: str, *arguments: str, folder: str, **options: Any
+    module: str,
+    *arguments: str,
+    folder: str,
+    variables: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
-    """Start a module with this process's id as its last argument. Raises OSError."""
-    variables = {**thread_wait_env(os.environ), "TMPDIR": folder, OWN_PROCESS_VARIABLE: "1"}
-    return start_module(module, *arguments, str(os.getpid()), variables=variables, **options)
+    """Start a module with this process's id as its last argument. Raises OSError.
+
+    `folder` is its folder for temporary files, and `variables` go into its environment.
+    """
+    own = {**thread_wait_env(os.environ), "TMPDIR": folder, OWN_PROCESS_VARIABLE: "1"}
+    merged = {**own, **(variables or {})}
+    return start_module(module, *arguments, str(os.getpid()), variables=merged, **options)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ from common.temporary_folders import ScratchFolder
 from engine import BackendConfig, Timeouts
 from engine.doctor.examiner import BEGINS
 from engine.hosts.child_process import start_process
+from handler.doctor.bundle import LOG_LEVEL, Bundle
 from handler.doctor.report import Examination, Finding
 
 # How much of the process's output is kept, at its start and again at its end.
@@ -35,13 +36,14 @@ def examine(
     trial: str | None = None,
     steps: Sequence[str] | None = None,
     cpus: Sequence[int] = (),
+    bundle: Bundle | None = None,
 ) -> Examination:
     """Return the findings of a separate process, also if it crashed, hung or was interrupted.
 
     Until the model is loaded a step may take LOAD_TIMEOUT_S; after that, as long as a run may be
     without output. `on_step` is called with the name of each step when it starts. With `trial` the
     process makes only that trial of RKLLM's, and with `steps` it takes only these. `cpus` are the
-    CPUs that it may use, if not all.
+    CPUs that it may use, if not all. A `bundle` gets all that the process prints, which is more.
     """
     examination = Examination()
     request = {
@@ -52,8 +54,12 @@ def examine(
     }
     with ScratchFolder() as scratch:
         # A file, not a pipe: the process would block on a full pipe that is not read.
-        with Path(scratch.path, "printed").open("w+b") as printed:
-            process = _start_examination(request, scratch.name, printed)
+        path = Path(scratch.path, "printed")
+        if bundle is not None:
+            path = bundle.next_printed(trial or "examination")
+        variables = {} if bundle is None else LOG_LEVEL
+        with path.open("w+b") as printed:
+            process = _start_examination(request, scratch.name, printed, variables)
             lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             reader = threading.Thread(target=_read_lines, args=(process, lines), name="findings")
             reader.start()
@@ -73,12 +79,13 @@ def examine(
 
 
 def _start_examination(
-    request: dict[str, Any], folder: str, printed: BinaryIO
+    request: dict[str, Any], folder: str, printed: BinaryIO, variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     # Started like an engine process, so that the report applies to the worker.
     process = start_process(
         "engine.doctor.examiner",
         folder=folder,
+        variables=variables,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=printed,

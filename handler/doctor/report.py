@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from common.product_version import describe_version
 from common.terminal_text import escape_controls
 from engine import BackendConfig
 from engine.backends.options import options_to_wire
@@ -114,7 +115,10 @@ def format_report(backend: BackendConfig, examination: Examination) -> str:
     options = options_to_wire(backend.options)
     parts = [
         "# What the doctor found",
-        _format_values("settings", [("ENGINE", backend.backend), *options.items()]),
+        _format_values(
+            "settings",
+            [("version", describe_version()), ("ENGINE", backend.backend), *options.items()],
+        ),
     ]
     findings_and_trials = (*examination.findings, *examination.trials)
     for step, findings in groupby(findings_and_trials, itemgetter(0)):
@@ -136,7 +140,7 @@ def format_report(backend: BackendConfig, examination: Examination) -> str:
     parts.append(_format_section("what failed", _format_failures(examination)))
     if printed:
         parts.append(f"What was printed, the last lines at the end:\n\n{printed}")
-    return _hide_homes("\n\n".join(parts) + "\n")
+    return hide_homes("\n\n".join(parts) + "\n")
 
 
 def _format_section(title: str, lines: list[str]) -> str:
@@ -217,7 +221,8 @@ def _escape_invisible(text: str) -> str:
     return escape_controls(_ANSI_SEQUENCE.sub("", text))
 
 
-def _hide_homes(text: str) -> str:
+def hide_homes(text: str) -> str:
+    """Return a text with home folders as `~`: their names are those of persons."""
     return re.sub("|".join([*_own_home_patterns(), _ANY_HOME]), "~", text)
 
 

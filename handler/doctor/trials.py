@@ -12,11 +12,15 @@ from engine.doctor.examiner import BEGINS, FAILED
 from handler.doctor.examination import examine
 
 if TYPE_CHECKING:
+    from handler.doctor.bundle import Bundle
     from handler.doctor.report import Finding
 
 
 def run_trials(
-    backend: BackendConfig, timeouts: Timeouts, on_step: Callable[[str], object]
+    backend: BackendConfig,
+    timeouts: Timeouts,
+    on_step: Callable[[str], object],
+    bundle: Bundle | None = None,
 ) -> list[Finding]:
     """Return the findings of RKLLM's trials, and write them into the file RKLLM_PROFILE.
 
@@ -32,7 +36,7 @@ def run_trials(
     if not isinstance(options, RkllmOptions):
         return findings
     for step, trial in TRIALS.items():
-        examination = examine(backend, timeouts, on_step, trial=step)
+        examination = examine(backend, timeouts, on_step, trial=step, bundle=bundle)
         if all(name != PLAIN_RUN for _, name, _ in examination.findings):
             return []
         findings += (each for each in examination.findings if each[1] not in (BEGINS, FAILED))

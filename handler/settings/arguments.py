@@ -32,12 +32,14 @@ docs/settings.md."""
 class DoctorArguments:
     """The arguments of the command `doctor`.
 
-    `record` is the file of a recording, and `gguf` the model to compare with; None without one.
+    `record` is the file of a recording, `gguf` the model to compare with, and `bundle` the file
+    that gets the report and the recordings; None without one.
     """
 
     record: Path | None = None
     record_text: bool = False
     gguf: Path | None = None
+    bundle: Path | None = None
 
 
 def parse_doctor(argv: Sequence[str] | None, prog: str) -> DoctorArguments | None:
@@ -66,6 +68,12 @@ def _parse_doctor_options(arguments: Sequence[str], prog: str) -> DoctorArgument
     )
     parser.add_argument("--record-text", action="store_true", help="record prompts and answers too")
     parser.add_argument(
+        "--bundle",
+        metavar="FILE.zip",
+        type=Path,
+        help="write the report, recordings without texts, and what the library printed into a file",
+    )
+    parser.add_argument(
         "--compare",
         metavar="GGUF",
         type=Path,
@@ -76,7 +84,9 @@ def _parse_doctor_options(arguments: Sequence[str], prog: str) -> DoctorArgument
         parser.error(f"--compare: there is no file {options.compare}")
     if options.record_text and options.record is None:
         parser.error("--record-text needs --record FILE")
-    return DoctorArguments(options.record, options.record_text, options.compare)
+    if options.bundle is not None and options.record is not None:
+        parser.error("--bundle has the recordings: leave out --record")
+    return DoctorArguments(options.record, options.record_text, options.compare, options.bundle)
 
 
 def _worker_parser(prog: str) -> Parser:

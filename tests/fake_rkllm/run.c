@@ -109,6 +109,27 @@ void log_context(const Run *run)
     free(ids.bytes);
 }
 
+static void print_stage(int stream, const char *stage, double ms, int tokens)
+{
+    dprintf(stream, "I rkllm:  %-13s %-16.2f %-9d %-24.2f %-23.2f\n", stage, ms, tokens,
+            tokens > 0 ? ms / tokens : 0.0, ms > 0 ? tokens * 1000.0 / ms : 0.0);
+}
+
+/* The statistics that the library prints after a run with RKLLM_LOG_LEVEL=1, as users post them. */
+static void print_statistics(const Run *run)
+{
+    const char *level = getenv("RKLLM_LOG_LEVEL");
+    int stream = run->instance->script->chatter;
+    if (level == NULL || atoi(level) < 1 || stream < 0)
+        return;
+    RKLLMPerfStat perf = perf_of(run);
+    dprintf(stream, "I rkllm:  Stage         Total Time (ms)  Tokens    Time per Token (ms)      "
+                    "Tokens per Second      \n");
+    print_stage(stream, "Prefill", perf.prefill_time_ms, perf.prefill_tokens);
+    print_stage(stream, "Generate", perf.generate_time_ms, perf.generate_tokens);
+    dprintf(stream, "I rkllm:  Peak Memory Usage (MB)\nI rkllm:  %.2f\n", perf.memory_usage_mb);
+}
+
 static void generate(Run *run)
 {
     Instance *instance = run->instance;
@@ -145,6 +166,7 @@ static void generate(Run *run)
     if (run->answer->finishes &&
         (run->end == END_FINISHED || (run->end == END_ABORTED && run->abort_finishes)))
         finish(run);
+    print_statistics(run);
     if (run->end == END_PAUSED) {
         instance->paused = run->answer;
         instance->resume = run->cursor;

@@ -21,8 +21,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_forms_are_for_a_board_a_handler_and_any_bug() -> None:
     assert [path.stem for path in FORMS] == ["board", "bug", "handler"]
-    assert "-m handler doctor > report.md" in (ROOT / "docs" / "rkllm.md").read_text()
-    assert "-m handler doctor > report.md" in FORMS[0].read_text()
+    assert "make board MODEL=/models/qwen.rkllm" in (ROOT / "docs" / "rkllm.md").read_text()
+    assert "make board MODEL=/models/qwen.rkllm" in FORMS[0].read_text()
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)

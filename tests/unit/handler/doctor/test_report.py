@@ -65,7 +65,9 @@ def test_settings_steps_and_the_end_have_sections() -> None:
         "## What failed",
     ]
     settings = "- ENGINE: `rkllm`\n- model_path: `/m/q.rkllm`\n- model_name: `q`\n"
-    assert section(made, "Settings").startswith(settings)
+    version, _, others = section(made, "Settings").partition("\n")
+    assert version.startswith("- version: `")
+    assert others.startswith(settings)
     assert section(made, "Machine") == "- CPUs: 8"
     assert section(made, "What failed") == "Nothing: every step was done."
     assert made.endswith("\n")
@@ -233,7 +235,7 @@ def test_every_copy_of_every_model_has_a_report(
 ) -> None:
     domains: list[object] = []
 
-    def examine(backend: BackendConfig, *rest: object) -> Examination:
+    def examine(backend: BackendConfig, *rest: object, **options: object) -> Examination:
         domains.append(options_to_wire(backend.options)["base_domain_id"])
         return Examination(ended="" if succeeds or len(domains) != 2 else "it was interrupted")
 

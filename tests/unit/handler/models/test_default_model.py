@@ -247,7 +247,7 @@ def test_main_is_one_sentence_when_the_folder_cannot_be_written(
 
 
 def test_makefile_names_the_same_file() -> None:
-    stamp = f"MODEL := {DEFAULT_MODEL_PATH.relative_to(ROOT)}\n"
+    stamp = f"BUILT_IN_MODEL := {DEFAULT_MODEL_PATH.relative_to(ROOT)}\n"
     assert stamp in (ROOT / "Makefile").read_text()
     assert SMOLLM2.member.endswith(DEFAULT_MODEL_PATH.name)
 
