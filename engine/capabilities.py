@@ -36,6 +36,7 @@ class Capabilities:
     `plain_prompts`: a text prompt is not wrapped in a template.
     `embedding_size`: the dimensions of an embedding.
     `rerank`: the model is a reranking model, which scores a query with a document.
+    `rerank_gap`: why a reranking model scores no texts with these settings, without a full stop.
     `infill`: fill-in-the-middle is supported.
     `images`: messages may have images, because a projector or a vision encoder is loaded too.
     `max_images`: the most images of a chat that the model tells apart; None without a limit.
@@ -80,6 +81,7 @@ class Capabilities:
     embeddings: bool = False
     embedding_size: int = 0
     rerank: bool = False
+    rerank_gap: str = ""
     infill: bool = False
     images: bool = False
     max_images: int | None = None
@@ -100,6 +102,11 @@ class Capabilities:
         object.__setattr__(self, "template_markers", tuple(self.template_markers))
         object.__setattr__(self, "control_tokens", tuple(self.control_tokens))
         object.__setattr__(self, "answer_marks", tuple(self.answer_marks))
+
+    @property
+    def is_reranking_model(self) -> bool:
+        """Whether the model was trained for reranking, which gives it no useful embeddings."""
+        return self.rerank or bool(self.rerank_gap)
 
     def to_wire(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values; `Capabilities(**wire)` is the inverse."""

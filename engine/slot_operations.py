@@ -38,18 +38,28 @@ class SlotOperation(Generic[Payload, Result]):
     read: Callable[[Any], Result]
 
 
+def _find_embedding_gap(model: Capabilities) -> str | None:
+    if model.embeddings:
+        return None
+    if model.is_reranking_model:
+        return f"input: {model.model} is a reranking model, which has no embeddings"
+    return f"input: the {model.backend} engine has no embeddings"
+
+
 EMBED: SlotOperation[RenderedPrompt, Embedding] = SlotOperation(
     name="embed",
-    find_gap=lambda model: (
-        None if model.embeddings else f"input: the {model.backend} engine has no embeddings"
-    ),
+    find_gap=_find_embedding_gap,
     texts=lambda text: (text,),
     params=("input",),
     read=lambda result: Embedding(*result),
 )
 RERANK: SlotOperation[tuple[str, str], Relevance] = SlotOperation(
     name="rerank",
-    find_gap=lambda model: None if model.rerank else f"query: {model.model} is no reranking model",
+    find_gap=lambda model: (
+        None
+        if model.rerank
+        else f"query: {model.rerank_gap or f'{model.model} is no reranking model'}"
+    ),
     texts=lambda pair: pair,
     params=("query", "document"),
     read=lambda result: Relevance(*result),

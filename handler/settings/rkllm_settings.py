@@ -70,7 +70,8 @@ class RkllmSettings(BaseSettings):
     rkllm_mode: Literal["generate", "logits"] = Field(
         "generate",
         description="`generate`: the runtime samples the tokens. `logits`: this worker samples "
-        "them, which is slower and supports every sampling parameter and JSON Schema.",
+        "them, which is slower and supports every sampling parameter and JSON Schema. "
+        "A reranking model scores texts only with it.",
     )
     rkllm_pooling: Literal["last", "mean", "cls"] = Field(
         "last",

@@ -187,6 +187,8 @@ def _rkllm(abi: Abi) -> Mapping[str, Capabilities]:
         "without a tokenizer": build(has_tokenizer=False, has_template=False),
         "`RKLLM_LORA`": build(adapters=ADAPTERS),
         "`RKLLM_MODE=logits`": build(logits=True),
+        "a reranking model": build(rerank_gap="it needs another mode"),
+        "a reranking model with `RKLLM_MODE=logits`": build(rerank=True, kv_reuse=False),
         "`RKLLM_VISION`": build(images=True),
         "`RKLLM_N_BATCH=4`": build(slots=4, kv_reuse=False),
     }

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 
 from engine.backends.base import OnPiece, Operations, RunResult, TokenizerInfo
 from engine.backends.options import RkllmOptions
+from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from engine.backends.rkllm.batching.batch import BatchedRequest
 from engine.backends.rkllm.batching.scheduler import BatchScheduler
 from engine.backends.rkllm.embeddings import HiddenStates
 from engine.backends.rkllm.loaded_model import LoadedModel
 from engine.backends.rkllm.loading import load_model
+from engine.backends.rkllm.logits.last_row import LastRow
 from engine.backends.rkllm.runs.inputs import build_embedding_input, build_input, require_tokens
 from engine.backends.rkllm.runs.run import RuntimeInput
 from engine.backends.rkllm.tokenizer import ChatTokenizer, require_tokenizer
@@ -74,6 +76,7 @@ class RkllmBackend:
             "pieces": self.pieces,
             "find_grammar_violation": self.find_grammar_violation,
             "embed": self.embed,
+            "rerank": self.rerank,
         }
 
     def render(self, chat: Chat) -> str:
@@ -126,12 +129,28 @@ class RkllmBackend:
             text, require_tokenizer(model.tokenizer, "input"), model.context_length
         )
         states = HiddenStates(self._options.pooling)
+        mode = RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER
         if self._scheduler is not None:
-            self._scheduler.run_exclusively(lambda: model.compute(tokens, states))
+            self._scheduler.run_exclusively(lambda: model.compute(tokens, mode, states.copy_result))
         else:
             with self._handle_lock:
-                model.compute(tokens, states)
+                model.compute(tokens, mode, states.copy_result)
         return states.embedding(len(tokens)), len(tokens)
+
+    def rerank(self, query_and_document: tuple[str, str]) -> tuple[float, int]:
+        """Return the probability of "yes" for a query and a document, and the prompt's tokens.
+
+        Waits for the active run. Raises UnsupportedParameter, RequestRejected or BackendFailed.
+        """
+        model = self.loaded_model
+        if model.reranker is None:
+            raise UnsupportedParameter("query: the model is no reranking model", param="query")
+        tokens = model.reranker.build_prompt(*query_and_document)
+        last_row = LastRow()
+        # There are no batches in logits mode, and so no scheduler.
+        with self._handle_lock:
+            model.compute(tokens, RKLLMInferMode.RKLLM_INFER_GET_LOGITS, last_row.copy_result)
+        return model.reranker.score(last_row, len(tokens)), len(tokens)
 
     def run(
         self, run_id: int, prompt: Prompt, sampling: SamplingParams, on_piece: OnPiece

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from engine.backends.rkllm.batching.batch import Batch
-from engine.backends.rkllm.embeddings import HiddenStates
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
+from engine.backends.rkllm.logits.reranker import Reranker
 from engine.backends.rkllm.printed.library_output import CapturedOutput
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.reloadable_model import ReloadableModel
@@ -57,9 +57,10 @@ class Vision:
 class LoadedModel:
     """Runs one model, one run at a time; made by `load_model`.
 
-    Without tokenizer files there is no `tokenizer`. `token_loop` is there in logits mode, `vision`
-    with an encoder, and `recorder` with a file to record to. The caller holds the handle's lock
-    during each method that runs something.
+    Without tokenizer files there is no `tokenizer`. In logits mode a reranking model has a
+    `reranker`, and every other model a `token_loop`. `vision` is there with an encoder, and
+    `recorder` with a file to record to. The caller holds the handle's lock during each method that
+    runs something.
     """
 
     handle: ReloadableModel
@@ -68,6 +69,7 @@ class LoadedModel:
     adapters: tuple[LoraAdapter, ...]
     tokenizer: ChatTokenizer | None
     token_loop: TokenLoop | None
+    reranker: Reranker | None
     vision: Vision | None
     recorder: Recorder | None
 
@@ -214,9 +216,11 @@ class LoadedModel:
             check_printed(printed, result.completion_tokens or 0)
         return result
 
-    def compute(self, tokens: list[int], states: HiddenStates) -> None:
-        """Compute the hidden states of tokens."""
-        # The key-value cache of a chat must neither affect the embedding nor be extended by it.
+    def compute(
+        self, tokens: list[int], mode: RKLLMInferMode, copy_output: Callable[[Any], None]
+    ) -> None:
+        """Compute the hidden states or the logits of tokens, which follow no others."""
+        # The key-value cache of a chat must neither affect the result nor be extended by it.
         while (
             not self.runtime.is_loaded
             or self.kv_reuse.prepare(self.runtime, tokens, isolated=True) is None
@@ -225,9 +229,7 @@ class LoadedModel:
         try:
             with self._capture() as printed:
                 printed.is_needed = False
-                self.runtime.compute(
-                    tokens, RKLLMInferMode.RKLLM_INFER_GET_LAST_HIDDEN_LAYER, states.copy_result
-                )
+                self.runtime.compute(tokens, mode, copy_output)
             check_printed(printed)
         finally:
             # Otherwise vectors in a row become slower and slower (rkllama#139).

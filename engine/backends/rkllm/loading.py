@@ -19,6 +19,7 @@ from engine.backends.rkllm.checks import check_batch, check_context, check_model
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
 from engine.backends.rkllm.kv_cache.prefix_trial import find_prefix_reuse
 from engine.backends.rkllm.loaded_model import LoadedModel, Vision
+from engine.backends.rkllm.logits.reranker import find_reranker
 from engine.backends.rkllm.logits.setup import build_token_loop, check_logits
 from engine.backends.rkllm.model_capabilities import DEFAULT_SAMPLING, build_capabilities
 from engine.backends.rkllm.recording.open_recorder import open_recorder
@@ -69,10 +70,13 @@ def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
         enabled=options.kv_reuse and options.n_batch == 1 and options.mode == "generate",
         prefix_reuse=profile.prefix_reuse,
     )
+    reranking = find_reranker(options, tokenizer, context_length)
     token_loop = None
-    if options.mode == "logits":
-        check_logits(opened.abi, profile)
+    # A reranking model generates as in the other mode: its scores need no logits of tokens that
+    # follow others, which some libraries cannot compute.
+    if options.mode == "logits" and reranking.reranker is None:
         token_loop = build_token_loop(opened.runtime, tokenizer, folder, context_length)
+        check_logits(opened.abi, profile)
     handle = ReloadableModel(
         opened.runtime,
         opened.abi,
@@ -94,10 +98,11 @@ def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
         adapters=options.adapters,
         tokenizer=tokenizer,
         token_loop=token_loop,
+        reranker=reranking.reranker,
         vision=_load_vision(options, marks, handle),
         recorder=opened.recorder,
     )
-    return model, _find_capabilities(options, model, opened)
+    return model, _find_capabilities(options, model, opened, reranking.gap)
 
 
 def _path(text: str | None) -> Path | None:
@@ -181,7 +186,9 @@ def _load_vision(
         raise
 
 
-def _find_capabilities(options: RkllmOptions, model: LoadedModel, opened: _Library) -> Capabilities:
+def _find_capabilities(
+    options: RkllmOptions, model: LoadedModel, opened: _Library, rerank_gap: str
+) -> Capabilities:
     tokenizer = model.tokenizer
     return build_capabilities(
         options.model_name,
@@ -198,6 +205,8 @@ def _find_capabilities(options: RkllmOptions, model: LoadedModel, opened: _Libra
         starts_in_reasoning=tokenizer is not None and tokenizer.starts_in_reasoning,
         adapters=[adapter.name for adapter in options.adapters],
         logits=model.token_loop is not None,
+        rerank=model.reranker is not None,
+        rerank_gap=rerank_gap,
         kv_reuse=model.kv_reuse.enabled,
         slots=options.n_batch,
         images=model.vision is not None,

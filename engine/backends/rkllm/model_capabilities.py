@@ -38,6 +38,8 @@ def build_capabilities(
     starts_in_reasoning: bool = False,
     adapters: Sequence[str] = (),
     logits: bool = False,
+    rerank: bool = False,
+    rerank_gap: str = "",
     kv_reuse: bool = False,
     slots: int = 1,
     images: bool = False,
@@ -57,6 +59,8 @@ def build_capabilities(
         starts_in_reasoning: that template starts every answer in the model's reasoning.
         adapters: the names of the LoRA adapters.
         logits: tokens are sampled here, from the runtime's logits.
+        rerank: the model is a reranking model.
+        rerank_gap: why a reranking model scores no texts.
         kv_reuse: the key-value cache is kept between runs.
         slots: the number of requests that share a run.
         images: there is a vision encoder.
@@ -97,8 +101,11 @@ def build_capabilities(
         starts_in_reasoning=starts_in_reasoning,
         plain_prompts=has_tokenizer,
         tokenize=has_tokenizer,
-        # Without a tokenizer the runtime would apply its template to texts.
-        embeddings=has_tokenizer,
+        # Without a tokenizer the runtime would apply its template to texts. A reranking model is
+        # not trained for embeddings.
+        embeddings=has_tokenizer and not rerank and not rerank_gap,
+        rerank=rerank,
+        rerank_gap=rerank_gap,
         adapters=tuple(adapters),
         # In logits mode a long prompt takes several runs, and an abort takes effect between two.
         abort_in_prefill=logits,

@@ -28,7 +28,7 @@ from engine.prompts.chat_template import takes_late_system, template_markers
 from engine.prompts.control_marks import ControlMarks
 from engine.prompts.tool_prompt import render_with_tools
 from engine.reply.reply_format import ToolForm
-from engine.request import Chat
+from engine.request import Chat, Message
 
 # Time limit for the trial of a chat template while the model is loaded.
 _TEMPLATE_TRIAL_S = 2.0
@@ -155,6 +155,12 @@ class ChatTokenizer:
             RequestRejected: the template refused the messages; the error contains its reason.
         """
         rendered = self._control_marks.render(chat, self.render)
+        return [token for piece in rendered.pieces for token in self.encode(piece, special=False)]
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the token ids of a text, in which control tokens are read as plain text."""
+        chat = Chat((Message("user", text),))
+        rendered = self._control_marks.render(chat, lambda chat: chat.messages[0].content)
         return [token for piece in rendered.pieces for token in self.encode(piece, special=False)]
 
     def render(self, chat: Chat, image_marker: str = "") -> str:

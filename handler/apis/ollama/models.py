@@ -114,7 +114,7 @@ def _list_capabilities(pipeline: Pipeline, file: ModelFile) -> list[str]:
         named = asdict(file.capabilities)
     elif loaded is not None:
         named = {
-            "completion": True,
+            "completion": not loaded.is_reranking_model,
             "tools": loaded.chat_template,
             "insert": loaded.infill,
             "embedding": loaded.embeddings,

@@ -47,7 +47,8 @@ async def compute_relevance(
     text is computed once, and its tokens are counted in the first pair that has it.
 
     Raises:
-        UnsupportedParameter: the model is no reranking model and has no embeddings.
+        UnsupportedParameter: the model is no reranking model and has no embeddings, or it is one
+            that scores no texts with these settings.
         EngineError: the engine failed or is not available.
     """
     capabilities = await engine.ready()
@@ -61,11 +62,11 @@ async def compute_relevance(
         )
     if not capabilities.embeddings:
         param = pairs[0].query.param
-        raise UnsupportedParameter(
-            f"{param}: {capabilities.model} is no reranking model, and the {capabilities.backend} "
-            "engine has no embeddings",
-            param=param,
+        reason = capabilities.rerank_gap or (
+            f"{capabilities.model} is no reranking model, and the {capabilities.backend} engine "
+            "has no embeddings"
         )
+        raise UnsupportedParameter(f"{param}: {reason}", param=param)
     params = {
         scored.text: scored.param
         for pair in reversed(pairs)

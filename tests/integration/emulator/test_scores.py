@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tests.conftest import ScriptFactory
+from tests.fake_rkllm import build, write_script
+from tests.fake_rkllm.tokenizer import RERANK_TOKENS, write_tokenizer
+from tests.integration.emulator.batches.support import client_of
 from tests.integration.emulator.conftest import Serve
+from tests.integration.emulator.serving import Server
 
 RERANK = {"model": "tiny", "query": "a red cat", "documents": ["so far away", "a red dog"]}
 SCORE = {"model": "tiny", "text_1": "a red cat", "text_2": ["so far away", "a red dog"]}
@@ -71,3 +78,58 @@ async def test_reranking_model_answers_in_its_own_process(
         "relevance_score": pytest.approx(2 / 3),
         "document": {"text": "a red dog"},
     }
+
+
+async def serve_rkllm(serve: Serve, tmp_path: Path, libraries: Path, **settings: Any) -> Server:
+    """Serve a reranking model of RKLLM, which the doctor has not seen."""
+    write_tokenizer(tmp_path, added=RERANK_TOKENS)
+    return await serve(
+        write_script(tmp_path / "qwen-reranker.rkllm", "vocabulary 264\nanswer\n"),
+        engine="rkllm",
+        model_name="tiny",
+        rkllm_lib_path=build("1.2", libraries),
+        **settings,
+    )
+
+
+async def read_answers(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the answers of a body by each route, by a job and by a batch."""
+    async with server.client() as client, client_of(server) as batches:
+        answers = [(await client.post(f"{prefix}/{path}", json=body)) for prefix in PREFIXES]
+        job_input = {"openai_route": f"/v1/{path}", "openai_input": body}
+        job = (await client.post("/v2/default/runsync", json={"input": job_input})).json()
+        line = {"custom_id": "a", "method": "POST", "url": f"/v1/{path}", "body": body}
+        batch = await batches.ended(await batches.create([line], f"/v1/{path}"))
+        lines = await batches.lines(batch.output_file_id or batch.error_file_id)
+    line_body = lines[0]["response"]["body"]
+    return [*(answer.json() for answer in answers), job.get("output", job), line_body]
+
+
+async def test_reranking_model_on_rkllm_scores_by_every_way(
+    serve: Serve, tmp_path: Path, fake_rkllm_folder: Path
+) -> None:
+    server = await serve_rkllm(serve, tmp_path, fake_rkllm_folder, rkllm_mode="logits")
+    answers = await read_answers(server, "rerank", RERANK)
+    scores = [[each["relevance_score"] for each in answer["results"]] for answer in answers]
+    assert scores == [scores[0]] * len(answers)
+    first, second = scores[0]
+    assert 1 > first > second > 0
+    scored = await read_answers(server, "score", SCORE)
+    order = [each["index"] for each in answers[0]["results"]]
+    for answer in scored:
+        assert [answer["data"][index]["score"] for index in order] == scores[0]
+        assert answer["usage"] == answers[0]["usage"]
+    assert answers[0]["usage"]["prompt_tokens"] > 2 * 300
+
+
+async def test_reranking_model_on_rkllm_names_the_mode_by_every_way(
+    serve: Serve, tmp_path: Path, fake_rkllm_folder: Path
+) -> None:
+    server = await serve_rkllm(serve, tmp_path, fake_rkllm_folder)
+    reason = "tiny is a reranking model by its name, and scores texts only with RKLLM_MODE=logits"
+    for path, body, param in (("rerank", RERANK, "query"), ("score", SCORE, "text_1")):
+        for answer in await read_answers(server, path, body):
+            assert f"{param}: {reason}" in str(answer["error"])
+    async with server.client() as client:
+        shown = (await client.post("/api/show", json={"model": "tiny"})).json()
+    assert not {"completion", "embedding"} & {*shown["capabilities"]}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.backends.base import OnPiece, RunResult
 from engine.backends.rkllm.abi.structs import RKLLMInferMode
-from engine.backends.rkllm.float_rows import FloatRows
+from engine.backends.rkllm.logits.last_row import LastRow
 from engine.backends.rkllm.logits.sampled_generation import SampledGeneration
 from engine.backends.rkllm.logits.sampler import Floats
 from engine.backends.rkllm.logits.vocabulary import Vocabulary
@@ -30,20 +30,8 @@ PREFILL_CHUNK_TOKENS = 128
 _TAIL_TOKENS = 16
 
 
-class LastLogits:
-    """Copies the logits after the last token during callbacks, after which they are freed."""
-
-    def __init__(self) -> None:
-        self._row_count = 0
-        self._data = b""
-
-    def copy_result(self, result: Any) -> None:
-        """Copy the last row of a callback."""
-        logits = result.logits
-        rows = FloatRows.from_pointer(logits.logits, logits.num_tokens, logits.vocab_size)
-        if rows is not None:
-            self._data = rows.copy(rows.count - 1, 1)
-            self._row_count += rows.count
+class LastLogits(LastRow):
+    """The logits after the last token as an array."""
 
     def logits(self, tokens: int, vocabulary_size: int) -> Floats:
         """Return one logit for each of the `vocabulary_size` tokens, after `tokens` were computed.
@@ -51,11 +39,7 @@ class LastLogits:
         Raises:
             BackendFailed: there is neither one row per token nor only the row of the last token.
         """
-        if self._row_count not in (1, tokens):
-            raise BackendFailed(
-                f"the RKLLM runtime gave {self._row_count} rows of logits for {tokens} tokens"
-            )
-        row: Floats = np.frombuffer(self._data, np.float32)[:vocabulary_size]
+        row: Floats = np.frombuffer(self.data(tokens), np.float32)[:vocabulary_size]
         if len(row) == vocabulary_size:
             return row
         # Tokens beyond the model's logits can never be sampled.

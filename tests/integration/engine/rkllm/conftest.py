@@ -48,6 +48,7 @@ _BACKEND_OPTIONS = {
     "lib_path",
     "lora",
     "mode",
+    "model_name",
     "n_batch",
     "pooling",
     "profile",

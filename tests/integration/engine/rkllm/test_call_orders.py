@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engine import EMBED, Engine, Priority
+from engine import EMBED, RERANK, Engine, Priority
 from engine.backends.rkllm.abi.abi import ABI_12, Abi
 from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.errors import ModelLoadFailed
 from engine.request import Chat, ChatImage, Message
 from tests import fake_rknnlite
 from tests.fake_rkllm import read_log
-from tests.fake_rkllm.tokenizer import tokenizer, write_tokenizer
+from tests.fake_rkllm.tokenizer import RERANK_TOKENS, tokenizer, write_tokenizer
 from tests.integration.engine.rkllm.call_orders import read_calls, read_orders
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, first_text, request
@@ -65,6 +65,11 @@ async def sample_from_logits(engine: Engine, log: Path) -> None:
 async def embed_texts(engine: Engine, log: Path) -> None:
     for _ in range(2):
         await engine.compute(EMBED, [(1, 2), (3, 4, 5)], Priority.INTERACTIVE)
+
+
+async def rerank_documents(engine: Engine, log: Path) -> None:
+    for _ in range(2):
+        await engine.compute(RERANK, [("one", "two"), ("one", "three")], Priority.INTERACTIVE)
 
 
 async def use_adapter(engine: Engine, log: Path) -> None:
@@ -133,6 +138,14 @@ MODES = {
     "embeddings without history": Mode(
         embed_texts, ("Embeddings, cache cleared after each",), options=FRESH
     ),
+    # Without a result of the doctor: nothing is tried at the load either.
+    "reranking": Mode(
+        rerank_documents,
+        ("Logits without history",),
+        "vocabulary 264\nanswer\n",
+        {"mode": "logits", "model_name": "reranker"},
+        profile=Profile(),
+    ),
     "adapter": Mode(use_adapter, ("LoRA",), options={"lora": "french=french.lora", **FRESH}),
     "batch": Mode(run_plainly, ("Batch",), options={"n_batch": 2}),
     "stop string": Mode(stop_by_text, ("Abort from another thread",), SLOW),
@@ -158,7 +171,7 @@ async def test_calls_are_in_an_order_that_the_table_lists(
     model: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    write_tokenizer(tmp_path)
+    write_tokenizer(tmp_path, added=RERANK_TOKENS if "model_name" in mode.options else ())
     (tmp_path / "french.lora").write_text("weights")
     options = dict(mode.options)
     if "vision" in options:
