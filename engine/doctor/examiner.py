@@ -7,16 +7,17 @@ kills this process, the earlier findings and the current step are known.
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import importlib
 import json
 import os
-import re
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from engine.backends.base import Backend
 from engine.backends.options import BackendOptions, RkllmOptions, options_from_wire
 from engine.capabilities import Capabilities
 from engine.doctor import machine_info
+from engine.doctor.answer_checks import build_picture, find_cosine, is_count, is_garbage
 from engine.doctor.run_trace import RunTrace, trace_run
-from engine.errors import BackendFailed, EngineError
-from engine.request import Chat, Message, Prompt
+from engine.errors import BackendFailed, EngineError, RequestRejected
+from engine.request import Chat, ChatImage, Message, Prompt
 
 # The names of the first finding of a step, and of the last one if it fails.
 BEGINS = "begins"
@@ -42,11 +44,19 @@ Findings = Iterator[tuple[str, Any]]
 _SHORT_PROMPT = "Count from one to twenty, in words."
 _LONG_PROMPT = "Tell a long story about a walnut tree."
 _LIMIT_TOKENS = 5
+# The first two are alike, the third is not.
+_TEXTS = (
+    "The cat sleeps on the sofa.",
+    "A kitten is having a nap on the couch.",
+    "The central bank raised its interest rates in March.",
+)
+# Vectors of unlike texts from a language model have a cosine below it, and equal ones above.
+_MAX_COSINE = 0.999
+_PICTURE_PROMPT = "Which colour is this picture? Answer with one word."
+_COLOURS = {"red": b"\xff\0\0", "blue": b"\0\0\xff"}
+_LOOK_TOKENS = 24
 _ABORT_AT_TOKEN = 8
 _MAX_PROMPT_WORDS = 1024
-# The shortest answer that is judged, and the share of letters and digits that any language has.
-_MIN_JUDGED = 16
-_MIN_READABLE = 0.4
 # Valid in any vocabulary; their text does not matter.
 _PROMPT_TOKENS = tuple(range(100, 140))
 # A shorter prefill cannot be distinguished from one that was interrupted.
@@ -112,6 +122,10 @@ class Doctor:
             yield "NPU", self._npu
             if self._capabilities and self._capabilities.embeddings:
                 yield "vector", self._vector
+            if self._capabilities and self._capabilities.images:
+                yield "pictures", self._pictures
+            for adapter in self._capabilities.adapters if self._capabilities else ():
+                yield f"adapter {adapter}", partial(self._adapter, adapter)
         yield "closing", self._closing
 
     def _model(self) -> Findings:
@@ -188,7 +202,14 @@ class Doctor:
         prompt = (*_PROMPT_TOKENS, *(id_ for id_ in first.ids if id_ >= 0), *_PROMPT_TOKENS)
         yield "prompt tokens", len(prompt)
         yield "tokens of the first turn", len(_PROMPT_TOKENS) + len(first.ids)
-        yield "tokens reused", self._run(prompt, max_tokens=1).end.cached_tokens
+        try:
+            second = self._run(prompt, max_tokens=1)
+        except RequestRejected as error:
+            # The tokenizer files lack a token that the runtime generated: padding of a vocabulary
+            # is one. That says nothing about the board.
+            yield "not tried", error.message
+            return
+        yield "tokens reused", second.end.cached_tokens
 
     def _long_prompt(self) -> Findings:
         run = self._run(self._build_long_prompt(), max_tokens=1)
@@ -206,7 +227,11 @@ class Doctor:
         yield "ms to the abort", _ms(prefill_s / 4)
         yield "ms from there to the return", _ms(run.abort_s)
         yield "callbacks", run.callbacks
-        is_conclusive = prefill_s >= _MIN_PREFILL_S and run.abort_s is not None
+        # An abort near the end of the prefill, or after it, shows nothing.
+        delay_s = None if run.aborted is None else run.aborted - run.started
+        yield "ms from the start to the abort", _ms(delay_s)
+        is_early = delay_s is not None and delay_s < prefill_s / 2
+        is_conclusive = prefill_s >= _MIN_PREFILL_S and is_early and run.abort_s is not None
         was_interrupted = run.returned - run.started < 0.6 * prefill_s
         yield "prefill interrupted", was_interrupted if is_conclusive else None
 
@@ -235,10 +260,42 @@ class Doctor:
 
     def _vector(self) -> Findings:
         started = time.monotonic()
-        vector, tokens = self._backend.operations["embed"](_SHORT_PROMPT)
+        embed = self._backend.operations["embed"]
+        vector, tokens = embed(_TEXTS[0])
         yield "tokens", tokens
         yield "numbers", len(vector)
         yield "ms", _ms(time.monotonic() - started)
+        like, unlike = (find_cosine(vector, embed(text)[0]) for text in _TEXTS[1:])
+        yield "cosine of two like texts", round(like, 4)
+        yield "cosine of two unlike texts", round(unlike, 4)
+        yield "like texts are nearer", like > unlike
+        if unlike > _MAX_COSINE:
+            # Boards reported vectors that are all alike (rknn-llm#515).
+            raise BackendFailed("the vectors of unlike texts are alike: they are of no use")
+
+    def _pictures(self) -> Findings:
+        texts = []
+        for colour, value in _COLOURS.items():
+            picture = ChatImage(base64.b64encode(build_picture(value)).decode(), 0)
+            run = self._run(_PICTURE_PROMPT, max_tokens=_LOOK_TOKENS, images=(picture,))
+            texts.append("".join(run.text))
+            yield f"text about a {colour} picture", texts[-1][:200]
+            yield "prompt tokens", run.end.prompt_tokens
+            yield "ms to the first callback", _ms(run.first_s)
+        named = [colour in text.casefold() for colour, text in zip(_COLOURS, texts, strict=True)]
+        yield "colours named", all(named)
+        if is_garbage("".join(texts)) or not all(text.strip() for text in texts):
+            raise BackendFailed("the answers about pictures are empty or no text")
+        if not any(named) and len({*texts}) == 1:
+            raise BackendFailed("the answer does not depend on the picture")
+
+    def _adapter(self, name: str) -> Findings:
+        run = self._run(_SHORT_PROMPT, max_tokens=_LOOK_TOKENS, lora=name)
+        text = "".join(run.text)
+        yield "text", text[:200]
+        yield "tokens a second", _rounded(run.tokens_per_second)
+        if is_garbage(text) or not text.strip():
+            raise BackendFailed("the answer with the adapter is empty or no text")
 
     def _closing(self) -> Findings:
         started = time.monotonic()
@@ -266,11 +323,13 @@ class Doctor:
         max_tokens: int,
         abort_at_token: int | None = None,
         abort_after_s: float | None = None,
+        images: tuple[ChatImage, ...] = (),
+        lora: str | None = None,
     ) -> RunTrace:
         self._runs += 1
         model_input: Prompt = prompt
-        if isinstance(prompt, str) and self._loaded.chat_template:
-            model_input = Chat((Message("user", prompt),))
+        if isinstance(prompt, str) and (images or self._loaded.chat_template):
+            model_input = Chat((Message("user", prompt, images=images),))
         return trace_run(
             self._backend,
             self._runs,
@@ -278,26 +337,8 @@ class Doctor:
             max_tokens=max_tokens,
             abort_at_token=abort_at_token,
             abort_after_s=abort_after_s,
+            lora=lora,
         )
-
-
-def is_garbage(text: str) -> bool:
-    """Return whether an answer has hardly any letters or digits, as those of a broken model.
-
-    Boards reported endless exclamation marks, and bytes that are no text.
-    """
-    visible = [character for character in text if not character.isspace()]
-    readable = sum(character.isalnum() for character in visible)
-    return len(visible) >= _MIN_JUDGED and readable < _MIN_READABLE * len(visible)
-
-
-def is_count(text: str) -> bool:
-    """Return whether an answer counts: a model that generates nonsense may use real words.
-
-    Boards reported texts of mixed scripts, of zeros, and of one repeated word.
-    """
-    words = set(re.findall(r"[^\W_]+", text.casefold()))
-    return any(words >= {two, three} for two, three in (("two", "three"), ("2", "3")))
 
 
 def examine_trial(step: str, options: RkllmOptions) -> Iterator[tuple[str, str, Any]]:

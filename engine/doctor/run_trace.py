@@ -59,10 +59,13 @@ def trace_run(
     max_tokens: int,
     abort_at_token: int | None = None,
     abort_after_s: float | None = None,
+    lora: str | None = None,
 ) -> RunTrace:
     """Run a prompt on this thread, as the engine does, and return the record of the run."""
     trace = RunTrace(time.monotonic())
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.7, top_p=0.9, top_k=50)
+    sampling = SamplingParams(
+        max_tokens=max_tokens, temperature=0.7, top_p=0.9, top_k=50, lora=lora
+    )
     generation = Generation(sampling, lambda delta: trace.text.append(delta.text))
 
     def abort() -> None:

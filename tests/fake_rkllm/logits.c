@@ -15,7 +15,7 @@ static uint32_t hash_of(uint32_t before, int32_t id)
     return (before ^ (uint32_t)id) * 16777619u;
 }
 
-static void fill_logits(const Run *run, float *numbers, int columns)
+static void fill_numbers(const Run *run, float *numbers, int columns)
 {
     const Tokens *kv = &run->instance->kv, *own = &run->seen.tokens;
     uint32_t hash = NO_HASH;
@@ -46,8 +46,8 @@ RKLLMResult numbers_of(Run *run, Numbers *numbers)
     int rows = (int)(run->seen.tokens.length - run->loaded);
     numbers->count = (size_t)columns * (size_t)rows;
     float *all = numbers->all = take(numbers->count * sizeof *all);
-    if (!hidden && of_tokens)
-        fill_logits(run, all, columns);
+    if (of_tokens)
+        fill_numbers(run, all, columns);
     else
         for (size_t i = 0; i < numbers->count; i++)
             all[i] = (float)(run->loaded + i / (size_t)columns) +

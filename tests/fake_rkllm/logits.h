@@ -1,4 +1,4 @@
-/* Hidden states and logits instead of an answer; with `vocabulary` logits depend on all tokens. */
+/* Hidden states and logits instead of an answer; with `vocabulary` they depend on all tokens. */
 #ifndef LOGITS_H
 #define LOGITS_H
 

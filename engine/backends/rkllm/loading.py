@@ -66,10 +66,17 @@ def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
     opened = _open_library(options)
     profile = read_profile(_path(options.profile), opened.path, path)
     # The SDK does not document what a batch leaves in the key-value cache of each sequence.
+    is_reuse_on = options.kv_reuse and options.n_batch == 1 and options.mode == "generate"
     kv_reuse = KvReuse(
-        enabled=options.kv_reuse and options.n_batch == 1 and options.mode == "generate",
+        enabled=is_reuse_on,
         prefix_reuse=profile.prefix_reuse,
+        history_reuse=profile.history_reuse is not False,
     )
+    if is_reuse_on and profile.history_reuse is False:
+        logger.warning(
+            "the cache of a chat is not continued (RKLLM_KV_REUSE): on this board the doctor got "
+            "other answers with it (RKLLM_PROFILE)"
+        )
     reranking = find_reranker(options, tokenizer, context_length)
     token_loop = None
     # A reranking model generates as in the other mode: its scores need no logits of tokens that

@@ -29,12 +29,14 @@ class Profile:
     """The outcomes for one library and one model; None is what was not found out.
 
     `prefix_reuse`: a run without history skips the tokens that its prompt has in common with the
-    one before it, and answers as it would without. `logits_with_history`: logits of tokens that
+    one before it, and answers as it would without. `history_reuse`: a run that continues a kept
+    cache answers as it would to the whole prompt. `logits_with_history`: logits of tokens that
     follow a kept history can be computed. `prefill_ms` is the time of a prompt by its
     number of tokens, and `logits_run_ms` that of a run for logits by its number of new tokens.
     """
 
     prefix_reuse: bool | None = None
+    history_reuse: bool | None = None
     logits_with_history: bool | None = None
     prefill_ms: dict[str, float] = field(default_factory=dict)
     logits_run_ms: dict[str, float] = field(default_factory=dict)

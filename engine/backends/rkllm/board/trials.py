@@ -17,7 +17,7 @@ from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi.structs import RKLLMInferMode
 from engine.backends.rkllm.backend import RkllmBackend
 from engine.backends.rkllm.board.profile import Profile
-from engine.backends.rkllm.runs.run import Run
+from engine.backends.rkllm.runs.run import Run, ignore_token
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import BackendFailed
 from engine.request import SamplingParams
@@ -27,6 +27,7 @@ Findings = Iterator[tuple[str, Any]]
 # Two answers can be compared only if nothing in them is left to chance.
 _GREEDY = SamplingParams(temperature=0.0)
 _ANSWER_TOKENS = 8
+_FIRST_ANSWER_TOKENS = 4
 # Valid in any vocabulary; their text does not matter.
 _FIRST_TOKEN = 100
 _PREFIX_TOKENS = 256
@@ -85,8 +86,8 @@ def try_prefix_reuse(runtime: Runtime, context_length: int) -> Findings:
     shared_tokens = min(_PREFIX_TOKENS, context_length // 4)
     prefix = _tokens(shared_tokens)
     first, second = ([*prefix, *_tokens(_ENDING_TOKENS, start=start)] for start in (1_000, 2_000))
-    _clear(runtime)
-    alone = _generate(runtime, second)
+    alone, repeats = _generate_twice(runtime, second)
+    yield REPEATS, repeats
     _clear(runtime)
     _generate(runtime, first)
     after = _generate(runtime, second)
@@ -95,7 +96,8 @@ def try_prefix_reuse(runtime: Runtime, context_length: int) -> Findings:
     yield "tokens computed, as the runtime counts", after.prefill_tokens
     yield "prefill ms", round(after.prefill_ms, 1)
     yield "prefill ms without the prompt before", round(alone.prefill_ms, 1)
-    is_same = after.ids[:_ANSWER_TOKENS] == alone.ids[:_ANSWER_TOKENS]
+    # The answers of a board that does not repeat itself show nothing.
+    is_same = _have_one_answer(after, alone) if repeats else None
     yield "same answer", is_same
     was_skipped = 0 < after.prefill_tokens <= len(second) - shared_tokens // 2
     yield PREFIX_REUSE, was_skipped and is_same
@@ -106,6 +108,35 @@ def try_prefix_reuse(runtime: Runtime, context_length: int) -> Findings:
         prompt = _tokens(min(tokens, context_length - _ANSWER_TOKENS), start=_FIRST_TOKEN + tokens)
         prefill_ms[str(len(prompt))] = round(_generate(runtime, prompt, limit=1).prefill_ms, 1)
     yield PREFILL_MS, prefill_ms
+
+
+def try_history_reuse(runtime: Runtime, context_length: int) -> Findings:
+    """Find out whether a prompt that continues a kept cache is answered as it would be whole.
+
+    The reuse of chats relies on it. A board answered second questions with endless nonsense
+    (RK3576, rkllama#83).
+    """
+    start = _tokens(min(_PREFIX_TOKENS, context_length // 4))
+    first = _start_chat(runtime, start)
+    if any(token < 0 for token in first.ids):
+        # The answer cannot be sent again.
+        yield HISTORY_REUSE, None
+        return
+    prompt = [*start, *first.ids, *_tokens(_ENDING_TOKENS, start=1_000)]
+    expected, repeats = _generate_twice(runtime, prompt)
+    yield REPEATS, repeats
+    repeated = _start_chat(runtime, start)
+    held = runtime.cache_size()
+    yield "prompt tokens", len(prompt)
+    yield "of them in the cache", held
+    is_known = held is not None and len(start) <= held <= len(start) + len(repeated.ids)
+    if held is None or not (is_known and repeats and repeated.ids == first.ids):
+        yield HISTORY_REUSE, None
+        return
+    continued = _generate(runtime, prompt[held:], keep_history=True)
+    yield "prefill ms", round(continued.prefill_ms, 1)
+    yield "prefill ms of the whole prompt", round(expected.prefill_ms, 1)
+    yield HISTORY_REUSE, _have_one_answer(continued, expected)
 
 
 def try_logits(runtime: Runtime, context_length: int) -> Findings:
@@ -125,7 +156,10 @@ def try_logits(runtime: Runtime, context_length: int) -> Findings:
 
 
 PLAIN_RUN = "tokens of a plain run"
+# A board may give other tokens for one prompt: with 1.3.1, a model in FP16 on one core did.
+REPEATS = "same answer to the same prompt, both from an empty cache"
 PREFIX_REUSE = "prefix reused"
+HISTORY_REUSE = "continued chats are answered as whole ones"
 LOGITS_WITH_HISTORY = "logits of tokens after others"
 PREFILL_MS = "ms to compute a prompt, by its tokens"
 LOGITS_RUN_MS = "ms of a run, by its new tokens"
@@ -135,6 +169,7 @@ TRIALS = MappingProxyType(
         each.step: each
         for each in (
             Trial("prompts with a common start", try_prefix_reuse, PREFIX_REUSE),
+            Trial("continued chat", try_history_reuse, HISTORY_REUSE),
             Trial("logits", try_logits, LOGITS_WITH_HISTORY),
         )
     }
@@ -145,6 +180,7 @@ def build_profile(values: Mapping[str, Any]) -> Profile:
     """Build the profile from the findings of all trials, by name."""
     return Profile(
         prefix_reuse=values.get(PREFIX_REUSE),
+        history_reuse=values.get(HISTORY_REUSE),
         logits_with_history=values.get(LOGITS_WITH_HISTORY),
         prefill_ms=values.get(PREFILL_MS, {}),
         logits_run_ms=values.get(LOGITS_RUN_MS, {}),
@@ -165,11 +201,29 @@ def _generate(
     prompt: list[int],
     *,
     limit: int = _ANSWER_TOKENS,
+    keep_history: bool = False,
 ) -> Run:
-    def on_piece(piece: bytes, token_id: int, logprob: object) -> bool:
-        return False
+    return runtime.run(
+        prompt, _GREEDY, limit, ignore_token, threading.Event(), keep_history=keep_history
+    )
 
-    return runtime.run(prompt, _GREEDY, limit, on_piece, threading.Event())
+
+def _generate_twice(runtime: Runtime, prompt: list[int]) -> tuple[Run, bool]:
+    """Return a run from an empty cache, and whether a second one gives the same tokens."""
+    _clear(runtime)
+    first = _generate(runtime, prompt)
+    _clear(runtime)
+    return first, _have_one_answer(_generate(runtime, prompt), first)
+
+
+def _have_one_answer(run: Run, other: Run) -> bool:
+    return run.ids[:_ANSWER_TOKENS] == other.ids[:_ANSWER_TOKENS]
+
+
+def _start_chat(runtime: Runtime, prompt: list[int]) -> Run:
+    """Return a run from an empty cache, which it leaves in the cache."""
+    _clear(runtime)
+    return _generate(runtime, prompt, limit=_FIRST_ANSWER_TOKENS, keep_history=True)
 
 
 def _compute_logits(runtime: Runtime, tokens: list[int]) -> float:

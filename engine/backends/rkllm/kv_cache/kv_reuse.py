@@ -43,12 +43,18 @@ class KvReuse:
     share nothing with the one before it: one with images, whose tokens are the same for any two
     images, one with another LoRA adapter, an embedding, and each run with reuse off.
 
+    Without `history_reuse` no run continues a kept cache: the doctor saw that such a run answers
+    otherwise on this board.
+
     Owned by the thread that uses the handle.
     """
 
-    def __init__(self, *, enabled: bool, prefix_reuse: bool | None = None) -> None:
+    def __init__(
+        self, *, enabled: bool, prefix_reuse: bool | None = None, history_reuse: bool = True
+    ) -> None:
         self.enabled = enabled
         self.prefix_reuse = prefix_reuse
+        self._history_reuse = history_reuse
         # Whether rkllm_clear_kv_cache has always worked.
         self._can_clear = True
         # The tokens that the last run received and called back; empty if they are not known.
@@ -95,7 +101,8 @@ class KvReuse:
         self._was_empty = was_empty
         same_adapter, self._lora = lora == self._lora, lora
         is_fresh = was_empty or not (was_kept or self.prefix_reuse is not False)
-        if isolated or not self.enabled or not (self.skips_prefixes or isinstance(prompt, list)):
+        can_continue = self._history_reuse and isinstance(prompt, list)
+        if isolated or not self.enabled or not (self.skips_prefixes or can_continue):
             if is_fresh or not (isolated or was_kept or self._can_clear or not same_adapter):
                 return PromptPart(prompt)
             return self._clear(runtime, PromptPart(prompt))

@@ -9,7 +9,7 @@ from engine.backends.base import RunResult
 from engine.backends.rkllm.batching.batch import Batch
 from engine.backends.rkllm.printed.library_output import CapturedOutput, printed_error
 from engine.backends.rkllm.runs.padding import padding_error
-from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput
+from engine.backends.rkllm.runs.run import MultimodalPrompt, Run, RuntimeInput, UserTurn
 from engine.errors import BackendFailed
 from engine.output import FinishReason
 
@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 _MAX_MS = 1e9
 
 
+# The runtime may add a first token and an end token. Special tokens that are read as plain text are
+# several tokens each.
+_MAX_ADDED_TOKENS = 4
 # With fewer tokens an answer is short: if the library reports an error then, it is no answer.
 _SHORT_ANSWER_TOKENS = 16
 
@@ -63,6 +66,27 @@ def check_printed(printed: CapturedOutput, tokens: int = 0) -> None:
     logger.warning("the RKLLM runtime printed an error during a run: %s", printed.error)
 
 
+def warn_of_prompt_tokens(run: Run, runtime_input: RuntimeInput) -> None:
+    """Log a warning if the runtime read more tokens than the prompt has.
+
+    For some models it reads the special tokens of a text as plain text, so that a rendered chat is
+    no chat to the model (oRKLLM). Only a prompt with images is sent as text where its tokens are
+    known.
+    """
+    if isinstance(runtime_input, UserTurn):
+        return
+    if isinstance(runtime_input, MultimodalPrompt):
+        tokens = runtime_input.tokens
+        reason = "special tokens in the text may be read as plain text"
+    else:
+        tokens, reason = len(runtime_input), "post a report"
+    if not (run.finished and 0 < tokens < run.prefill_tokens - _MAX_ADDED_TOKENS):
+        return
+    logger.warning(
+        "the runtime read %d tokens of a prompt of %d: %s", run.prefill_tokens, tokens, reason
+    )
+
+
 def build_run_result(
     run: Run,
     runtime_input: RuntimeInput,
@@ -84,6 +108,7 @@ def build_run_result(
         prompt_tokens = runtime_input.tokens
     else:
         prompt_tokens = max((cache_size() or 0) - run.tokens, 0)
+    warn_of_prompt_tokens(run, runtime_input)
     # A runtime of version 1.3.1 was observed to count one token less.
     if run.finished and not 0 <= run.tokens - run.generate_tokens <= 1:
         logger.warning(

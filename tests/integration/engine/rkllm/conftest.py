@@ -18,8 +18,10 @@ from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi import detect
 from engine.backends.rkllm.abi.abi import ABI_12, ABIS, Abi
 from engine.backends.rkllm.board.profile import Profile, write_profile
+from tests import fake_rknnlite
 from tests.conftest import EngineFactory
 from tests.fake_rkllm import build, write_script
+from tests.fake_rkllm.tokenizer import write_tokenizer
 from tests.integration.engine.rkllm.driver import Driver
 from tests.integration.engine.rkllm.processes import ProcessForker, ProgramResult
 
@@ -34,6 +36,10 @@ class ProcessFactory(Protocol):
 
 class RkllmMaker(Protocol):
     def __call__(self, script: str | Path, **options: Any) -> Engine: ...
+
+
+class OptionsMaker(Protocol):
+    def __call__(self, script: str, *, tokenizer: bool = False, **fields: Any) -> RkllmOptions: ...
 
 
 # The options of the rkllm backend; all others belong to the engine.
@@ -206,5 +212,36 @@ def rkllm_of(
         fields |= {"lib_path": str(library), **of_backend, "adapters": adapters}
         config = BackendConfig(RkllmOptions(**fields))
         return engine_factory(config, **{"isolation": isolation, **options})
+
+    return make
+
+
+@pytest.fixture
+def options_of(
+    examined_once: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    library: Path,
+    model: Callable[[str], Path],
+) -> OptionsMaker:
+    """Return a function that makes options from a script; the calls of its engine are recorded."""
+    fake_rknnlite.install(monkeypatch)
+
+    def make(script: str, *, tokenizer: bool = False, **fields: Any) -> RkllmOptions:
+        folder = str(write_tokenizer(tmp_path / "tokenizer")) if tokenizer else None
+        path = model(script)
+        if "mode" in fields:
+            # Without it, logits mode is refused with ABI 1.2.
+            fields["profile"] = str(tmp_path / "profile.json")
+            write_profile(Path(fields["profile"]), library, path, Profile(logits_with_history=True))
+        return RkllmOptions(
+            model_path=str(path),
+            model_name="fake",
+            lib_path=str(library),
+            tokenizer=folder,
+            context_length=512,
+            record=str(tmp_path / "board.jsonl"),
+            **fields,
+        )
 
     return make

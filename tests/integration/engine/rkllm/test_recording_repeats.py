@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine import EMBED, Engine
-from engine.backends.options import RkllmOptions
 from engine.backends.rkllm.abi.abi import Abi
-from engine.backends.rkllm.board.profile import Profile, write_profile
 from engine.backends.rkllm.board.trials import TRIALS
 from engine.doctor.examiner import FAILED, Doctor, examine_trial
 from engine.request import Chat, ChatImage, Message, Priority
@@ -20,12 +17,13 @@ from tests import fake_rknnlite
 from tests.fake_rkllm.repeat import recordings_of, repeat_recording
 from tests.fake_rkllm.replay import read_recording
 from tests.fake_rkllm.tokenizer import write_tokenizer
-from tests.integration.engine.rkllm.conftest import RkllmMaker
+from tests.integration.engine.rkllm.conftest import OptionsMaker, RkllmMaker
 from tests.integration.engine.support import ask, request
 from tests.unit.handler.input.images import png
 from tests.waiting import wait_until
 
 COUNTING = """
+vocabulary 260
 answer
   abort ms=2 finish
   prefill_ms 1 hears us_per_token=5
@@ -47,37 +45,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def options_of(
-    examined_once: None,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    library: Path,
-    model: Callable[[str], Path],
-) -> Callable[..., RkllmOptions]:
-    """Return a function that makes the options of a recorded engine."""
-    fake_rknnlite.install(monkeypatch)
-
-    def make(script: str, *, tokenizer: bool = False, **fields: Any) -> RkllmOptions:
-        folder = str(write_tokenizer(tmp_path / "tokenizer")) if tokenizer else None
-        path = model(script)
-        if "mode" in fields:
-            # Without it, logits mode is refused with ABI 1.2.
-            fields["profile"] = str(tmp_path / "profile.json")
-            write_profile(Path(fields["profile"]), library, path, Profile(logits_with_history=True))
-        return RkllmOptions(
-            model_path=str(path),
-            model_name="fake",
-            lib_path=str(library),
-            tokenizer=folder,
-            context_length=512,
-            record=str(tmp_path / "board.jsonl"),
-            **fields,
-        )
-
-    return make
-
-
 def check_replays(abi: Abi, library: Path, folder: Path) -> int:
     """Replay all recordings of a folder; return the number of their runs."""
     runs = 0
@@ -94,7 +61,7 @@ def check_replays(abi: Abi, library: Path, folder: Path) -> int:
 
 @pytest.mark.parametrize("case", CASES)
 def test_recording_of_the_doctor_replays(
-    options_of: Callable[..., RkllmOptions], abi: Abi, library: Path, tmp_path: Path, case: str
+    options_of: OptionsMaker, abi: Abi, library: Path, tmp_path: Path, case: str
 ) -> None:
     script = LOGITS if case == "logits" else COUNTING
     findings = [*Doctor(options_of(script, **CASES[case])).examine()]
@@ -105,7 +72,7 @@ def test_recording_of_the_doctor_replays(
 
 
 def test_recordings_of_the_trials_replay(
-    options_of: Callable[..., RkllmOptions], abi: Abi, library: Path, tmp_path: Path
+    options_of: OptionsMaker, abi: Abi, library: Path, tmp_path: Path
 ) -> None:
     options = options_of(COUNTING)
     for step in TRIALS:

@@ -287,7 +287,7 @@ def test_doctor_tests_an_embedding_in_both_modes(
     findings = list(Doctor(options_from_wire("rkllm", options)).examine())
     assert ("loading", "seed", mode == "logits") in findings
     vector = {name: value for step, name, value in findings if step == "vector"}
-    assert (vector["tokens"], vector["numbers"]) == (36, WIDTH)
+    assert (vector["tokens"], vector["numbers"]) == (28, WIDTH)
     assert "closing" in {step for step, *_ in findings}
 
 

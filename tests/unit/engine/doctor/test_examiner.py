@@ -9,7 +9,8 @@ import pytest
 
 from engine.backends.options import RkllmOptions, ScriptedOptions
 from engine.backends.scripted import ScriptedBackend
-from engine.doctor.examiner import BEGINS, FAILED, Doctor, is_count
+from engine.doctor.answer_checks import is_count
+from engine.doctor.examiner import BEGINS, FAILED, Doctor
 from tests.conftest import ScriptFactory
 
 STEPS = [
