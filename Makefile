@@ -84,7 +84,7 @@ wheel: $(VENV)/.setup ## build the wheel in DIST=dist, for pip and uvx
 	@$(BIN)/uv build --quiet --wheel --out-dir "$(DIST)" .
 
 # Without SUITE, the folders of `testpaths` in pyproject.toml.
-test: $(TEST_NEEDS) ## the suite
+test: $(TEST_NEEDS) $(VENV)/.compiled ## the suite
 	@$(PYTEST) $(PARALLEL) $(SUITE) $(PYTEST_ARGS)
 
 test-long: long-programs $(TEST_NEEDS) ## long forms of tests, all or PART="crashes speed": tests/long/parts.py lists the parts
@@ -187,6 +187,11 @@ $(VENV)/.dev: requirements/dev.txt requirements/run.txt requirements/serve.txt $
 	@echo 'Installing $<' >&2
 	@$(UV_INSTALL) -r $< >&2
 	@touch $(VENV)/.serve $(VENV)/.run $@
+
+# One process compiles the tests and what they import. All workers would do it, at the same time.
+$(VENV)/.compiled: $(VENV)/.dev
+	@$(PYTEST) --collect-only -qq >/dev/null
+	@touch $@
 
 $(BUILT_IN_MODEL): | $(VENV)/.serve
 	@$(BIN)/python -m handler.models.default_model >&2

@@ -422,6 +422,9 @@ async def test_arrays_of_prompts_are_packed(
     assert [len(run) for run in runs_of(call_log)] == [4]
 
 
+COUNTING = 'answer\n  spell "one two three " us=200 times=10000\n'
+
+
 @pytest.mark.parametrize("template", [True, False], ids=["template", "none"])
 def test_doctor_uses_the_batch_settings(
     library: Path, model: Callable[[str], Path], tmp_path: Path, template: bool
@@ -431,9 +434,7 @@ def test_doctor_uses_the_batch_settings(
     options = options_from_wire(
         "rkllm",
         {
-            "model_path": str(
-                model('chatter none\nanswer\n  spell "one two three " us=200 times=10000\n')
-            ),
+            "model_path": str(model(f"vocabulary 260\nchatter none\n{COUNTING}")),
             "model_name": "fake",
             "context_length": 16384,
             "lib_path": str(library),
