@@ -185,7 +185,8 @@ def _find_script_library(arguments: list[str], folder: str | None) -> str | None
 def install(config: pytest.Config) -> None:
     """Let `subprocess.Popen`, and what uses it, fork our programs until the end of the session."""
     sys.path.insert(0, _QUICK_MODULES)
-    if any(name.startswith("COVERAGE_") for name in os.environ):
+    # The qemu of `make test-arm64` has a thread of its own in each process.
+    if any(name.startswith("COVERAGE_") or name == "RUNNER" for name in os.environ):
         return
     # A server for each kind of program, so that none finds the modules that another kind imports.
     servers = {module: ForkServer() for module in PRELOADED}
