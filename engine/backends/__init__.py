@@ -31,12 +31,20 @@ def build(options: BackendOptions) -> Backend:
 def open_shared_files(options: BackendOptions) -> tuple[BackendOptions, tuple[int, ...]]:
     """Open the files that all engine processes of a server share; return options with them, too.
 
-    They are passed on to each process. Opened by each one on its own, a lock on such a file would
-    exclude the server's other processes.
+    They are passed on to each process. Opened by each one on its own, a lock on the NPU's device
+    would exclude the server's other processes.
     """
-    if not isinstance(options, RkllmOptions) or not options.device_lock:
-        return options, ()
-    from engine.backends.rkllm.board.device_lock import open_device
+    files: tuple[int, ...] = ()
+    if not isinstance(options, RkllmOptions):
+        return options, files
+    if options.device_lock:
+        from engine.backends.rkllm.board.device_lock import open_device
 
-    files = tuple(open_device(options.device_path))
-    return replace(options, device_files=files), files
+        files = tuple(open_device(options.device_path))
+        options = replace(options, device_files=files)
+    if options.encoder_lock:
+        from engine.backends.rkllm.board.encoder_lock import open_encoder_files
+
+        options = replace(options, encoder_files=open_encoder_files())
+        files += open_encoder_files()
+    return options, files

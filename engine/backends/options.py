@@ -69,6 +69,9 @@ class RkllmOptions:
         device_lock: refuse to load while another server uses the NPU.
         device_path: a file to lock instead of the NPU's.
         device_files: descriptors of these files that this server has opened and locked already.
+        encoder_lock: a model of this server has a vision encoder, which must not use the NPU while
+            this model does.
+        encoder_files: descriptors of the files of that lock, which this server has opened.
         vision: the .rknn vision encoder of the model, with which messages may have images.
         vision_size: the width and height of the images that it takes, in pixels.
         vision_tokens: the texts around and in an image, in the format of RKLLM_VISION_TOKENS.
@@ -97,6 +100,8 @@ class RkllmOptions:
     device_lock: bool = True
     device_path: str | None = None
     device_files: tuple[int, ...] | None = None
+    encoder_lock: bool = False
+    encoder_files: tuple[int, ...] | None = None
     vision: str | None = None
     vision_size: int = DEFAULT_VISION_SIZE
     vision_tokens: str = DEFAULT_IMAGE_MARKS

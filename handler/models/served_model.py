@@ -40,6 +40,11 @@ class ServedModel:
         return self.names[0]
 
     @property
+    def has_vision_encoder(self) -> bool:
+        """Whether the NPU computes images for it, with another runtime than that of the model."""
+        return self.backend == "rkllm" and self.projector is not None
+
+    @property
     def size_bytes(self) -> int:
         """The size of the model file; 0 if it is missing, which the engine reports."""
         try:

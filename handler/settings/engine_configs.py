@@ -136,6 +136,7 @@ def _rkllm_options(settings: Settings, model: ServedModel, domain: int, copy: in
         record_text=settings.rkllm_record_text,
         record_process=f"copy {copy}",
         device_lock=settings.rkllm_device_lock,
+        encoder_lock=any(each.has_vision_encoder for each in settings.model_list),
         vision=_text(model.projector),
         vision_size=settings.rkllm_vision_size,
         vision_tokens=settings.rkllm_vision_tokens,

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,3 +26,22 @@ def write_encoder(path: Path, **options: Any) -> Path:
     """Write a vision encoder; keywords are fields of `FakeModel`."""
     path.write_text(json.dumps(options), encoding="utf-8")
     return path
+
+
+class Call(NamedTuple):
+    """A line of FAKE_RKNN_LOG: the start of a call, or the end of an inference."""
+
+    ns: int
+    pid: int
+    name: str
+
+
+def read_log(path: Path) -> list[Call]:
+    """Return the calls logged so far, in order; `ns` is of the clock of FAKE_RKLLM_LOG."""
+    lines = (line.split(" ") for line in path.read_text(encoding="utf-8").splitlines())
+    return [Call(int(ns), int(pid), name) for ns, pid, name in lines]
+
+
+def read_names(path: Path) -> list[str]:
+    """Return the names of the calls logged so far."""
+    return [call.name for call in read_log(path)]

@@ -14,6 +14,7 @@ from engine.backends.rkllm.abi import detect
 from engine.backends.rkllm.abi.abi import Abi, MissingSymbols, bind
 from engine.backends.rkllm.board import clocks, driver, nodes
 from engine.backends.rkllm.board.device_lock import open_device, require_device
+from engine.backends.rkllm.board.encoder_lock import EncoderLock, open_encoder_files
 from engine.backends.rkllm.board.profile import read_profile
 from engine.backends.rkllm.checks import check_batch, check_context, check_model, check_vision
 from engine.backends.rkllm.kv_cache.kv_reuse import KvReuse
@@ -49,6 +50,7 @@ class _Library(NamedTuple):
     description: str
     runtime: Runtime
     recorder: Recorder | None
+    encoder_lock: EncoderLock | None
 
 
 def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
@@ -106,7 +108,7 @@ def load_model(options: RkllmOptions) -> tuple[LoadedModel, Capabilities]:
         tokenizer=tokenizer,
         token_loop=token_loop,
         reranker=reranking.reranker,
-        vision=_load_vision(options, marks, handle),
+        vision=_load_vision(options, marks, handle, opened.encoder_lock),
         recorder=opened.recorder,
     )
     return model, _find_capabilities(options, model, opened, reranking.gap)
@@ -168,8 +170,11 @@ def _open_library(options: RkllmOptions) -> _Library:
         )
     description = f"{path}, ABI {abi.name} ({abi.versions_text}): {evidence.describe()}"
     logger.info("%s", description)
-    runtime = Runtime(functions, abi, recorder)
-    return _Library(path, abi, evidence.version, description, runtime, recorder)
+    lock = None
+    if options.encoder_lock:
+        lock = EncoderLock(options.encoder_files or open_encoder_files())
+    runtime = Runtime(functions, abi, recorder, lock)
+    return _Library(path, abi, evidence.version, description, runtime, recorder, lock)
 
 
 def _warn_about_board(options: RkllmOptions) -> None:
@@ -181,12 +186,12 @@ def _warn_about_board(options: RkllmOptions) -> None:
 
 
 def _load_vision(
-    options: RkllmOptions, marks: ImageMarks, handle: ReloadableModel
+    options: RkllmOptions, marks: ImageMarks, handle: ReloadableModel, lock: EncoderLock | None
 ) -> Vision | None:
     if options.vision is None:
         return None
     try:
-        return Vision(VisionEncoder(Path(options.vision), options.vision_size), marks)
+        return Vision(VisionEncoder(Path(options.vision), options.vision_size, lock), marks)
     except ModelLoadFailed:
         # On threads of the server the process lives on, and the model would keep its memory.
         handle.close()

@@ -6,6 +6,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from engine.backends.base import OnPiece
@@ -18,6 +19,7 @@ from engine.backends.rkllm.abi.structs import (
     RKLLMLoraAdapter,
 )
 from engine.backends.rkllm.batching.batch import Batch
+from engine.backends.rkllm.board.encoder_lock import EncoderLock, hold_for_load
 from engine.backends.rkllm.recording.recorder import Recorder
 from engine.backends.rkllm.runs.run import (
     ALL_TOKENS,
@@ -46,13 +48,21 @@ class Runtime:
     Each callback carries the run's number in `userdata`, so a callback that arrives after FINISH or
     after the run has returned is ignored. `rkllm_abort` is called on a thread of its own, because
     the SDK does not document that a callback may call it. With a `recorder`, all calls and
-    callbacks are recorded.
+    callbacks are recorded. With an `encoder_lock`, loads and runs wait for vision encoders of other
+    processes.
     """
 
-    def __init__(self, functions: Functions, abi: Abi, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        functions: Functions,
+        abi: Abi,
+        recorder: Recorder | None = None,
+        encoder_lock: EncoderLock | None = None,
+    ) -> None:
         self._functions = functions if recorder is None else recorder.wrap(functions)
         on_result = self._on_result if recorder is None else recorder.wrap_callback(self._on_result)
         self._abi = abi
+        self._encoder_lock = encoder_lock
         self._handle: ctypes.c_void_p | None = None
         # The library uses the callback for as long as the handle exists.
         self._callback = abi.init_callback(on_result)
@@ -63,6 +73,8 @@ class Runtime:
         self._n_batch = 1
         self._last_run_number = 0
         self._active_run: Run | Batch | None = None
+        # Whether the library was called for the active run, which may wait for the NPU before.
+        self._is_running = False
         # Held while a run returns and while it is aborted: an abort must not hit the next run.
         self._lock = threading.Lock()
         self._abort_requested = threading.Event()
@@ -104,7 +116,8 @@ class Runtime:
         # The library may read its texts after init.
         self._param = param
         handle = ctypes.c_void_p()
-        code = self._functions.init(handle, param, self._callback)
+        with hold_for_load(self._encoder_lock, is_encoder=False):
+            code = self._functions.init(handle, param, self._callback)
         if code != 0 or not handle.value:
             raise ModelLoadFailed(f"rkllm_init failed with {code}")
         self._handle = handle
@@ -229,12 +242,18 @@ class Runtime:
     def _run_library(self, run: Run | Batch, prompts: Sequence[RuntimeInput], infer: Any) -> None:
         try:
             inputs, keep_alive = build_input_array(self._abi, prompts, self._n_batch)
-            run.code = self._functions.run(self._loaded_handle, inputs, infer, run.number)
+            lock = self._encoder_lock
+            with nullcontext() if lock is None else lock.hold_for_run(lambda: run.stopped):
+                self._is_running = True
+                # An abort after this check reaches the library, because the run counts as running.
+                if not run.stopped:
+                    run.code = self._functions.run(self._loaded_handle, inputs, infer, run.number)
             # The struct holds pointers to these objects, so they must exist until here.
             del keep_alive
         finally:
             with self._lock:
                 self._active_run = None
+                self._is_running = False
 
     def abort(self, expected: Batch | None = None) -> None:
         """Stop the active run, if there is one. Thread-safe.
@@ -307,7 +326,7 @@ class Runtime:
                 return
             with self._lock:
                 run, handle = self._active_run, self._handle
-                if run is None or handle is None or not run.stopped:
+                if run is None or handle is None or not (run.stopped and self._is_running):
                     continue
                 self._functions.abort(handle)
             time.sleep(_ABORT_RETRY_S)

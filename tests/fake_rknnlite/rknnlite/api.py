@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ class FakeModel:
     load_code: int = 0
     init_code: int = 0
     fault: str = ""
+    duration_s: float = 0.0
 
 
 class RKNNLite:
@@ -51,9 +53,16 @@ class RKNNLite:
 
     def inference(self, inputs: list[Any]) -> list[Any] | None:
         _log("inference")
+        try:
+            return self._compute(inputs)
+        finally:
+            _log("inference_end")
+
+    def _compute(self, inputs: list[Any]) -> list[Any] | None:
         model = self._model
         assert model is not None
         assert self._is_ready
+        time.sleep(model.duration_s)
         [pixels] = inputs
         assert pixels.dtype == np.uint8
         if pixels.shape != (1, model.size, model.size, 3):
@@ -75,4 +84,4 @@ class RKNNLite:
 def _log(name: str) -> None:
     if path := os.environ.get("FAKE_RKNN_LOG"):
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(f"{name}\n")
+            file.write(f"{time.monotonic_ns()} {os.getpid()} {name}\n")

@@ -6,9 +6,11 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from engine.backends.rkllm.board.encoder_lock import EncoderLock, hold_for_load
 from engine.backends.rkllm.vision.pixels import read_pixels
 from engine.errors import BackendFailed, ModelLoadFailed
 
@@ -22,22 +24,25 @@ class VisionEncoder:
     The model takes a square of `size` x `size` RGB pixels, which it normalises itself. The
     embeddings of the latest images are kept, because each turn of a chat has the images of the
     turns before, and the encoder takes seconds for each. Owned by the thread that uses the NPU.
+    With a `lock`, it uses the NPU while no language model of the server does.
 
     Raises:
         ModelLoadFailed: a package is missing, or the model cannot be loaded or takes another size.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, lock: EncoderLock | None = None) -> None:
         self.size = size
         self._path = path
         self._cache: OrderedDict[bytes, Any] = OrderedDict()
-        self._rknn = _load_model(path)
-        try:
-            # The toolkit does not tell the size of the input, so a grey image tries it.
-            self.image_tokens, self._shape = self._try_size()
-        except BaseException:
-            self.close()
-            raise
+        self._lock = lock
+        with hold_for_load(lock, is_encoder=True):
+            self._rknn = _load_model(path)
+            try:
+                # The toolkit does not tell the size of the input, so a grey image tries it.
+                self.image_tokens, self._shape = self._try_size()
+            except BaseException:
+                self.close()
+                raise
 
     def _try_size(self) -> tuple[int, tuple[int, ...]]:
         import numpy as np
@@ -63,15 +68,18 @@ class VisionEncoder:
         """
         import numpy as np
 
+        keys = [hashlib.sha256(image.encode()).digest() for image in images]
         rows = []
-        for image in images:
-            if aborted.is_set():
-                break
-            rows.append(self._encode_image(image))
+        # Once for all images of a prompt: between two of them a run could take minutes.
+        lock = None if all(key in self._cache for key in keys) else self._lock
+        with nullcontext() if lock is None else lock.hold_for_encoder(aborted.is_set):
+            for key, image in zip(keys, images, strict=True):
+                if aborted.is_set():
+                    break
+                rows.append(self._encode_image(key, image))
         return np.array(rows, np.float32)
 
-    def _encode_image(self, image: str) -> Any:
-        key = hashlib.sha256(image.encode()).digest()
+    def _encode_image(self, key: bytes, image: str) -> Any:
         if (embeddings := self._cache.get(key)) is None:
             embeddings = self._compute(read_pixels(image, self.size))
             if embeddings.shape != self._shape:

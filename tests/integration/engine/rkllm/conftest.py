@@ -50,6 +50,7 @@ _BACKEND_OPTIONS = {
     "cpu_mask",
     "device_lock",
     "device_path",
+    "encoder_lock",
     "kv_reuse",
     "lib_path",
     "lora",

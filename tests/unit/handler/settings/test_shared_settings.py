@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -16,7 +17,7 @@ from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.options import LlamaCppOptions, RkllmOptions
 from handler.models.default_model import DEFAULT_MODEL_NAME, DEFAULT_MODEL_PATH
 from handler.models.model_list import ModelEntry
-from handler.settings.engine_configs import build_engine_config
+from handler.settings.engine_configs import build_engine_config, build_engine_configs
 from handler.settings.shared_settings import DEFAULT_SLOTS, Settings, read_settings
 from handler.settings.worker_settings import WorkerSettings
 
@@ -332,6 +333,17 @@ def test_rkllm_vision_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(options, RkllmOptions)
     assert options.vision == "some/vision.rknn"
     assert (options.vision_size, options.vision_tokens) == (448, "<img>,</img>,<IMG>")
+
+
+@pytest.mark.parametrize(("encoder", "expected"), [("vision.rknn", True), (None, False)])
+def test_all_npu_models_lock_out_the_encoder_of_one(
+    monkeypatch: pytest.MonkeyPatch, encoder: str | None, expected: bool
+) -> None:
+    models = [{"path": "a.rkllm"}, {"path": "b.rkllm", "mmproj": encoder}, {"path": "c.gguf"}]
+    configs = build_engine_configs(read(monkeypatch, MODELS=json.dumps(models)))
+    options = [config.backend.options for config in configs.values()]
+    locks = [each.encoder_lock for each in options if isinstance(each, RkllmOptions)]
+    assert locks == [expected, expected]
 
 
 def test_deterministic_is_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from engine.backends.rkllm.abi.abi import ABI_12, ABI_13, ABIS, Abi, Functions
 from engine.backends.rkllm.abi.structs import RKLLMResult
+from engine.backends.rkllm.board.encoder_lock import EncoderLock, open_encoder_files
 from engine.backends.rkllm.runs.run import InitConfig, Run, UserTurn, fill_sampling
 from engine.backends.rkllm.runtime import Runtime
 from engine.errors import BackendFailed, ModelLoadFailed
@@ -563,6 +564,30 @@ def test_abort_of_a_silent_run(library: FakeLibrary, runtime: Runtime) -> None:
     runtime.abort()
     thread.join(TIMEOUT_S)
     assert ended[0].stopped
+
+
+def test_run_that_is_aborted_while_it_waits_for_an_encoder_is_not_started(
+    library: FakeLibrary,
+) -> None:
+    files = open_encoder_files()
+    runtime = Runtime(cast("Functions", library), library.abi, None, EncoderLock(files))
+    runtime.init(CONFIG)
+    waits = threading.Event()
+
+    def abort() -> None:
+        assert waits.wait(TIMEOUT_S)
+        runtime.abort()
+
+    thread = threading.Thread(target=abort)
+    thread.start()
+    with EncoderLock(files).hold_for_encoder(lambda: False):
+        waits.set()
+        run = run_of(runtime)
+    thread.join()
+    assert (run.stopped, run.tokens, library.aborts) == (True, 0, [])
+    assert not run_of(runtime).stopped
+    runtime.close()
+    assert library.calls == ["init", "run", "returned", "destroy"]
 
 
 def test_aborted_run_is_not_started(library: FakeLibrary, runtime: Runtime) -> None:
