@@ -189,7 +189,7 @@ $(VENV)/.dev: requirements/dev.txt requirements/run.txt requirements/serve.txt $
 	@touch $(VENV)/.serve $(VENV)/.run $@
 
 # One process compiles the tests and what they import. All workers would do it, at the same time.
-# What cannot be collected is reported by the run.
+# The run itself reports a file that cannot be collected.
 $(VENV)/.compiled: $(VENV)/.dev
 	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
 	@touch $@
