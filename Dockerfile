@@ -26,6 +26,13 @@ RUN if [ -n "$XLLAMACPP_INDEX" ]; then \
             --index-url "$XLLAMACPP_INDEX" "$(grep -o '^xllamacpp==[0-9.]*' requirements/run.txt)"; \
     fi
 
+# VISION=yes adds what RKLLM_VISION needs, on arm64 with Python 3.11 or 3.12 (docs/rkllm.md).
+ARG VISION=no
+COPY requirements/vision.txt requirements/
+RUN if [ "$VISION" = yes ]; then \
+        pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps -r requirements/vision.txt; \
+    fi
+
 # Before the code is copied, so that the model's layer stays cached when the code changes.
 # BAKE_MODEL=no builds an image without a model: mount one and set MODEL_PATH to it.
 ARG BAKE_MODEL=yes

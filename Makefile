@@ -65,7 +65,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve board sdk wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check check-fast bench docs docs-site screenshot lock clean help
+.PHONY: run serve board vision sdk wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check check-fast bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
@@ -76,6 +76,11 @@ serve: $(VENV)/.serve $(RUN_MODEL) ## start the local server on 127.0.0.1:8000: 
 board: BUNDLE = board.zip
 board: $(VENV)/.serve ## examine a Rockchip board with MODEL=/models/x.rkllm; BUNDLE=board.zip is the file to post
 	@MODEL_PATH="$(or $(MODEL),$(MODEL_PATH))" $(BIN)/python -m handler doctor --bundle "$(BUNDLE)"
+
+vision: $(VENV)/.serve ## on a board with Python 3.11 or 3.12: install what RKLLM_VISION needs
+	@$(BIN)/python -c 'import platform, sys; sys.exit(platform.machine() != "aarch64" or sys.version_info >= (3, 13))' || { \
+		echo 'rknn-toolkit-lite2 has packages for arm64 with Python 3.11 or 3.12 only: name one, as in `make vision PYTHON=python3.12` after `make clean`.' >&2; exit 1; }
+	@$(UV_INSTALL) -r requirements/vision.txt
 
 sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its Python client
 
@@ -151,7 +156,7 @@ screenshot: $(VENV)/.dev $(BUILT_IN_MODEL) ## take the pictures of the console i
 # In this order: serve.txt, sdk2.txt and dev.txt use the versions of run.txt, and
 # arm64.txt those of dev.txt. uv keeps the versions that it finds in its output file, where it can.
 lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgrade: the newest that fit)
-	@cd requirements && for name in setup run serve servers clients node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+	@cd requirements && for name in setup run serve vision servers clients node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && cp run.txt sdk2.txt && ../$(UV_LOCK) ../pyproject.toml sdk2.in -o sdk2.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null

@@ -139,6 +139,7 @@ def _rkllm_options(settings: Settings, model: ServedModel, domain: int, copy: in
         encoder_lock=any(each.has_vision_encoder for each in settings.model_list),
         vision=_text(model.projector),
         vision_size=settings.rkllm_vision_size,
+        vision_cores=settings.rkllm_vision_cores,
         vision_tokens=settings.rkllm_vision_tokens,
         adapters=tuple(model.adapters),
     )

@@ -98,6 +98,12 @@ class RkllmSettings(BaseSettings):
         "converted.",
         examples=["448"],
     )
+    rkllm_vision_cores: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = Field(
+        "auto",
+        description="Cores of the NPU that the vision encoder uses. `auto`: one of them, as the "
+        "toolkit does without this choice. With drivers 0.9.2 and 0.9.3 only core 0 works.",
+        examples=["0_1_2"],
+    )
     rkllm_vision_tokens: str = Field(
         DEFAULT_IMAGE_MARKS,
         description="Texts of the model's vocabulary before an image, after it, and for each of "

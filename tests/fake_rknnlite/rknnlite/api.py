@@ -33,6 +33,9 @@ class FakeModel:
 class RKNNLite:
     """The methods that a vision encoder needs. FAKE_RKNN_LOG names a file for one line per call."""
 
+    NPU_CORE_AUTO, NPU_CORE_0, NPU_CORE_1, NPU_CORE_2 = 0, 1, 2, 4
+    NPU_CORE_0_1, NPU_CORE_0_1_2 = 3, 7
+
     def __init__(self) -> None:
         self._model: FakeModel | None = None
         self._is_ready = False
@@ -45,8 +48,8 @@ class RKNNLite:
         self._model = FakeModel(**json.loads(content))
         return self._model.load_code
 
-    def init_runtime(self) -> int:
-        _log("init_runtime")
+    def init_runtime(self, core_mask: int | None = None) -> int:
+        _log("init_runtime" if core_mask is None else f"init_runtime core_mask={core_mask}")
         assert self._model is not None
         self._is_ready = True
         return self._model.init_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -24,19 +25,22 @@ class VisionEncoder:
     The model takes a square of `size` x `size` RGB pixels, which it normalises itself. The
     embeddings of the latest images are kept, because each turn of a chat has the images of the
     turns before, and the encoder takes seconds for each. Owned by the thread that uses the NPU.
-    With a `lock`, it uses the NPU while no language model of the server does.
+    With a `lock`, it uses the NPU while no language model of the server does. `cores` are those of
+    the NPU, in the form of RKLLM_VISION_CORES.
 
     Raises:
         ModelLoadFailed: a package is missing, or the model cannot be loaded or takes another size.
     """
 
-    def __init__(self, path: Path, size: int, lock: EncoderLock | None = None) -> None:
+    def __init__(
+        self, path: Path, size: int, lock: EncoderLock | None = None, *, cores: str = "auto"
+    ) -> None:
         self.size = size
         self._path = path
         self._cache: OrderedDict[bytes, Any] = OrderedDict()
         self._lock = lock
         with hold_for_load(lock, is_encoder=True):
-            self._rknn = _load_model(path)
+            self._rknn = _load_model(path, cores)
             try:
                 # The toolkit does not tell the size of the input, so a grey image tries it.
                 self.image_tokens, self._shape = self._try_size()
@@ -123,7 +127,7 @@ class VisionEncoder:
         self._rknn.release()
 
 
-def _load_model(path: Path) -> Any:
+def _load_model(path: Path, cores: str) -> Any:
     if not path.is_file():
         raise ModelLoadFailed(f"RKLLM_VISION: there is no file {path}")
     try:
@@ -137,20 +141,59 @@ def _load_model(path: Path) -> Any:
     except ImportError as error:
         raise ModelLoadFailed(
             "RKLLM_VISION: a vision encoder needs rknn-toolkit-lite2: "
-            "`pip install rknn-toolkit-lite2` adds it on a board"
+            "`make vision` or `pip install rknn-toolkit-lite2` adds it on a board"
         ) from error
     rknn: Any = RKNNLite()
     try:
         code = rknn.load_rknn(str(path))
         if code == 0:
-            code = rknn.init_runtime()
+            # Without the argument it is one core; drivers 0.9.2 and 0.9.3 can only use core 0
+            # (rknn-toolkit2#294, #320).
+            code = rknn.init_runtime(**_core_mask(RKNNLite, cores))
         failure = f"code {code}" if code else ""
+    except ModelLoadFailed:
+        rknn.release()
+        raise
     except Exception as error:
         failure = str(error) or type(error).__name__
     if failure:
         rknn.release()
         raise ModelLoadFailed(
-            f"RKLLM_VISION: {path} was not loaded: {failure}. It must be a .rknn model for this "
-            "chip and for the installed librknnrt.so"
+            f"RKLLM_VISION: {path} was not loaded: {failure}. {_find_load_hint(cores)}"
         )
     return rknn
+
+
+def _core_mask(toolkit: Any, cores: str) -> dict[str, int]:
+    """Return the argument that chooses cores; none leaves the choice to the toolkit.
+
+    Raises:
+        ModelLoadFailed: the toolkit has no name for these cores.
+    """
+    if cores == "auto":
+        return {}
+    mask = getattr(toolkit, f"NPU_CORE_{cores.upper()}", None)
+    if mask is None:
+        raise ModelLoadFailed(
+            f"RKLLM_VISION_CORES: the installed rknn-toolkit-lite2 cannot choose {cores}: use auto"
+        )
+    return {"core_mask": mask}
+
+
+def _find_load_hint(cores: str, root: Path = Path("/")) -> str:
+    """Return what a model that was not loaded may lack on this machine."""
+    if not (root / "proc/device-tree/compatible").exists():
+        return (
+            "The toolkit reads the chip from /proc/device-tree/compatible, which is not here: a "
+            "container needs --security-opt systempaths=unconfined"
+        )
+    library = os.environ.get("LIBRKNNRT_PATH") or root / "usr/lib/librknnrt.so"
+    if not Path(library).exists():
+        return f"The toolkit needs librknnrt.so, and there is no {library} (LIBRKNNRT_PATH)"
+    chosen = (
+        "" if cores == "auto" else f", and the cores {cores} (RKLLM_VISION_CORES) must be there"
+    )
+    return (
+        "It must be a .rknn model for this chip, made by a toolkit of the version of the installed "
+        f"librknnrt.so{chosen}"
+    )

@@ -77,6 +77,7 @@ VALUES: dict[str, tuple[str, object]] = {
     "RKLLM_RECORD_TEXT": ("on", True),
     "RKLLM_VISION": ("some/vision.rknn", Path("some/vision.rknn")),
     "RKLLM_VISION_SIZE": ("448", 448),
+    "RKLLM_VISION_CORES": ("0_1", "0_1"),
     "RKLLM_VISION_TOKENS": ("<img>,</img>,<IMG>", "<img>,</img>,<IMG>"),
     "RKLLM_DEVICE_LOCK": ("off", False),
     "THREADS": ("3", 3),
