@@ -180,7 +180,7 @@ class LoadedModel:
         if part.skips_prefix:
             skipped = self.kv_reuse.count_skipped(run, runtime_input, runtime.cache_size)
         self.kv_reuse.record_run(runtime_input, run, context)
-        check_run(run, context, printed)
+        check_run(run, context, printed, was_aborted=aborted.is_set())
         result = build_run_result(run, runtime_input, context, runtime.cache_size, skipped)
         return run, replace(result, cached_tokens=part.reused + skipped, reload_ms=reload_ms)
 
@@ -194,6 +194,7 @@ class LoadedModel:
         ):
             batch.reload_ms += self.handle.load()
         with self._capture() as printed:
+            batch.has_printed = printed.has_output
             self.runtime.run_batch(batch)
             printed.is_needed = is_output_needed(batch)
         batch.printed_error = printed.error
@@ -213,7 +214,8 @@ class LoadedModel:
             result = token_loop.run(tokens, sampling, on_piece, aborted)
             printed.is_needed = not result.completion_tokens
         if not aborted.is_set():
-            check_printed(printed, result.completion_tokens or 0)
+            # Each token has a run, so an error is that of a run without an answer.
+            check_printed(printed)
         return result
 
     def compute(

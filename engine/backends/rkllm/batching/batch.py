@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ class BatchedRequest:
     # Whether the runtime ended its answer without any token: the run may have failed, which shows
     # at its end.
     is_empty: bool = False
+    was_aborted: bool = False
 
     @property
     def limit(self) -> int:
@@ -97,7 +98,9 @@ class Batch:
         self.stopped = False
         self.finished = False
         self.failed = False
-        # The error that the library printed during the run, if any.
+        # Returns whether the library has printed anything during the run so far.
+        self.has_printed: Callable[[], bool] = lambda: False
+        # The error that the library printed during the run, if any; set before `returned`.
         self.printed_error = ""
         self.reload_ms = 0.0
         self.prefill_ms = 0.0
@@ -167,6 +170,7 @@ class Batch:
         with self._lock:
             for index, active in tuple(self._active.items()):
                 if active is request:
+                    request.was_aborted = True
                     self._end_request(index)
                     self.stopped = request.is_last
         return request.is_last

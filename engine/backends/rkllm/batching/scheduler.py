@@ -13,6 +13,7 @@ from typing import TypeVar
 from engine.backends.base import RunResult
 from engine.backends.rkllm.batching.batch import Batch, BatchedRequest
 from engine.backends.rkllm.printed.library_output import printed_error
+from engine.backends.rkllm.runs.run_result import is_short
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +70,14 @@ class BatchScheduler:
             if request in self._waiting:
                 self._waiting.remove(request)
         batch = request.batch
-        if batch is not None and (batch.leave(request) or request.is_empty):
+        if batch is not None and (batch.leave(request) or _may_have_failed(request, batch)):
             if batch.stopped:
                 self._abort(batch)
             batch.returned.wait()
-            if request.is_empty and batch.printed_error:
-                raise printed_error(batch.printed_error)
         if request.error is not None:
             raise request.error
+        if batch is not None and batch.printed_error and _is_judged(request):
+            raise printed_error(batch.printed_error)
         return request.result()
 
     def run_exclusively(self, task: Callable[[], T]) -> T:
@@ -153,3 +154,16 @@ class BatchScheduler:
         return [item for item in ready if item.batch_key == ready[0].batch_key][
             : self._max_requests
         ]
+
+
+def _is_judged(request: BatchedRequest) -> bool:
+    """Return whether an error that the library printed is one of this answer too."""
+    return is_short(request.tokens) and not request.was_aborted
+
+
+def _may_have_failed(request: BatchedRequest, batch: Batch) -> bool:
+    """Return whether only the end of the run shows that the answer is none.
+
+    A short answer waits for that if the library has printed something, which is rare.
+    """
+    return request.is_empty or (_is_judged(request) and batch.has_printed())

@@ -12,8 +12,10 @@ import sys
 import tempfile
 import termios
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from shutil import which
 
 from common.child_processes import OWN_PROCESS_VARIABLE
@@ -22,7 +24,9 @@ from engine.errors import BackendFailed
 
 logger = logging.getLogger(__name__)
 
-_MAX_BYTES = 64_000
+# How many lines are kept at the start, where the library reports itself, and again at the end.
+_MAX_LINES = 500
+_MAX_ERROR_LINES = 50
 _MAX_REASON_LINES = 3
 _MAX_LINE_CHARS = 300
 _COPY_TIMEOUT_S = 5.0
@@ -38,12 +42,24 @@ class CapturedOutput:
     """The lines that were printed, when `LibraryOutput.capture` has ended.
 
     If they are needed, their last bytes are waited for, which takes some milliseconds. Otherwise
-    they are only read if there are any at the end.
+    they are only read if there are any. Of many lines, the first and the last ones are kept, and the
+    errors between them.
     """
 
     def __init__(self) -> None:
         self.is_needed = True
         self.lines: tuple[str, ...] = ()
+        self._copier: _Copier | None = None
+        self._start = 0
+
+    def follow(self, copier: _Copier, start: int) -> None:
+        """Let `has_output` ask this process, whose file had `start` bytes before the capture."""
+        self._copier, self._start = copier, start
+
+    def has_output(self) -> bool:
+        """Return whether anything was printed so far. Thread-safe while the capture lasts."""
+        copier = self._copier
+        return copier is not None and copier.has_more_than(self._start)
 
     @property
     def errors(self) -> list[str]:
@@ -111,6 +127,7 @@ class LibraryOutput:
                 yield output
                 return
             start = copier.size()
+            output.follow(copier, start)
             _flush()
             originals = [(stream, os.dup(stream)) for stream in (1, 2)]
             try:
@@ -122,7 +139,7 @@ class LibraryOutput:
                 for stream, original in originals:
                     os.dup2(original, stream)
                     os.close(original)
-                if output.is_needed or copier.size() > start or copier.has_unread():
+                if output.is_needed or output.has_output():
                     # Only its end shows that it has copied everything.
                     copier.end()
                     output.lines = copier.read_lines(start)
@@ -176,15 +193,52 @@ class _Copier:
         return self._file.seek(0, os.SEEK_END)
 
     def read_lines(self, start: int) -> tuple[str, ...]:
-        """Return the lines of the file after `start`."""
-        self._file.seek(max(start, self.size() - _MAX_BYTES))
-        text = self._file.read().decode("utf-8", "replace")
-        return tuple(line.strip() for line in text.splitlines() if line.strip())
+        """Return the lines of the file after `start`: the first, the errors and the last of many.
 
-    def has_unread(self) -> bool:
-        """Return whether the pipe has bytes that it has not read."""
+        With RKLLM_LOG_LEVEL=2, hundreds of lines may follow an error.
+        """
+        first: list[str] = []
+        errors: deque[str] = deque(maxlen=_MAX_ERROR_LINES)
+        last: deque[str] = deque(maxlen=_MAX_LINES)
+        self._file.seek(start)
+        for data in self._file:
+            for line in data.decode("utf-8", "replace").splitlines():
+                if not (line := line.strip()):
+                    continue
+                if len(first) < _MAX_LINES:
+                    first.append(line)
+                    continue
+                if len(last) == _MAX_LINES and _ERROR_LINE.search(last[0]):
+                    errors.append(last[0])
+                last.append(line)
+        return (*first, *errors, *last)
+
+    def has_more_than(self, start: int) -> bool:
+        """Return whether the file has more than `start` bytes, or soon will.
+
+        The order counts: bytes that `tee` has taken from the pipe are in the file only when it
+        waits for more.
+        """
+        try:
+            return self._has_unread() or not self._is_waiting() or self.size() > start
+        except (OSError, ValueError):
+            # The capture has just ended.
+            return True
+
+    def _has_unread(self) -> bool:
         count = fcntl.ioctl(self.pipe, termios.FIONREAD, bytes(4))
         return count != bytes(4)
+
+    def _is_waiting(self) -> bool:
+        """Return whether `tee` is blocked in a call whose first argument is its input, 0.
+
+        Where the kernel hides this (proc_pid_syscall(5)), it never is, and each run waits for it.
+        """
+        try:
+            words = Path(f"/proc/{self._tee.pid}/syscall").read_text(encoding="ascii").split()
+        except OSError:
+            return False
+        return words[1:2] == ["0x0"]
 
     def end(self) -> None:
         """Let it copy everything, and wait for its end."""

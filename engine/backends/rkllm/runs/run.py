@@ -146,9 +146,14 @@ class Run:
             self.is_padding = True
             return True
         should_stop = self.on_piece(piece, token_id, None)
-        # A library that received the limit ends there and reports its counts; an abort would
-        # suppress them.
-        return not self.limit_is_known if tokens == self.limit else should_stop
+        if tokens == self.limit:
+            # A library that received the limit ends there and reports its counts; an abort would
+            # suppress them.
+            return not self.limit_is_known
+        if should_stop:
+            # As behind an end token.
+            self.limit = tokens
+        return should_stop
 
     def finish(self, result: Any, *, finished: bool) -> None:
         """Record the end of the run, and the runtime's statistics if it finished."""

@@ -30,11 +30,15 @@ def is_output_needed(run: Run | Batch) -> bool:
     return bool(run.failed or run.code or not (run.tokens or run.stopped))
 
 
-def check_run(run: Run | Batch, context_length: int, printed: CapturedOutput) -> None:
+def check_run(
+    run: Run | Batch, context_length: int, printed: CapturedOutput, *, was_aborted: bool = False
+) -> None:
     """Raise BackendFailed if a run failed, did not finish, or generated nothing but padding.
 
     A run also failed if the library has `printed` an error and brought no answer or a short one:
-    with an old driver it prints `matmul(w8a8) run failed` and reports success.
+    with an old driver it prints `matmul(w8a8) run failed` and reports success. An answer that its
+    end token, a limit or a stop string has ended is judged like others, and one that the client
+    aborted is not (`was_aborted`).
     """
     if isinstance(run, Run) and run.is_padding:
         raise padding_error()
@@ -50,8 +54,14 @@ def check_run(run: Run | Batch, context_length: int, printed: CapturedOutput) ->
     if not (run.finished or run.stopped or (isinstance(run, Run) and run.reached_limit)):
         raise BackendFailed("the RKLLM runtime ended the run without saying that it was done")
 
-    if not run.stopped:
-        check_printed(printed, run.tokens)
+    if not was_aborted:
+        # Tokens that came after an abort of the run are no part of the answer.
+        check_printed(printed, min(run.tokens, run.limit))
+
+
+def is_short(tokens: int) -> bool:
+    """Return whether an answer is no answer if the library has printed an error."""
+    return tokens < _SHORT_ANSWER_TOKENS
 
 
 def check_printed(printed: CapturedOutput, tokens: int = 0) -> None:
@@ -61,7 +71,7 @@ def check_printed(printed: CapturedOutput, tokens: int = 0) -> None:
     """
     if not printed.error:
         return
-    if tokens < _SHORT_ANSWER_TOKENS:
+    if is_short(tokens):
         raise printed_error(printed.error)
     logger.warning("the RKLLM runtime printed an error during a run: %s", printed.error)
 

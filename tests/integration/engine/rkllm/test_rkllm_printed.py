@@ -5,6 +5,7 @@ The lines are those that users of boards have posted (rknn-llm#483, a board diar
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,19 @@ import pytest
 
 from engine import EMBED, Priority
 from engine.errors import BackendFailed
-from tests.fake_rkllm.tokenizer import write_tokenizer
+from tests.fake_rkllm.tokenizer import id_of, tokenizer, write_tokenizer
 from tests.integration.engine.rkllm.conftest import RkllmMaker
 from tests.integration.engine.support import ask, read, request
 
 MATMUL_FAILED = "E rkllm: matmul(w8a8) run failed"
 SUBMIT_FAILED = "E RKNN: failed to submit!, op id: 1, op name: MatMul"
 OLD_DRIVER = "W rkllm: Warning: Your rknpu driver version is too low, please upgrade to 0.9.7."
+
+
+def ids_of(text: str) -> str:
+    """Return the tokens of a text in the form of a script."""
+    return " ".join(map(str, tokenizer().encode(text, add_special_tokens=False).ids))
+
 
 only_processes = pytest.mark.parametrize("isolation", ["process"], indirect=True)
 
@@ -45,6 +52,44 @@ async def test_short_answer_with_an_error_fails_behind_its_text(rkllm_of: RkllmM
     async with await engine.generate(request("hi")) as stream:
         with pytest.raises(BackendFailed, match="matmul"):
             await read(stream)
+
+
+@only_processes
+async def test_short_answer_with_an_error_fails_however_it_ends(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path)
+    lines = f'print "{MATMUL_FAILED}"\n  say "0 "'
+    engine = rkllm_of(
+        f'answer run=1\n  {lines} id={id_of("</s>")}\n  say "more"\n'
+        f'answer run=4\n  print "{MATMUL_FAILED}"\n  hang\n'
+        f"answer\n  {lines} times=40\n"
+    )
+    for limits in ({}, {"max_tokens": 3}, {"stop": ("0 0 ",)}):
+        with pytest.raises(BackendFailed, match="matmul"):
+            await ask(engine, "hi", **limits)
+    stream = await engine.generate(request("hi"))
+    stream.abort()
+    await stream.wait_ended()
+    assert engine.restarts == 0
+
+
+@only_processes
+async def test_short_answers_of_a_batch_with_an_error_fail(
+    rkllm_of: RkllmMaker, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path)
+    script = (
+        f'answer when="{ids_of("long")}"\n  say "fine " times=20 us=4000\n'
+        f'answer\n  print "{MATMUL_FAILED}"\n  say "0 " times=3 us=4000\n'
+    )
+    engine = rkllm_of(script, n_batch=2)
+    for texts in (("short", "brief"), ("short", "long")):
+        answers = await asyncio.gather(
+            *(ask(engine, text, max_tokens=20) for text in texts), return_exceptions=True
+        )
+        assert isinstance(answers[0], BackendFailed)
+        assert isinstance(answers[1], BackendFailed) is (texts[1] == "brief")
 
 
 @pytest.mark.long

@@ -44,13 +44,30 @@ def test_last_words_of_a_process_that_dies_are_passed_on() -> None:
     assert "E rkllm: GGML_ASSERT failed" in done.stderr
 
 
-def test_only_the_end_of_a_long_output_is_kept() -> None:
+def test_output_that_is_not_waited_for_is_read_if_there_is_any() -> None:
+    printer = LibraryOutput()
+    for number in range(15):
+        with printer.capture() as output:
+            output.is_needed = False
+            # `tee` may have taken the line from the pipe, and not have written it yet.
+            os.write(2, b"E rkllm: failed %d\n" % number)
+            assert output.has_output()
+        assert output.errors == [f"E rkllm: failed {number}"]
+    with printer.capture() as output:
+        output.is_needed = False
+    assert output.lines == ()
+    printer.close()
+
+
+def test_first_lines_errors_and_last_lines_of_a_long_output_are_kept() -> None:
     with LibraryOutput().capture() as output:
-        os.write(1, b"x" * 9 + b"\n")
-        for _ in range(20):
-            os.write(1, b"y" * 4_999 + b"\n")
-    assert {len(line) for line in output.lines[1:]} == {4_999}
-    assert len(output.lines) < 20
+        for start in range(0, 3000, 100):
+            lines = [f"I rkllm: {number}" for number in range(start, start + 100)]
+            os.write(1, "\n".join([*lines, "E rkllm: failed\n" if start == 1000 else ""]).encode())
+    assert output.lines[:2] == ("I rkllm: 0", "I rkllm: 1")
+    assert output.errors == ["E rkllm: failed"]
+    assert output.lines[-1] == "I rkllm: 2999"
+    assert len(output.lines) == 1001
 
 
 @pytest.mark.parametrize(
