@@ -103,9 +103,12 @@ class KvReuse:
         is_fresh = was_empty or not (was_kept or self.prefix_reuse is not False)
         can_continue = self._history_reuse and isinstance(prompt, list)
         if isolated or not self.enabled or not (self.skips_prefixes or can_continue):
+            # Where the cache cannot be cleared, the runtime may skip a part all the same.
+            may_skip = not self._can_clear and self.prefix_reuse is not False
+            part = PromptPart(prompt, skips_prefix=may_skip)
             if is_fresh or not (isolated or was_kept or self._can_clear or not same_adapter):
-                return PromptPart(prompt)
-            return self._clear(runtime, PromptPart(prompt))
+                return part
+            return self._clear(runtime, part)
         self._is_kept = True
         if self.skips_prefixes:
             part = PromptPart(prompt, skips_prefix=True)
@@ -128,7 +131,7 @@ class KvReuse:
         if self._can_clear:
             logger.warning(
                 "the key-value cache was not empty after rkllm_clear_kv_cache, so the model is "
-                "loaded again and every prompt read whole from here on (RKLLM_KV_REUSE)"
+                "loaded again, and no chat is continued from here on (RKLLM_KV_REUSE)"
             )
         self.enabled = self._can_clear = self._is_kept = False
         return None
@@ -158,7 +161,7 @@ class KvReuse:
         if not run.finished or run.prefill_tokens < (1 if run.stopped else 0):
             return 0
         if isinstance(prompt, list):
-            return max(len(prompt) - run.prefill_tokens, 0)
+            return 0 if self._was_empty else max(len(prompt) - run.prefill_tokens, 0)
         if not isinstance(prompt, UserTurn):
             return 0
         return self._text_counter.count_skipped(
