@@ -19,6 +19,7 @@ from common.setting_error import SettingError
 from common.terminal_text import escape_controls
 from engine import BackendConfig
 from engine.backends.options import RkllmOptions
+from engine.backends.rkllm.recording.recording_file import find_write_error
 from handler.doctor.report import Examination, hide_homes
 
 SUFFIX = ".zip"
@@ -32,8 +33,8 @@ def check_path(path: Path) -> None:
     """Raise SettingError if no bundle can be written there; before the model is loaded."""
     if path.suffix != SUFFIX:
         raise SettingError(f"--bundle: the file's name must end in {SUFFIX}, as board{SUFFIX}")
-    if not path.parent.is_dir():
-        raise SettingError(f"--bundle: {path} cannot be written: there is no folder {path.parent}")
+    if (error := find_write_error(path)) is not None:
+        raise SettingError(f"--bundle: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ class Bundle:
                 content = file.read_bytes()
                 if file.name.startswith("printed-"):
                     content = "".join(_clean_lines(content)).encode()
+                else:
+                    # A recording has the library's errors, which may name files.
+                    content = hide_homes(content.decode("utf-8", "replace")).encode()
                 archive.writestr(file.name, content)
         replace_file(path, [made.getvalue()])
 

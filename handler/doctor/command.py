@@ -14,7 +14,7 @@ from engine import BackendConfig, EngineConfig, Timeouts
 from handler.doctor.bundle import Bundle
 from handler.doctor.comparison import compare_with_gguf
 from handler.doctor.examination import examine
-from handler.doctor.report import format_report
+from handler.doctor.report import INTERRUPTED, Examination, format_report
 from handler.doctor.trials import run_trials
 
 # Where a report is useful.
@@ -47,13 +47,17 @@ def _examine_all(configs: Sequence[EngineConfig], gguf: Path | None, bundle: Bun
     succeeded = True
     for config in configs:
         for backend in (config.backend, *config.copies):
-            succeeded &= _examine_one(backend, config.timeouts, gguf, bundle)
+            examination = _examine_one(backend, config.timeouts, gguf, bundle)
+            if examination.was_interrupted:
+                return False
+            succeeded &= examination.succeeded
     return succeeded
 
 
 def _examine_one(
     backend: BackendConfig, timeouts: Timeouts, gguf: Path | None, bundle: Bundle | None
-) -> bool:
+) -> Examination:
+    """Print the report of one copy, and return what it is about."""
     if bundle is not None:
         backend = bundle.record(backend)
     progress = Progress(
@@ -70,10 +74,13 @@ def _examine_one(
         progress.reset(task, description=step)
 
     with progress:
-        # First, because the engine reads their outcome.
-        trials = run_trials(backend, timeouts, show, bundle)
-        examination = examine(backend, timeouts, show, bundle=bundle)
-        if gguf is not None:
+        try:
+            # First, because the engine reads their outcome.
+            trials = run_trials(backend, timeouts, show, bundle)
+            examination = examine(backend, timeouts, show, bundle=bundle)
+        except KeyboardInterrupt:
+            trials, examination = [], Examination(ended=INTERRUPTED)
+        if gguf is not None and not examination.was_interrupted:
             trials += compare_with_gguf(examination.findings, backend, gguf, timeouts, show)
     examination.trials = trials
     # After the progress display has ended: it redirects stdout to stderr.
@@ -81,4 +88,4 @@ def _examine_one(
     sys.stdout.write(report)
     if bundle is not None:
         bundle.add(report, examination)
-    return examination.succeeded
+    return examination

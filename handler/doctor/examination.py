@@ -19,7 +19,7 @@ from engine import BackendConfig, Timeouts
 from engine.doctor.examiner import BEGINS
 from engine.hosts.child_process import start_process
 from handler.doctor.bundle import LOG_LEVEL, Bundle
-from handler.doctor.report import Examination, Finding
+from handler.doctor.report import INTERRUPTED, Examination, Finding
 
 # How much of the process's output is kept, at its start and again at its end.
 _MAX_LINES = 20
@@ -69,7 +69,7 @@ def examine(
                 )
                 examination.ended = examination.ended or _describe_exit(process.wait())
             except KeyboardInterrupt:
-                examination.ended = "it was interrupted"
+                examination.ended = INTERRUPTED
             finally:
                 process.kill()
                 process.wait()

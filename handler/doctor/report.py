@@ -20,6 +20,8 @@ from engine.doctor.examiner import BEGINS, FAILED
 # Step, name and value.
 Finding = tuple[str, str, Any]
 
+# Why an examination ended early: the user pressed Ctrl-C.
+INTERRUPTED = "it was interrupted"
 _NOT_MEASURED = "not seen"
 # Growth up to this size may come from the allocator.
 _MAX_GROWTH_MB = 4
@@ -39,6 +41,11 @@ class Examination:
     trials: list[Finding] = field(default_factory=list)
     ended: str = ""
     printed: list[str] = field(default_factory=list)
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the user ended it, so that nothing more is to be examined."""
+        return self.ended == INTERRUPTED
 
     @property
     def step(self) -> str:

@@ -28,6 +28,8 @@ def run_trials(
 
     A trial whose process crashed or hung is a finding and no failure. There are none if a plain run
     does not work either: the examination then says why.
+
+    Raises KeyboardInterrupt if the user interrupts a trial, which says nothing about the board.
     """
     from engine.backends.rkllm.board.trials import PLAIN_RUN, TRIALS
 
@@ -37,6 +39,8 @@ def run_trials(
         return findings
     for step, trial in TRIALS.items():
         examination = examine(backend, timeouts, on_step, trial=step, bundle=bundle)
+        if examination.was_interrupted:
+            raise KeyboardInterrupt
         if all(name != PLAIN_RUN for _, name, _ in examination.findings):
             return []
         findings += (each for each in examination.findings if each[1] not in (BEGINS, FAILED))

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from handler.doctor.report import ASSUMPTIONS
+from engine.backends.rkllm.board.trials import PLAIN_RUN
+from handler.doctor.report import ASSUMPTIONS, INTERRUPTED, Examination
 from tests.conftest import ScriptFactory
 from tests.fake_rkllm import build, write_script
 from tests.integration.handler.control_plane import clean_environment
@@ -235,6 +236,24 @@ def test_terminal_shows_the_steps_and_ctrl_c_ends_with_a_report(
         page, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
     assert page.endswith("## What failed\n\n- first run: it was interrupted\n")
+
+
+def test_ctrl_c_in_a_trial_ends_the_doctor_and_writes_no_profile(
+    rkllm: DoctorRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **options: object) -> Examination:
+        assert options["trial"], "no step follows"
+        findings = [("continued chat", "begins", True), ("continued chat", PLAIN_RUN, 8)]
+        return Examination(findings, ended=INTERRUPTED)
+
+    monkeypatch.setattr("handler.doctor.trials.examine", interrupt)
+    monkeypatch.setattr("handler.doctor.command.examine", interrupt)
+    profile = tmp_path / "profile.json"
+    report = rkllm("1.3.1", AS_ASSUMED, "--bundle", "board.zip", RKLLM_PROFILE=str(profile))
+    assert report.code == 1
+    assert report.page.endswith("## What failed\n\n- start: it was interrupted\n")
+    assert (tmp_path / "board.zip").exists()
+    assert not profile.exists()
 
 
 def test_killed_doctor_leaves_no_examiner_process(script: ScriptFactory, tmp_path: Path) -> None:

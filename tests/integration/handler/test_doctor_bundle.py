@@ -67,15 +67,30 @@ def test_bundle_has_the_report_and_recordings_that_replay(
     [
         (("--bundle", "board.jsonl"), "--bundle: the file's name must end in .zip"),
         (("--bundle", "missing/board.zip"), "--bundle: missing/board.zip cannot be written"),
+        (("--bundle", "folder.zip"), "--bundle: folder.zip cannot be written: it is a folder"),
         (("--bundle", "b.zip", "--record", "r.jsonl"), "--bundle has the recordings"),
     ],
 )
 def test_bundle_that_is_not_possible_is_one_sentence(
-    run_doctor: DoctorRunner, arguments: tuple[str, ...], sentence: str
+    run_doctor: DoctorRunner, tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
+    (tmp_path / "folder.zip").mkdir()
     done = run_doctor(*arguments, ENGINE="scripted")
     assert (done.code, done.page) == (2, "")
     assert sentence in done.stderr
+
+
+def test_bundle_has_no_home_folder_of_others(
+    run_doctor: DoctorRunner, tmp_path: Path, fake_rkllm_folder: Path
+) -> None:
+    model = write_script(tmp_path / "m.rkllm", 'init fails "no /home/alice/secret.bin"\n')
+    library = build("1.3.1", fake_rkllm_folder)
+    done = run_doctor("--bundle", "b.zip", MODEL_PATH=str(model), RKLLM_LIB_PATH=str(library))
+    assert done.code == 1
+    with zipfile.ZipFile(tmp_path / "b.zip") as archive:
+        contents = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert "secret.bin" in contents["recording.jsonl"]
+    assert not [name for name, content in contents.items() if "alice" in content]
 
 
 def test_bundle_of_another_engine_has_the_report(run_doctor: DoctorRunner, tmp_path: Path) -> None:
