@@ -42,8 +42,8 @@ class CapturedOutput:
     """The lines that were printed, when `LibraryOutput.capture` has ended.
 
     If they are needed, their last bytes are waited for, which takes some milliseconds. Otherwise
-    they are only read if there are any. Of many lines, the first and the last ones are kept, and the
-    errors between them.
+    they are only read if there are any. Of many lines, the first and the last ones are kept, and
+    the errors between them.
     """
 
     def __init__(self) -> None:
