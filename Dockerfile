@@ -19,18 +19,18 @@ WORKDIR /app
 COPY requirements/run.txt requirements/
 RUN pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps -r requirements/run.txt
 
+# VISION=yes adds what images need on boards (docs/rkllm.md); rknn-toolkit-lite2 has wheels for arm64 only.
+ARG VISION=no
+COPY requirements/vision.txt requirements/
+RUN if [ "$VISION" = yes ]; then \
+        pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps -r requirements/vision.txt; \
+    fi
+
 # With an index of CUDA wheels, install the same version of xllamacpp from there.
 ARG XLLAMACPP_INDEX=
 RUN if [ -n "$XLLAMACPP_INDEX" ]; then \
         pip install --no-cache-dir --only-binary :all: --no-deps --force-reinstall \
             --index-url "$XLLAMACPP_INDEX" "$(grep -o '^xllamacpp==[0-9.]*' requirements/run.txt)"; \
-    fi
-
-# VISION=yes adds what RKLLM_VISION needs, on arm64 with Python 3.11 or 3.12 (docs/rkllm.md).
-ARG VISION=no
-COPY requirements/vision.txt requirements/
-RUN if [ "$VISION" = yes ]; then \
-        pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps -r requirements/vision.txt; \
     fi
 
 # Before the code is copied, so that the model's layer stays cached when the code changes.

@@ -65,7 +65,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: run serve board vision sdk wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check check-fast bench docs docs-site screenshot lock clean help
+.PHONY: run serve board sdk vision vision-machine wheel test test-changed test-long long-programs test-bare test-arm64 crash soak check check-fast bench docs docs-site screenshot lock clean help
 
 run: $(VENV)/.serve $(RUN_MODEL) ## set up, then answer the job in test_input.json with the built-in model
 	@$(BIN)/python -m handler
@@ -77,12 +77,15 @@ board: BUNDLE = board.zip
 board: $(VENV)/.serve ## examine a Rockchip board with MODEL=/models/x.rkllm; BUNDLE=board.zip is the file to post
 	@MODEL_PATH="$(or $(MODEL),$(MODEL_PATH))" $(BIN)/python -m handler doctor --bundle "$(BUNDLE)"
 
-vision: $(VENV)/.serve ## on a board with Python 3.11 or 3.12: install what RKLLM_VISION needs
-	@$(BIN)/python -c 'import platform, sys; sys.exit(platform.machine() != "aarch64" or sys.version_info >= (3, 13))' || { \
-		echo 'rknn-toolkit-lite2 has packages for arm64 with Python 3.11 or 3.12 only: name one, as in `make vision PYTHON=python3.12` after `make clean`.' >&2; exit 1; }
-	@$(UV_INSTALL) -r requirements/vision.txt
-
 sdk: $(VENV)/.run ## install RunPod's SDK in .venv, for RunPod workers and its Python client
+
+vision: vision-machine $(VENV)/.vision ## install what vision encoders need in .venv, on a board with Python 3.11 or 3.12
+
+# The environment may have another Python than PYTHON.
+vision-machine: SETUP_PYTHON = $(or $(wildcard $(BIN)/python),$(PYTHON))
+vision-machine:
+	@$(SETUP_PYTHON) -c 'import platform, sys; sys.exit(platform.machine() != "aarch64" or not (3, 11) <= sys.version_info[:2] <= (3, 12))' || { \
+		echo 'rknn-toolkit-lite2 has packages for aarch64 with Python 3.11 or 3.12 only, which "$(SETUP_PYTHON)" is not: on a board, run `make clean` and `make vision PYTHON=python3.12`.' >&2; exit 1; }
 
 wheel: DIST = dist
 wheel: $(VENV)/.setup ## build the wheel in DIST=dist, for pip and uvx
@@ -153,7 +156,7 @@ screenshot: $(VENV)/.dev $(BUILT_IN_MODEL) ## take the pictures of the console i
 	@$(BIN)/python tools/screenshot.py $(or $(SCREENSHOT),docs/console.png)
 	@$(BIN)/python tools/screenshot.py --handler $(or $(HANDLER_SCREENSHOT),docs/handler.png)
 
-# In this order: serve.txt, sdk2.txt and dev.txt use the versions of run.txt, and
+# In this order: serve.txt, vision.txt, sdk2.txt and dev.txt use the versions of run.txt, and
 # arm64.txt those of dev.txt. uv keeps the versions that it finds in its output file, where it can.
 lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgrade: the newest that fit)
 	@cd requirements && for name in setup run serve vision servers clients node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
@@ -178,6 +181,11 @@ $(VENV)/.setup: requirements/setup.txt
 	@touch $@
 
 $(VENV)/.serve: requirements/serve.txt $(VENV)/.setup
+	@echo 'Installing $<' >&2
+	@$(UV_INSTALL) -r $< >&2
+	@touch $@
+
+$(VENV)/.vision: requirements/vision.txt $(VENV)/.serve
 	@echo 'Installing $<' >&2
 	@$(UV_INSTALL) -r $< >&2
 	@touch $@

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from engine.backends.lora_adapters import LoraAdapter
 from engine.backends.rkllm.embeddings import Pooling
+from engine.backends.rkllm.vision.cores import VisionCores
 from engine.backends.rkllm.vision.image_marks import DEFAULT_IMAGE_MARKS, DEFAULT_VISION_SIZE
 
 BackendName = Literal["llamacpp", "rkllm", "scripted"]
@@ -74,7 +75,7 @@ class RkllmOptions:
         encoder_files: descriptors of the files of that lock, which this server has opened.
         vision: the .rknn vision encoder of the model, with which messages may have images.
         vision_size: the width and height of the images that it takes, in pixels.
-        vision_cores: the cores of the NPU for the encoder, such as "0_1"; "auto" is one of them.
+        vision_cores: the NPU's cores that compute the images; "auto" lets the toolkit choose one.
         vision_tokens: the texts around and in an image, in the format of RKLLM_VISION_TOKENS.
         adapters: the LoRA adapters that requests may choose.
     """
@@ -105,7 +106,7 @@ class RkllmOptions:
     encoder_files: tuple[int, ...] | None = None
     vision: str | None = None
     vision_size: int = DEFAULT_VISION_SIZE
-    vision_cores: str = "auto"
+    vision_cores: VisionCores = "auto"
     vision_tokens: str = DEFAULT_IMAGE_MARKS
     adapters: tuple[LoraAdapter, ...] = ()
 

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from engine.backends.lora_adapters import LoraAdapter, parse_adapters
 from engine.backends.rkllm.checks import batch_conflict, vision_conflict
+from engine.backends.rkllm.vision.cores import VisionCores
 from engine.backends.rkllm.vision.image_marks import (
     DEFAULT_IMAGE_MARKS,
     DEFAULT_VISION_SIZE,
@@ -98,11 +99,11 @@ class RkllmSettings(BaseSettings):
         "converted.",
         examples=["448"],
     )
-    rkllm_vision_cores: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = Field(
+    rkllm_vision_cores: VisionCores = Field(
         "auto",
-        description="Cores of the NPU that the vision encoder uses. `auto`: one of them, as the "
-        "toolkit does without this choice. With drivers 0.9.2 and 0.9.3 only core 0 works.",
-        examples=["0_1_2"],
+        description="NPU cores that compute images: `auto` leaves the choice of one core to "
+        "rknn-toolkit-lite2, `0_1` and `0_1_2` use several at once. With the drivers 0.9.2 and "
+        "0.9.3 only `0` works.",
     )
     rkllm_vision_tokens: str = Field(
         DEFAULT_IMAGE_MARKS,

@@ -191,8 +191,10 @@ def _load_vision(
     if options.vision is None:
         return None
     try:
-        path, size, cores = Path(options.vision), options.vision_size, options.vision_cores
-        return Vision(VisionEncoder(path, size, lock, cores=cores), marks)
+        encoder = VisionEncoder(
+            Path(options.vision), options.vision_size, lock, options.vision_cores
+        )
+        return Vision(encoder, marks)
     except ModelLoadFailed:
         # On threads of the server the process lives on, and the model would keep its memory.
         handle.close()

@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class FakeModel:
-    """What the model takes and returns, and its faults.
+    """What the model takes and returns, its faults, and the lines that its start prints.
 
     Each output has `tokens` rows of `width` numbers, which are the mean of the image's pixels plus
     the number of the row.
@@ -28,13 +28,19 @@ class FakeModel:
     init_code: int = 0
     fault: str = ""
     duration_s: float = 0.0
+    prints: tuple[str, ...] = ()
 
 
 class RKNNLite:
     """The methods that a vision encoder needs. FAKE_RKNN_LOG names a file for one line per call."""
 
-    NPU_CORE_AUTO, NPU_CORE_0, NPU_CORE_1, NPU_CORE_2 = 0, 1, 2, 4
-    NPU_CORE_0_1, NPU_CORE_0_1_2 = 3, 7
+    # The values of rknn-toolkit-lite2 2.5.0.
+    NPU_CORE_AUTO = 0
+    NPU_CORE_0 = 1
+    NPU_CORE_1 = 2
+    NPU_CORE_2 = 4
+    NPU_CORE_0_1 = 3
+    NPU_CORE_0_1_2 = 7
 
     def __init__(self) -> None:
         self._model: FakeModel | None = None
@@ -48,9 +54,11 @@ class RKNNLite:
         self._model = FakeModel(**json.loads(content))
         return self._model.load_code
 
-    def init_runtime(self, core_mask: int | None = None) -> int:
-        _log("init_runtime" if core_mask is None else f"init_runtime core_mask={core_mask}")
+    def init_runtime(self, *, core_mask: int | None = None) -> int:
+        _log("init_runtime" if core_mask is None else f"init_runtime:{core_mask}")
         assert self._model is not None
+        for line in self._model.prints:
+            os.write(2, f"{line}\n".encode())
         self._is_ready = True
         return self._model.init_code
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from engine.backends.rkllm.board.encoder_lock import EncoderLock, hold_for_load
+from engine.backends.rkllm.printed.library_output import LibraryOutput
+from engine.backends.rkllm.vision.cores import VisionCores, check_cores, find_core_mask
 from engine.backends.rkllm.vision.pixels import read_pixels
+from engine.backends.rkllm.vision.setup_advice import (
+    describe_missing_package,
+    find_missing_part,
+    find_printed_advice,
+)
 from engine.errors import BackendFailed, ModelLoadFailed
 
 # The embeddings of an image take 1 to 8 MB.
 _MAX_CACHED_IMAGES = 8
+_GENERAL_HINT = "it must be a .rknn model for this chip and for the installed librknnrt.so"
+_SIZE_HINT = "RKLLM_VISION_SIZE must be the size that it was converted for"
 
 
 class VisionEncoder:
@@ -25,41 +33,73 @@ class VisionEncoder:
     The model takes a square of `size` x `size` RGB pixels, which it normalises itself. The
     embeddings of the latest images are kept, because each turn of a chat has the images of the
     turns before, and the encoder takes seconds for each. Owned by the thread that uses the NPU.
-    With a `lock`, it uses the NPU while no language model of the server does. `cores` are those of
-    the NPU, in the form of RKLLM_VISION_CORES.
+    With a `lock`, it uses the NPU while no language model of the server does.
 
     Raises:
         ModelLoadFailed: a package is missing, or the model cannot be loaded or takes another size.
     """
 
     def __init__(
-        self, path: Path, size: int, lock: EncoderLock | None = None, *, cores: str = "auto"
+        self,
+        path: Path,
+        size: int,
+        lock: EncoderLock | None = None,
+        cores: VisionCores = "auto",
     ) -> None:
         self.size = size
         self._path = path
         self._cache: OrderedDict[bytes, Any] = OrderedDict()
         self._lock = lock
-        with hold_for_load(lock, is_encoder=True):
-            self._rknn = _load_model(path, cores)
-            try:
-                # The toolkit does not tell the size of the input, so a grey image tries it.
-                self.image_tokens, self._shape = self._try_size()
-            except BaseException:
-                self.close()
-                raise
+        if not path.is_file():
+            raise ModelLoadFailed(f"RKLLM_VISION: there is no file {path}")
+        check_cores(cores)
+        toolkit = _import_toolkit()
+        self._rknn: Any = toolkit()
+        try:
+            with hold_for_load(lock, is_encoder=True):
+                self._load(cores, toolkit)
+        except BaseException:
+            self.close()
+            raise
 
-    def _try_size(self) -> tuple[int, tuple[int, ...]]:
+    def _load(self, cores: VisionCores, toolkit: Any) -> None:
+        """Load and try the model. The toolkit returns -1 for all errors, and prints the reason."""
+        options = {} if cores == "auto" else {"core_mask": find_core_mask(cores, toolkit)}
+        output = LibraryOutput()
+        try:
+            with output.capture() as printed:
+                failure, hint = self._init(options), find_missing_part() or _GENERAL_HINT
+                if not failure:
+                    failure, hint = self._try_size(), _SIZE_HINT
+        finally:
+            output.close()
+        if failure:
+            reason = f" (the library said: {printed.reason})" if printed.reason else ""
+            advice = find_printed_advice(printed.lines, cores) or hint
+            raise ModelLoadFailed(f"RKLLM_VISION: {self._path} {failure}{reason}: {advice}")
+
+    def _init(self, options: Mapping[str, int]) -> str:
+        """Load the model and start its runtime; return why that failed, or nothing."""
+        try:
+            code = self._rknn.load_rknn(str(self._path)) or self._rknn.init_runtime(**options)
+        except Exception as error:
+            return f"was not loaded: {str(error) or type(error).__name__}"
+        return f"was not loaded: code {code}" if code else ""
+
+    def _try_size(self) -> str:
+        """Try a grey image, because the toolkit does not report the size of the model's input.
+
+        Return why that failed, or nothing.
+        """
         import numpy as np
 
         grey = np.full((self.size, self.size, 3), 128, np.uint8)
         try:
             embeddings = self._compute(grey)
         except BackendFailed as error:
-            raise ModelLoadFailed(
-                f"RKLLM_VISION: {self._path} did not take an image of {self.size} x {self.size} "
-                f"pixels: {error}. RKLLM_VISION_SIZE must be the size that it was converted for"
-            ) from error
-        return embeddings.shape[0], embeddings.shape
+            return f"did not take an image of {self.size} x {self.size} pixels: {error}"
+        self.image_tokens, self._shape = int(embeddings.shape[0]), embeddings.shape
+        return ""
 
     def encode(self, images: Sequence[str], aborted: threading.Event) -> Any:
         """Return the embeddings of image files in base64, as one array; it has a row per image.
@@ -127,9 +167,8 @@ class VisionEncoder:
         self._rknn.release()
 
 
-def _load_model(path: Path, cores: str) -> Any:
-    if not path.is_file():
-        raise ModelLoadFailed(f"RKLLM_VISION: there is no file {path}")
+def _import_toolkit() -> Any:
+    """Return RKNNLite. Raises ModelLoadFailed if it or Pillow is not installed."""
     try:
         import PIL.Image  # noqa: F401 - a missing package is reported here, not at first use
     except ImportError as error:
@@ -139,61 +178,5 @@ def _load_model(path: Path, cores: str) -> Any:
     try:
         from rknnlite.api import RKNNLite
     except ImportError as error:
-        raise ModelLoadFailed(
-            "RKLLM_VISION: a vision encoder needs rknn-toolkit-lite2: "
-            "`make vision` or `pip install rknn-toolkit-lite2` adds it on a board"
-        ) from error
-    rknn: Any = RKNNLite()
-    try:
-        code = rknn.load_rknn(str(path))
-        if code == 0:
-            # Without the argument it is one core; drivers 0.9.2 and 0.9.3 can only use core 0
-            # (rknn-toolkit2#294, #320).
-            code = rknn.init_runtime(**_core_mask(RKNNLite, cores))
-        failure = f"code {code}" if code else ""
-    except ModelLoadFailed:
-        rknn.release()
-        raise
-    except Exception as error:
-        failure = str(error) or type(error).__name__
-    if failure:
-        rknn.release()
-        raise ModelLoadFailed(
-            f"RKLLM_VISION: {path} was not loaded: {failure}. {_find_load_hint(cores)}"
-        )
-    return rknn
-
-
-def _core_mask(toolkit: Any, cores: str) -> dict[str, int]:
-    """Return the argument that chooses cores; none leaves the choice to the toolkit.
-
-    Raises:
-        ModelLoadFailed: the toolkit has no name for these cores.
-    """
-    if cores == "auto":
-        return {}
-    mask = getattr(toolkit, f"NPU_CORE_{cores.upper()}", None)
-    if mask is None:
-        raise ModelLoadFailed(
-            f"RKLLM_VISION_CORES: the installed rknn-toolkit-lite2 cannot choose {cores}: use auto"
-        )
-    return {"core_mask": mask}
-
-
-def _find_load_hint(cores: str, root: Path = Path("/")) -> str:
-    """Return what a model that was not loaded may lack on this machine."""
-    if not (root / "proc/device-tree/compatible").exists():
-        return (
-            "The toolkit reads the chip from /proc/device-tree/compatible, which is not here: a "
-            "container needs --security-opt systempaths=unconfined"
-        )
-    library = os.environ.get("LIBRKNNRT_PATH") or root / "usr/lib/librknnrt.so"
-    if not Path(library).exists():
-        return f"The toolkit needs librknnrt.so, and there is no {library} (LIBRKNNRT_PATH)"
-    chosen = (
-        "" if cores == "auto" else f", and the cores {cores} (RKLLM_VISION_CORES) must be there"
-    )
-    return (
-        "It must be a .rknn model for this chip, made by a toolkit of the version of the installed "
-        f"librknnrt.so{chosen}"
-    )
+        raise ModelLoadFailed(describe_missing_package(error.name)) from error
+    return RKNNLite

@@ -64,6 +64,7 @@ _BACKEND_OPTIONS = {
     "sampling",
     "tokenizer",
     "vision",
+    "vision_cores",
     "vision_size",
     "vision_tokens",
 }

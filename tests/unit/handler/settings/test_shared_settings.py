@@ -334,6 +334,7 @@ def test_rkllm_vision_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(options, RkllmOptions)
     assert options.vision == "some/vision.rknn"
     assert (options.vision_size, options.vision_tokens) == (448, "<img>,</img>,<IMG>")
+    assert options.vision_cores == "0_1"
 
 
 @pytest.mark.parametrize(("encoder", "expected"), [("vision.rknn", True), (None, False)])

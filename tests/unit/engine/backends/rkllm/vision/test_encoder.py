@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.backends.rkllm.vision.encoder import VisionEncoder, _find_load_hint
+from engine.backends.rkllm.vision.encoder import VisionEncoder
 from engine.errors import BackendFailed, ModelLoadFailed, RequestRejected
 from tests import fake_rknnlite
 from tests.unit.handler.input.images import png
@@ -93,43 +92,6 @@ def test_unsuitable_model_is_refused_and_released(
     assert fake_rknnlite.read_names(rknn_log)[-1] == "release"
 
 
-@pytest.mark.parametrize(
-    ("cores", "call"),
-    [
-        ("auto", "init_runtime"),
-        ("0", "init_runtime core_mask=1"),
-        ("0_1_2", "init_runtime core_mask=7"),
-    ],
-)
-def test_chosen_cores_run_the_encoder(
-    tmp_path: Path, rknn_log: Path, cores: str, call: str
-) -> None:
-    path = fake_rknnlite.write_encoder(tmp_path / "vision.rknn")
-    VisionEncoder(path, 28, cores=cores)
-    assert call in [line.split(maxsplit=2)[2] for line in rknn_log.read_text().splitlines()]
-
-
-def test_cores_that_the_toolkit_cannot_choose_are_named(tmp_path: Path) -> None:
-    path = fake_rknnlite.write_encoder(tmp_path / "vision.rknn")
-    with pytest.raises(ModelLoadFailed, match=r"^RKLLM_VISION_CORES: .* cannot choose all: use"):
-        VisionEncoder(path, 28, cores="all")
-
-
-def test_find_load_hint_names_what_the_machine_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LIBRKNNRT_PATH", raising=False)
-    assert "systempaths=unconfined" in _find_load_hint("auto", tmp_path)
-    for name in ("proc/device-tree/compatible", "usr/lib/librknnrt.so"):
-        assert "RKLLM_VISION_CORES" not in _find_load_hint("0_1", tmp_path)
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    assert "the cores 0_1 (RKLLM_VISION_CORES) must be there" in _find_load_hint("0_1", tmp_path)
-    assert "RKLLM_VISION_CORES" not in _find_load_hint("auto", tmp_path)
-    monkeypatch.setenv("LIBRKNNRT_PATH", str(tmp_path / "other.so"))
-    assert f"there is no {tmp_path}/other.so (LIBRKNNRT_PATH)" in _find_load_hint("auto", tmp_path)
-
-
 def test_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     path = tmp_path / "vision.rknn"
     with pytest.raises(ModelLoadFailed, match=f"^RKLLM_VISION: there is no file {path}"):
@@ -137,21 +99,6 @@ def test_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     path.write_text("<html>")
     with pytest.raises(ModelLoadFailed, match="was not loaded: no RKNN model"):
         VisionEncoder(path, 28)
-
-
-@pytest.mark.parametrize(
-    ("module", "command"),
-    [
-        ("PIL.Image", "pip install pillow"),
-        ("rknnlite.api", "make vision` or `pip install rknn-toolkit-lite2"),
-    ],
-)
-def test_missing_package_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, command: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModelLoadFailed, match=f"^RKLLM_VISION: .*`{command}`"):
-        load(tmp_path)
 
 
 def test_failure_after_the_load_is_reported(
