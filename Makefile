@@ -41,10 +41,11 @@ PYTEST_ARGS ?=
 JOBS ?= 100000
 KILLS ?= 5000
 SOAK_S ?= 1800
-# More workers than cores: most tests mostly wait for another process. `loadfile` keeps the tests of a
+# More workers than cores: most tests mostly wait for another process, and with four of them two
+# cores were idle for a quarter of the time. `loadfile` keeps the tests of a
 # file in one worker, because they share fixtures. xdist would start files with few tests last, but
 # those have the longest tests, so the files keep their order.
-WORKERS ?= 4
+WORKERS ?= 5
 # Tests and npm use the same programs.
 export PATH := $(abspath $(COMMANDS))/bin:$(PATH)
 # A worker that dies is not replaced: xdist would give its tests to other workers and never finish.

@@ -24,7 +24,6 @@ from tests.fork_server.client import server_pids
 TEST_BUDGET_S, FILE_BUDGET_S, SUITE_BUDGET_S = 3.0, 15.0, 600.0
 # Files, or tests, that may cost more, with the reason; at most ten.
 EXEMPT: dict[str, str] = {
-    "tests/acceptance/test_batch_kills.py": "kills batches, and starts them again",
     "tests/acceptance/test_batch_workers.py": "runs two cloud servers, and kills workers",
     "tests/acceptance/test_crashes.py": "kills all processes of a server, and starts them again",
     "tests/acceptance/test_documentation.py": "runs the README, with each of its commands",

@@ -177,7 +177,7 @@ async def run_operation(client: BatchClient, operation: str, file_id: str) -> No
         await client.wait_for_end(batch_id)
 
 
-@pytest.mark.long_except("batch-written")
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAILPOINTS)
 async def test_batches_survive_a_kill_at(
     name: str, template: Template, script: ScriptFactory, tmp_path: Path

@@ -28,7 +28,7 @@ from tests.integration.emulator.serving import Server, run_server
 from tests.waiting import wait_until
 
 # Importing the clients takes seconds, and more on a busy machine.
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.long]
 
 MODEL = "tiny"
 DEADLINE_S = 120

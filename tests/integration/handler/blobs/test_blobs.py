@@ -56,7 +56,7 @@ def of_files(tmp_path: Path) -> BlobStore:
     return FileBlobs(tmp_path)
 
 
-@pytest.fixture(params=["of_files", "of_moto", "of_server"])
+@pytest.fixture(params=["of_files", pytest.param("of_moto", marks=pytest.mark.long), "of_server"])
 def blobs(request: pytest.FixtureRequest) -> BlobStore:
     result: BlobStore = request.getfixturevalue(request.param)
     return result
