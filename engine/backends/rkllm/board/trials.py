@@ -117,26 +117,23 @@ def try_history_reuse(runtime: Runtime, context_length: int) -> Findings:
     (RK3576, rkllama#83).
     """
     start = _tokens(min(_PREFIX_TOKENS, context_length // 4))
-    first = _start_chat(runtime, start)
-    if any(token < 0 for token in first.ids):
-        # The answer cannot be sent again.
-        yield HISTORY_REUSE, None
-        return
-    prompt = [*start, *first.ids, *_tokens(_ENDING_TOKENS, start=1_000)]
-    expected, repeats = _generate_twice(runtime, prompt)
-    yield REPEATS, repeats
-    repeated = _start_chat(runtime, start)
+    _clear(runtime)
+    first = _generate(runtime, start, limit=_FIRST_ANSWER_TOKENS, keep_history=True)
     held = runtime.cache_size()
+    prompt = [*start, *first.ids, *_tokens(_ENDING_TOKENS, start=1_000)]
     yield "prompt tokens", len(prompt)
     yield "of them in the cache", held
-    is_known = held is not None and len(start) <= held <= len(start) + len(repeated.ids)
-    if held is None or not (is_known and repeats and repeated.ids == first.ids):
+    is_known = held is not None and len(start) <= held <= len(start) + len(first.ids)
+    if held is None or not is_known or any(token < 0 for token in first.ids):
+        # The first answer cannot be sent again, or the cache holds something else.
         yield HISTORY_REUSE, None
         return
     continued = _generate(runtime, prompt[held:], keep_history=True)
+    expected, repeats = _generate_twice(runtime, prompt)
+    yield REPEATS, repeats
     yield "prefill ms", round(continued.prefill_ms, 1)
     yield "prefill ms of the whole prompt", round(expected.prefill_ms, 1)
-    yield HISTORY_REUSE, _have_one_answer(continued, expected)
+    yield HISTORY_REUSE, _have_one_answer(continued, expected) if repeats else None
 
 
 def try_logits(runtime: Runtime, context_length: int) -> Findings:
@@ -218,12 +215,6 @@ def _generate_twice(runtime: Runtime, prompt: list[int]) -> tuple[Run, bool]:
 
 def _have_one_answer(run: Run, other: Run) -> bool:
     return run.ids[:_ANSWER_TOKENS] == other.ids[:_ANSWER_TOKENS]
-
-
-def _start_chat(runtime: Runtime, prompt: list[int]) -> Run:
-    """Return a run from an empty cache, which it leaves in the cache."""
-    _clear(runtime)
-    return _generate(runtime, prompt, limit=_FIRST_ANSWER_TOKENS, keep_history=True)
 
 
 def _compute_logits(runtime: Runtime, tokens: list[int]) -> float:
