@@ -205,8 +205,8 @@ class Doctor:
         try:
             second = self._run(prompt, max_tokens=1)
         except RequestRejected as error:
-            # The tokenizer files lack a token that the runtime generated: padding of a vocabulary
-            # is one. That says nothing about the board.
+            # The runtime generated a token that the tokenizer files lack, such as one that only
+            # fills the vocabulary up. The board is not at fault.
             yield "not tried", error.message
             return
         yield "tokens reused", second.end.cached_tokens

@@ -22,14 +22,14 @@ def run_trials(
     on_step: Callable[[str], object],
     bundle: Bundle | None = None,
 ) -> list[Finding]:
-    """Return the findings of RKLLM's trials, and write them into the file RKLLM_PROFILE.
+    """Make RKLLM's trials, write their outcomes into RKLLM_PROFILE, and return the findings.
 
-    Another backend has no findings.
+    If the process of a trial crashes or hangs, that is a finding and no failure of the doctor. The
+    list is empty for another backend, and if even a plain run fails: then the examination that
+    follows reports the reason.
 
-    A trial whose process crashed or hung is a finding and no failure. There are none if a plain run
-    does not work either: the examination then says why.
-
-    Raises KeyboardInterrupt if the user interrupts a trial, which says nothing about the board.
+    Raises:
+        KeyboardInterrupt: the user pressed Ctrl-C; no profile is written.
     """
     from engine.backends.rkllm.board.trials import PLAIN_RUN, TRIALS
 

@@ -48,10 +48,10 @@ def build_capabilities(
     call_form: ToolForm | None = None,
     library_facts: Mapping[str, Any] | None = None,
 ) -> Capabilities:
-    """Return the capabilities of the rkllm backend.
+    """Return the capabilities of the rkllm backend with a loaded model and its settings.
 
     Args:
-        can_reload: the model is reloaded for other sampling parameters.
+        can_reload: a request with other sampling parameters may reload the model.
         has_tokenizer: there are tokenizer files.
         has_template: the tokenizer files contain a chat template.
         template_markers: the markers of that template; None if it cannot render one user turn.

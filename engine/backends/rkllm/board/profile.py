@@ -1,8 +1,8 @@
-"""Measurements of a library with a model on a board, by the doctor, and their consequences.
+"""The profile of a board: a file with properties of the runtime that the doctor has measured.
 
-Some properties of the runtime are not documented, or reports about them differ. `handler doctor`
-tries them and writes the outcome into the file RKLLM_PROFILE; the engine reads it when it loads.
-Without an outcome it does what is safe on every board that was reported.
+The runtime's documents do not describe these properties, or reports about them differ. `handler
+doctor` writes the file (RKLLM_PROFILE), and the engine reads it when it loads a model. For a
+property that is not in the file, the engine does what is safe on every board that was reported.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def find_prefix_reuse(runtime: Runtime) -> bool | None:
         timer.cancel()
     first, second = runs
     if first.prefill_tokens < _PROMPT_TOKENS:
-        # What the first run counts cannot be all of its tokens.
+        # The first run computed its whole prompt, and the runtime counts fewer tokens.
         return None
     if second.prefill_tokens > _PROMPT_TOKENS // 2:
         return False

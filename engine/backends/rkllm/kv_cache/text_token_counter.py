@@ -21,7 +21,8 @@ class TextTokenCounter:
     def __init__(self) -> None:
         # The last text and its tokens; None if they are not known.
         self._last: tuple[str, int] | None = None
-        # What the cache's size has beyond prompt and answer; None if it is no such number.
+        # The size that the cache reports, less prompt and answer: a token or two. None if it is
+        # not known, or so large that the size must mean something else.
         self._size_offset: int | None = None
 
     def count_skipped(

@@ -47,7 +47,11 @@ def check_cores(cores: VisionCores, root: Path = _ROOT) -> None:
 
 
 def find_core_mask(cores: VisionCores, constants: object) -> int:
-    """Return the toolkit's constant for the cores. Raises ModelLoadFailed if it has none."""
+    """Return the number by which the toolkit knows these cores, one of `constants`.
+
+    Raises:
+        ModelLoadFailed: the installed toolkit has no number for them.
+    """
     name = f"NPU_CORE_{cores}"
     mask = getattr(constants, name, None)
     if not isinstance(mask, int):
