@@ -119,8 +119,8 @@ def test_jobs_run_concurrently(worker: Worker) -> None:
     outputs = [answer(job) for job in jobs]
     assert [output["choices"][0]["text"] for output in outputs] == ["so " * 10] * SLOTS
     assert all(output["timings"]["generate_ms"] > 400 for output in outputs)
-    # No job waited for a slot.
-    assert all(output["timings"]["queue_ms"] < 300 for output in outputs)
+    # No job waited for a slot, which would take as long as another job runs.
+    assert all(output["timings"]["queue_ms"] < 400 for output in outputs)
     # One more than the slots, so that no slot is idle between jobs.
     sizes = [int(q["batch_size"]) for path, q in worker.plane.queries if path == "job-take-batch"]
     assert max(sizes) == SLOTS + 1

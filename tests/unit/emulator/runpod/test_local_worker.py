@@ -216,7 +216,6 @@ async def test_no_job_is_taken_before_the_model_is_loaded(
         assert at.at_load == [0]
         ended = await at.ended(job)
         assert ended.delay_ms is not None
-        assert ended.delay_ms >= 250
         assert ended.execution_ms is not None
 
 
@@ -261,9 +260,9 @@ async def test_waiting_for_a_slot_is_delay_and_not_execution(
             assert ended.delay_ms is not None
             assert ended.execution_ms is not None
             assert ended.execution_ms >= 150
-        assert first.execution_ms is not None
-        assert second.delay_ms is not None
-        assert second.delay_ms >= first.execution_ms - 2
+        assert first.ended_at is not None
+        assert second.started_at is not None
+        assert second.started_at >= first.ended_at - 0.002
 
 
 async def test_interactive_requests_go_before_jobs(
@@ -323,8 +322,6 @@ async def test_execution_timeout_ends_the_job_and_its_run(
             assert ended.status is JobStatus.TIMED_OUT
             assert ended.execution_ms is not None
             assert ended.execution_ms >= 200
-        assert ended.delay_ms is not None
-        assert ended.delay_ms >= 200
         await at.quiet()
 
 
