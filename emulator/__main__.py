@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     # The working folder comes first on the path, and a handler.py in it would hide our package.
@@ -17,25 +14,21 @@ if __name__ == "__main__":
 
 from common.argument_parser import Parser
 
-if TYPE_CHECKING:
-    from emulator.autoscaling.program.worker_program import WorkerProgram
-    from emulator.settings.emulator_settings import EmulatorSettings
-
-logger = logging.getLogger(__name__)
-
 _EXAMPLES = """\
 examples:
   %(prog)s                              the embedded model on http://127.0.0.1:8000
   %(prog)s --port 8001 --db jobs.sqlite3
   %(prog)s --handler ./handler.py       your RunPod handler instead of a model
   %(prog)s --handler a=./a --handler b=./b    two handlers, which may call each other
+  %(prog)s --image my-worker:latest     your Docker image, as RunPod runs it
+  %(prog)s --build .                    the same, built from the Dockerfile of this folder
   %(prog)s --workers 2 --worker-command "python my_handler.py"
   {command} test ./handler.py            run its tests.json: see {command} test --help
   {command} reset                        empty the queue and results of a running server
 
 Options override the environment variables HOST, PORT, JOB_DB, HANDLER_FILE, WORKER_PYTHON,
-VOLUME_DIR, RELOAD, WORKERS and WORKER_COMMAND. Other settings are environment variables, such as
-MODEL_PATH and API_KEYS: see docs/settings.md."""
+WORKER_IMAGE, WORKER_BUILD, WORKER_GPUS, VOLUME_DIR, RELOAD, WORKERS and WORKER_COMMAND. Other
+settings are environment variables, such as MODEL_PATH and API_KEYS: see docs/settings.md."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator") -> int:
@@ -60,22 +53,19 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None
     }
     handlers: Sequence[str] = options.pop("handlers", ())
+    images: Sequence[str] = options.pop("images", ())
 
     from common.setting_error import SettingError, exit_on_setting_error
-    from emulator.autoscaling.program.handler_list import split_handlers
-    from emulator.autoscaling.program.volume import open_volume
     from emulator.settings.emulator_settings import EmulatorSettings
     from emulator.startup.preflight import check_exposure, check_files, listening_sockets
+    from emulator.startup.programs import describe_programs, find_programs, warn_about_volume
     from handler.logs.configuration import configure_logging
     from handler.settings.shared_settings import read_settings
 
     settings = read_settings(EmulatorSettings).model_copy(update=options)
     configure_logging(settings.log_level, settings.log_format, texts=settings.log_texts)
     try:
-        handlers = handlers or split_handlers(settings.handler_file)
-        settings, files, programs = _find_programs(settings, handlers)
-        volume = None if settings.volume_dir is None else open_volume(settings.volume_dir)
-        programs = {name: replace(each, volume=volume) for name, each in programs.items()}
+        settings, programs = find_programs(settings, handlers, images)
         sockets = listening_sockets(settings.host, settings.port)
         if settings.ollama_port is not None:
             sockets += listening_sockets(settings.host, settings.ollama_port, "OLLAMA_PORT")
@@ -93,7 +83,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         from handler.settings.model_settings import resolve_models
 
         engine = None
-        if not handlers:
+        if all(each.name is None for each in programs.values()):
             settings = resolve_models(settings)
             engine = build_engine(settings, grows=settings.model_pull)
         components = build_components(settings, engine, programs)
@@ -104,13 +94,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
 
     def on_listening(url: str) -> None:
         slots = None if engine is None else engine.slots
-        pythons = [str(each.python) for each in programs.values() if each.python is not None]
-        log_start(settings, slots, url, files, pythons)
-        if volume is not None:
-            if not settings.workers:
-                logger.warning("VOLUME_DIR has no effect: the server starts no workers")
-            elif volume.problem is not None:
-                logger.warning("%s", volume.problem)
+        rows = describe_programs(settings, programs.values())
+        log_start(settings, slots, url, list(programs), rows)
+        warn_about_volume(settings, programs.values())
         components.start_workers(url)
 
     app = create_app(components)
@@ -118,34 +104,6 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     shutdown = components.graceful_shutdown
     Server(config, shutdown, on_listening).run(sockets)
     return int(shutdown.failure is not None)
-
-
-def _find_programs(
-    settings: EmulatorSettings, handlers: Sequence[str]
-) -> tuple[EmulatorSettings, Mapping[str, Path], Mapping[str, WorkerProgram]]:
-    """Return the settings for the handlers, and their files and programs by endpoint.
-
-    Without handlers, the program is that of the workers of the embedded model.
-    """
-    from common.setting_error import SettingError
-    from emulator.autoscaling.program.handler_list import find_handlers
-    from emulator.autoscaling.program.handler_settings import adapt_to_handlers
-    from emulator.autoscaling.program.worker_program import (
-        command_program,
-        handler_programs,
-        missing_sdk,
-    )
-
-    if handlers:
-        is_named = "endpoint_id" in settings.model_fields_set
-        files = find_handlers(handlers, settings.endpoint_id if is_named else None)
-        settings = adapt_to_handlers(settings, files)
-        programs = handler_programs(files, settings.worker_python, settings.worker_command)
-        return settings, files, programs
-    program = command_program(settings.worker_command, settings.worker_python)
-    if settings.workers and (reason := missing_sdk(settings.worker_command)):
-        raise SettingError(reason)
-    return settings, {}, {settings.endpoint_id: program}
 
 
 def _build_parser(prog: str, command: str) -> Parser:
@@ -169,6 +127,23 @@ def _build_parser(prog: str, command: str) -> Parser:
         metavar="[ENDPOINT=]PATH",
         help="run this RunPod handler in workers, and no model: a file or its folder; may be "
         "repeated",
+    )
+    parser.add_argument(
+        "--image",
+        dest="images",
+        action="append",
+        metavar="[ENDPOINT=]IMAGE",
+        help="run this image's containers as workers, and no model; may be repeated",
+    )
+    parser.add_argument(
+        "--build",
+        dest="worker_build",
+        type=Path,
+        metavar="DIR",
+        help="build the image from this folder, and again when a file in it is saved",
+    )
+    parser.add_argument(
+        "--gpus", dest="worker_gpus", metavar="GPUS", help="the GPUs of the containers, as `all`"
     )
     parser.add_argument(
         "--python",

@@ -7,9 +7,11 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from emulator.autoscaling.code_generations import CodeGenerations
+from emulator.autoscaling.containers.worker_image import WorkerImage
 from emulator.autoscaling.managed_worker import ManagedWorker
 from emulator.autoscaling.managed_workers import ManagedWorkers
 from emulator.autoscaling.scaler import Scaler
@@ -28,6 +30,8 @@ from jobs import JobStore
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
+# Of a failed build, in the log; `/health` has more.
+_MAX_BUILD_LINES = 20
 # How long a worker without jobs may take to exit during a shutdown, when no jobs are leased.
 _SHUTDOWN_EXIT_TIMEOUT_S = 0.5
 
@@ -71,6 +75,8 @@ class Autoscaler:
         self._generations = CodeGenerations(
             self._workers, requeues_on_reload=requeues_on_reload, ends_old_first=ends_old_first
         )
+        # Why the newest code has no image; the workers run the image before it meanwhile.
+        self._build_failure: StartFailure | None = None
         self._unhealthy = UnhealthyWorkers(worker_registry, endpoint)
         self._watch = WorkerWatch(self._workers, self._unhealthy, self._replace)
         self._exits = WorkerExits(
@@ -109,13 +115,17 @@ class Autoscaler:
 
     @property
     def python(self) -> str:
-        """The Python of the handler, or the first word of another command."""
+        """The Python of the handler, the engine of an image, or the first word of a command."""
         program = self._starter.program
+        if program.image is not None:
+            return str(program.image.engine)
         return program.command[0] if program.python is None else program.python.path
 
     @property
     def command_line(self) -> str:
-        """The command that starts a worker, quoted for a shell."""
+        """The image of a worker, or the command that starts one, quoted for a shell."""
+        if (image := self._starter.program.image) is not None:
+            return image.reference
         return shlex.join(self._starter.program.command)
 
     @property
@@ -126,6 +136,8 @@ class Autoscaler:
     @property
     def failure(self) -> StartFailure | None:
         """Why the newest code of the user's handler did not start; None if it runs or starts."""
+        if self._build_failure is not None:
+            return self._build_failure
         return None if self._generations.runs_newest else self._generations.failure
 
     @property
@@ -135,6 +147,8 @@ class Autoscaler:
         `outdated`: older code runs, for the newest failed. `idle`: no worker runs, and need not
         before there is a job.
         """
+        if self._build_failure is not None:
+            return "outdated"
         if self._generations.runs_newest:
             return "ready"
         if self._generations.failure is None:
@@ -172,6 +186,22 @@ class Autoscaler:
         if self._generations.failure is not None:
             logger.info("packages were installed: a new worker of %s starts", self._endpoint)
             self.reload()
+
+    def use_image(self, image: WorkerImage) -> None:
+        """Replace all workers by containers of an image that was built again."""
+        self._starter.program = replace(self._starter.program, image=image)
+        self._build_failure = None
+        self.reload()
+
+    def record_failed_build(self, reason: str, output: str) -> None:
+        """Keep that the newest code was not built, and why; the workers with older code go on.
+
+        `reason` is a predicate, and `output` what the builder printed.
+        """
+        name = self._starter.program.name or self._endpoint
+        self._build_failure = build_start_failure("", name, reason, output.splitlines())
+        for line in [f"{name} {reason}", *output.splitlines()[-_MAX_BUILD_LINES:]]:
+            logger.error("%s", line)
 
     def reload(self) -> None:
         """Replace all workers, because their code has changed; the next tick begins at once."""
@@ -258,8 +288,8 @@ class Autoscaler:
                 self._url, now, self._generations.newest, self._workers.find_only_job
             )
         except WorkerNotStarted as error:
-            if (file := self._starter.program.file) is not None:
-                failure = build_start_failure(error.worker, file, error.reason, [])
+            if (name := self._starter.program.name) is not None:
+                failure = build_start_failure(error.worker, name, error.reason, [])
                 self._generations.failure = failure
             self._backoff.record_fault(now, str(error))
             return

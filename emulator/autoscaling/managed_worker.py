@@ -75,5 +75,6 @@ class ManagedWorker:
     def close_log(self) -> None:
         """Write how it ended as the last line of its log."""
         if (code := self.process.returncode) is not None:
-            self.log.append("system", f"{self.name} {describe_worker_exit(code)}")
+            ended = self.process.end_reason or describe_worker_exit(code)
+            self.log.append("system", f"{self.name} {ended}")
         self.log.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from emulator.autoscaling.worker_exit import last_printed_line
@@ -33,17 +32,20 @@ _JOBS_PER_CALL = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFailure:
-    """A worker that ended before it asked for a job: the reason, and what it had printed."""
+    """A worker that ended before it asked for a job: the reason, and what it had printed.
+
+    `program` is the handler's file or the image that it ran.
+    """
 
     worker: str
-    file: str
+    program: str
     reason: str
     output: str
 
     @property
     def error(self) -> str:
         """The error of a job that is answered with this failure."""
-        text = f"{self.file} did not start: {self.reason}"
+        text = f"{self.program} did not start: {self.reason}"
         return f"{text}\n\n{self.output}" if self.output else text
 
     def to_wire(self) -> dict[str, Any]:
@@ -52,12 +54,12 @@ class StartFailure:
 
 
 def build_start_failure(
-    worker: str, file: Path, reason: str, output: Sequence[str]
+    worker: str, program: str, reason: str, output: Sequence[str]
 ) -> StartFailure:
     """Return the failure of a worker; `reason` is a predicate, `output` are its last lines."""
     return StartFailure(
         worker=worker,
-        file=file.name,
+        program=program,
         reason=f"it {reason}",
         output="\n".join(output)[-_MAX_OUTPUT_CHARS:],
     )

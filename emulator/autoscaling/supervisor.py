@@ -1,9 +1,12 @@
-"""`supervisor.py COMMAND…`: run a worker in its own process group, and kill the whole group.
+"""`supervisor.py [--on-kill JSON] COMMAND…`: run a worker in a process group, and kill the group.
 
 A worker has child processes, such as the SDK's heartbeat, that survive when it is killed. The
 supervisor kills them when the worker ends, and kills the whole group when its own stdin ends: when
 the server closes it, or has ended for any reason. If the supervisor itself is killed, the kernel
 kills the worker. SIGTERM is forwarded to the worker only, which then finishes its jobs.
+
+A container does not end with the program that runs it. `--on-kill` is the command that removes it,
+as a JSON array; it runs when stdin has ended.
 
 It is run as a file by an interpreter without site-packages, to save time and memory.
 """
@@ -11,6 +14,7 @@ It is run as a file by an interpreter without site-packages, to save time and me
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -19,10 +23,15 @@ import threading
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
+_ON_KILL = "--on-kill"
+_ON_KILL_TIMEOUT_S = 60
 
 
 def main(command: list[str]) -> int:
     """Run the command; return its exit code as a shell does, 128 + N after signal N."""
+    on_kill: list[str] = []
+    if command[0] == _ON_KILL:
+        on_kill, command = json.loads(command[1]), command[2:]
     worker: subprocess.Popen[bytes] | None = None
     is_terminated = False
 
@@ -48,9 +57,12 @@ def main(command: list[str]) -> int:
         return 127
     if is_terminated:
         os.kill(worker.pid, signal.SIGTERM)
-    threading.Thread(target=_kill_at_end_of_stdin, args=(worker.pid,), daemon=True).start()
+    killer = _Killer(worker.pid, on_kill)
+    killer.start()
     code = worker.wait()
     _kill_group(worker.pid)
+    if killer.is_killing.is_set():
+        killer.join()
     return code if code >= 0 else 128 - code
 
 
@@ -60,10 +72,30 @@ def _die_with_supervisor() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _kill_at_end_of_stdin(group: int) -> None:
-    while os.read(0, 4096):
-        pass
-    _kill_group(group)
+class _Killer(threading.Thread):
+    """Kills the worker's group when stdin ends, and runs the command for its container."""
+
+    def __init__(self, group: int, on_kill: list[str]) -> None:
+        super().__init__(daemon=True)
+        self._group = group
+        self._on_kill = on_kill
+        self.is_killing = threading.Event()
+
+    def run(self) -> None:
+        while os.read(0, 4096):
+            pass
+        self.is_killing.set()
+        _kill_group(self._group)
+        if self._on_kill:
+            # The server reports a container that stays; here is nowhere to report it.
+            subprocess.run(
+                self._on_kill,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_ON_KILL_TIMEOUT_S,
+                check=False,
+            )
 
 
 def _kill_group(group: int) -> None:

@@ -38,7 +38,8 @@ class UnhealthyWorkers:
         reported = self._worker_registry.unhealthy_workers(self._endpoint).get(worker.name)
         if reported is not None and reported != f"it {worker.long_start}":
             # The worker itself has reported why it ends, which says more than its output.
-            reason = f"{describe_worker_exit(code)} after it reported: {reported}"
+            ended = worker.process.end_reason or describe_worker_exit(code)
+            reason = f"{ended} after it reported: {reported}"
         self.clear_replaced(worker)
         self.add(worker, f"it {reason}")
 

@@ -11,6 +11,9 @@ from emulator.runpod.sdk_log_line import parse_sdk_line
 # Lines of the SDK that do not concern the handler. The first comes after a failed fitness check,
 # whose reason is in the line before it.
 _SDK_LINES = (
+    # Docker's hints after an error of its own.
+    "See 'docker run --help'",
+    "Run 'docker run --help'",
     "Worker is unhealthy, exiting.",
     "--- Starting Serverless Worker ",
     "Jobs in queue: ",
@@ -49,15 +52,18 @@ def last_printed_line(output: Sequence[str]) -> str:
     return ""
 
 
-def explain_worker_exit(code: int, output: Sequence[str]) -> str:
-    """Return how a worker ended and its last line of output, as a predicate."""
-    ended = describe_worker_exit(code)
+def explain_worker_exit(code: int, output: Sequence[str], end_reason: str | None = None) -> str:
+    """Return how a worker ended and its last line of output, as a predicate.
+
+    An `end_reason` says more than the code.
+    """
+    ended = end_reason or describe_worker_exit(code)
     line = last_printed_line(output)
     return f"{ended}; its last line: {line}" if line else f"{ended} and printed nothing"
 
 
-def explain_failed_start(code: int, output: Sequence[str]) -> str:
+def explain_failed_start(code: int, output: Sequence[str], end_reason: str | None = None) -> str:
     """Return why a worker ended before it asked for a job, as a predicate."""
     if code == 0:
         return f"{describe_worker_exit(code)} {NO_WORKER_STARTED}"
-    return explain_worker_exit(code, output)
+    return explain_worker_exit(code, output, end_reason)

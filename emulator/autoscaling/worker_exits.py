@@ -68,7 +68,7 @@ class WorkerExits:
                 await worker.process.wait()
         output = worker.log.last_printed(MAX_LAST_LINES)
         worker.close_log()
-        reason = explain_worker_exit(code, output)
+        reason = explain_worker_exit(code, output, worker.process.end_reason)
         await self._store.reclaim_jobs(
             worker_key(self._endpoint, worker.name), f"its worker {reason}"
         )
@@ -97,14 +97,15 @@ class WorkerExits:
         program: WorkerProgram,
         now: float,
     ) -> None:
-        reason = worker.never_starts or explain_failed_start(code, output)
+        end_reason = worker.process.end_reason
+        reason = worker.never_starts or explain_failed_start(code, output, end_reason)
         if program.file is not None and (
             advice := explain_missing_module(output, program.file, program.python)
         ):
             reason = f"{reason}; {advice}"
         self._backoff.failed_starts += 1
         self._unhealthy.add_ended(worker, code, reason)
-        if program.file is None:
+        if program.name is None:
             self._backoff.record_fault(now, f"{worker.name} {reason}")
             return
         generations = self._generations
@@ -118,9 +119,9 @@ class WorkerExits:
                 reason,
             )
             return
-        failure = build_start_failure(worker.name, program.file, reason, output)
+        failure = build_start_failure(worker.name, program.name, reason, output)
         generations.record_failed_start(worker, code, self._backoff.failed_starts, failure)
-        message = f"{failure.file} did not start: {failure.reason}"
+        message = f"{failure.program} did not start: {failure.reason}"
         if has_older:
             logger.error("%s; the worker with the code before the change goes on", message)
         else:

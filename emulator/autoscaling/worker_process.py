@@ -26,6 +26,8 @@ _SERVER_SETTINGS = frozenset(
         *("HOST", "PORT", "JOB_DB", "LOCAL_WORKER", "SCALER", "WORKERS", "WORKERS_MIN"),
         *("WORKER_COMMAND", "WORKER_PYTHON", "HANDLER_FILE", "RELOAD", "RELOAD_JOBS"),
         "VOLUME_DIR",
+        *("WORKER_IMAGE", "WORKER_BUILD", "WORKER_PLATFORM", "WORKER_GPUS", "WORKER_NETWORK"),
+        *("WORKER_RUN_ARGS", "WORKER_BUILD_ARGS", "CONTAINER_ENGINE"),
     }
 )
 # Not for any worker: the server's secret, and a variable with which the SDK takes no jobs.
@@ -56,6 +58,10 @@ class Process(Protocol):
     async def wait(self) -> int:
         """Wait until the process has exited; return the exit code."""
 
+    @property
+    def end_reason(self) -> str | None:
+        """How the process ended, as a predicate, if its exit code does not say it."""
+
 
 # Called with the worker's name, command and environment, its working folder, and its log.
 Spawn = Callable[
@@ -74,12 +80,14 @@ def worker_environment(
     variables: Mapping[str, str] | None = None,
     python: str | None = None,
     is_own_worker: bool = False,
+    is_container: bool = False,
 ) -> Mapping[str, str]:
     """Return the environment of a worker of the server at `url`.
 
     `variables` are those of the handler's .env; the environment of this process comes first, and
     what makes it a worker of this server before both. `is_own_worker` means this package's worker.
     The folder of the `python` comes first in PATH, because a start script calls it by its name.
+    A container gets only RunPod's variables of this process: it has its own PATH, HOME and files.
 
     The SDK sends the `api_key` only if ~/.runpod/config.toml has no key of the cloud, so the
     `own_key` is added to the URLs. `allows_private_targets` depends on the address that the server
@@ -88,7 +96,11 @@ def worker_environment(
     base = f"{url}/v2/{endpoint}"
     query = "?gpu=local" if own_key is None else f"?gpu=local&{WORKER_KEY_PARAM.decode()}={own_key}"
     withheld = _WITHHELD | _SERVER_SETTINGS if is_own_worker else _WITHHELD
-    inherited = {key: value for key, value in os.environ.items() if key.upper() not in withheld}
+    inherited = {
+        key: value
+        for key, value in os.environ.items()
+        if key.upper() not in withheld and (not is_container or key.startswith("RUNPOD_"))
+    }
     own = {
         "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID{query}",
         "RUNPOD_WEBHOOK_POST_OUTPUT": f"{base}/job-done/$RUNPOD_POD_ID/$ID{query}",
@@ -117,6 +129,9 @@ def worker_environment(
         "RUNPOD_ALLOW_PRIVATE_DOWNLOAD_URLS": "true" if allows_private_targets else "false",
     }
     environment = defaults | dict(variables or {}) | inherited | own
+    environment.pop(_FITNESS_MARKER, None)
+    if is_container:
+        return environment
     if not is_own_worker:
         folders = [str(_WORKER_SITE), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
@@ -125,7 +140,6 @@ def worker_environment(
     if python is not None and os.access(Path(python).with_name("python"), os.X_OK):
         folders = [str(Path(python).parent), environment.get("PATH", "")]
         environment["PATH"] = os.pathsep.join(filter(None, folders))
-    environment.pop(_FITNESS_MARKER, None)
     return environment
 
 
@@ -154,6 +168,11 @@ class SupervisedProcess:
     def returncode(self) -> int | None:
         """The exit code; None while the process runs."""
         return self._process.returncode
+
+    @property
+    def end_reason(self) -> str | None:
+        """None: the exit code says it."""
+        return None
 
     def terminate(self) -> None:
         """Send SIGTERM: the worker finishes its jobs and exits."""
@@ -218,11 +237,28 @@ async def spawn_supervised(
         _require_folder(folder)
     if volume is not None and volume.problem is not None:
         log.append("system", volume.problem)
-    process = await asyncio.create_subprocess_exec(
-        *(() if volume is None else volume.command_prefix),
+    prefix = () if volume is None else volume.command_prefix
+    process = await start_supervisor(command, environment, folder, prefix)
+    return SupervisedProcess(process, OutputReader(name, log), environment.get(_STATE_FOLDER))
+
+
+async def start_supervisor(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+    prefix: Sequence[str] = (),
+) -> asyncio.subprocess.Process:
+    """Start the supervisor with its arguments; the `prefix` are words before its own command.
+
+    Raises:
+        OSError: the process cannot be started.
+        ValueError: a variable has a name or a value that no process can have.
+    """
+    return await asyncio.create_subprocess_exec(
+        *prefix,
         sys.executable,
         *("-I", "-S", supervisor.__file__),
-        *command,
+        *arguments,
         stdin=PIPE,
         stdout=PIPE,
         stderr=STDOUT,
@@ -231,4 +267,3 @@ async def spawn_supervised(
         # Not in the terminal's group: Ctrl-C is for the server, which stops the workers gracefully.
         start_new_session=True,
     )
-    return SupervisedProcess(process, OutputReader(name, log), environment.get(_STATE_FOLDER))

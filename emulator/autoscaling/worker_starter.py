@@ -7,11 +7,17 @@ import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from emulator.autoscaling.containers.container_process import spawn_container
 from emulator.autoscaling.managed_worker import ManagedWorker
 from emulator.autoscaling.program.worker_program import WorkerProgram, command_program
 from emulator.autoscaling.start_watch import START_TIMEOUT_VARIABLE, parse_start_timeout
-from emulator.autoscaling.worker_log import WorkerLogs
-from emulator.autoscaling.worker_process import Spawn, spawn_supervised, worker_environment
+from emulator.autoscaling.worker_log import WorkerLog, WorkerLogs
+from emulator.autoscaling.worker_process import (
+    Process,
+    Spawn,
+    spawn_supervised,
+    worker_environment,
+)
 from emulator.bucket.service import Bucket
 from emulator.runpod.job_response import MANAGED_PREFIX
 
@@ -45,7 +51,7 @@ class WorkerStarter:
         allows_private_targets: bool = True,
         bucket: Bucket | None = None,
         is_only_one: bool = True,
-        spawn: Spawn | None = None,
+        spawn: Spawn = spawn_supervised,
     ) -> None:
         self._endpoint = endpoint
         self.program = program or command_program("")
@@ -54,7 +60,7 @@ class WorkerStarter:
         self._own_key = own_key
         self._allows_private_targets = allows_private_targets
         self._bucket = bucket
-        self._spawn: Spawn = spawn or spawn_supervised
+        self._spawn = spawn
         # Part of each name, so that no worker has the name of one before a restart of the server,
         # which may still have leases. The log has the lines of all workers, by their names.
         token = secrets.token_hex(3)
@@ -74,6 +80,8 @@ class WorkerStarter:
         self._find_python()
         log = self._logs.open(self._endpoint, name, partial(find_job, name))
         bucket: Mapping[str, str] = {}
+        image = self.program.image
+        url = url if image is None else image.url_for_container(url)
         try:
             variables = self.program.variables()
             if self._bucket is not None:
@@ -88,10 +96,9 @@ class WorkerStarter:
                 variables={**variables, **bucket},
                 python=None if self.program.python is None else self.program.python.path,
                 is_own_worker=self.program.is_own_worker,
+                is_container=image is not None,
             )
-            process = await self._spawn(
-                name, self.program.command, environment, self.program.folder, log
-            )
+            process = await self._start_process(name, environment, log)
         # ValueError: a .env that is not text, or a variable in it that no process can have.
         except (OSError, ValueError) as error:
             reason = f"could not be started: {error}"
@@ -104,6 +111,14 @@ class WorkerStarter:
         if bucket:
             log.append("system", "it uploads to the bucket of this server: no BUCKET_* is set")
         return worker
+
+    async def _start_process(
+        self, name: str, environment: Mapping[str, str], log: WorkerLog
+    ) -> Process:
+        program = self.program
+        if program.image is not None:
+            return await spawn_container(name, program.image, environment, log)
+        return await self._spawn(name, program.command, environment, program.folder, log)
 
     def _find_python(self) -> None:
         program = self.program.with_current_python()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from common.setting_error import SettingError
-from emulator.autoscaling.program.handler_file import list_folders
 from emulator.tests_file.reader import (
     HandlerTest,
     find_test_input,
@@ -20,8 +19,10 @@ MAX_FILE_BYTES = 250_000
 MAX_TESTS = 100
 
 
-def read_example_inputs(handler_file: Path) -> dict[str, Any]:
-    """Return the inputs in the handler's `test_input.json` and of its tests, with their names.
+def read_example_inputs(folders: Sequence[Path]) -> dict[str, Any]:
+    """Return the inputs in a handler's `test_input.json` and of its tests, with their names.
+
+    `folders` are the handler's, the nearest first.
 
     The `problems` are sentences on the inputs that are left out.
     """
@@ -29,7 +30,7 @@ def read_example_inputs(handler_file: Path) -> dict[str, Any]:
     problems: list[str] = []
     finders: Sequence[Callable[[Sequence[Path]], Path | None]] = (find_test_input, find_tests_file)
     for find in finders:
-        path = find(list_folders(handler_file))
+        path = find(folders)
         if path is None:
             continue
         try:

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from common.setting_error import SettingError
 from common.value_description import describe_value
 from emulator.autoscaling.handler_state import HandlerState
-from emulator.autoscaling.program.handler_file import list_folders
 from emulator.console import job_view
 from emulator.console.description import describe_console, describe_handler_console
 from emulator.console.events import JobEventStream
@@ -107,7 +106,7 @@ class ConsoleRoutes:
         handler = self._handlers.get(endpoint)
         if handler is None:
             return describe_handler_console(endpoint, endpoints, None)
-        examples = await asyncio.to_thread(read_example_inputs, handler.file)
+        examples = await asyncio.to_thread(read_example_inputs, handler.folders)
         return describe_handler_console(endpoint, endpoints, handler.to_wire(), examples)
 
     async def _list(self, request: Request) -> Response:
@@ -165,7 +164,7 @@ class ConsoleRoutes:
             raise NotFound(f"there is no job {job_id}")
         if job.endpoint not in self._handlers:
             raise NotFound(f"this server runs no handler of the job's endpoint, {job.endpoint}")
-        path = find_file_to_extend(list_folders(self._handlers[job.endpoint].file))
+        path = find_file_to_extend(self._handlers[job.endpoint].folders)
         if self._waiting_saves >= _MAX_WAITING_SAVES:
             raise HTTPException(
                 429,

@@ -24,11 +24,17 @@ if TYPE_CHECKING:
 DEFAULT_SERVER = "http://127.0.0.1:8000"
 EXIT_PASSED, EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _MAX_TIMEOUT_S = 24 * 3600
+# Options, each with another that makes it useless.
+_NO_EFFECT = (
+    *(("python", other) for other in ("command", "image", "build")),
+    *(("command", other) for other in ("image", "build")),
+)
 _EXAMPLES = """\
 examples:
   %(prog)s                                 the handler and the tests of this folder
   %(prog)s src/handler.py --tests smoke.json --junit-xml results.xml
   %(prog)s --command "python -u handler.py" what a Docker image runs
+  %(prog)s --build .                        the image of this folder's Dockerfile
   %(prog)s --job 6f1c…-u1                  send a kept job of a running server again
   %(prog)s --job 6f1c…-u1 --save greeting  add it to the tests file
 
@@ -124,6 +130,12 @@ def _parse(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
         metavar="CMD",
         help="run this command as the worker instead of a Python file",
     )
+    parser.add_argument(
+        "--image", metavar="IMAGE", help="run this image's container as the worker, as RunPod does"
+    )
+    parser.add_argument(
+        "--build", type=Path, metavar="DIR", help="build the image from this folder first"
+    )
     parser.add_argument("--junit-xml", type=Path, metavar="FILE", help="write JUnit XML")
     parser.add_argument(
         "--timeout",
@@ -145,16 +157,16 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
     """Exit with 2 if options exclude each other."""
     if options.path is not None and options.handler is not None:
         parser.error("PATH and --handler are the same; give one of them")
-    if options.command is not None and options.python is not None:
-        parser.error("--python has no effect on --command")
+    chosen = {name for name, value in vars(options).items() if value is not None}
+    for useless, other in _NO_EFFECT:
+        if {useless, other} <= chosen:
+            parser.error(f"--{useless} has no effect on --{other}")
     if options.job is None:
-        for name in ("save", "server", "endpoint", "api_key"):
-            if getattr(options, name) is not None:
-                parser.error(f"--{name.replace('_', '-')} needs --job")
+        for name in chosen & {"save", "server", "endpoint", "api_key"}:
+            parser.error(f"--{name.replace('_', '-')} needs --job")
         return
-    for name in ("command", "python", "volume", "junit_xml"):
-        if getattr(options, name) is not None:
-            parser.error(f"--{name.replace('_', '-')} has no effect on --job")
+    for name in chosen & {"command", "image", "build", "python", "volume", "junit_xml"}:
+        parser.error(f"--{name.replace('_', '-')} has no effect on --job")
     if options.save is not None and not options.save.strip():
         parser.error("--save needs a name")
     if options.save is None and options.tests is not None:
@@ -164,6 +176,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 def _run_tests(options: argparse.Namespace) -> int:
     from common.terminal_text import escape_lines
     from emulator.autoscaling.program.handler_file import find_handler_file, list_folders
+    from emulator.autoscaling.program.image_program import find_image_programs
     from emulator.autoscaling.program.interpreter import find_interpreter
     from emulator.autoscaling.program.volume import open_volume
     from emulator.autoscaling.program.worker_program import command_program, handler_program
@@ -174,18 +187,27 @@ def _run_tests(options: argparse.Namespace) -> int:
 
     settings = read_settings(EmulatorSettings)
     python = options.python or settings.worker_python
-    path = options.path or options.handler or Path()
-    if options.command is not None:
-        program = command_program(options.command, python)
-        name = options.command
-    else:
-        path = find_handler_file(path)
-        program = handler_program(path, find_interpreter(path, python))
-        name = path.name
+    path = options.path or options.handler or options.build or Path()
     volume_dir = options.volume or settings.volume_dir
-    volume = None if volume_dir is None else open_volume(volume_dir)
-    program = replace(program, volume=volume)
-    tests = read_tests_file(_choose_tests_file(options, list_folders(path.absolute())))
+    volume = None
+    if options.image is not None or options.build is not None:
+        tests = read_tests_file(_choose_tests_file(options, list_folders(path.absolute())))
+        changes = {"worker_build": options.build, "volume_dir": volume_dir, "worker_command": ""}
+        images = [] if options.image is None else [options.image]
+        settings = settings.model_copy(update={**changes, "worker_image": ""})
+        (program,) = find_image_programs(settings, images).values()
+        name = str(program.name)
+    else:
+        if options.command is not None:
+            program = command_program(options.command, python)
+            name = options.command
+        else:
+            path = find_handler_file(path)
+            program = handler_program(path, find_interpreter(path, python))
+            name = path.name
+        volume = None if volume_dir is None else open_volume(volume_dir)
+        program = replace(program, volume=volume)
+        tests = read_tests_file(_choose_tests_file(options, list_folders(path.absolute())))
     if options.junit_xml is not None:
         check_junit_file(options.junit_xml)
     if volume is not None and volume.problem is not None:

@@ -13,6 +13,7 @@ from typing import Any
 from common.setting_error import SettingError
 from emulator.app import create_app
 from emulator.autoscaling.program.handler_file import name_endpoint
+from emulator.autoscaling.program.image_program import name_image_endpoint
 from emulator.autoscaling.program.worker_program import WorkerProgram
 from emulator.handler_tests.worker_output import WorkerOutput
 from emulator.server.server import Server, build_uvicorn_config
@@ -48,7 +49,7 @@ class LocalServer:
         while self._autoscaler.handler_state != "ready":
             if (failure := self._autoscaler.failure) is not None:
                 raise HandlerNotStarted(
-                    f"{failure.file} did not start: {failure.reason}", failure.output
+                    f"{failure.program} did not start: {failure.reason}", failure.output
                 )
             # Of a command there is no failure, only its unhealthy worker.
             reasons = self._worker_registry.unhealthy_workers(self.endpoint).values()
@@ -139,6 +140,8 @@ def adapt_settings(settings: EmulatorSettings, program: WorkerProgram) -> Emulat
         "workers": 1,
         "workers_min": 1,
         "worker_command": "",
+        "worker_image": "",
+        "worker_build": None,
         "reload": "off",
         "max_losses": 1,
         "min_execution_timeout_ms": 1,
@@ -146,8 +149,11 @@ def adapt_settings(settings: EmulatorSettings, program: WorkerProgram) -> Emulat
         "otel_exporter_otlp_endpoint": None,
         "drain_s": 0,
     }
-    if program.file is not None and "endpoint_id" not in settings.model_fields_set:
-        changes["endpoint_id"] = name_endpoint(program.file)
+    if "endpoint_id" not in settings.model_fields_set:
+        if program.image is not None:
+            changes["endpoint_id"] = name_image_endpoint(program.image.reference)
+        elif program.file is not None:
+            changes["endpoint_id"] = name_endpoint(program.file)
     return settings.model_copy(update=changes)
 
 

@@ -28,32 +28,31 @@ def log_start(
     settings: EmulatorSettings,
     slots: int | None,
     url: str,
-    handlers: Mapping[str, Path] | None = None,
-    pythons: Sequence[str] = (),
+    endpoints: Sequence[str] = (),
+    rows: Mapping[str, Any] | None = None,
 ) -> None:
     """Log version, addresses, model or handler, and the settings that differ from their defaults.
 
     One record: rows under one line on a terminal, an object named `server` in JSON. A server
-    without an engine has no `slots`. `handlers` are the user's files, by their endpoints, and
-    `pythons` the interpreters that were chosen for the workers.
+    without an engine has no `slots`. `endpoints` are those of the workers, if
+    there are several, and `rows` say what they run.
     """
-    handlers = handlers or {}
-    endpoints = [f"{url}/v2/{endpoint}" for endpoint in handlers or [settings.endpoint_id]]
+    endpoint_urls = [f"{url}/v2/{endpoint}" for endpoint in endpoints or [settings.endpoint_id]]
     block: dict[str, Any] = {
         "version": version(),
         "console": f"{url}/",
         "openai": f"{url}/v1",
-        "runpod": ", ".join(endpoints),
+        "runpod": ", ".join(endpoint_urls),
         "docs": f"{url}/docs",
         "hosts": settings.host_check().describe(),
         **_describe_work(settings, slots),
-        **_describe_workers(settings, list(handlers.values()), pythons),
+        **(rows or {}),
         "jobs": settings.job_db,
         "settings": changed_settings(settings),
     }
     if slots is None:
         # Only the handler's own OpenAI routes are there.
-        block["openai"] = ", ".join(f"{endpoint}/openai/v1" for endpoint in endpoints)
+        block["openai"] = ", ".join(f"{each}/openai/v1" for each in endpoint_urls)
     logger.info(
         "%s %s running on %s", _PACKAGE, block["version"], url, extra={FIELDS: {"server": block}}
     )
@@ -74,18 +73,6 @@ def _describe_work(settings: EmulatorSettings, slots: int | None) -> dict[str, A
         # 0 stands for the model's own.
         "context_length": settings.context_length or "the model's own",
     }
-
-
-def _describe_workers(
-    settings: EmulatorSettings, files: Sequence[Path], pythons: Sequence[str]
-) -> dict[str, Any]:
-    """Return the rows about what the workers run, if that was chosen."""
-    rows: dict[str, Any] = {}
-    if files:
-        rows = {"handler": ", ".join(map(str, files)), "workers": settings.workers}
-    if pythons:
-        rows["python"] = ", ".join(dict.fromkeys(pythons))
-    return rows
 
 
 def changed_settings(settings: EmulatorSettings) -> dict[str, str]:

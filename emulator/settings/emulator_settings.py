@@ -145,6 +145,57 @@ class EmulatorSettings(ResultSettings):
         "at the start says what to do where the kernel does not allow it.",
         examples=["./volume"],
     )
+    worker_image: str = Field(
+        "",
+        description="Container image with a RunPod worker of your own, as `--image` names it: the "
+        "server runs its containers as workers, with Docker or Podman, and has no model of its own."
+        " ENDPOINT_ID is the name of the image if it is unset. Several images are separated by "
+        "commas, each with an endpoint of its own: `ENDPOINT=IMAGE`, or the image.",
+        examples=["my-worker:latest"],
+    )
+    worker_build: Path | None = Field(
+        None,
+        description="Folder of a project with a `Dockerfile`: WORKER_IMAGE is built from it at the "
+        "start, and again when a file in it is saved (see RELOAD). If WORKER_IMAGE is unset, the "
+        "image is named after the folder.",
+        examples=["."],
+    )
+    worker_platform: str = Field(
+        "",
+        pattern="^([a-z0-9]+/[a-z0-9/]+)?$",
+        description="Platform to pull or build WORKER_IMAGE for. Unset: that of this machine.",
+        examples=["linux/amd64"],
+    )
+    worker_gpus: str = Field(
+        "",
+        description="GPUs that containers of WORKER_IMAGE have, as in Docker's `--gpus`. Unset: "
+        "none.",
+        examples=["all"],
+    )
+    worker_network: str = Field(
+        "",
+        description="Network of these containers. Unset: `host`, in which they reach a server on "
+        "127.0.0.1, or `bridge` with Docker Desktop. In any other network they call this machine "
+        "by its name there, and HOST must be an address that they can reach.",
+        examples=["bridge"],
+    )
+    worker_run_args: str = Field(
+        "",
+        description="More arguments of `docker run` for these containers.",
+        examples=["--memory 8g --shm-size 1g"],
+    )
+    worker_build_args: str = Field(
+        "",
+        description="More arguments of `docker build` for WORKER_BUILD.",
+        examples=["--build-arg CUDA=12.8"],
+    )
+    container_engine: str | None = Field(
+        None,
+        min_length=1,
+        description="Program that runs containers: `docker`, `podman` or the path of one. Unset: "
+        "Docker, or Podman if Docker does not answer.",
+        examples=["podman"],
+    )
     reload: Literal["on", "replace", "off"] = Field(
         "on",
         description="Whether a saved change in the folder of HANDLER_FILE, or of its project, "

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.autoscaling.autoscaler import Autoscaler
+from emulator.autoscaling.containers.image_build import ImageBuild
 from emulator.autoscaling.handler_state import HandlerState
-from emulator.autoscaling.program.handler_file import list_folders
 from emulator.autoscaling.program.reload import CodeWatch
 from emulator.autoscaling.program.worker_program import WorkerProgram, command_program
 from emulator.autoscaling.worker_log import WorkerLogs
@@ -94,6 +94,10 @@ class Components:
         for autoscaler in self.autoscalers.values():
             autoscaler.start(url)
 
+    @property
+    def _reload_parts(self) -> Sequence[CodeWatch | ImageBuild]:
+        return [*self.code_watches, *self.workload.image_builds]
+
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Start all parts; close them at the end, after work that still runs was drained."""
@@ -110,14 +114,14 @@ class Components:
             self.worker_registry.start()
             if engine_components is not None:
                 await engine_components.start()
-            for code_watch in self.code_watches:
-                code_watch.start()
+            for reload_part in self._reload_parts:
+                reload_part.start()
             yield
         finally:
             if engine_components is not None:
                 await engine_components.watch.close()
-            for code_watch in self.code_watches:
-                await code_watch.close()
+            for reload_part in self._reload_parts:
+                await reload_part.close()
             is_late = self.shutdown.deadline_passed.is_set()
             await self.workload.drain(0 if is_late else self.settings.drain_s)
             await self.worker_registry.close()
@@ -182,16 +186,21 @@ class Workload:
     shutdown: ShutdownState
     autoscalers: Sequence[Autoscaler]
     engine_components: EngineComponents | None
+    # Build images again whose project has changed.
+    image_builds: Sequence[ImageBuild] = ()
 
     async def drain(self, limit_s: float) -> None:
         """Stop taking work, and give running jobs and batches `limit_s` to finish.
 
-        Jobs that still run then return to the queue.
+        Jobs that still run then return to the queue. Images that were replaced are removed, because
+        no worker uses them any more.
         """
         drains = [autoscaler.drain(limit_s) for autoscaler in self.autoscalers]
         if self.engine_components is not None:
             drains.append(self.engine_components.drain(limit_s))
         await asyncio.gather(*drains)
+        for image_build in self.image_builds:
+            await image_build.remove_replaced()
 
     def count(self) -> RunningWork:
         """Count the running jobs, requests and batches."""
@@ -304,14 +313,29 @@ def build_components(
             # Called much later, when `graceful_shutdown` is there.
             shut_down=lambda reason: graceful_shutdown.fail(reason),
         )
-    workload = Workload(store, shutdown, list(autoscalers.values()), engine_components)
+    image_builds = {
+        endpoint: ImageBuild(
+            program.image,
+            autoscalers[endpoint].use_image,
+            autoscalers[endpoint].record_failed_build,
+        )
+        for endpoint, program in programs.items()
+        if program.image is not None and program.image.build_folder is not None
+    }
+    workload = Workload(
+        store,
+        shutdown,
+        list(autoscalers.values()),
+        engine_components,
+        list(image_builds.values()),
+    )
     graceful_shutdown = GracefulShutdown(
         shutdown, settings.drain_s, store.wait_until_idle, workload.drain, workload.count
     )
     handlers = {
-        endpoint: HandlerState(program.file, autoscalers[endpoint])
+        endpoint: HandlerState(program, autoscalers[endpoint])
         for endpoint, program in programs.items()
-        if program.file is not None
+        if program.name is not None
     }
     known_endpoints = KnownEndpoints(list(handlers), store, worker_registry)
     return Components(
@@ -328,7 +352,7 @@ def build_components(
         bucket=bucket,
         worker_logs=worker_logs,
         result_watch=result_watch,
-        code_watches=_build_code_watches(settings, programs, autoscalers),
+        code_watches=_build_code_watches(settings, programs, autoscalers, image_builds),
         shutdown=shutdown,
         workload=workload,
         graceful_shutdown=graceful_shutdown,
@@ -376,12 +400,13 @@ def _build_code_watches(
     settings: EmulatorSettings,
     programs: Mapping[str, WorkerProgram],
     autoscalers: Mapping[str, Autoscaler],
+    image_builds: Mapping[str, ImageBuild],
 ) -> list[CodeWatch]:
     if settings.reload == "off":
         return []
-    return [
+    of_handlers = [
         CodeWatch(
-            list_folders(program.file),
+            program.folders,
             partial(_reload, autoscalers[endpoint]),
             autoscalers[endpoint].retry_start,
             data=None if program.volume is None else program.volume.folder,
@@ -389,6 +414,21 @@ def _build_code_watches(
         for endpoint, program in programs.items()
         if program.file is not None
     ]
+    of_images = [
+        CodeWatch(
+            programs[endpoint].folders,
+            image_build.request,
+            data=settings.volume_dir,
+            # Any file may be a part of the image, other than the jobs of this server.
+            is_code=partial(_is_no_job_file, Path(settings.job_db).name),
+        )
+        for endpoint, image_build in image_builds.items()
+    ]
+    return [*of_handlers, *of_images]
+
+
+def _is_no_job_file(database: str, path: str) -> bool:
+    return not any(part.startswith(database) for part in Path(path).parts)
 
 
 def _reload(autoscaler: Autoscaler, names: Sequence[str]) -> None:

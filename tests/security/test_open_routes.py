@@ -50,7 +50,7 @@ def build_handler_app(tmp_path: Path, **settings: Any) -> Starlette:
     components = build_components(build_settings(values | settings), None, {"default": program})
     output = [f"connecting to {SECRET}", f"key {KEY}", f"no file {file}"]
     components.autoscalers["default"]._generations.failure = build_start_failure(
-        "w", file, f"printed {SECRET}", output
+        "w", file.name, f"printed {SECRET}", output
     )
     return create_app(components)
 

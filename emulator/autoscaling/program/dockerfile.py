@@ -61,6 +61,11 @@ def read_image_start(project: Path) -> ImageStart | None:
     return ImageStart(command, _find_python_file(project, stage, words))
 
 
+def find_dockerfile(project: Path) -> Path | None:
+    """Return the file that RunPod would build a project's image from; None if there is none."""
+    return next((project / name for name in _NAMES if (project / name).is_file()), None)
+
+
 def _read_dockerfile(project: Path) -> str | None:
     for name in _NAMES:
         try:

@@ -13,33 +13,40 @@ from emulator.settings.emulator_settings import EmulatorSettings
 
 def adapt_to_handlers(
     settings: EmulatorSettings,
-    files: Mapping[str, Path],
+    programs: Mapping[str, Path | str],
     environment: Mapping[str, str] = os.environ,
 ) -> EmulatorSettings:
     """Return the settings for handlers: no local worker, and a worker of each always runs.
 
-    `files` are those of the handlers by endpoint. Paths without an ID of an endpoint use the first.
-    Unless JOB_DB is set, the jobs are stored in the user's state folder, and not in the project.
+    `programs` are the files of the handlers, or the images, by endpoint. Paths without an ID of an
+    endpoint use the first. Unless JOB_DB is set, the jobs are stored in the user's state folder,
+    and not in the project.
 
     Raises:
         SettingError: WORKERS is 0, or the folder for the jobs cannot be created.
     """
     chosen = settings.model_fields_set
     if "workers" in chosen and settings.workers == 0:
-        raise SettingError("WORKERS must be at least 1 for the handler that HANDLER_FILE names")
-    changes: dict[str, object] = {"endpoint_id": next(iter(files)), "local_worker": False}
+        raise SettingError(
+            "WORKERS must be at least 1 for the handler of HANDLER_FILE or WORKER_IMAGE"
+        )
+    changes: dict[str, object] = {"endpoint_id": next(iter(programs)), "local_worker": False}
     if "job_db" not in chosen:
-        changes["job_db"] = str(_create_state_folder(files, environment) / "jobs.sqlite3")
+        changes["job_db"] = str(_create_state_folder(programs, environment) / "jobs.sqlite3")
     changes["workers"] = max(settings.workers, 1)
     if "workers_min" not in chosen:
         changes["workers_min"] = 1
     return settings.model_copy(update=changes)
 
 
-def _create_state_folder(files: Mapping[str, Path], environment: Mapping[str, str]) -> Path:
+def _create_state_folder(
+    programs: Mapping[str, Path | str], environment: Mapping[str, str]
+) -> Path:
     """Create and return the folder for the jobs of these handlers, the same at each start."""
-    paths = "\n".join(str(file.resolve()) for file in files.values())
-    name = f"{next(iter(files))}-{hashlib.sha256(paths.encode()).hexdigest()[:8]}"
+    paths = "\n".join(
+        str(each.resolve()) if isinstance(each, Path) else each for each in programs.values()
+    )
+    name = f"{next(iter(programs))}-{hashlib.sha256(paths.encode()).hexdigest()[:8]}"
     # https://specifications.freedesktop.org/basedir-spec/latest/
     state = environment.get("XDG_STATE_HOME") or "~/.local/state"
     folder = Path(state).expanduser() / "worker-rkllm" / name

@@ -23,22 +23,28 @@ _INSTALLED_AFTER_S = 2.0
 class CodeFilter(DefaultFilter):
     """Lets changes of code and of configuration pass, and packages that are installed.
 
-    Code in virtual environments and caches does not pass.
-    `data` is a folder with what the handler writes, any of which may look like code.
+    Code in virtual environments and caches does not pass. `is_code` returns whether a path is
+    code. `data` is a folder with what the handler writes, any of which may look like code.
     """
 
-    def __init__(self, data: Path | None = None) -> None:
+    def __init__(
+        self, data: Path | None = None, is_code: Callable[[str], bool] | None = None
+    ) -> None:
         super().__init__()
         self._data = data
+        self._is_code = is_code or _is_handler_code
 
     def __call__(self, change: Change, path: str) -> bool:
         """Return whether the change of this file may restart the workers."""
         if _is_package(path):
             return True
-        is_code = path.endswith(_SUFFIXES) or Path(path).name == _ENV_FILE
-        if not is_code or not super().__call__(change, path):
+        if not self._is_code(path) or not super().__call__(change, path):
             return False
         return self._data is None or not Path(path).resolve().is_relative_to(self._data)
+
+
+def _is_handler_code(path: str) -> bool:
+    return path.endswith(_SUFFIXES) or Path(path).name == _ENV_FILE
 
 
 def _is_package(path: str) -> bool:
@@ -60,12 +66,13 @@ class CodeWatch:
         on_install: Callable[[], None] = lambda: None,
         *,
         data: Path | None = None,
+        is_code: Callable[[str], bool] | None = None,
     ) -> None:
         self._folders = folders
         has_code = data is not None and any(
             folder.resolve().is_relative_to(data) for folder in folders
         )
-        self._filter = CodeFilter(None if has_code else data)
+        self._filter = CodeFilter(None if has_code else data, is_code)
         self._on_change = on_change
         self._on_install = on_install
         self._install_timer: asyncio.TimerHandle | None = None

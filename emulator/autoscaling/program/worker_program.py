@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from common.setting_error import SettingError
+from emulator.autoscaling.containers.worker_image import WorkerImage
 from emulator.autoscaling.program.handler_file import list_folders
 from emulator.autoscaling.program.interpreter import Interpreter, find_interpreter
 from emulator.autoscaling.program.volume import Volume
@@ -29,7 +30,7 @@ class WorkerProgram:
 
     `python` is the interpreter that was chosen for it; None if the command names its own program.
     `extra_variables` come before those of the handler's .env. The workers have the `volume`
-    as `/runpod-volume`.
+    as `/runpod-volume`. With an `image` they are its containers, which have their own command.
     """
 
     command: tuple[str, ...]
@@ -37,6 +38,21 @@ class WorkerProgram:
     python: Interpreter | None = None
     extra_variables: Mapping[str, str] = field(default_factory=dict)
     volume: Volume | None = None
+    image: WorkerImage | None = None
+
+    @property
+    def name(self) -> str | None:
+        """What the user calls this program of their own; None for a command."""
+        if self.image is not None:
+            return self.image.reference
+        return None if self.file is None else self.file.name
+
+    @property
+    def folders(self) -> Sequence[Path]:
+        """The folders with the `.env` and the tests of a program with a name, the nearest first."""
+        if self.image is not None:
+            return self.image.folders
+        return () if self.file is None else list_folders(self.file)
 
     @property
     def folder(self) -> Path | None:
@@ -46,7 +62,7 @@ class WorkerProgram:
     @property
     def is_own_worker(self) -> bool:
         """Whether it is this package's worker, and not a user's handler."""
-        return self.command == _OWN_WORKER
+        return self.image is None and self.command == _OWN_WORKER
 
     def with_current_python(self) -> WorkerProgram:
         """Return the program with the handler's interpreter of now: a `.venv` may be new."""
@@ -66,10 +82,8 @@ class WorkerProgram:
         Raises:
             OSError, ValueError: a .env cannot be read.
         """
-        if self.file is None:
-            return self.extra_variables
         values: dict[str, str | None] = {}
-        for folder in reversed(list_folders(self.file)):
+        for folder in reversed(self.folders):
             values |= _read_variables(folder / ".env")
         set_values = {name: value for name, value in values.items() if value is not None}
         return set_values | dict(self.extra_variables)

@@ -174,7 +174,13 @@ def _build_state_schemas() -> dict[str, Schema]:
     handler_failure = object_of({"worker": TEXT, "reason": TEXT, "output": TEXT})
     handler = object_of(
         {"state": {"enum": ["starting", "ready", "idle", "failed", "outdated"]}},
-        {"endpoint": TEXT, "file": TEXT, "python": TEXT, "failure": or_null(handler_failure)},
+        {
+            "endpoint": TEXT,
+            "file": or_null(TEXT),
+            "image": or_null(TEXT),
+            "python": TEXT,
+            "failure": or_null(handler_failure),
+        },
     )
     return {
         "WorkerList": object_of(

@@ -58,7 +58,7 @@ function statusWord({ status, handlers = [] }) {
 
 /** Return what runs: the engine's slots, or the user's handlers on a server that has no engine. */
 function describeWork({ engine, handlers = [], model }) {
-  if (!engine) return failureOf(handlers) ?? handlers.map(({ file }) => file ?? "").join(", ");
+  if (!engine) return failureOf(handlers) ?? handlers.map(({ file, image }) => image ?? file ?? "").join(", ");
   const name = model ? `${model}: ` : "";
   const state = { dead: "not available", restarting: "being restarted" }[engine.state];
   if (state !== undefined) return engine.failure || engine.trouble || `The engine is ${state}`;

@@ -1,4 +1,4 @@
-// The state of the user's handler: its file and Python, and why the newest code did not start.
+// The state of the user's handler: its file and Python, or its image and what runs it, and why the newest code did not start.
 
 import { h, say } from "../page/dom.js";
 import { announce } from "../page/notices.js";
@@ -16,8 +16,10 @@ export class HandlerCard {
   constructor() {
     this.badge = h("span", { class: "badge" });
     this.meaning = h("p", { class: "muted" });
-    this.file = h("dd", {});
-    this.python = h("dd", {});
+    this.programKind = h("dt", {});
+    this.program = h("dd", {});
+    this.runnerKind = h("dt", {});
+    this.runner = h("dd", {});
     this.reason = h("p", { class: "form-error", role: "alert", hidden: true });
     this.output = h("pre", { class: "log", role: "region", "aria-label": "Output of the handler", tabindex: "0", hidden: true });
     this.element = h(
@@ -27,7 +29,7 @@ export class HandlerCard {
       this.meaning,
       this.reason,
       this.output,
-      h("dl", { class: "plain-facts" }, h("div", {}, h("dt", {}, "File"), this.file), h("div", {}, h("dt", {}, "Python"), this.python)),
+      h("dl", { class: "plain-facts" }, h("div", {}, this.programKind, this.program), h("div", {}, this.runnerKind, this.runner)),
     );
     this.state = null;
   }
@@ -36,13 +38,15 @@ export class HandlerCard {
   show(handler) {
     this.element.hidden = !handler;
     if (!handler) return;
-    const { state, file, python, failure } = handler;
+    const { state, file, image, python, failure } = handler;
     const [word, kind, meaning] = HANDLER_STATES[state] ?? [state, "plain", ""];
     this.badge.className = `badge ${kind}`;
     say(this.badge, word);
     say(this.meaning, meaning);
-    say(this.file, file ?? "");
-    say(this.python, python ?? "");
+    say(this.programKind, image ? "Image" : "File");
+    say(this.program, image ?? file ?? "");
+    say(this.runnerKind, image ? "Runs in" : "Python");
+    say(this.runner, python ?? "");
     say(this.reason, failure?.reason ?? "");
     this.reason.hidden = !failure;
     say(this.output, failure?.output ?? "");

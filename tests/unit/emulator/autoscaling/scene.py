@@ -28,6 +28,7 @@ class Process:
         self.environment = environment
         self.log = log
         self.returncode: int | None = None
+        self.end_reason: str | None = None
         self.prints = ["first", "its last line"]
         self.terminated = 0
         self.killed = 0

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from emulator.autoscaling.containers.container_engine import ContainerEngine
+from emulator.autoscaling.containers.worker_image import WorkerImage
 from jobs import JobStatus, MemoryJobStore
 from tests.unit.emulator.autoscaling.scene import ENDPOINT, URL, AutoscalerScene
 from tests.virtual_time import VirtualClock
@@ -155,3 +157,21 @@ async def test_autoscaler_does_nothing_without_workers() -> None:
     scene.autoscaler.start(URL)
     assert scene.autoscaler._task is None
     await scene.autoscaler.drain(0)
+
+
+async def test_failed_build_is_a_failure_while_the_image_before_it_goes_on() -> None:
+    scene = AutoscalerScene(min_workers=1, max_workers=1)
+    await scene.after(0.25)
+    scene.join()
+    await scene.after(0.25)
+    scene.autoscaler.record_failed_build("was not built: exit code 1", "step 1\nno such package")
+    await scene.after(5)
+    assert scene.autoscaler.handler_state == "outdated"
+    assert scene.autoscaler.failure is not None
+    assert scene.autoscaler.failure.output == "step 1\nno such package"
+    assert len(scene.processes) == 1
+    image = WorkerImage(engine=ContainerEngine("/bin/false"), reference="w")
+    scene.autoscaler.use_image(image)
+    assert scene.autoscaler.failure is None
+    assert scene.autoscaler.generation == 2
+    assert (scene.autoscaler.python, scene.autoscaler.command_line) == ("false", "w")

@@ -15,7 +15,7 @@ from emulator.runpod.worker_registry import WorkerRegistry
 from jobs import MemoryJobStore
 from tests.unit.emulator.autoscaling.scene import ENDPOINT, build_worker
 
-FAILURE = StartFailure(worker="w2", file="handler.py", reason="it broke", output="")
+FAILURE = StartFailure(worker="w2", program="handler.py", reason="it broke", output="")
 
 
 class ReloadScene:

@@ -8,7 +8,7 @@ from pathlib import Path
 from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.handler_state import HandlerState
 from emulator.autoscaling.program.interpreter import Interpreter
-from emulator.autoscaling.program.worker_program import handler_program
+from emulator.autoscaling.program.worker_program import WorkerProgram, handler_program
 from emulator.autoscaling.worker_starter import WorkerStarter
 from emulator.settings.limits import ScalingPolicy
 from jobs import JobStatus
@@ -36,7 +36,9 @@ class HandlerScene(AutoscalerScene):
             wall_clock=lambda: self.time,
         )
         self.autoscaler._url = URL
-        self.handler = HandlerState(Path("/p/handler.py"), self.autoscaler)
+        self.handler = HandlerState(
+            WorkerProgram(command=(), file=Path("/p/handler.py")), self.autoscaler
+        )
 
     @property
     def state(self) -> str:
@@ -59,6 +61,7 @@ async def test_handler_state_is_starting_until_a_worker_asks_for_a_job() -> None
     assert scene.handler.to_wire() == {
         "endpoint": ENDPOINT,
         "file": "/p/handler.py",
+        "image": None,
         "python": "/opt/python",
         "state": "starting",
         "failure": None,

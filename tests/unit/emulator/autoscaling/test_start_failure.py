@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from emulator.autoscaling.start_failure import build_start_failure, fail_queued_jobs
 from jobs import JobStatus, MemoryJobStore, NewJob
 
 FAILURE = build_start_failure(
-    "w1", Path("/p/handler.py"), "exited with code 1; its last line: E: x", ["Traceback", "E: x"]
+    "w1", "handler.py", "exited with code 1; its last line: E: x", ["Traceback", "E: x"]
 )
 
 
@@ -21,12 +19,12 @@ def test_start_failure_has_the_reason_first_and_then_the_output() -> None:
         "reason": "it exited with code 1; its last line: E: x",
         "output": "Traceback\nE: x",
     }
-    silent = build_start_failure("w1", Path("/p/h.py"), "exited with code 1", [])
+    silent = build_start_failure("w1", "h.py", "exited with code 1", [])
     assert silent.error == "h.py did not start: it exited with code 1"
 
 
 def test_start_failure_keeps_the_end_of_long_output() -> None:
-    failure = build_start_failure("w1", Path("/p/h.py"), "exited", ["x" * 9_000, "the end"])
+    failure = build_start_failure("w1", "h.py", "exited", ["x" * 9_000, "the end"])
     assert len(failure.output) == 8_000
     assert failure.output.endswith("\nthe end")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -92,3 +93,23 @@ def test_command_that_does_not_exist_is_one_sentence() -> None:
         _, error = process.communicate()
     assert process.returncode == 127
     assert error == "/no/such/worker cannot be started: No such file or directory\n"
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_command_for_the_container_runs_only_at_a_kill(tmp_path: Path, is_killed: bool) -> None:
+    removed = tmp_path / "removed"
+    removal = json.dumps(["touch", str(removed)])
+    ending = "cat" if is_killed else "true"
+    with supervised(
+        "--on-kill", removal, "sh", "-c", f"echo ready; {ending} < /dev/zero"
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if is_killed:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.stdin = None
+        process.stdout.close()
+        process.stdout = None
+        assert process.wait(60) == (137 if is_killed else 0)
+    assert removed.exists() is is_killed

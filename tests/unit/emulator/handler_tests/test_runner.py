@@ -75,7 +75,7 @@ async def test_job_that_takes_too_long_is_cancelled_and_its_worker_replaced() ->
     tests = [
         build_test("slow", timeout_ms=1, status="IN_PROGRESS"),
         build_test("slow by default", status="IN_PROGRESS"),
-        build_test("next", status="COMPLETED", output=1),
+        build_test("next", timeout_ms=60_000, status="COMPLETED", output=1),
     ]
     api, worker = FakeJobApi(answer), FakeWorker()
     slow, by_default, following = await run(tests, worker, api, timeout_ms=2)

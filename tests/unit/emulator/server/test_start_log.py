@@ -77,15 +77,13 @@ def test_block_has_addresses_model_engine_slots_and_context(
     assert "          slots           4\n" in text
 
 
-def test_block_has_all_handlers(caplog: pytest.LogCaptureFixture) -> None:
+def test_block_has_all_endpoints_and_what_runs_there(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    files = {name: Path(f"/{name}/handler.py") for name in ("a", "b")}
-    log_start(settings(workers=1), None, URL, files, ["/opt/python", "/opt/python"])
+    log_start(settings(workers=1), None, URL, ["a", "b"], {"handler": "/a/handler.py, /b/h.py"})
     block = caplog.records[0].__dict__[FIELDS]["server"]
     assert block["runpod"] == f"{URL}/v2/a, {URL}/v2/b"
     assert block["openai"] == f"{URL}/v2/a/openai/v1, {URL}/v2/b/openai/v1"
-    assert block["handler"] == "/a/handler.py, /b/handler.py"
-    assert block["python"] == "/opt/python"
+    assert block["handler"] == "/a/handler.py, /b/h.py"
 
 
 def test_version_is_that_of_the_project() -> None:

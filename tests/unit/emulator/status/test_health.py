@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 
 from emulator.autoscaling.handler_state import HandlerState
+from emulator.autoscaling.program.worker_program import WorkerProgram
 from emulator.autoscaling.start_failure import build_start_failure
 from emulator.http.shutdown_state import ShutdownState
 from emulator.status.health import Health
 from tests.unit.emulator.asgi import call, serve_routes
 
 FILE = Path("/p/handler.py")
-FAILURE = build_start_failure("launched-1", FILE, "exited with code 1", ["no module named x"])
+FAILURE = build_start_failure("launched-1", FILE.name, "exited with code 1", ["no module named x"])
 
 
 def handler_state(state: str, *, failed: bool = False) -> HandlerState:
     autoscaler: Any = SimpleNamespace(
         endpoint="p", python="/opt/python", handler_state=state, failure=FAILURE if failed else None
     )
-    return HandlerState(FILE, autoscaler)
+    return HandlerState(WorkerProgram(command=(), file=FILE), autoscaler)
 
 
 async def get_health(

@@ -1,0 +1,109 @@
+"""Builds the image of a project again when a file of it was saved."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from emulator.autoscaling.containers.container_engine import ContainerEngineError
+from emulator.autoscaling.containers.worker_image import WorkerImage, replace_identity
+
+logger = logging.getLogger(__name__)
+
+_MAX_OUTPUT_BYTES = 8_000
+
+
+class ImageBuild:
+    """Builds an image after each change, one build at a time, while the workers go on.
+
+    `on_built` is called with the new image if it differs from the one before, and `on_failed` with
+    the reason and the builder's output if it cannot be built. Images that were replaced are removed
+    after the next build, when no container uses them. Owned by the event loop.
+    """
+
+    def __init__(
+        self,
+        image: WorkerImage,
+        on_built: Callable[[WorkerImage], None],
+        on_failed: Callable[[str, str], None],
+    ) -> None:
+        self._image = image
+        self._on_built = on_built
+        self._on_failed = on_failed
+        self._changed = asyncio.Event()
+        self._has_failed = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start waiting for changes."""
+        self._task = asyncio.create_task(self._run())
+
+    def request(self, names: Sequence[str]) -> None:
+        """Build the image soon, because files with these names were saved."""
+        logger.info("%s changed: %s is built again", ", ".join(names), self._image.reference)
+        self._changed.set()
+
+    async def close(self) -> None:
+        """End a running build, and begin no other."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def remove_replaced(self) -> None:
+        """Remove the images of earlier builds that no container uses."""
+        try:
+            await self._image.engine.call_async(*self._image.prune_arguments())
+        except ContainerEngineError as error:
+            logger.warning(
+                "earlier builds of %s were not removed: %s", self._image.reference, error
+            )
+
+    async def _run(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._build()
+
+    async def _build(self) -> None:
+        engine = self._image.engine
+        try:
+            code, output = await self._run_builder()
+        except OSError as error:
+            code, output = 1, str(error)
+        if code:
+            self._has_failed = True
+            self._on_failed(f"was not built: {engine} build ended with exit code {code}", output)
+            return
+        inspected = await asyncio.to_thread(engine.inspect_image, self._image.reference)
+        is_unchanged = inspected is None or inspected.get("Id") == self._image.image_id
+        # After a failed build, the same image is news, too.
+        if inspected is None or (is_unchanged and not self._has_failed):
+            logger.info("the image %s is unchanged", self._image.reference)
+            return
+        self._has_failed = False
+        self._image = replace_identity(self._image, inspected)
+        self._on_built(self._image)
+        # Not the one before this: its workers still run.
+        await self.remove_replaced()
+
+    async def _run_builder(self) -> tuple[int, str]:
+        """Run the builder; return its exit code and the end of what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            self._image.engine.program,
+            *self._image.build_command(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output = b""
+        try:
+            assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+            while block := await process.stdout.read(_MAX_OUTPUT_BYTES):
+                output = (output + block)[-_MAX_OUTPUT_BYTES:]
+            code = await process.wait()
+        except asyncio.CancelledError:
+            process.terminate()
+            await process.wait()
+            raise
+        return code, output.decode(errors="replace")
