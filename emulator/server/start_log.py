@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from common.usable_cpus import describe_usable_cpus
 from emulator.http.allowed_hosts import is_loopback
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.logs.json_lines import FIELDS
@@ -66,13 +67,17 @@ def _describe_work(settings: EmulatorSettings, slots: int | None) -> dict[str, A
     """Return the rows about the model."""
     if slots is None:
         return {}
-    return {
+    rows: dict[str, Any] = {
         "model": ", ".join(settings.served_models),
         "engine": "several" if settings.models else settings.backend,
         "slots": slots,
         # 0 stands for the model's own.
         "context_length": settings.context_length or "the model's own",
     }
+    uses_llamacpp = any(model.backend == "llamacpp" for model in settings.model_list)
+    if uses_llamacpp and not settings.deterministic:
+        rows["threads"] = settings.threads or describe_usable_cpus()
+    return rows
 
 
 def changed_settings(settings: EmulatorSettings) -> dict[str, str]:

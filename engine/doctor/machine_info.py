@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from common.usable_cpus import describe_usable_cpus
+
 # Big CPUs of one chip differ a little; small ones have about half of the capacity.
 _BIG_SHARE = 0.75
 
@@ -17,6 +19,7 @@ def describe_machine() -> Iterator[tuple[str, Any]]:
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "python", platform.python_version()
     yield "CPUs", os.cpu_count()
+    yield "usable CPUs", describe_usable_cpus()
     meminfo = Path("/proc/meminfo")
     yield "memory, MB", _megabytes(meminfo, "MemTotal")
     yield "available, MB", _megabytes(meminfo, "MemAvailable")

@@ -132,7 +132,11 @@ class Settings(RkllmSettings):
         "Jobs wait in a queue of their own.",
     )
     threads: int = Field(
-        0, ge=0, le=1024, description="CPU threads for llama.cpp. 0: one for each core."
+        0,
+        ge=0,
+        le=1024,
+        description="CPU threads for llama.cpp. 0: one for each CPU that the process may use, by "
+        "its affinity and the CPU limit of its container or service (cgroup).",
     )
     apply_chat_template: Literal["auto", "on", "off"] = Field(
         "auto",

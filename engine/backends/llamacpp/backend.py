@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import threading
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common.usable_cpus import count_usable_cpus
 from common.utf8 import Utf8Decoder
 from engine.backends.base import OnPiece, Operations, RunResult, TokenizerInfo
 from engine.backends.gguf import read_chat_template, read_header
@@ -84,8 +84,7 @@ class LlamaCppBackend:
         self._name = options.model_name
         self._context_length = options.context_length
         self._slots = 1 if options.deterministic else options.slots
-        cpus = len(os.sched_getaffinity(0))
-        self._threads = 1 if options.deterministic else options.threads or cpus
+        self._threads = 1 if options.deterministic else options.threads or count_usable_cpus()
         self._deterministic = options.deterministic
         self._draft_path = _path(options.draft_path)
         self._projector_path = _path(options.mmproj_path)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from common.usable_cpus import describe_usable_cpus
 from emulator.server.start_log import changed_settings, log_start, version
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.logs.console import ConsoleFormatter
@@ -70,6 +71,7 @@ def test_block_has_addresses_model_engine_slots_and_context(
         "engine": "llamacpp",
         "slots": 4,
         "context_length": 2048,
+        "threads": describe_usable_cpus(),
         "jobs": "jobs.sqlite3",
         "settings": {"MODEL_NAME": "tiny", "CONTEXT_LENGTH": "2048", "PORT": "8123"},
     }

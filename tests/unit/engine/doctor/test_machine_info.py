@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from common.usable_cpus import describe_usable_cpus
 from engine.doctor import machine_info
 
 
 def test_describe_machine_yields_all_properties() -> None:
     properties = dict(machine_info.describe_machine())
     assert properties["CPUs"] == os.cpu_count()
+    assert properties["usable CPUs"] == describe_usable_cpus()
     assert properties["python"] == sys.version.split()[0]
     assert properties["memory, MB"] >= properties["available, MB"] > 0
 
