@@ -23,6 +23,7 @@ from common.private_files import (
     FOLDER_MODE,
     make_private,
     open_private,
+    suggest_owner,
     sync_folder,
 )
 from emulator.batches.folder_layout import (
@@ -261,9 +262,10 @@ class FileStorage:
 
     def _explain_unusable(self, error: OSError) -> str:
         if isinstance(error, PermissionError):
+            remedy = suggest_owner(self._path, option="-R")
             return (
                 f"{self._path} (BATCH_DIR) cannot be used: {error.filename or self._path} belongs "
-                "to another user or is not accessible"
+                "to another user or is not accessible" + (f"; {remedy}" if remedy else "")
             )
         if error.errno == errno.EINVAL:
             return f"{self._path} (BATCH_DIR) cannot be used: {error.filename}: {error.strerror}"

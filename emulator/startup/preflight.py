@@ -13,6 +13,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.private_files import is_read_only, suggest_owner
 from common.setting_error import SettingError
 from emulator.batches.folder_layout import LOCK, explain_refusal
 from emulator.http.allowed_hosts import is_loopback
@@ -118,20 +119,20 @@ def check_files(settings: EmulatorSettings) -> None:
 def _check_database(path: Path) -> None:
     remedy = "choose another one with --db or JOB_DB"
     path = real_path(path)
+    _check_reachable(path, f"the job database {path}", remedy)
     _check_parent(path, "the job database", remedy)
     if path.is_dir():
         raise SettingError(f"the job database {path} is a folder; {remedy}")
     if path.exists() and not path.is_file():
         raise SettingError(f"the job database {path} is not a regular file; {remedy}")
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        raise SettingError(f"the job database {path} cannot be written; {remedy}")
+        raise _unwritable(f"the job database {path} cannot be written", path, remedy, suffix="*")
     try:
-        _check_owner(path, f"the job database {path}", remedy)
+        _check_owner(path, f"the job database {path}", remedy, suffix="*")
         is_used, owner = find_user(path)
     except OSError as error:
-        raise SettingError(
-            f"the job database {path} cannot be opened: {error.strerror}; {remedy}"
-        ) from None
+        problem = f"the job database {path} cannot be opened: {error.strerror}"
+        raise _unwritable(problem, Path(error.filename or path), remedy) from None
     if is_used:
         process = "" if owner is None else f" (process {owner})"
         raise SettingError(
@@ -143,19 +144,20 @@ def _check_database(path: Path) -> None:
 
 def _check_batch_folder(folder: Path) -> None:
     remedy = "choose another one with BATCH_DIR"
+    _check_reachable(folder, f"the batch folder {folder}", remedy)
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"the batch folder {folder} is a file; {remedy}")
     if folder.is_dir():
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise SettingError(f"the batch folder {folder} cannot be written; {remedy}")
+            problem = f"the batch folder {folder} cannot be written"
+            raise _unwritable(problem, folder, remedy, option="-R")
         try:
-            _check_owner(folder, f"the batch folder {folder}", remedy)
+            _check_owner(folder, f"the batch folder {folder}", remedy, option="-R")
             is_used = is_locked(folder / LOCK)
             reason = explain_refusal(folder)
         except OSError as error:
-            raise SettingError(
-                f"the batch folder {folder} cannot be read: {error.strerror}; {remedy}"
-            ) from None
+            problem = f"the batch folder {folder} cannot be read: {error.strerror}"
+            raise _unwritable(problem, Path(error.filename or folder), remedy) from None
         if is_used:
             raise SettingError(
                 f"the batch folder {folder} is in use by another server; stop it or {remedy}"
@@ -168,7 +170,7 @@ def _check_batch_folder(folder: Path) -> None:
     while not above.exists():
         above = above.parent
     if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-        raise SettingError(f"the batch folder {folder} cannot be created in {above}; {remedy}")
+        raise _unwritable(f"the batch folder {folder} cannot be created in {above}", above, remedy)
 
 
 def _check_parent(path: Path, what: str, remedy: str) -> None:
@@ -178,12 +180,35 @@ def _check_parent(path: Path, what: str, remedy: str) -> None:
             f"{what} {path} cannot be created: there is no folder {parent}; {remedy}"
         )
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise SettingError(
-            f"{what} {path} cannot be created: the folder {parent} is not writable; {remedy}"
-        )
+        problem = f"{what} {path} cannot be created: the folder {parent} is not writable"
+        raise _unwritable(problem, parent, remedy)
 
 
-def _check_owner(path: Path, what: str, remedy: str) -> None:
+def _check_reachable(path: Path, what: str, remedy: str) -> None:
+    """Reject a path below a folder that this process may not enter."""
+    for folder in reversed(path.absolute().parents):
+        if not os.access(folder, os.F_OK):
+            # It is missing.
+            return
+        if folder.is_dir() and not os.access(folder, os.X_OK):
+            problem = f"{what} cannot be reached: the folder {folder} may not be entered"
+            raise _unwritable(problem, folder, remedy)
+
+
+def _unwritable(
+    problem: str, path: Path, remedy: str, *, option: str = "", suffix: str = ""
+) -> SettingError:
+    """Return an error about a path, with the command that makes this user its owner if that helps.
+
+    `option` and `suffix` are those of `suggest_owner`.
+    """
+    if is_read_only(path):
+        return SettingError(f"{problem}: it is mounted read-only; mount it writable or {remedy}")
+    owner = suggest_owner(path, option=option, suffix=suffix)
+    return SettingError(f"{problem}; {remedy}" + (f", or {owner}" if owner else ""))
+
+
+def _check_owner(path: Path, what: str, remedy: str, *, option: str = "", suffix: str = "") -> None:
     """Reject a path that other users can access and whose mode this process cannot change.
 
     Raises OSError.
@@ -193,7 +218,6 @@ def _check_owner(path: Path, what: str, remedy: str) -> None:
     status = path.stat()
     is_open_to_others = stat.S_IMODE(status.st_mode) & ~stat.S_IRWXU
     if is_open_to_others and status.st_uid != os.geteuid() and os.geteuid() != 0:
-        raise SettingError(
-            f"{what} belongs to another user and is open to others "
-            f"(mode {stat.S_IMODE(status.st_mode):04o}); {remedy}"
-        )
+        mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+        problem = f"{what} belongs to another user and is open to others ({mode})"
+        raise _unwritable(problem, path, remedy, option=option, suffix=suffix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
+from common.private_files import suggest_owner
 from common.terminal_text import escape_controls
 from handler.models.resumable_download import (
     DamagedDownload,
@@ -190,6 +192,8 @@ class Hub:
             reason = str(error)
         elif isinstance(error, OSError) and error.strerror:
             reason = f"{error.strerror} ({error.filename or self.caches[0]})"
+            if isinstance(error, PermissionError) and (remedy := self._suggest_owner()):
+                reason += f"; {remedy}"
         else:
             # The cause, because the library's own message for a lost connection has several lines.
             cause = error.__cause__ or error
@@ -200,6 +204,13 @@ class Hub:
                 f" {endpoint} failed ({type(cause).__name__}: {detail})"
             )
         return HubError(f"{reference}: {reason}")
+
+    def _suggest_owner(self) -> str:
+        """Return how the cache, or the folder in which it is missing, becomes this user's."""
+        cache = self.caches[0].absolute()
+        if os.path.lexists(cache):
+            return suggest_owner(cache, option="-R")
+        return suggest_owner(next(filter(os.path.lexists, cache.parents)))
 
     def _describe_searched(self, reference: HubReference) -> str:
         return " or ".join(str(folder) for folder in self._cache_folders(reference))

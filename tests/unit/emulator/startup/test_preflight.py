@@ -173,6 +173,88 @@ def test_unwritable_folders_are_rejected(tmp_path: Path, monkeypatch: pytest.Mon
     assert "cannot be written" in refusal(tmp_path, job_db=":memory:", batch_dir=tmp_path)
 
 
+@pytest.fixture
+def other_user(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Another user than the owner of the files, who may write none of them."""
+    user = os.getuid() + 1000
+    monkeypatch.setattr("emulator.startup.preflight.os.geteuid", lambda: user)
+    monkeypatch.setattr(
+        "emulator.startup.preflight.os.access", lambda path, mode: mode in (os.F_OK, os.X_OK)
+    )
+    return user
+
+
+def test_unwritable_paths_of_another_user_are_rejected_with_the_command(
+    tmp_path: Path, other_user: int
+) -> None:
+    def ends_with(command: str, **changes: object) -> bool:
+        return refusal(tmp_path, **changes).endswith(f": `sudo chown {command}`")
+
+    assert ends_with(f"{other_user} {tmp_path}")
+    new = {"job_db": ":memory:", "batch_dir": tmp_path / "a" / "b"}
+    assert ends_with(f"{other_user} {tmp_path}", **new)
+    assert ends_with(f"-R {other_user} {tmp_path}", job_db=":memory:", batch_dir=tmp_path)
+
+
+def test_unwritable_database_of_another_user_is_rejected_with_the_command(
+    tmp_path: Path, other_user: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.sqlite3"
+    path.touch(mode=0o600)
+    monkeypatch.setattr(
+        "emulator.startup.preflight.os.access", lambda path, mode: mode != os.R_OK | os.W_OK
+    )
+    assert refusal(tmp_path) == (
+        f"the job database {path} cannot be written; choose another one with --db or JOB_DB, or "
+        f"change its owner, which is user {os.getuid()} (if a container mounts it, with its path "
+        f"on the host): `sudo chown {other_user} {path}*`"
+    )
+
+
+def test_open_files_of_another_user_are_rejected_with_the_command(
+    tmp_path: Path, other_user: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulator.startup.preflight.os.access", lambda path, mode: True)
+    path, folder = tmp_path / "jobs.sqlite3", tmp_path / "kept"
+    path.touch(mode=0o644)
+    folder.mkdir(mode=0o755)
+    assert refusal(tmp_path).endswith(f"`sudo chown {other_user} {path}*`")
+    message = refusal(tmp_path, job_db=":memory:", batch_dir=folder)
+    assert message.endswith(f"`sudo chown -R {other_user} {folder}`")
+
+
+@pytest.mark.usefixtures("other_user")
+def test_unwritable_folders_of_a_read_only_mount_are_rejected_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulator.startup.preflight.is_read_only", lambda path: path == tmp_path)
+    assert refusal(tmp_path) == (
+        f"the job database {tmp_path}/jobs.sqlite3 cannot be created: the folder {tmp_path} is not "
+        "writable: it is mounted read-only; mount it writable or choose another one with --db or "
+        "JOB_DB"
+    )
+    message = refusal(tmp_path, job_db=":memory:", batch_dir=tmp_path)
+    assert message == (
+        f"the batch folder {tmp_path} cannot be written: it is mounted read-only; mount it "
+        "writable or choose another one with BATCH_DIR"
+    )
+
+
+def test_paths_below_a_folder_that_may_not_be_entered_are_rejected(
+    tmp_path: Path, other_user: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    monkeypatch.setattr(
+        "emulator.startup.preflight.os.access",
+        lambda path, mode: closed not in Path(path).parents and (path, mode) != (closed, os.X_OK),
+    )
+    for changes in ({"job_db": str(closed / "a" / "b")}, {"batch_dir": closed / "a" / "b"}):
+        message = refusal(tmp_path, **{"job_db": ":memory:", **changes})
+        assert f"/a/b cannot be reached: the folder {closed} may not be entered; " in message
+        assert message.endswith(f": `sudo chown {other_user} {closed}`")
+
+
 def test_batch_folder_of_another_server_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     folder.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -107,6 +108,27 @@ def test_file_that_does_not_fit_on_the_disk_is_refused_before_it_is_downloaded(
     # Bytes that are already downloaded need no space.
     (blobs / f"{DIGEST}.incomplete").write_bytes(CONTENT[:10])
     assert download(tmp_path) == CONTENT
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("is_new", [True, False])
+def test_cache_of_another_user_is_reported_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    cache, user = tmp_path / "hf" / "hub", os.getuid() + 1000
+    if not is_new:
+        cache.mkdir(parents=True)
+
+    def mkdir(path: Path, *arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    with pytest.raises(HubError) as refused:
+        download(cache)
+    command = f"sudo chown {user} {tmp_path}" if is_new else f"sudo chown -R {user} {cache}"
+    assert "Permission denied" in str(refused.value)
+    assert str(refused.value).endswith(f": `{command}`")
 
 
 def test_cached_content_is_not_downloaded_again(server: HubServer, tmp_path: Path) -> None:
