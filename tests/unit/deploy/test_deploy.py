@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ UNIT = (DEPLOY / "worker-rkllm.service").read_text()
 IMAGE = default_build(ROOT / "Dockerfile")
 # The keys of the compose specification that the file uses.
 KEYS = set(
-    "build command environment ports volumes devices group_add read_only tmpfs cap_drop "
+    "build command environment ports volumes devices user group_add read_only tmpfs cap_drop "
     "security_opt restart stop_grace_period".split()
 )
 
@@ -108,6 +109,33 @@ def test_its_server_reads_the_device_tree_where_docker_does_not_hide_it(tmp_path
 def test_its_server_shares_the_lock_on_the_npu_with_the_machine() -> None:
     assert f"/{LOCK_FOLDERS[0]}:/{LOCK_FOLDERS[0]}" in SERVER["volumes"]
     assert of_the_unit("ReadWritePaths") == [f"-/{LOCK_FOLDERS[0]}"]
+
+
+def test_its_server_is_the_image_s_user_in_the_groups_of_the_devices() -> None:
+    user, _, group = SERVER["user"].partition(":")
+    assert [user] == of_the_image("USER")
+    assert group.startswith("${RENDER_GID:?")
+    # Compose refuses a list with the same group twice, and the two can be one group.
+    assert SERVER["group_add"] == ["${VIDEO_GID:-44}"]
+
+
+@pytest.mark.parametrize("render_group", ["44", "105"])
+def test_compose_takes_the_file_where_there_is_one(render_group: str) -> None:
+    program = shutil.which("docker-compose")
+    if program is None:
+        return
+    variables = {"API_KEYS": "a", "MODEL": "m", "VIDEO_GID": "44", "RENDER_GID": render_group}
+    done = subprocess.run(
+        [program, "-f", DEPLOY / "compose.yaml", "config"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    server = yaml.safe_load(done.stdout)["services"]["server"]
+    assert (server["user"], server["group_add"]) == (f"1000:{render_group}", ["44"])
 
 
 def test_its_server_drops_all_privileges_and_keeps_all_cpus() -> None:
