@@ -39,7 +39,7 @@ _NEWEST_ABI_FILES = frozenset(
     for name in ("constrained", "embeddings", "images", "n_batch", "profile", "tools", "pool")
 )
 _OLD_ABI = "abi1.2"
-_FOLDERS = ("long", "acceptance", "security", "integration", "property", "unit", "arm64")
+_FOLDERS = ("image", "long", "acceptance", "security", "integration", "property", "unit", "arm64")
 
 settings.register_profile(
     "default",
@@ -141,7 +141,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _has_long_form(item: pytest.Item) -> bool:
-    return _folder(item) in ("property", "long") or "scale" in getattr(item, "fixturenames", ())
+    if _folder(item) in ("property", "long", "image"):
+        return True
+    return "scale" in getattr(item, "fixturenames", ())
 
 
 def _is_long_only(item: pytest.Item) -> bool:

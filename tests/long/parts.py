@@ -43,6 +43,10 @@ class Part:
     excluded: tuple[str, ...] = ()
     # Programs that no wheel brings, each with the Debian packages to install for it.
     programs: tuple[tuple[str, str], ...] = ()
+    # Install the missing packages as root: the part needs root anyway.
+    installs_programs: bool = False
+    # The files share fixtures that take minutes.
+    in_one_process: bool = False
 
 
 _CRASHES = tuple(
@@ -92,16 +96,28 @@ PARTS = {
         ),
     ),
     "bare": Part(
-        covers="a clone on a bare Debian, the container image, the first answer; as root",
-        changes=("Makefile", "requirements", "Dockerfile"),
+        covers="a clone on a bare Debian, the first answer; as root",
+        changes=("Makefile", "requirements"),
         duration="not measured yet",
         files=(
             "tests/long/test_bare_debian.py",
-            "tests/long/test_container.py",
             "tests/long/test_fresh_clone.py",
             "tests/long/test_first_answer.py",
         ),
         programs=(("debootstrap", "debootstrap"),),
+    ),
+    "image": Part(
+        covers="the container image, built and run by a Docker daemon of its own; as root",
+        changes=("Dockerfile", ".dockerignore", "requirements/run.txt", "deploy/compose.yaml"),
+        duration="not measured yet",
+        files=("tests/image",),
+        programs=(
+            ("dockerd", "docker.io"),
+            ("docker-compose", "docker-compose"),
+            ("debootstrap", "debootstrap"),
+        ),
+        installs_programs=True,
+        in_one_process=True,
     ),
     "programs": Part(
         covers="real clients, real models, all pages of the documentation, the fuzzed API",
@@ -155,6 +171,20 @@ def missing_packages(part: Part) -> list[str]:
     ]
 
 
+def install_programs(part: Part) -> None:
+    """Install the Debian packages of the programs that are missing, if this runs as root.
+
+    Raises:
+        subprocess.CalledProcessError: apt-get failed, and has printed why.
+    """
+    packages = " ".join(missing_packages(part)).split()
+    if not packages or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+        subprocess.run(["apt-get", "-q", *command], env=variables, check=True)
+
+
 def parts_to_run(changed: Sequence[str]) -> list[str]:
     """Return the parts to run for some changed files."""
     return [
@@ -174,13 +204,16 @@ def find_problems(names: Sequence[str]) -> Iterator[str]:
 
 
 def build_commands(names: Sequence[str], options: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the calls of pytest for some parts: all at once, and then `timing` alone."""
+    """Yield the calls of pytest for some parts: most at once, others alone, `timing` last."""
     parallel = os.environ.get("PARALLEL", "").split()
-    beside_others = [name for name in names if name != "timing"]
+    alone = [name for name in names if PARTS[name].in_one_process]
+    beside_others = [name for name in names if name not in ("timing", *alone)]
     pytest = [sys.executable, "-m", "pytest"]
     if beside_others:
         files = dict.fromkeys(file for name in beside_others for file in find_files(PARTS[name]))
         yield [*pytest, "--long", *parallel, *files, *options]
+    for name in alone:
+        yield [*pytest, "--long", *find_files(PARTS[name]), *options]
     if "timing" in names:
         yield [*pytest, "--timing", *find_files(PARTS["timing"]), *options]
 
@@ -189,6 +222,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run some parts, or all. Return the status of the first call of pytest that failed."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     names = [name for name in arguments[:end] if name != "--check"] or list(PARTS)
+    for name in names:
+        if name in PARTS and PARTS[name].installs_programs:
+            install_programs(PARTS[name])
     if problems := list(find_problems(names)):
         sys.stderr.writelines(f"{problem}\n" for problem in problems)
         return 2

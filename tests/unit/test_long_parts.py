@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 from tests.long import parts
 from tests.long.parts import PARTS, ROOT, SUITE, Part
 
+_INSTALL = "apt-get -q install -y --no-install-recommends its-package another".split()
 FILES_OF_PARTS = {name: parts.find_files(part) for name, part in PARTS.items()}
 
 
@@ -25,7 +27,7 @@ def parts_of(file: str) -> list[str]:
 
 
 def test_every_test_belongs_to_a_part() -> None:
-    folders = ("tests/long", *SUITE)
+    folders = ("tests/long", "tests/image", *SUITE)
     files = [file for folder in folders for file in (ROOT / folder).rglob("test_*.py")]
     assert len(files) > 500
     names = [file.relative_to(ROOT).as_posix() for file in files]
@@ -63,9 +65,19 @@ def test_timing_runs_last_in_one_process(monkeypatch: pytest.MonkeyPatch) -> Non
     assert second == [*pytest_call, "--timing", *SUITE, "-x"]
 
 
+def test_part_with_shared_fixtures_runs_in_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PARALLEL", "-n 4")
+    first, second = parts.build_commands(["image", "arm64"], ["-x"])
+    pytest_call = [sys.executable, "-m", "pytest", "--long"]
+    assert first == [*pytest_call, "-n", "4", "tests/long/test_arm64.py", "-x"]
+    assert second == [*pytest_call, "tests/image", "-x"]
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replace pytest by a failing fake, and return its calls."""
+    """Replace pytest and apt-get by a failing fake, and return their calls."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -117,3 +129,24 @@ def test_programs_in_administrators_folders_count_as_installed(
     monkeypatch.setattr(parts, "_SYSTEM_FOLDERS", (str(tmp_path),))
     part = Part("nothing", (), "", (), programs=(("debootstrap", "debootstrap"),))
     assert parts.missing_packages(part) == []
+
+
+@pytest.mark.parametrize(
+    ("user", "installed"), [(0, [["apt-get", "-q", "update"], _INSTALL]), (1000, [])]
+)
+def test_programs_of_a_part_are_installed_only_as_root(
+    user: int,
+    installed: list[list[str]],
+    calls: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "apt-get").write_text("#!/bin/sh\n")
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    programs = (("no-such-program", "its-package another"),)
+    lacking = Part("nothing", (), "", (), programs=programs, installs_programs=True)
+    monkeypatch.setitem(PARTS, "lacking", lacking)
+    assert parts.main(["--check", "lacking"]) == 2
+    assert calls == installed
