@@ -160,7 +160,7 @@ screenshot: $(VENV)/.dev $(BUILT_IN_MODEL) ## take the pictures of the console i
 # In this order: serve.txt, vision.txt, sdk2.txt and dev.txt use the versions of run.txt, and
 # arm64.txt those of dev.txt. uv keeps the versions that it finds in its output file, where it can.
 lock: $(VENV)/.setup ## pin the packages in requirements/*.in (LOCK_ARGS=--upgrade: the newest that fit)
-	@cd requirements && for name in setup run serve vision servers clients node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
+	@cd requirements && for name in setup run serve emulator vision servers clients node zig jq; do ../$(UV_LOCK) $$name.in -o $$name.txt >/dev/null || exit 1; done
 	@cd requirements && cp run.txt sdk2.txt && ../$(UV_LOCK) ../pyproject.toml sdk2.in -o sdk2.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) --override overrides.in dev.in -o dev.txt >/dev/null
 	@cd requirements && ../$(UV_LOCK) arm64.in -o arm64.txt >/dev/null

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
         from handler.settings.model_settings import resolve_models
 
         engine = None
-        if all(each.name is None for each in programs.values()):
+        if settings.has_engine:
             settings = resolve_models(settings)
             engine = build_engine(settings, grows=settings.model_pull)
         components = build_components(settings, engine, programs)

@@ -82,7 +82,8 @@ def create_app(components: Components) -> Starlette:
 def _engine_routes(components: Components) -> list[ApiRoute]:
     engine_components = components.engine_components
     if engine_components is None:
-        return [*NoEngineRoutes(components.settings.endpoint_id).routes()]
+        endpoint = components.settings.endpoint_id
+        return [*NoEngineRoutes(endpoint, has_handler=components.runs_handlers).routes()]
     return [
         *engine_components.routes,
         *engine_components.batches.routes(),

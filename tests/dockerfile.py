@@ -33,8 +33,8 @@ class Stage:
     instructions: list[Instruction] = field(default_factory=list)
 
 
-def default_build(path: Path) -> Sequence[Instruction]:
-    """Return what `docker build` does without --target: the last stage and its base stages."""
+def default_build(path: Path, target: str | None = None) -> Sequence[Instruction]:
+    """Return the instructions of a target, or of the last stage, with those of its base stages."""
     before: list[Instruction] = []
     stages: list[Stage] = []
     for each in _instructions(path.read_text(encoding="utf-8")):
@@ -44,11 +44,16 @@ def default_build(path: Path) -> Sequence[Instruction]:
             stages.append(Stage(match[1], match[2]))
         else:
             (stages[-1].instructions if stages else before).append(each)
-    chain = [stages[-1]]
     named = {stage.name: stage for stage in stages if stage.name}
+    chain = [stages[-1] if target is None else named[target]]
     while (below := named.get(chain[0].base)) is not None:
         chain.insert(0, below)
     return [*before, *(each for stage in chain for each in stage.instructions)]
+
+
+def all_instructions(path: Path) -> Sequence[Instruction]:
+    """Return the instructions of all stages, in the order of the file."""
+    return _instructions(path.read_text(encoding="utf-8"))
 
 
 def outside_bases(path: Path) -> Sequence[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from emulator.http.allowed_hosts import AllowedHosts, is_entry
 from emulator.http.request_body import ValueLimit
@@ -102,7 +102,9 @@ class EmulatorSettings(ResultSettings):
         examples=["/data/jobs.sqlite3"],
     )
     local_worker: bool = Field(
-        True, description="`off`: the server runs no jobs itself and waits for workers to connect."
+        True,
+        description="`off`: the server runs no jobs itself and waits for workers to connect. It "
+        "then loads a model only if one is named: see ENGINE.",
     )
     engine_dead_exit: bool = Field(
         True,
@@ -500,6 +502,20 @@ class EmulatorSettings(ResultSettings):
     def host_check(self) -> AllowedHosts:
         """Return the check of the host names that requests are sent to."""
         return AllowedHosts(self.host, _split(self.allowed_hosts), has_keys=bool(self.keys()))
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether the server loads a model: its own worker needs one, or a setting names one."""
+        if self.engine == "none":
+            return False
+        names_model = {"engine", "model_path", "models"} & self.model_fields_set
+        return self.local_worker or self.model_pull or bool(names_model)
+
+    @model_validator(mode="after")
+    def _has_no_worker_without_engine(self) -> Self:
+        if self.engine == "none":
+            self.local_worker = False
+        return self
 
     def name_map(self) -> ModelNameMap:
         """Return the models that answer to names that are not served."""

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from emulator.apis.openai.queue_routes import QueuedOpenAIRoutes
 from emulator.autoscaling.autoscaler import Autoscaler
@@ -40,7 +41,6 @@ from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.runpod.worker_routes import WorkerRoutes
 from emulator.server.graceful_shutdown import GracefulShutdown, RunningWork
 from emulator.settings.emulator_settings import IN_MEMORY, EmulatorSettings
-from emulator.startup.engine_components import EngineComponents, build_engine_components
 from emulator.status.endpoint_list import EndpointList
 from emulator.status.health import Health
 from emulator.status.worker_list import WorkerList
@@ -49,6 +49,9 @@ from emulator.tracing.setup import Tracing, build_tracing
 from engine import AnyEngine
 from handler.composition import build_validation, warn_about_variables
 from jobs import Job, JobStatus, MemoryJobStore, SqliteJournal
+
+if TYPE_CHECKING:
+    from emulator.startup.engine_components import EngineComponents
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +89,8 @@ class Components:
     worker_list_routes: WorkerListRoutes
     console_routes: ConsoleRoutes
     health: Health
+    # Whether the workers run a user's handler or image.
+    runs_handlers: bool
     # None if FAULTS_PER_REQUEST is off.
     fault_rules: FaultRules | None = None
 
@@ -300,6 +305,9 @@ def build_components(
     ]
     engine_components: EngineComponents | None = None
     if engine is not None and validation is not None:
+        # Only now: a server without an engine starts sooner without these modules.
+        from emulator.startup.engine_components import build_engine_components
+
         engine_components = build_engine_components(
             settings,
             engine,
@@ -387,6 +395,7 @@ def build_components(
             settings,
             faults=describe_faults() if settings.faults_per_request else None,
         ),
+        runs_handlers=bool(handlers),
         health=Health(engine_components, list(handlers.values()), journal, shutdown),
         fault_rules=(
             FaultRules(settings.endpoint_id, settings.fault_seed)

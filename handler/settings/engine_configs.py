@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from common.setting_error import SettingError
 from engine import AnyEngine, BackendConfig, Engine, EngineConfig, EnginePool, Timeouts
 from engine.backends.options import BackendOptions, LlamaCppOptions, RkllmOptions, ScriptedOptions
 from engine.hooks import EngineEvent, HostLoaded
@@ -44,8 +45,13 @@ def build_engine_configs(
 ) -> Mapping[str, EngineConfig]:
     """Return the configuration of each model by name, the default first.
 
-    Where the memory plan has no room for all models, each of them may use all the memory.
+    Where the memory plan has no room for all models, each of them may use all the memory. Raises
+    SettingError if ENGINE is `none`, which only the server can do without.
     """
+    if settings.engine == "none":
+        raise SettingError(
+            "ENGINE=none is for the server alone: a worker, a batch and the doctor need an engine"
+        )
     models = settings.model_list
     are_alone = len(models) == 1 and models[0].copies == 1
     are_alone |= plan is not None and not has_room_for_all(plan)

@@ -40,10 +40,12 @@ class Settings(RkllmSettings):
     RunPod's console sends empty ones for fields left blank.
     """
 
-    engine: Literal["auto", "llamacpp", "rkllm", "scripted"] = Field(
+    engine: Literal["auto", "llamacpp", "rkllm", "scripted", "none"] = Field(
         "auto",
         description="Engine that generates the text. `auto` chooses it by the file ending of "
-        "MODEL_PATH.",
+        "MODEL_PATH. `none`: the server loads no model, and only workers that connect to it run "
+        "jobs. That is also the case with `--handler` and `--image`, and with `LOCAL_WORKER=off` "
+        "unless ENGINE, MODEL_PATH, MODELS or MODEL_PULL is set.",
     )
     model_path: Path | None = Field(
         None,
@@ -443,7 +445,7 @@ class Settings(RkllmSettings):
 
     def backend_of(self, path: Path | None) -> BackendName:
         """Return the backend that loads a model file."""
-        if self.engine != "auto":
+        if self.engine != "auto" and self.engine != "none":
             return self.engine
         return _BACKENDS.get(path.suffix if path is not None else "", "llamacpp")
 

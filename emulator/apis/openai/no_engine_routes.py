@@ -17,10 +17,11 @@ _METHODS = ["GET", "POST", "DELETE"]
 
 
 class NoEngineRoutes:
-    """Answers these paths with status 404, and names the path of the handler's OpenAI calls."""
+    """Answers these paths with status 404, and names the path of the workers' OpenAI calls."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, *, has_handler: bool) -> None:
         self._endpoint = endpoint
+        self._has_handler = has_handler
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes to mount."""
@@ -41,6 +42,12 @@ class NoEngineRoutes:
         ]
 
     async def _answer(self, request: Request) -> None:
+        if not self._has_handler:
+            raise NotFound(
+                "this server has no model, because LOCAL_WORKER=off or ENGINE=none is set; "
+                "MODEL_PATH names one, and OpenAI calls to workers are under "
+                f"/v2/{self._endpoint}/openai/v1"
+            )
         raise NotFound(
             "this server runs a handler of yours and has no model; OpenAI calls to the handler are "
             f"under /v2/{self._endpoint}/openai/v1; if the handler calls a server of its own here, "

@@ -30,7 +30,11 @@ def adapt_to_handlers(
         raise SettingError(
             "WORKERS must be at least 1 for the handler of HANDLER_FILE or WORKER_IMAGE"
         )
-    changes: dict[str, object] = {"endpoint_id": next(iter(programs)), "local_worker": False}
+    changes: dict[str, object] = {
+        "endpoint_id": next(iter(programs)),
+        "local_worker": False,
+        "engine": "none",
+    }
     if "job_db" not in chosen:
         changes["job_db"] = str(_create_state_folder(programs, environment) / "jobs.sqlite3")
     changes["workers"] = max(settings.workers, 1)

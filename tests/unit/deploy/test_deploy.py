@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import yaml
 from emulator.settings.emulator_settings import EmulatorSettings
 from engine.backends.rkllm.board.device_lock import LOCK_FOLDERS
 from engine.backends.rkllm.board.driver import read_driver
-from tests.dockerfile import default_build, outside_bases
+from tests.dockerfile import Instruction, all_instructions, default_build, outside_bases
 from tests.unit.deploy.reading import read
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,6 +28,8 @@ COMPOSE: Mapping[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(
 SERVER: Mapping[str, Any] = COMPOSE["services"]["server"]
 UNIT = (DEPLOY / "worker-rkllm.service").read_text()
 IMAGE = default_build(ROOT / "Dockerfile")
+EMULATOR = default_build(ROOT / "Dockerfile", "emulator")
+ALL_STAGES = all_instructions(ROOT / "Dockerfile")
 # The keys of the compose specification that the file uses.
 KEYS = set(
     "build command environment ports volumes devices user group_add read_only tmpfs cap_drop "
@@ -63,7 +66,7 @@ def test_the_compose_file_has_keys_that_there_are() -> None:
     assert set(COMPOSE) == {"services", "volumes"}
     assert set(SERVER) <= KEYS
     assert set(SERVER["environment"]) <= set(SETTINGS)
-    arguments = {each.partition("=")[0] for each in of_the_image("ARG")}
+    arguments = {each.text.partition("=")[0] for each in ALL_STAGES if each.name == "ARG"}
     assert set(SERVER["build"]["args"]) <= arguments
     assert (DEPLOY / SERVER["build"]["context"] / "Dockerfile").is_file()
     named = {each.partition(":")[0] for each in SERVER["volumes"] if each[0] not in "./"}
@@ -83,7 +86,7 @@ def test_its_server_requires_a_key_and_binds_only_to_loopback(
 def test_its_server_writes_to_the_folder_that_the_image_creates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    [variable] = of_the_image("ENV")
+    [variable] = [each for each in of_the_image("ENV") if each.startswith("JOB_DB=")]
     name, _, value = variable.partition("=")
     settings = read(EmulatorSettings, {name: value}, monkeypatch)
     folder = str(Path(settings.job_db).parent)
@@ -205,7 +208,51 @@ def test_the_image_has_every_package_and_nothing_that_is_not_sent_to_its_build()
         for line in (ROOT / ".dockerignore").read_text().splitlines()
         if line.startswith("!")
     }
-    copied = [source for text in of_the_image("COPY") for source in text.split()[:-1]]
+    copied = [
+        source
+        for each in ALL_STAGES
+        if each.name == "COPY" and not each.text.startswith("--from=")
+        for source in each.text.split()[:-1]
+    ]
     assert all(any(each == one or each.startswith(f"{one}/") for one in sent) for each in copied)
     packages = {"common", "engine", "handler", "validation", "emulator", "jobs", "batch"}
     assert packages <= set(copied)
+
+
+@pytest.mark.parametrize("build", [IMAGE, EMULATOR])
+def test_images_have_the_version_of_the_project(build: Sequence[Instruction]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"VERSION={project['version']}" in [each.text for each in build if each.name == "ARG"]
+    [labels] = [each.text for each in build if each.name == "LABEL"]
+    names = re.findall(r"org\.opencontainers\.image\.(\w+)=", labels)
+    assert names == ["title", "description", "version", "licenses"]
+    assert f"licenses={project['license']}" in labels
+
+
+def test_emulator_image_has_no_engine_and_the_same_user() -> None:
+    texts = {
+        name: [each.text for each in EMULATOR if each.name == name] for name in ("ENV", "USER")
+    }
+    assert "ENGINE=none JOB_DB=/data/jobs.sqlite3" in texts["ENV"]
+    assert texts["USER"] == of_the_image("USER")
+    settings = EmulatorSettings(engine="none")
+    assert not settings.has_engine
+
+
+def test_emulator_packages_are_those_that_its_server_imports() -> None:
+    listed = (ROOT / "requirements/emulator.in").read_text()
+    engine = ("xllamacpp", "numpy", "llguidance", "tokenizers", "huggingface-hub", "limits")
+    assert not [name for name in engine if re.search(rf"^{name}\b", listed, re.M)]
+    # The server starts although they are missing.
+    program = (
+        "import sys\n"
+        f"for name in {[name.replace('-', '_') for name in engine]}: sys.modules[name] = None\n"
+        "from emulator.app import create_app\n"
+        "from emulator.settings.emulator_settings import EmulatorSettings\n"
+        "from emulator.startup.components import build_components\n"
+        "create_app(build_components(EmulatorSettings(engine='none', job_db=':memory:'), None))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dockerfile import default_build
+from tests.dockerfile import all_instructions
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = (ROOT / "requirements" / "vision.txt").read_text()
@@ -67,7 +67,7 @@ def test_make_vision_refuses_machines_and_pythons_without_packages(
 def test_image_has_the_packages_if_its_build_argument_is_yes(
     tmp_path: Path, argument: str, is_installed: bool
 ) -> None:
-    build = default_build(ROOT / "Dockerfile")
+    build = all_instructions(ROOT / "Dockerfile")
     assert "VISION=no" in [each.text for each in build if each.name == "ARG"]
     [command] = [each.text for each in build if each.name == "RUN" and "vision.txt" in each.text]
     pip = tmp_path / "pip"

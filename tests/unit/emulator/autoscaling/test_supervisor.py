@@ -99,9 +99,9 @@ def test_command_that_does_not_exist_is_one_sentence() -> None:
 def test_command_for_the_container_runs_only_at_a_kill(tmp_path: Path, is_killed: bool) -> None:
     removed = tmp_path / "removed"
     removal = json.dumps(["touch", str(removed)])
-    ending = "cat" if is_killed else "true"
+    ending = "exec sleep 60" if is_killed else "true"
     with supervised(
-        "--on-kill", removal, "sh", "-c", f"echo ready; {ending} < /dev/zero"
+        "--on-kill", removal, "sh", "-c", f"echo ready; {ending}"
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

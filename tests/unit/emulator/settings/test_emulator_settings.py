@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from common.setting_error import SettingError
 from emulator.settings.emulator_settings import EmulatorSettings
+from handler.settings.engine_configs import build_engine_config
 from handler.settings.shared_settings import read_settings
+from tests.unit.deploy.reading import read
 
 NAMES = ("HOST", "PORT", "ENDPOINT_ID", "MAX_BODY_MB", "STREAM_INTERVAL_MS")
 
@@ -117,3 +120,29 @@ def test_comments_can_be_turned_off(
     if value is not None:
         monkeypatch.setenv("STREAM_COMMENTS_AFTER_S", value)
     assert read_settings(EmulatorSettings).stream_comments_after_s == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_engine"),
+    [
+        ({}, True),
+        ({"LOCAL_WORKER": "off"}, False),
+        ({"LOCAL_WORKER": "off", "MODEL_PATH": "/m.gguf"}, True),
+        ({"LOCAL_WORKER": "off", "ENGINE": "scripted"}, True),
+        ({"LOCAL_WORKER": "off", "MODEL_PULL": "on"}, True),
+        ({"ENGINE": "none"}, False),
+        ({"ENGINE": "none", "MODEL_PATH": "/m.gguf"}, False),
+    ],
+)
+def test_model_is_loaded_if_the_server_or_a_setting_needs_one(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], has_engine: bool
+) -> None:
+    settings = read(EmulatorSettings, variables, monkeypatch)
+    assert settings.has_engine is has_engine
+    assert settings.local_worker is (not variables)
+
+
+def test_engine_none_is_refused_where_an_engine_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read(EmulatorSettings, {"ENGINE": "none"}, monkeypatch)
+    with pytest.raises(SettingError, match="ENGINE=none is for the server alone"):
+        build_engine_config(settings)

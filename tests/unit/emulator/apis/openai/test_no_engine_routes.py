@@ -32,14 +32,24 @@ ERRORS: Any = {HandlerError: on_error}
 async def test_openai_path_without_a_model_is_404_and_names_the_path_of_the_handler(
     method: str, path: str
 ) -> None:
-    app = serve_routes(NoEngineRoutes("my-worker").routes(), ERRORS)
+    app = serve_routes(NoEngineRoutes("my-worker", has_handler=True).routes(), ERRORS)
     response = await call(app, path, method)
     assert response.status == 404
     assert "are under /v2/my-worker/openai/v1; " in response.error["message"]
 
 
 async def test_other_path_is_not_answered_by_these_routes() -> None:
-    app = serve_routes(NoEngineRoutes("my-worker").routes(), ERRORS)
+    app = serve_routes(NoEngineRoutes("my-worker", has_handler=True).routes(), ERRORS)
     response = await call(app, "/v2/my-worker/openai/v1/models")
     assert response.status == 404
     assert b"has no model" not in response.body
+
+
+async def test_server_without_a_model_names_the_setting_that_brings_one() -> None:
+    app = serve_routes(NoEngineRoutes("default", has_handler=False).routes(), ERRORS)
+    response = await call(app, "/v1/models")
+    assert response.status == 404
+    assert response.error["message"] == (
+        "this server has no model, because LOCAL_WORKER=off or ENGINE=none is set; "
+        "MODEL_PATH names one, and OpenAI calls to workers are under /v2/default/openai/v1"
+    )
