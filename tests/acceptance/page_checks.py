@@ -28,6 +28,8 @@ LONG_PAGES = frozenset(
 )
 # tests/long/test_handler_examples.py runs the blocks of this page in a server of their own.
 EXAMPLES_PAGE = "docs/handler-examples.md"
+# tests/image runs the blocks that call `docker`, with a daemon.
+_CALLS_DOCKER = re.compile(r"^docker ", re.M)
 
 
 def blocks_to_run(page: str, *, long: bool) -> Sequence[Block]:
@@ -40,7 +42,19 @@ def blocks_to_run(page: str, *, long: bool) -> Sequence[Block]:
         if (block.is_output or block.language in RUN)
         and (block.language != "json" or block.is_output)
         and (block.page, block.first_line) not in LISTED
+        and not _CALLS_DOCKER.search(block.text)
         and (long or not any(words in block.text for words in REPLACEMENTS_LONG))
+    ]
+
+
+def docker_blocks() -> Sequence[Block]:
+    """Return the blocks that call `docker` and can run without a board."""
+    return [
+        block
+        for block in ALL
+        if block.language == "sh"
+        and _CALLS_DOCKER.search(block.text)
+        and (block.page, block.first_line) not in LISTED
     ]
 
 

@@ -26,6 +26,8 @@ HARDENED = (
 JOB: Mapping[str, Any] = {
     "input": {"prompt": "Once upon a time", "sampling_params": {"max_tokens": 8}}
 }
+# A worker that answers this job and ends.
+ONE_JOB = ("python", "-u", "-m", "handler", "--test_input", json.dumps(JOB))
 READY_S = 60.0
 _POLL_INTERVAL_S = 0.1
 

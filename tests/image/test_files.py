@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 
-from tests.image.containers import JOB, Containers
+from tests.image.containers import ONE_JOB, Containers
 
 PACKAGES = {"common", "engine", "handler", "validation", "emulator", "jobs", "batch"}
 
 
 def test_image_answers_one_job_without_network(image: str, containers: Containers) -> None:
-    job = ("python", "-u", "-m", "handler", "--test_input", json.dumps(JOB))
-    container = containers.start(image, *job)
+    container = containers.start(image, *ONE_JOB)
     assert container.wait_for_end() == 0, container.logs()
     output = json.loads(container.logs().splitlines()[-1])
     assert output["choices"][0]["text"]
