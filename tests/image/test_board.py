@@ -25,7 +25,7 @@ for folder in pathlib.Path("/proc").glob("[0-9]*"):
 _KILL = "import os, sys; os.kill(int(sys.argv[1]), 9)"
 
 
-def test_engine_that_is_killed_below_pid_1_starts_again(
+def test_engine_that_is_killed_below_pid_1_starts_again_and_leaves_no_zombie(
     board_image: str, containers: Containers, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o755)
@@ -42,6 +42,7 @@ def test_engine_that_is_killed_below_pid_1_starts_again(
         server.execute("python", "-c", _KILL, str(engine))
         wait_until_blocking(partial(has_another_engine, server, engine), gap_s=0.1)
     assert server.run_job(JOB)["status"] == "COMPLETED"
+    wait_until_blocking(lambda: not zombies(server), gap_s=0.1)
     assert server.stop() < 10
     assert server.state()["ExitCode"] == 0
 
@@ -51,6 +52,11 @@ def processes(server: Server) -> list[tuple[int, str, str]]:
     lines = server.execute("python", "-c", _LIST).splitlines()
     fields = [line.split(" ", 2) for line in lines]
     return [(int(pid), state, command) for pid, state, command in fields]
+
+
+def zombies(server: Server) -> list[tuple[int, str, str]]:
+    """Return the processes that have ended, and that their parent has not waited for."""
+    return [process for process in processes(server) if process[1] == "Z"]
 
 
 def engines(server: Server) -> list[int]:
