@@ -28,8 +28,8 @@ LONG_PAGES = frozenset(
 )
 # tests/long/test_handler_examples.py runs the blocks of this page in a server of their own.
 EXAMPLES_PAGE = "docs/handler-examples.md"
-# tests/image runs the blocks that call `docker`, with a daemon.
-_CALLS_DOCKER = re.compile(r"^docker ", re.M)
+# tests/image runs the blocks that call `docker` or run an image, with a daemon.
+_CALLS_DOCKER = re.compile(r"^(?:docker |worker-rkllm serve --(?:build|image))", re.M)
 
 
 def blocks_to_run(page: str, *, long: bool) -> Sequence[Block]:

@@ -49,7 +49,7 @@ def test_example_with_docker_runs_as_written(
     write_files(block.page, tmp_path)
     if any(words in block.text for words in _SERVERS):
         with serve(block, docker, tmp_path) as port:
-            check_job(port, is_handler="handler" in block.page)
+            check_job(port, is_handler="handler" in block.page or "--handler" in block.text)
     else:
         shell(block.text, docker, tmp_path)
     wait_until_blocking(lambda: not docker.run("ps", "--all", "--quiet"), _STOP_S, gap_s=0.5)
@@ -70,11 +70,14 @@ def test_image_with_a_model_of_its_own_is_built_on_top(
 
 def write_files(page: str, folder: Path) -> None:
     """Write the files among which a reader of a page calls `docker`."""
+    python = read_blocks("docs/handler.md", "python")
+    [handler] = [each for each in python if each[:12] == "# handler.py"]
+    (folder / "handler.py").write_text(handler)
+    # A container's user reads it.
+    folder.chmod(0o755)
     if page == "docs/handler.md":
         [dockerfile] = read_blocks(page, "dockerfile")
         (folder / "Dockerfile").write_text(dockerfile)
-        [handler] = [each for each in read_blocks(page, "python") if each[:12] == "# handler.py"]
-        (folder / "handler.py").write_text(handler)
     else:
         copy_build_context(folder)
     command = folder / "bin/worker-rkllm"
@@ -140,6 +143,7 @@ def variables(docker: Docker, folder: Path, port: int) -> Mapping[str, str]:
     path = f"{folder}/bin:{docker.variables['PATH']}"
     state = str(folder / "jobs.sqlite3")
     own = {"PATH": path, "PYTHONPATH": str(ROOT), "PORT": str(port), "JOB_DB": state}
+    own["WORKER_BUILD_ARGS"] = "--network host"
     return {**docker.variables, **own}
 
 

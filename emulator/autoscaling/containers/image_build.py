@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from emulator.autoscaling.containers.container_engine import ContainerEngineError
 from emulator.autoscaling.containers.worker_image import WorkerImage, replace_identity
@@ -12,6 +14,8 @@ from emulator.autoscaling.containers.worker_image import WorkerImage, replace_id
 logger = logging.getLogger(__name__)
 
 _MAX_OUTPUT_BYTES = 8_000
+# How long a build may take to end after SIGTERM.
+_EXIT_TIMEOUT_S = 10.0
 
 
 class ImageBuild:
@@ -33,6 +37,9 @@ class ImageBuild:
         self._on_failed = on_failed
         self._changed = asyncio.Event()
         self._has_failed = False
+        self._is_closing = False
+        # The process that builds, or has built last.
+        self._builder: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -45,10 +52,24 @@ class ImageBuild:
         self._changed.set()
 
     async def close(self) -> None:
-        """End a running build, and begin no other."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """End a running build, and begin no other.
+
+        Not by cancelling the task: asyncio may then wait forever for a process that just starts.
+        """
+        self._is_closing = True
+        self._changed.set()
+        if self._task is None:
+            return
+        self._end_builder(signal.SIGTERM)
+        if (await asyncio.wait({self._task}, timeout=_EXIT_TIMEOUT_S))[1]:
+            self._end_builder(signal.SIGKILL)
+            await self._task
+
+    def _end_builder(self, number: int) -> None:
+        if self._builder is not None and self._builder.returncode is None:
+            # It may end at any moment.
+            with suppress(ProcessLookupError):
+                self._builder.send_signal(number)
 
     async def remove_replaced(self) -> None:
         """Remove the images of earlier builds that no container uses."""
@@ -62,6 +83,8 @@ class ImageBuild:
     async def _run(self) -> None:
         while True:
             await self._changed.wait()
+            if self._is_closing:
+                return
             self._changed.clear()
             await self._build()
 
@@ -71,6 +94,8 @@ class ImageBuild:
             code, output = await self._run_builder()
         except OSError as error:
             code, output = 1, str(error)
+        if self._is_closing:
+            return
         if code:
             self._has_failed = True
             self._on_failed(f"was not built: {engine} build ended with exit code {code}", output)
@@ -96,14 +121,12 @@ class ImageBuild:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
+        self._builder = process
+        if self._is_closing:
+            self._end_builder(signal.SIGTERM)
         output = b""
-        try:
-            assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-            while block := await process.stdout.read(_MAX_OUTPUT_BYTES):
-                output = (output + block)[-_MAX_OUTPUT_BYTES:]
-            code = await process.wait()
-        except asyncio.CancelledError:
-            process.terminate()
-            await process.wait()
-            raise
+        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+        while block := await process.stdout.read(_MAX_OUTPUT_BYTES):
+            output = (output + block)[-_MAX_OUTPUT_BYTES:]
+        code = await process.wait()
         return code, output.decode(errors="replace")

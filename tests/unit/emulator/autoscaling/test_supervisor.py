@@ -100,9 +100,7 @@ def test_command_for_the_container_runs_only_at_a_kill(tmp_path: Path, is_killed
     removed = tmp_path / "removed"
     removal = json.dumps(["touch", str(removed)])
     ending = "exec sleep 60" if is_killed else "true"
-    with supervised(
-        "--on-kill", removal, "sh", "-c", f"echo ready; {ending}"
-    ) as process:
+    with supervised("--on-kill", removal, "sh", "-c", f"echo ready; {ending}") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if is_killed:
