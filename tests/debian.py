@@ -15,7 +15,7 @@ _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _INDEX_OPTIONS = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "TRUSTED_HOST")
 
 
-def debootstrap(root: Path, packages: Sequence[str]) -> None:
+def debootstrap(root: Path, packages: Sequence[str], *options: str) -> None:
     """Install a minimal Debian with these packages into an empty folder, as root.
 
     It gets this machine's certificates and name servers, so that it reaches the same hosts.
@@ -26,6 +26,7 @@ def debootstrap(root: Path, packages: Sequence[str]) -> None:
             "debootstrap",
             "--variant=minbase",
             f"--include={','.join(packages)}",
+            *options,
             suite,
             root,
             address,

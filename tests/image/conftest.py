@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import fake_rkllm
-from tests.image.base_image import make_base
+from tests.image.base_image import USER_BASE, build_user_base, make_base
 from tests.image.containers import Containers
 from tests.image.engine import ROOT, Docker, open_docker
 
@@ -26,6 +26,13 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
 def base(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The base image of all builds."""
     return make_base(docker, tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def user_base(docker: Docker, base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The base image of users' workers."""
+    build_user_base(docker, tmp_path_factory.mktemp("user-base"))
+    return USER_BASE
 
 
 @pytest.fixture(scope="session")

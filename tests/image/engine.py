@@ -75,10 +75,12 @@ class Docker:
             check=False,
         )
 
-    def build(self, tag: str, folder: Path, *options: str | Path) -> None:
+    def build(
+        self, tag: str, folder: Path, *options: str | Path, limit_s: float = BUILD_LIMIT_S
+    ) -> None:
         """Build the Dockerfile in a folder. Its packages come through the host's network."""
         command = ("build", "--network", "host", "--tag", tag)
-        self.run(*command, *options, folder, limit_s=BUILD_LIMIT_S)
+        self.run(*command, *options, folder, limit_s=limit_s)
 
     def has_image(self, tag: str) -> bool:
         """Return whether the daemon has an image of this name."""

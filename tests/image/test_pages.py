@@ -33,19 +33,17 @@ REPLACEMENTS: Mapping[str, str] = {
     "docker build ": "docker build --network host --build-arg BASE_IMAGE={base} ",
     "-p 127.0.0.1:8000:8000": "--network host -e PORT={port}",
 }
-# The base image of the user's worker on docs/handler.md.
-USER_BASE = "python:3.12-slim"
 _SERVERS = ("-m emulator", "worker-rkllm serve")
 _COMMAND = f'#!/bin/sh\nexec {sys.executable} -m worker_rkllm "$@"\n'
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 _STOP_S = 60.0
 
 
+@pytest.mark.usefixtures("user_base")
 @pytest.mark.parametrize("block", docker_blocks(), ids=str)
 def test_example_with_docker_runs_as_written(
     block: Block, image: str, docker: Docker, tmp_path: Path
 ) -> None:
-    docker.run("tag", BASE, USER_BASE)
     write_files(block.page, tmp_path)
     if any(words in block.text for words in _SERVERS):
         with serve(block, docker, tmp_path) as port:

@@ -69,10 +69,10 @@ def test_part_with_shared_fixtures_runs_in_a_process_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PARALLEL", "-n 4")
-    first, second = parts.build_commands(["image", "arm64"], ["-x"])
+    first, second = parts.build_commands(["image-arm64", "arm64"], ["-x"])
     pytest_call = [sys.executable, "-m", "pytest", "--long"]
     assert first == [*pytest_call, "-n", "4", "tests/long/test_arm64.py", "-x"]
-    assert second == [*pytest_call, "tests/image", "-x"]
+    assert second == [*pytest_call, "tests/image/test_arm64.py", "-x"]
 
 
 @pytest.fixture
