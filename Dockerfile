@@ -10,7 +10,7 @@ FROM ${BASE_IMAGE} AS base
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends tini \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 # The server stores its jobs in /data and writes to no other folder.
 RUN useradd --uid 1000 --create-home worker && install -d -o 1000 /data
 # The packages have an environment of their own, without pip: a Debian's pip refuses to install beside
@@ -42,6 +42,9 @@ COPY requirements/emulator.txt requirements/
 RUN python -m venv --without-pip /opt/packages \
     && pip --python /opt/packages install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
         -r requirements/emulator.txt
+# RunPod's SDK uploads to buckets: of Amazon's services, S3 and the ways to log in are enough.
+RUN find /opt/packages/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
+        ! -name s3 ! -name sts ! -name 'sso*' ! -name signin -exec rm -r {} +
 
 FROM base AS worker-packages
 COPY requirements/run.txt requirements/
@@ -64,7 +67,7 @@ RUN if [ -n "$XLLAMACPP_INDEX" ]; then \
             --index-url "$XLLAMACPP_INDEX" "$(grep -o '^xllamacpp==[0-9.]*' requirements/run.txt)"; \
     fi
 
-# The worker calls two services of Amazon's, with four ways to log in. The tests of packages are not run.
+# Of Amazon's services, the worker calls S3 and SQS, with several ways to log in.
 RUN find /opt/packages/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
         ! -name s3 ! -name sqs ! -name sts ! -name 'sso*' ! -name signin -exec rm -r {} + \
     && find /opt/packages/lib/python3*/site-packages/numpy -type d -name tests -prune -exec rm -r {} +
@@ -89,7 +92,7 @@ FROM base AS worker
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY --from=worker-packages /opt/packages /opt/packages
 # Before the code, so that the model's layer stays cached when the code changes.
 COPY --from=model /app/models models

@@ -89,7 +89,8 @@ class Docker:
     def remove_containers(self) -> None:
         """End and remove all containers, and the volumes that they used."""
         if containers := self.run("ps", "--all", "--quiet").split():
-            self.run("rm", "--force", "--volumes", *containers)
+            # A server under test may remove some of them at the same time.
+            self.try_run("rm", "--force", "--volumes", *containers)
         if volumes := self.run("volume", "ls", "--quiet").split():
             self.run("volume", "rm", "--force", *volumes)
 
