@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import tarfile
-import time
+from itertools import chain
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.image.containers import KEY, Containers
+from tests.image.containers import KEY, READY_S, Containers
 from tests.image.engine import ROOT, Docker
 from tests.image.test_workers import HANDLER, greet
+from tests.waiting import wait_until_blocking
 
 # The layers on top of the base image. python:3.11-slim-trixie has about 45 MB, compressed.
 MAX_OWN_MB = 75
-# The target of the project, on an idle machine of two cores; here other programs may run.
-MAX_START_S = 2.0
+# Of all processes, up to the first job: docs/comparison.md has the wall time on an idle machine.
+MAX_START_CPU_S = 2.0
 MAX_IDLE_MB = 110
 
 
@@ -45,15 +47,14 @@ def test_its_own_layers_are_small(docker: Docker, emulator_image: str, tmp_path:
     assert sum(sizes) < MAX_OWN_MB, sizes
 
 
-def test_it_accepts_a_job_soon_and_needs_little_memory(
+def test_it_accepts_a_job_with_little_cpu_time_and_memory(
     emulator_image: str, containers: Containers
 ) -> None:
     server = containers.start_server(emulator_image)
-    started = time.monotonic()
-    while not accepts_job(server.port):
-        assert time.monotonic() < started + 60, server.logs()
-        time.sleep(0.005)
-    assert time.monotonic() - started < MAX_START_S
+    wait_until_blocking(lambda: accepts_job(server.port), READY_S)
+    stats = server.execute("sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null")
+    ticks = [line.rpartition(")")[2].split()[11:13] for line in stats.splitlines()]
+    assert sum(map(int, chain.from_iterable(ticks))) / os.sysconf("SC_CLK_TCK") < MAX_START_CPU_S
     assert server.call("/v1/models").status_code == 404
     processes = server.execute("sh", "-c", "cat /proc/[0-9]*/smaps_rollup 2>/dev/null")
     resident_kb = sum(int(line.split()[1]) for line in processes.splitlines() if line[:4] == "Pss:")

@@ -305,7 +305,10 @@ def test_podman_runs_the_same_image(
     # As root in a container, without systemd and without the right to raise limits.
     engine = 'runtime = "runc"\ncgroup_manager = "cgroupfs"\n'
     settings.write_text(f"[containers]\ndefault_ulimits = []\n[engine]\n{engine}")
+    # Podman reads the logins of Docker, if this names a folder of them.
+    (tmp_path / "config.json").write_text("{}")
     variables = {
+        "DOCKER_CONFIG": str(tmp_path),
         "CONTAINERS_STORAGE_CONF": str(storage),
         "CONTAINERS_CONF": str(settings),
         "CONTAINER_ENGINE": podman,
@@ -318,7 +321,7 @@ def test_podman_runs_the_same_image(
     try:
         with serve(docker, project, "--image", greeter, **variables) as server:
             ended = server.run_job(name="Ada")
-            assert ended["status"] == "COMPLETED", ended
+            assert ended["status"] == "COMPLETED", ended["error"] + server.log
             assert ended["output"]["greeting"] == "Hello, Ada"
             assert "exited with code 3" in server.run_job(exit=3)["error"]
             assert server.run_job(name="Bob")["output"]["greeting"] == "Hello, Bob"
