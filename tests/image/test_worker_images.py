@@ -318,6 +318,8 @@ def test_podman_runs_the_same_image(
     docker.run("save", "--output", archive, greeter)
     client = {**os.environ, **variables}
     subprocess.run([podman, "load", "--input", archive], env=client, check=True, timeout=120)
+    # The end of a container waits for what the disk has not written yet.
+    os.sync()
     try:
         with serve(docker, project, "--image", greeter, **variables) as server:
             ended = server.run_job(name="Ada")

@@ -37,7 +37,7 @@ class ContainerProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The container's exit code; None until it has ended and is removed."""
+        """The container's exit code; None until it has ended."""
         return self._code
 
     @property
@@ -67,12 +67,13 @@ class ContainerProcess:
         ended = (state or {}).get("State") or {}
         if ended.get("OOMKilled"):
             self._end_reason = OUT_OF_MEMORY
+        # Before the removal, which can take longer than a worker may be away.
+        self._code = code
         if state is not None:
             try:
                 await self._engine.call_async(*self._engine.remove_command(self._container)[1:])
             except ContainerEngineError as error:
                 self._log.append("system", f"its container was not removed: {error}")
-        self._code = code
 
 
 async def spawn_container(
