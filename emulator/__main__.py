@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -36,8 +38,22 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
 
     Returns 1 if the server has shut itself down because its engine is dead.
 
-    `argv` defaults to sys.argv[1:]; `prog` is the command's name in usage messages. The
-    imports are in the function, so that `--help` and a wrong argument are answered without them.
+    `argv` defaults to sys.argv[1:]; `prog` is the command's name in usage messages.
+    """
+    # Imports create many objects and no garbage: looking for it takes a tenth of the start.
+    gc.disable()
+    try:
+        run = _prepare(argv, prog)
+    finally:
+        gc.enable()
+    return run()
+
+
+def _prepare(argv: Sequence[str] | None, prog: str) -> Callable[[], int]:
+    """Read arguments and settings, and return what the command does with them.
+
+    The imports are in the function, so that `--help` and a wrong argument are answered without
+    them.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = prog.removesuffix(" serve")
@@ -47,7 +63,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
             from emulator.handler_tests.command import main as run_command
         else:
             from emulator.handler_tests.reset import main as run_command
-        return run_command(arguments, prog=f"{prog} {name}")
+        return partial(run_command, arguments, prog=f"{prog} {name}")
     parser = _build_parser(prog, command)
     options = {
         key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None
@@ -102,8 +118,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator")
     app = create_app(components)
     config = build_uvicorn_config(app, settings.connection_limits(), settings.host, settings.port)
     shutdown = components.graceful_shutdown
-    Server(config, shutdown, on_listening).run(sockets)
-    return int(shutdown.failure is not None)
+
+    def serve() -> int:
+        Server(config, shutdown, on_listening).run(sockets)
+        return int(shutdown.failure is not None)
+
+    return serve
 
 
 def _build_parser(prog: str, command: str) -> Parser:

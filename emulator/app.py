@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ExceptionHandler
 
 from emulator.apis.openai.no_engine_routes import NoEngineRoutes
-from emulator.batches.file_storage import InsufficientStorage
-from emulator.batches.service import handle_insufficient_storage
 from emulator.console.pages import PageRoutes
 from emulator.http.disconnect import ClientDisconnected
 from emulator.http.responses import error_response, on_error, on_http_error
@@ -70,13 +71,23 @@ def create_app(components: Components) -> Starlette:
             EngineError: on_error,
             CallFailed: on_error,
             StoreFull: _on_store_full,
-            InsufficientStorage: handle_insufficient_storage,
             StoreUnavailable: _on_store_unavailable,
             ClientDisconnected: _on_disconnect,
             # Starlette's own exception, if the client disconnects while it sends the body.
             ClientDisconnect: _on_disconnect,
+            **_batch_handlers(components),
         },
     )
+
+
+def _batch_handlers(components: Components) -> Mapping[Any, ExceptionHandler]:
+    """Return the handlers of errors that only batches raise, which need an engine."""
+    if components.engine_components is None:
+        return {}
+    from emulator.batches.file_storage import InsufficientStorage
+    from emulator.batches.service import handle_insufficient_storage
+
+    return {InsufficientStorage: handle_insufficient_storage}
 
 
 def _engine_routes(components: Components) -> list[ApiRoute]:

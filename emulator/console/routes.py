@@ -30,8 +30,7 @@ from emulator.http.route_facts import (
     RouteGroup,
     RouteHandler,
 )
-from emulator.runpod.job_response import build_request, worker_key
-from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.job_response import LOCAL_WORKER_NAME, build_request, worker_key
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.settings.emulator_settings import EmulatorSettings
 from emulator.tests_file.editor import FileFull, FileLimits, add_test

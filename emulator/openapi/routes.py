@@ -22,7 +22,6 @@ from emulator.http.public_files import (
 from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, public_facts
 from emulator.http.static_files import HEADERS, Asset, load_asset, send_asset
-from emulator.openapi.spec import build_description
 from emulator.openapi.swagger_ui import find_swagger_ui
 from emulator.settings.emulator_settings import EmulatorSettings
 
@@ -45,8 +44,8 @@ _HEADERS = {**HEADERS, "content-security-policy": POLICY}
 class DocsRoutes:
     """Serves the description of the other routes, and the page that shows it.
 
-    The description is made and the files are read on first use, so that the server's start does not
-    wait for them.
+    The description is imported and made, and the files are read, on first use, so that the server's
+    start does not wait for them.
     """
 
     def __init__(self, routes: Sequence[ApiRoute], settings: EmulatorSettings) -> None:
@@ -55,6 +54,8 @@ class DocsRoutes:
 
     @cached_property
     def _description(self) -> dict[str, Any]:
+        from emulator.openapi.spec import build_description
+
         return build_description(self._described_routes, self._settings)
 
     @cached_property

@@ -29,8 +29,8 @@ from emulator.http.route_facts import (
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod import job_response
 from emulator.runpod.job_request import parse_job
+from emulator.runpod.job_response import LOCAL_WORKER_NAME
 from emulator.runpod.job_wait import wait_for_end
-from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.stream_end import explain_empty_output
 from emulator.runpod.stream_route import JobStream
 from emulator.runpod.webhook_loops import received_depth

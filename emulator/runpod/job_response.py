@@ -62,6 +62,7 @@ def build_stream(job: Job, chunks: Iterable[Chunk]) -> dict[str, Any]:
 
 # The prefix of the names of workers that the server starts.
 MANAGED_PREFIX = "launched-"
+LOCAL_WORKER_NAME = "local"
 
 
 def is_managed(name: str) -> bool:

@@ -12,7 +12,7 @@ import orjson
 from structlog.contextvars import bind_contextvars
 
 from common.failpoints import failpoint
-from emulator.runpod.job_response import worker_key
+from emulator.runpod.job_response import LOCAL_WORKER_NAME, worker_key
 from emulator.runpod.worker_registry import WorkerRegistry
 from engine import AnyEngine, EngineState, Priority, Slot
 from engine.errors import EngineError
@@ -23,7 +23,6 @@ from jobs import Job, JobStore, StoreFull, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-LOCAL_WORKER_NAME = "local"
 # The delay before a failed operation is retried, such as a write to a full disk.
 _RETRY_DELAY_S = 1.0
 _STOP_POLL_S = 60.0

@@ -32,8 +32,7 @@ from emulator.http.route_facts import (
 from emulator.http.shutdown_state import ShutdownState
 from emulator.runpod import job_response
 from emulator.runpod.dispatcher import JobDispatcher
-from emulator.runpod.job_response import is_managed, worker_key
-from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.job_response import LOCAL_WORKER_NAME, is_managed, worker_key
 from emulator.runpod.remote_worker import RemoteWorker
 from emulator.runpod.result_watch import ResultWatch
 from emulator.runpod.worker_registry import WorkerRegistry, describe_stop

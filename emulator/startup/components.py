@@ -32,9 +32,8 @@ from emulator.middleware.faults.catalogue import describe_faults
 from emulator.middleware.faults.rules import FaultRules
 from emulator.runpod.client_routes import ClientRoutes
 from emulator.runpod.job_log import log_ended, log_started
-from emulator.runpod.job_response import is_managed, worker_key, worker_name
+from emulator.runpod.job_response import LOCAL_WORKER_NAME, is_managed, worker_key, worker_name
 from emulator.runpod.known_endpoints import KnownEndpoints
-from emulator.runpod.local_worker import LOCAL_WORKER_NAME
 from emulator.runpod.result_watch import ResultWatch
 from emulator.runpod.webhooks import Webhooks
 from emulator.runpod.worker_registry import WorkerRegistry

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from emulator.autoscaling.handler_state import HandlerState
-from emulator.batches.service import BatchService
 from emulator.http.responses import JSON
 from emulator.http.route_facts import DETAILS_HIDDEN, ApiRoute, OperationName, public_facts
 from emulator.http.shutdown_state import ShutdownState
 from engine import AnyEngine, Engine, EngineState
 from jobs import SqliteJournal
+
+if TYPE_CHECKING:
+    from emulator.batches.service import BatchService
 
 # Sent to everyone: names and numbers of this program, and no text of a handler, of a library
 # or of the operator.

@@ -9,7 +9,7 @@ from typing import Any
 
 from emulator.autoscaling.autoscaler import Autoscaler
 from emulator.autoscaling.managed_worker import ManagedWorker
-from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.job_response import LOCAL_WORKER_NAME
 from emulator.runpod.worker_registry import WorkerRegistry
 from emulator.status.rfc3339 import format_time
 

@@ -11,7 +11,7 @@ from emulator.autoscaling.worker_log import WorkerLogs
 from emulator.http.error_format import ErrorFormat
 from emulator.http.responses import JSON
 from emulator.http.route_facts import ApiRoute, OperationName, RequestLog, RouteFacts, RouteGroup
-from emulator.runpod.local_worker import LOCAL_WORKER_NAME
+from emulator.runpod.job_response import LOCAL_WORKER_NAME
 from emulator.status.endpoint_list import EndpointList
 from emulator.status.log_stream import WorkerLogStream, read_log_query
 from emulator.status.worker_list import WorkerList

@@ -109,11 +109,14 @@ PARTS = {
     ),
     "image": Part(
         covers="the container image, built and run by a Docker daemon of its own; as root",
-        changes=("Dockerfile", ".dockerignore", "requirements/run.txt", "deploy/compose.yaml"),
-        duration="7 minutes",
+        changes=(
+            *("Dockerfile", ".dockerignore", "requirements/run.txt", "requirements/emulator.txt"),
+            *("deploy/compose.yaml", "emulator/autoscaling/containers"),
+        ),
+        duration="10 minutes",
         files=("tests/image/test_*.py",),
         excluded=("tests/image/test_arm64.py",),
-        programs=(*_DOCKER, ("docker-compose", "docker-compose")),
+        programs=(*_DOCKER, ("docker-compose", "docker-compose"), ("podman", "podman")),
         installs_programs=True,
         in_one_process=True,
     ),

@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 import emulator.runpod.local_worker
-from emulator.runpod.job_response import worker_key
-from emulator.runpod.local_worker import LOCAL_WORKER_NAME, LocalWorker
+from emulator.runpod.job_response import LOCAL_WORKER_NAME, worker_key
+from emulator.runpod.local_worker import LocalWorker
 from emulator.runpod.worker_registry import WorkerRegistry
 from engine import BackendConfig, Engine, EngineState, GenerationRequest, Priority
 from engine.hooks import (
