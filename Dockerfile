@@ -76,6 +76,8 @@ RUN find /opt/packages/lib/python3*/site-packages/botocore/data -mindepth 1 -max
 FROM base AS emulator
 COPY --from=emulator-packages /opt/packages /opt/packages
 COPY --from=code /app /app
+# Python's own modules are not compiled in the base image, so they are here, as far as they are imported.
+RUN python -c "import emulator.app, emulator.startup.programs, emulator.server.server, runpod"
 ENV ENGINE=none JOB_DB=/data/jobs.sqlite3
 USER 1000
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "-m", "emulator.status.healthcheck"]
@@ -97,6 +99,7 @@ COPY --from=worker-packages /opt/packages /opt/packages
 # Before the code, so that the model's layer stays cached when the code changes.
 COPY --from=model /app/models models
 COPY --from=code /app /app
+RUN python -c "import handler.worker.runpod_worker, emulator.app, emulator.startup.engine_components, emulator.server.server"
 ENV JOB_DB=/data/jobs.sqlite3
 USER 1000
 # Requests /health from a server. A worker has no port and always passes: it exits if its engine is dead.
