@@ -426,7 +426,7 @@ def _build_code_watches(
         CodeWatch(
             programs[endpoint].folders,
             image_build.request,
-            data=settings.volume_dir,
+            data=None if (image := programs[endpoint].image) is None else image.volume,
             # Any file may be a part of the image, other than the jobs of this server.
             is_code=partial(_is_no_job_file, Path(settings.job_db).name),
         )

@@ -18,6 +18,7 @@ from emulator.autoscaling.containers.worker_image import (
 )
 from emulator.autoscaling.program.dockerfile import find_dockerfile
 from emulator.autoscaling.program.handler_file import to_endpoint_id
+from emulator.autoscaling.program.volume import resolve_volume
 from emulator.autoscaling.program.worker_program import WorkerProgram
 from emulator.settings.emulator_settings import EmulatorSettings
 from handler.delivery.outbound_targets import is_loopback
@@ -74,7 +75,7 @@ def find_image_programs(
             build_folder=folder,
             build_arguments=split_arguments(settings.worker_build_args, "WORKER_BUILD_ARGS"),
             run_arguments=split_arguments(settings.worker_run_args, "WORKER_RUN_ARGS"),
-            volume=None if settings.volume_dir is None else _check_volume(settings.volume_dir),
+            volume=None if settings.volume_dir is None else resolve_volume(settings.volume_dir),
             gpus=settings.worker_gpus,
             network=network,
             platform=settings.worker_platform,
@@ -111,13 +112,6 @@ def _check_folder(folder: Path) -> Path:
         raise SettingError(f"--build: there is no folder {folder}")
     if find_dockerfile(absolute) is None:
         raise SettingError(f"--build: {folder} has no Dockerfile and no .runpod/Dockerfile")
-    return absolute
-
-
-def _check_volume(folder: Path) -> Path:
-    absolute = folder.expanduser().resolve()
-    if not absolute.is_dir():
-        raise SettingError(f"--volume (VOLUME_DIR): there is no folder {folder}")
     return absolute
 
 

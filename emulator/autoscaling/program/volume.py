@@ -38,13 +38,32 @@ def open_volume(folder: Path) -> Volume:
     Raises:
         SettingError: there is no such folder.
     """
+    absolute = resolve_volume(folder)
+    reason = _try_mount(absolute)
+    return Volume(absolute, None if reason is None else f"{reason}; {_remedy(absolute)}")
+
+
+def resolve_volume(folder: Path) -> Path:
+    """Return the absolute path of a volume's folder, also of one written as `DIR:/runpod-volume`.
+
+    Raises:
+        SettingError: there is no such folder, or it is meant for another path.
+    """
     absolute = folder.expanduser().resolve()
+    name, colon, target = str(folder).rpartition(":")
+    if colon and not absolute.exists():
+        if target.rstrip("/") != VOLUME:
+            raise SettingError(
+                f"--volume (VOLUME_DIR): workers have the folder as {VOLUME}, and not as {target}; "
+                f"for containers, WORKER_RUN_ARGS may have more volumes: --volume {folder}"
+            )
+        folder = Path(name)
+        absolute = folder.expanduser().resolve()
     if not absolute.is_dir():
         is_other = absolute.exists()
         problem = f"{folder} is not a folder" if is_other else f"there is no folder {folder}"
         raise SettingError(f"--volume (VOLUME_DIR): {problem}")
-    reason = _try_mount(absolute)
-    return Volume(absolute, None if reason is None else f"{reason}; {_remedy(absolute)}")
+    return absolute
 
 
 def _mount_command(folder: Path) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from common.setting_error import SettingError
 from emulator.autoscaling.program import volume_mount
-from emulator.autoscaling.program.volume import Volume, open_volume
+from emulator.autoscaling.program.volume import Volume, open_volume, resolve_volume
 from tests.volumes import can_mount
 
 
@@ -41,6 +41,19 @@ def test_volume_must_be_a_folder_that_exists(
         open_volume(Path(name))
     assert str(caught.value) == f"--volume (VOLUME_DIR): {problem}"
     assert not (tmp_path / "missing").exists()
+
+
+def test_volume_may_be_written_as_for_docker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("data", "a:b"):
+        (tmp_path / name).mkdir()
+    assert resolve_volume(Path("data:/runpod-volume")) == tmp_path / "data"
+    # A folder of this name comes first.
+    assert resolve_volume(Path("a:b")) == tmp_path / "a:b"
+    with pytest.raises(SettingError, match="workers have the folder as /runpod-volume"):
+        resolve_volume(Path("data:/models"))
 
 
 @pytest.mark.parametrize(
