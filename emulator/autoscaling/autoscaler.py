@@ -153,7 +153,7 @@ class Autoscaler:
             return "ready"
         if self._generations.failure is None:
             may_rest = self.policy.min_workers == 0 and not self._backoff.has_crashes
-            return "idle" if may_rest and not self._workers else "starting"
+            return "idle" if may_rest and not self._workers.active else "starting"
         return "outdated" if any(map(self._workers.has_joined, self._workers.active)) else "failed"
 
     def uptime_s(self, worker: ManagedWorker) -> float:

@@ -82,6 +82,18 @@ async def test_handler_state_is_idle_while_no_worker_need_run() -> None:
     assert scene.state == "ready"
 
 
+async def test_handler_state_is_idle_while_its_last_worker_ends() -> None:
+    scene = HandlerScene(min_workers=0)
+    await scene.enqueue()
+    await scene.after(10)
+    scene.join(scene.processes[0])
+    await scene.finish(await scene.take(scene.processes[0].name))
+    for _ in range(20):
+        await scene.after(1)
+    assert scene.processes[0].returncode is None
+    assert scene.state == "idle"
+
+
 async def test_handler_that_ends_its_worker_is_not_idle() -> None:
     scene = HandlerScene(min_workers=0)
     await scene.enqueue()
