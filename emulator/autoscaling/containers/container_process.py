@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from emulator.autoscaling.containers.container_engine import ContainerEngine, ContainerEngineError
 from emulator.autoscaling.containers.worker_image import WorkerImage, client_environment
 from emulator.autoscaling.output_reader import OutputReader
+from emulator.autoscaling.worker_exit import KILLED
 from emulator.autoscaling.worker_log import WorkerLog
 from emulator.autoscaling.worker_process import SupervisedProcess, start_supervisor
 
 OUT_OF_MEMORY = "was killed because it used more memory than its container may"
+REMOVED_FROM_OUTSIDE = "was killed by another program or with its engine, and its container is gone"
 _CONTAINER_PREFIX = "worker-rkllm-"
 
 
@@ -33,6 +35,7 @@ class ContainerProcess:
         self._log = log
         self._code: int | None = None
         self._end_reason: str | None = None
+        self._is_killed_by_server = False
         self._finish_task = asyncio.create_task(self._finish())
 
     @property
@@ -51,6 +54,7 @@ class ContainerProcess:
 
     def kill(self) -> None:
         """Have the supervisor kill and remove the container."""
+        self._is_killed_by_server = True
         self._process.kill()
 
     def kill_orphans(self) -> None:
@@ -67,6 +71,8 @@ class ContainerProcess:
         ended = (state or {}).get("State") or {}
         if ended.get("OOMKilled"):
             self._end_reason = OUT_OF_MEMORY
+        elif state is None and code == KILLED and not self._is_killed_by_server:
+            self._end_reason = REMOVED_FROM_OUTSIDE
         # Before the removal, which can take longer than a worker may be away.
         self._code = code
         if state is not None:

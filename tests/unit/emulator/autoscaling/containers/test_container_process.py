@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from emulator.autoscaling.containers.container_process import OUT_OF_MEMORY, spawn_container
+from emulator.autoscaling.containers.container_process import (
+    OUT_OF_MEMORY,
+    REMOVED_FROM_OUTSIDE,
+    spawn_container,
+)
 from emulator.autoscaling.containers.worker_image import WorkerImage
 from emulator.autoscaling.worker_log import WorkerLog
 from tests.unit.emulator.autoscaling.containers.conftest import FakeEngine
@@ -47,7 +51,16 @@ async def test_kill_removes_the_container_through_the_supervisor(engine: FakeEng
     await wait_until(lambda: printed(log) == ["ready"])
     process.kill()
     assert await process.wait() == 137
+    assert process.end_reason is None
     assert REMOVED in engine.calls
+
+
+async def test_container_that_another_program_removed_says_so(engine: FakeEngine) -> None:
+    engine.write("run.sh", "exit 137")
+    image = WorkerImage(engine=engine, reference="w")
+    process = await spawn_container("w1", image, {}, WorkerLog())
+    assert await process.wait() == 137
+    assert process.end_reason == REMOVED_FROM_OUTSIDE
 
 
 async def test_container_that_cannot_be_removed_is_named_in_its_log(engine: FakeEngine) -> None:
