@@ -42,6 +42,21 @@ exit codes: 0 all tests have passed; 1 a test has failed; 2 wrong use, see the m
 130 interrupted"""
 
 
+class _StoreOnce(argparse.Action):
+    """Store the value of an option, and refuse a second one, which argparse would use silently."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} may be used once")
+        setattr(namespace, self.dest, values)
+
+
 def main(argv: Sequence[str] | None = None, *, prog: str = "python -m emulator test") -> int:
     """Run the command and return its exit code.
 
@@ -131,7 +146,10 @@ def _parse(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
         help="run this command as the worker instead of a Python file",
     )
     parser.add_argument(
-        "--image", metavar="IMAGE", help="run this image's container as the worker, as RunPod does"
+        "--image",
+        action=_StoreOnce,
+        metavar="IMAGE",
+        help="run this image's container as the worker, as RunPod does",
     )
     parser.add_argument(
         "--build", type=Path, metavar="DIR", help="build the image from this folder first"

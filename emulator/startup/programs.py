@@ -40,6 +40,10 @@ def find_programs(
         files = find_handlers(handlers, settings.endpoint_id if is_named else None)
         of_handlers = handler_programs(files, settings.worker_python, settings.worker_command)
     of_images = find_image_programs(settings, images)
+    if of_images and not of_handlers and settings.worker_python is not None:
+        raise SettingError(
+            "--python (WORKER_PYTHON) has no effect on --image, whose containers have their own"
+        )
     if both := of_handlers.keys() & of_images:
         raise SettingError(f"--handler and --image: both have the endpoint {min(both)}")
     if programs := {**of_handlers, **of_images}:

@@ -36,6 +36,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--job x --junit-xml y", "--junit-xml has no effect on --job"),
         ("--job x --tests y", "--tests has no effect on --job without --save"),
         ("--job x --save ''", "--save needs a name"),
+        ("--image a --image b", "--image may be used once"),
         ("--tets x", "did you mean --tests?"),
     ],
 )
