@@ -101,6 +101,10 @@ class ImageBuild:
             self._on_failed(f"was not built: {engine} build ended with exit code {code}", output)
             return
         inspected = await asyncio.to_thread(engine.inspect_image, self._image.reference)
+        if inspected is not None and (problem := self._image.explain_missing_command(inspected)):
+            self._has_failed = True
+            self._on_failed(problem, output)
+            return
         is_unchanged = inspected is None or inspected.get("Id") == self._image.image_id
         # After a failed build, the same image is news, too.
         if inspected is None or (is_unchanged and not self._has_failed):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
 import os
 import platform
@@ -26,6 +28,8 @@ BUILD_LABEL = "worker-rkllm.build"
 # The names of processors as images have them.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _ID_CHARS = 19
+# With them, the server would not see the end of a container, or not find it.
+_RESERVED_ARGUMENTS = ("-d", "--detach", "--name", "--rm")
 # A variable with one of these names would change what the program `docker` itself does.
 _CLIENT_VARIABLES = re.compile(
     r"PATH|HOME|TMPDIR|LD_.*|DOCKER_.*|BUILDKIT_.*|CONTAINERS?_.*|XDG_.*|.*_PROXY", re.IGNORECASE
@@ -92,12 +96,25 @@ class WorkerImage:
             *("--network", self.network),
             *(() if self.network == HOST_NETWORK else self.engine.host_name_arguments),
             *(("--platform", self.platform) if self.platform else ()),
-            *(() if self.volume is None else ("--volume", f"{self.volume}:{VOLUME}")),
+            *(() if self.volume is None else ("--mount", _mount(self.volume))),
             *(self.engine.gpu_arguments(self.gpus) if self.gpus else ()),
             *_variable_arguments(variables),
             *self.run_arguments,
-            self.reference,
+            # The tag of a build may be that of another folder with the same name meanwhile.
+            self.reference if self.build_folder is None else self.image_id or self.reference,
         ]
+
+    def explain_missing_command(self, inspected: Mapping[str, object]) -> str | None:
+        """Return as a predicate why the image cannot be run; None if it has a command."""
+        config = inspected.get("Config")
+        if not isinstance(config, Mapping) or config.get("Cmd") or config.get("Entrypoint"):
+            return None
+        if any(word.partition("=")[0] == "--entrypoint" for word in self.run_arguments):
+            return None
+        return (
+            "has neither CMD nor ENTRYPOINT, so that its containers run nothing; end its "
+            'Dockerfile with a line such as CMD ["python", "-u", "/handler.py"]'
+        )
 
     def url_for_container(self, url: str) -> str:
         """Return the server's address as a container of this network calls it."""
@@ -105,6 +122,19 @@ class WorkerImage:
             return url
         parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=f"{self.engine.host_name}:{parts.port}"))
+
+
+def _mount(folder: Path) -> str:
+    """Return the value of `--mount` for the volume.
+
+    A line of CSV, so that the folder's name may contain commas, and colons, which `--volume` splits
+    at: https://docs.docker.com/engine/storage/bind-mounts/
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(
+        ["type=bind", f"source={folder}", f"target={VOLUME}"]
+    )
+    return line.getvalue()
 
 
 def _variable_arguments(variables: Mapping[str, str]) -> list[str]:
@@ -160,6 +190,8 @@ def prepare_image(image: WorkerImage) -> WorkerImage:
         ) from None
     if inspected is None:
         raise SettingError(f"--image: {engine} does not have {image.reference}")
+    if problem := image.explain_missing_command(inspected):
+        raise SettingError(f"--image: {image.reference} {problem}")
     image = replace_identity(image, inspected)
     if not is_of_this_machine(image.platform):
         logger.warning(
@@ -174,6 +206,22 @@ def replace_identity(image: WorkerImage, inspected: Mapping[str, object]) -> Wor
     """Return the image with the identity and platform that the engine knows."""
     identity = str(inspected.get("Id", ""))
     return replace(image, image_id=identity, platform=find_platform(inspected))
+
+
+def split_run_arguments(text: str) -> list[str]:
+    """Return the words of WORKER_RUN_ARGS.
+
+    Raises:
+        SettingError: its quotes are wrong, or an argument would hide a container from the server.
+    """
+    words = split_arguments(text, "WORKER_RUN_ARGS")
+    for word in words:
+        if word.partition("=")[0] in _RESERVED_ARGUMENTS:
+            raise SettingError(
+                f"WORKER_RUN_ARGS: {word} cannot be used, because the server names each container, "
+                "waits for its end and removes it"
+            )
+    return words
 
 
 def split_arguments(text: str, setting: str) -> list[str]:

@@ -15,6 +15,7 @@ from emulator.autoscaling.containers.worker_image import (
     WorkerImage,
     prepare_image,
     split_arguments,
+    split_run_arguments,
 )
 from emulator.autoscaling.program.dockerfile import find_dockerfile
 from emulator.autoscaling.program.handler_file import to_endpoint_id
@@ -28,9 +29,11 @@ logger = logging.getLogger(__name__)
 # A reference has no `=`.
 _NAMED = re.compile(r"([^=]+)=(.+)")
 _ENDPOINT = re.compile(r"[A-Za-z0-9_-]+")
+_SEPARATORS = re.compile(r"[_-]{2,}")
 _BRIDGE_NETWORK = "bridge"
 # The tag of an image that was built here and has no name of the user's.
 _BUILD_TAG = "worker-rkllm"
+_NAMELESS = "worker"
 
 
 def name_image_endpoint(reference: str) -> str:
@@ -54,7 +57,7 @@ def find_image_programs(
     if folder is not None and len(names) > 1:
         raise SettingError(f"--build builds one image, and --image names {len(names)}")
     if folder is not None and not names:
-        names = [f"{to_endpoint_id(folder.name).lower()}:{_BUILD_TAG}"]
+        names = [f"{_name_image(folder)}:{_BUILD_TAG}"]
     if not names:
         return {}
     if settings.worker_command:
@@ -74,7 +77,7 @@ def find_image_programs(
             folders=(folder or Path.cwd(),),
             build_folder=folder,
             build_arguments=split_arguments(settings.worker_build_args, "WORKER_BUILD_ARGS"),
-            run_arguments=split_arguments(settings.worker_run_args, "WORKER_RUN_ARGS"),
+            run_arguments=split_run_arguments(settings.worker_run_args),
             volume=None if settings.volume_dir is None else resolve_volume(settings.volume_dir),
             gpus=settings.worker_gpus,
             network=network,
@@ -87,6 +90,8 @@ def find_image_programs(
 def _by_endpoint(settings: EmulatorSettings, names: Sequence[str]) -> dict[str, str]:
     references: dict[str, str] = {}
     for name in names:
+        if not name.strip():
+            raise SettingError("--image: the image's name is empty")
         match = _NAMED.fullmatch(name)
         reference = name if match is None else match[2]
         endpoint = name_image_endpoint(reference) if match is None else match[1]
@@ -104,6 +109,15 @@ def _by_endpoint(settings: EmulatorSettings, names: Sequence[str]) -> dict[str, 
             )
         references[endpoint] = reference
     return references
+
+
+def _name_image(folder: Path) -> str:
+    """Return a name for the image of a folder, which has letters or digits around each separator.
+
+    https://github.com/distribution/reference has the grammar of names.
+    """
+    name = _SEPARATORS.sub("-", to_endpoint_id(folder.name).lower())
+    return name.strip("_-") or _NAMELESS
 
 
 def _check_folder(folder: Path) -> Path:

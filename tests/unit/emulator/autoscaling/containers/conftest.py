@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,17 @@ class FakeEngine(ContainerEngine):
         """Write what the program does or answers."""
         (self.folder / name).write_text(text)
 
-    def set_image(self, identity: str, platform: str = "linux/amd64") -> None:
+    def set_image(
+        self,
+        identity: str,
+        platform: str = "linux/amd64",
+        config: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         """Let the engine have an image."""
         system, _, processor = platform.partition("/")
-        self.write(
-            "image.json", json.dumps([{"Id": identity, "Os": system, "Architecture": processor}])
-        )
+        image: dict[str, object] = {"Id": identity, "Os": system, "Architecture": processor}
+        image["Config"] = {"Cmd": ["python"]} if config is None else config
+        self.write("image.json", json.dumps([image]))
 
     def set_container(self, *, is_out_of_memory: bool = False) -> None:
         """Let the engine have a container that has ended."""

@@ -76,6 +76,14 @@ async def test_failed_build_is_reported_and_its_repair_too(
     await wait_until(lambda: scene.built == ["sha256:old"])
 
 
+async def test_build_without_a_command_is_a_failed_one(engine: FakeEngine, scene: Scene) -> None:
+    engine.set_image("sha256:new", config={})
+    scene.image_build.request(["Dockerfile"])
+    await wait_until(lambda: len(scene.failed) == 1)
+    assert scene.failed[0][0].startswith("has neither CMD nor ENTRYPOINT")
+    assert scene.built == []
+
+
 async def test_changes_during_a_build_lead_to_one_more(
     engine: FakeEngine, scene: Scene, tmp_path: Path
 ) -> None:

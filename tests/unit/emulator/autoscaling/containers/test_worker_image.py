@@ -55,8 +55,49 @@ def test_volume_gpus_platform_and_more_arguments_come_before_the_image(tmp_path:
         run_arguments=("--memory", "8g"),
     )
     assert words(image).endswith(
-        f" --platform linux/arm64 --volume {tmp_path}:/runpod-volume --gpus all --memory 8g w"
+        f" --platform linux/arm64 --mount type=bind,source={tmp_path},target=/runpod-volume"
+        " --gpus all --memory 8g w"
     )
+
+
+def test_volume_may_have_a_colon_and_a_comma_in_its_name() -> None:
+    image = WorkerImage(engine=DOCKER, reference="w", volume=Path('/a:b,"c"'))
+    command = image.run_command("c", {})
+    assert command[command.index("--mount") + 1] == (
+        'type=bind,"source=/a:b,""c""",target=/runpod-volume'
+    )
+
+
+def test_container_of_a_build_runs_this_build_and_not_another_with_its_tag(tmp_path: Path) -> None:
+    image = WorkerImage(engine=DOCKER, reference="w", build_folder=tmp_path, image_id="sha256:1")
+    assert words(image).endswith(" sha256:1")
+    assert words(WorkerImage(engine=DOCKER, reference="w", image_id="sha256:1")).endswith(" w")
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "is_refused"),
+    [
+        ({}, (), True),
+        ({"Env": ["A=1"], "Cmd": None, "Entrypoint": None}, (), True),
+        ({}, ("--entrypoint", "sh"), False),
+        ({}, ("--entrypoint=sh",), False),
+        ({"Cmd": ["python"]}, (), False),
+        ({"Entrypoint": ["python"]}, (), False),
+    ],
+)
+def test_image_without_a_command_is_refused(
+    engine: FakeEngine,
+    config: dict[str, list[str]],
+    arguments: tuple[str, ...],
+    is_refused: bool,
+) -> None:
+    engine.set_image("sha256:1", config=config)
+    image = WorkerImage(engine=engine, reference="w", run_arguments=arguments)
+    if not is_refused:
+        assert prepare_image(image).image_id == "sha256:1"
+        return
+    with pytest.raises(SettingError, match="--image: w has neither CMD nor ENTRYPOINT, so"):
+        prepare_image(image)
 
 
 @pytest.mark.parametrize(

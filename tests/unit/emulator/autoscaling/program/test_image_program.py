@@ -73,14 +73,32 @@ def test_build_needs_no_name(engine: FakeEngine, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
+    ("folder", "image"),
+    [("_work", "work"), ("a___b", "a-b"), ("UPPER_x.", "upper_x"), ("__", "worker")],
+)
+def test_name_of_a_build_is_one_that_images_can_have(
+    tmp_path: Path, folder: str, image: str
+) -> None:
+    project = tmp_path / folder
+    project.mkdir()
+    (project / "Dockerfile").write_text("FROM x")
+    (program,) = find_image_programs(settings(worker_build=project)).values()
+    assert program.name == f"{image}:worker-rkllm"
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
     ("images", "changes", "message"),
     [
+        ([" "], {}, "--image: the image's name is empty"),
         (["a", "x/a"], {}, "--image: a and x/a have the endpoint a; name one of them"),
         (["a b=w"], {}, "--image: the endpoint's ID 'a b' of w must consist of letters"),
         (["w"], {"worker_command": "python x.py"}, "WORKER_COMMAND has no effect on --image"),
         (["w"], {"worker_build": Path("/nowhere")}, "--build: there is no folder /nowhere"),
         (["w"], {"worker_build": Path("/etc")}, "--build: /etc has no Dockerfile"),
         (["w"], {"volume_dir": Path("/nowhere")}, "VOLUME_DIR): there is no folder /nowhere"),
+        (["w"], {"worker_run_args": "--memory 1g --rm"}, "WORKER_RUN_ARGS: --rm cannot be used"),
+        (["w"], {"worker_run_args": "--name=x"}, "WORKER_RUN_ARGS: --name=x cannot be used"),
         (["v", "w"], {"worker_build": Path("/")}, "--build: / has no Dockerfile"),
     ],
 )
