@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from common.setting_error import SettingError
+
+logger = logging.getLogger(__name__)
 
 _ENGINES = ("docker", "podman")
 # How long the engine may take for a call that neither pulls nor builds.
@@ -141,7 +144,8 @@ def find_container_engine(chosen: str | None = None) -> ContainerEngine:
     Raises:
         SettingError: none of them is there and answers.
     """
-    problems = []
+    problems: list[str] = []
+    silent: list[str] = []
     for name in (chosen,) if chosen else _ENGINES:
         program = shutil.which(name)
         if program is None:
@@ -151,8 +155,12 @@ def find_container_engine(chosen: str | None = None) -> ContainerEngine:
         try:
             engine.call("ps", "--quiet", "--last", "1")
         except ContainerEngineError as error:
-            problems.append(f"{name} does not answer ({error})")
+            silent.append(f"{name} does not answer ({error})")
+            problems.append(silent[-1])
         else:
+            # The other engine has other images; one that is not installed is no surprise.
+            if silent:
+                logger.warning("%s: %s is used; CONTAINER_ENGINE chooses one", silent[-1], name)
             return engine
     setting = f"CONTAINER_ENGINE={chosen}" if chosen else "--image needs Docker or Podman"
     raise SettingError(f"{setting}: {', and '.join(problems)}")

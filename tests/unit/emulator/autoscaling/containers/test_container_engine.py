@@ -41,10 +41,15 @@ def test_docker_comes_before_podman(path: Path) -> None:
     assert str(find_container_engine("podman")) == "podman"
 
 
-def test_podman_is_used_where_docker_does_not_answer(path: Path) -> None:
-    add_program(path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
+def test_podman_is_used_with_a_warning_where_docker_does_not_answer(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     add_program(path, "podman", "exit 0")
     assert str(find_container_engine()) == "podman"
+    assert caplog.text == ""
+    add_program(path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
+    assert str(find_container_engine()) == "podman"
+    assert f"docker does not answer ({NO_DAEMON}): podman is used" in caplog.text
 
 
 def test_reasons_of_both_are_named_if_none_answers(path: Path) -> None:
