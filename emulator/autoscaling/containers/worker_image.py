@@ -178,7 +178,8 @@ def prepare_image(image: WorkerImage) -> WorkerImage:
             engine.show(*image.build_command())
             engine.call(*image.prune_arguments())
         inspected = engine.inspect_image(image.reference)
-        if inspected is None:
+        is_built = image.build_folder is not None
+        if inspected is None or not (is_built or _has_platform(inspected, image.platform)):
             logger.info("%s pulls %s", engine, image.reference)
             platform_arguments = ("--platform", image.platform) if image.platform else ()
             engine.show("pull", *platform_arguments, image.reference)
@@ -192,6 +193,11 @@ def prepare_image(image: WorkerImage) -> WorkerImage:
         raise SettingError(f"--image: {engine} does not have {image.reference}")
     if problem := image.explain_missing_command(inspected):
         raise SettingError(f"--image: {image.reference} {problem}")
+    if not _has_platform(inspected, image.platform):
+        raise SettingError(
+            f"--image: {image.reference} is for {find_platform(inspected)}, and WORKER_PLATFORM is "
+            f"{image.platform}"
+        )
     image = replace_identity(image, inspected)
     if not is_of_this_machine(image.platform):
         logger.warning(
@@ -200,6 +206,11 @@ def prepare_image(image: WorkerImage) -> WorkerImage:
             *(image.reference, image.platform, platform.machine()),
         )
     return image
+
+
+def _has_platform(inspected: Mapping[str, object], wish: str) -> bool:
+    """Return whether an image is for a platform; an empty one is any."""
+    return f"{find_platform(inspected)}/".startswith(f"{wish}/" if wish else "")
 
 
 def replace_identity(image: WorkerImage, inspected: Mapping[str, object]) -> WorkerImage:

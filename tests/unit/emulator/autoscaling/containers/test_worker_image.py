@@ -152,10 +152,20 @@ def test_image_that_the_engine_has_is_not_pulled(engine: FakeEngine) -> None:
 
 
 def test_missing_image_is_pulled_for_the_chosen_platform(engine: FakeEngine) -> None:
-    engine.write("pull.sh", """echo '[{"Id": "sha256:2", "Os": "linux"}]' > "$here/image.json" """)
+    pulled = '[{"Id": "sha256:2", "Os": "linux", "Architecture": "arm64"}]'
+    engine.write("pull.sh", f"""echo '{pulled}' > "$here/image.json" """)
     image = prepare_image(WorkerImage(engine=engine, reference="w", platform="linux/arm64"))
     assert image.image_id == "sha256:2"
     assert engine.calls[1] == "pull --platform linux/arm64 w"
+
+
+def test_image_for_another_platform_is_pulled_again_and_then_refused(engine: FakeEngine) -> None:
+    engine.set_image("sha256:1", "linux/amd64")
+    engine.write("pull.sh", ":")
+    with pytest.raises(SettingError, match="w is for linux/amd64, and WORKER_PLATFORM is linux/"):
+        prepare_image(WorkerImage(engine=engine, reference="w", platform="linux/arm64"))
+    assert "pull --platform linux/arm64 w" in engine.calls
+    prepare_image(WorkerImage(engine=engine, reference="w", platform="linux/amd64"))
 
 
 def test_image_that_cannot_be_pulled_is_named(engine: FakeEngine) -> None:
