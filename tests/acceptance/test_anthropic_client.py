@@ -16,7 +16,12 @@ from tests.acceptance.client_program import run_program
 from tests.integration.emulator.processes import ROOT, run_emulator
 
 # Importing the client takes seconds, and more on a busy machine.
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180),
+    # tests/integration/emulator/test_messages.py has the same calls without the client.
+    pytest.mark.long,
+]
 
 # No model has this name: the default model answers.
 MODEL = "claude-of-the-future"

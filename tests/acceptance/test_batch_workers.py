@@ -79,6 +79,7 @@ def test_batch_is_submitted_answered_and_collected(cloud: Cloud, tmp_path: Path)
     assert repeated.stderr == f"{out} exists already; --force replaces it\n"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_lines_have_one_answer_each_when_workers_are_killed(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path, scale: int
@@ -148,6 +149,7 @@ def test_signal_while_the_model_loads_stops_the_worker(script: ScriptFactory, cl
     assert (process.returncode, stderr.splitlines()[0]) == (0, "stopped by SIGTERM")
 
 
+@pytest.mark.long
 def test_message_that_kills_the_engine_gets_an_error_and_goes_to_the_dead_letter_queue(
     script: ScriptFactory, cloud: Cloud, tmp_path: Path
 ) -> None:

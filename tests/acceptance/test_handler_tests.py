@@ -204,6 +204,7 @@ def test_signal_ends_everything(tmp_path: Path) -> None:
     assert processes_in(project) == []
 
 
+@pytest.mark.long
 def test_job_of_a_server_is_replayed_saved_and_removed(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     server = HandlerServer(tmp_path / "server", MOCK_WORKER, API_KEYS="the-key")

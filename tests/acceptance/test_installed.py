@@ -205,6 +205,7 @@ def test_help_of_each_command(installation: Installation, name: str) -> None:
     assert done.stdout.startswith("usage: ")
 
 
+@pytest.mark.long
 def test_run_answers_a_job_with_the_scripted_engine(installation: Installation) -> None:
     job = json.dumps({"input": {"prompt": "hello"}})
     done = installation.command("run", "--test_input", job, ENGINE="scripted")

@@ -165,7 +165,7 @@ def test_generator_prints_all_that_was_yielded(run: Runner) -> None:
     assert final["usage"] == {"input": 1, "output": 3, "total": 4}
 
 
-@pytest.mark.long_except("counting", "aggregate")
+@pytest.mark.long_except("counting")
 @pytest.mark.parametrize("name", ["counting", "aggregate", "generator", "bad-aggregate", "no-job"])
 def test_stdout_is_the_output_as_one_line(name: str, run: Runner) -> None:
     # R45, R55: log lines are on stderr, and nothing prints the job a second time.

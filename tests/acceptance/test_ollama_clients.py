@@ -19,7 +19,12 @@ from tests.clients.telling import WEATHER
 from tests.integration.emulator.processes import ROOT, EmulatorProcess, run_emulator
 
 # Importing the clients takes seconds, and more on a busy machine.
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(240),
+    # tests/integration/emulator/test_ollama.py has the same calls without the clients.
+    pytest.mark.long,
+]
 
 KEY, MODEL = "open-sesame", "little"
 HEADERS = {"Authorization": f"Bearer {KEY}"}

@@ -229,6 +229,7 @@ async def test_prompt_that_is_too_long_raises_the_clients_own_class(
     assert "This model's maximum context length is 4096 tokens" in observation["said"]
 
 
+@pytest.mark.long
 async def test_fault_during_a_stream_is_raised(client: str, clients: Clients) -> None:  # R30
     observations = await clients.observations_of(client)
     (observation,) = observations["cut"]

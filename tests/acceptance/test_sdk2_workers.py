@@ -98,6 +98,7 @@ def text_of(output: Any) -> str:
     return str(final["choices"][0]["text"])
 
 
+@pytest.mark.long
 def test_own_worker_answers_and_streams(platform: Platform, worker: SDKWorker) -> None:
     job = platform.run(worker.endpoint, {"prompt": "hello"})
     assert text_of(job.output()) == "Hello world"

@@ -472,7 +472,7 @@ def test_worker_that_blocks_past_the_execution_timeout_is_stopped_and_replaced(
     assert "still runs a job that is past its executionTimeout, and is stopped" in server.log
 
 
-@pytest.mark.long_except("cancel")
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["cancel", "ttl"])
 def test_worker_that_blocks_past_the_end_of_its_job_is_stopped_and_replaced(
     server: HandlerServer, how: str

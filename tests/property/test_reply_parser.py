@@ -89,6 +89,7 @@ def test_result_does_not_depend_on_the_split(output: str, data: st.DataObject) -
             assert unsplit.text.endswith(text.removeprefix("</think>").lstrip())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "fragment",

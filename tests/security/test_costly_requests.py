@@ -90,6 +90,7 @@ async def test_costly_schema_of_a_job_is_refused_and_the_next_job_runs(
     assert json.loads(response.body)["status"] == "COMPLETED"
 
 
+@pytest.mark.long
 async def test_costly_requests_leave_a_real_engine_alive_and_answering(
     serve: Serve, model_path: Path
 ) -> None:

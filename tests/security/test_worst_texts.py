@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from itertools import islice
 
+import pytest
+
 from tests.conftest import ScriptFactory
 from tests.integration.emulator.conftest import Serve
 from tests.security.type_cases import CAPABILITIES, MODEL, check_full_bodies
@@ -26,6 +28,7 @@ async def test_sample_of_worst_inputs_stalls_no_other_client(
         assert await find_stalls(client, calls, STALL_LIMIT_S) == []
 
 
+@pytest.mark.long
 async def test_sample_of_worst_answers_stalls_no_other_client(
     serve: Serve, script: ScriptFactory
 ) -> None:

@@ -388,6 +388,7 @@ def test_progress_is_lines_in_a_pipe(server: HubServer, tmp_path: Path, large_fi
     assert lines[-1] == quarters[-1]
 
 
+@pytest.mark.long
 def test_progress_is_a_bar_on_a_terminal(
     server: HubServer, tmp_path: Path, large_file: Path
 ) -> None:
