@@ -64,7 +64,7 @@ def find_programs(
 
 
 def warn_about_volume(settings: EmulatorSettings, programs: Iterable[WorkerProgram]) -> None:
-    """Log why VOLUME_DIR has no effect, if it has none; once for all workers."""
+    """Log once why the workers do not get the folder of VOLUME_DIR, if they do not."""
     if settings.volume_dir is None:
         return
     if not settings.workers:

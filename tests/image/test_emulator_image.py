@@ -76,8 +76,8 @@ def test_it_runs_a_handler_of_a_mounted_folder(
 ) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "handler.py").write_text(HANDLER.format(greeting="Hello"))
-    options = ("--volume", f"{tmp_path}:/work:ro")
-    server = containers.start_server(emulator_image, "--handler", "/work", options=options)
+    options = ("--volume", f"{tmp_path}:/project:ro")
+    server = containers.start_server(emulator_image, "--handler", "/project", options=options)
     server.wait_until_ready()
     assert greet(server) == "Hello Ada"
 

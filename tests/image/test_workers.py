@@ -51,8 +51,8 @@ def test_handler_in_a_mounted_folder_is_loaded_again_after_an_edit(
     tmp_path.chmod(0o755)
     file = tmp_path / "handler.py"
     file.write_text(HANDLER.format(greeting="Hello"))
-    options = ("--volume", f"{tmp_path}:/work:ro")
-    server = containers.start_server(image, "--handler", "/work/handler.py", options=options)
+    options = ("--volume", f"{tmp_path}:/project:ro")
+    server = containers.start_server(image, "--handler", "/project/handler.py", options=options)
     server.wait_until_ready()
     assert greet(server) == "Hello Ada"
     file.write_text(HANDLER.format(greeting="Welcome"))
