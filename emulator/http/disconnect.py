@@ -10,8 +10,9 @@ from starlette.types import Receive, Scope
 
 T = TypeVar("T")
 
-# Our server's extension of the ASGI scope: its `abort` cuts the connection of the request, and its
-# `reset` does so with a TCP RST.
+# Our server's extension of the ASGI scope, with functions of the request's connection: `abort` cuts
+# it, `reset` does so with a TCP RST, `write` sends bytes outside of the response, `close` closes it
+# when all bytes are sent, and `write_eof` closes the server's direction only.
 ABORT_EXTENSION = "emulator.drop"
 
 

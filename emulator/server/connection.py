@@ -307,6 +307,9 @@ class TimeoutHttpProtocol(UvicornConnection):
             ABORT_EXTENSION: {
                 "abort": self.transport.abort,
                 "reset": partial(_reset, self.transport),
+                "close": self.transport.close,
+                "write": self.transport.write,
+                "write_eof": self.transport.write_eof,
             },
             BODY_EXTENSION: {"body": self._received},
         }

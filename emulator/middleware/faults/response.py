@@ -8,50 +8,28 @@ from collections.abc import Iterable
 from enum import Enum
 
 from starlette.datastructures import MutableHeaders
-from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from emulator.http.disconnect import abort_connection, wait_disconnected
-from emulator.http.responses import error_response
+from emulator.http.disconnect import wait_disconnected
 from emulator.http.route_facts import read_route
 from emulator.http.shutdown_state import SCOPE_KEY, ShutdownState
-from emulator.middleware.faults.catalogue import JSON_FAULTS, REPLACEMENTS
-from emulator.middleware.faults.events import (
-    WRITE_PAUSE_S,
-    EventSplitter,
-    Pause,
-    Step,
-    StreamEnd,
-    StreamFaults,
-    Write,
-)
+from emulator.middleware.faults.catalogue import JSON_FAULTS
+from emulator.middleware.faults.events import EventSplitter
+from emulator.middleware.faults.json_bodies import change_json_body
 from emulator.middleware.faults.parser import Faults
-from handler.errors import ErrorInfo, ErrorMapping
+from emulator.middleware.faults.replacements import build_error, build_replacement
+from emulator.middleware.faults.steps import Pause, RawWrite, Step, StreamEnd, Write
+from emulator.middleware.faults.stream import StreamFaults
+from emulator.middleware.faults.wire import FaultyWire
 
-_HTML_502 = (
-    "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n"
-    "<center><h1>502 Bad Gateway</h1></center>\r\n<hr><center>nginx</center>\r\n"
-    "</body>\r\n</html>\r\n"
-)
-_INVALID_JSON = b"{'object': 'text_completion', 'choices': [None], 'ok': True}"
-_REPLACEMENT_NAMES = frozenset(kind.name for kind in REPLACEMENTS)
 _JSON_FAULT_NAMES = frozenset(kind.name for kind in JSON_FAULTS)
-# The error types of OpenAI's API by status.
-_ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    503: "service_unavailable_error",
-    504: "timeout_error",
-}
-_ERROR_NAMES = {429: "rate_limit_exceeded", 503: "service_unavailable"}
-_ERROR_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+# With one of these, the length of the body is not the one that the application declares.
+_LENGTH_FAULT_NAMES = frozenset({"gzip", "until-close", "content-length"})
 
 
 class _BodyMode(Enum):
     UNCHANGED = "unchanged"
+    COPIED = "copied part by part"
     EVENTS = "events"
     JSON = "json"
 
@@ -70,9 +48,9 @@ class FaultyResponse:
         self._scope = scope
         self._receive_message = receive
         self._send_message = send
+        self._wire = FaultyWire(faults, scope, receive, send)
         # Calls of `receive` by the application that have not returned.
         self._pending_receives = 0
-        self._is_ended = False
         self._mode = _BodyMode.UNCHANGED
         self._start: Message = {}
         self._json_body = bytearray()
@@ -83,38 +61,14 @@ class FaultyResponse:
 
     async def run(self, app: ASGIApp) -> None:
         """Send the response that replaces that of the application, or run the application."""
-        if not self._faults.keys() & _REPLACEMENT_NAMES:
-            await app(self._scope, self._receive, self._send)
-            return
         if "reset" in self._faults or "close" in self._faults:
             await self._pause(self._faults.get("delay", 0))
-            if not await self._cut(reset="reset" in self._faults):
-                await self._send_error(500)
-        elif "html-502" in self._faults:
-            response = HTMLResponse(_HTML_502, 502)
-            if "retry-after" in self._faults:
-                response.headers["retry-after"] = f"{self._faults['retry-after']:g}"
-            await response(self._scope, self._receive, self._send)
-        else:
-            await self._send_error(int(self._faults["status"]))
-
-    async def _send_error(self, status: int) -> None:
-        kind = _ERROR_TYPES.get(status)
-        if kind is None:
-            kind = "invalid_request_error" if status < 500 else "internal_error"
-        mapping = ErrorMapping(
-            status, kind, name=_ERROR_NAMES.get(status), code=_ERROR_CODES.get(status)
-        )
-        retry_after = self._faults.get("retry-after")
-        failure = ErrorInfo(
-            "this request failed on purpose, as x-fault requires",
-            mapping,
-            retry_after_s=None if retry_after is None else int(retry_after),
-        )
-        response = error_response(failure, self._scope)
-        if retry_after is not None:
-            response.headers["retry-after"] = f"{retry_after:g}"
-        await response(self._scope, self._receive, self._send)
+            if not await self._wire.cut(reset="reset" in self._faults):
+                response = build_error(500, None, self._scope)
+                await response(self._scope, self._receive, self._send)
+            return
+        replacement = build_replacement(self._faults, self._scope)
+        await (app if replacement is None else replacement)(self._scope, self._receive, self._send)
 
     # -- the interface of the application ---------------------------------------------------------
 
@@ -126,7 +80,7 @@ class FaultyResponse:
             self._pending_receives -= 1
 
     async def _send(self, message: Message) -> None:
-        if self._is_ended:
+        if self._wire.is_ended:
             return
         if message["type"] == "http.response.start":
             await self._begin(message)
@@ -138,6 +92,10 @@ class FaultyResponse:
             self._json_body += body
             if is_last:
                 await self._send_json(bytes(self._json_body))
+        elif self._mode is _BodyMode.COPIED:
+            await self._wire.write(body)
+            if is_last:
+                await self._wire.complete()
         else:
             await self._send_message(message)
 
@@ -155,66 +113,59 @@ class FaultyResponse:
             _JSON_FAULT_NAMES
         ):
             self._mode = _BodyMode.JSON
-        if "wrong-content-type" in self._faults:
-            headers["content-type"] = "text/html; charset=utf-8"
-        if "false-gzip" in self._faults:
-            headers["content-encoding"] = "gzip"
+        elif self._faults.keys() & _LENGTH_FAULT_NAMES:
+            self._mode = _BodyMode.COPIED
         if "empty-body" in self._faults:
             headers["content-length"] = "0"
-            await self._send_message(start)
-            await self._complete()
+            await self._wire.start(start)
+            await self._wire.complete()
         elif self._mode is _BodyMode.JSON:
             self._start = start
         else:
-            await self._send_message(start)
+            await self._wire.start(start)
             if self._mode is _BodyMode.EVENTS:
                 await self._take_steps(self._stream.begin())
 
     async def _send_json(self, body: bytes) -> None:
         headers = MutableHeaders(raw=self._start["headers"])
-        sent = _INVALID_JSON if "invalid-json" in self._faults else body[: len(body) // 2]
+        sent = change_json_body(body, self._faults)
         is_cut = "truncated-body" in self._faults
         headers["content-length"] = str(len(body) if is_cut else len(sent))
-        await self._send_message(self._start)
-        await self._write(sent)
+        await self._wire.start(self._start)
+        await self._wire.write(sent)
         if not is_cut:
-            await self._complete()
-        elif not await self._cut():
+            await self._wire.complete()
+        elif not await self._wire.cut():
             # Without support of the server, the promised bytes must follow.
             await self._send_message({"type": "http.response.body", "body": body[len(sent) :]})
 
     async def _send_events(self, body: bytes, is_last: bool) -> None:
         for event in self._splitter.feed(body):
             await self._take_steps(self._stream.feed(event))
-            if self._is_ended:
+            if self._wire.is_ended:
                 return
         if is_last:
             await self._take_steps(self._stream.finish())
-            await self._complete()
+            await self._wire.complete()
 
     async def _take_steps(self, steps: Iterable[Step]) -> None:
         for step in steps:
             if isinstance(step, Write):
-                await self._write(step.data)
+                await self._wire.write(step.data)
+            elif isinstance(step, RawWrite):
+                self._wire.write_raw(step.data)
             elif isinstance(step, Pause):
                 await self._pause(step.seconds)
-            elif step is StreamEnd.COMPLETE or not await self._cut():
-                await self._complete()
+            elif not await self._end(step):
+                await self._wire.complete()
 
-    async def _write(self, data: bytes) -> None:
-        await self._send_message({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def _complete(self) -> None:
-        self._is_ended = True
-        await self._send_message({"type": "http.response.body", "body": b""})
-
-    async def _cut(self, *, reset: bool = False) -> bool:
-        """Cut the connection; return False if the server does not support that."""
-        # The event loop may write only in its next turn, and an abort discards unwritten bytes.
-        await asyncio.sleep(WRITE_PAUSE_S)
-        is_cut = await abort_connection(self._scope, self._receive_message, reset=reset)
-        self._is_ended = is_cut
-        return is_cut
+    async def _end(self, end: StreamEnd) -> bool:
+        """End the connection as a fault requires; return False if the response only ends."""
+        if end is StreamEnd.COMPLETE:
+            return False
+        if end is StreamEnd.HALF_CLOSE:
+            return await self._wire.half_close()
+        return await self._wire.cut(reset=end is StreamEnd.RESET)
 
     async def _pause(self, seconds: float) -> None:
         """Wait until the time is over, the client has disconnected or the server shuts down."""

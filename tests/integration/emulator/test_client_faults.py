@@ -558,7 +558,9 @@ async def test_unknown_fault_is_rejected_in_the_format_of_the_path(
     response = await post(server, "explode=1", path=path)
     body = response.json()
     assert response.status_code == 400
-    assert read_reason(body).startswith('x-fault: "explode" is not a fault; the faults are bom, ')
+    assert read_reason(body).startswith(
+        'x-fault: "explode" is not a fault; the faults are bad-chunk, '
+    )
     assert isinstance(body["error"], str) is (path == "/runsync")
 
 

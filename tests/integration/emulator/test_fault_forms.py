@@ -112,8 +112,32 @@ GIVES_LINES = {
     "split-character": ["größer", "end"],
     "slow=0.001": ["größer", "end"],
     "stall=0.001": ["größer", "end"],
+    "bare-error=1": ["größer", "broken"],
+    "message-error=1": ["größer", "note"],
+    "end-inside=1": ["broken"],
+    "swap-events=1": ["end", "größer"],
+    "no-text": ["end"],
+    "no-usage": ["größer", "end"],
+    "text-with-finish": ["end"],
+    "text-after-finish": ["end", "größer"],
+    "unescaped": ["größer", "end"],
+    "escaped": ["größer", "end"],
+    "unknown-members": ["größer", "end"],
+    "large-event": ["größer", "end"],
+    "blank-lines": ["", "", "größer", "", "", "end"],
+    "no-blank-line": ["größer", "end"],
+    "split-events": ["größer", "end"],
+    "split-lines": ["größer", "end"],
 }
-CUTS = {"drop-after=1": ["größer"], "cut-inside=1": ["broken"], "drop-after=0": []}
+CUTS = {
+    "drop-after=1": ["größer"],
+    "cut-inside=1": ["broken"],
+    "drop-after=0": [],
+    "reset-after=1": ["größer"],
+    "half-close-after=1": ["größer"],
+    "bad-chunk=1": ["größer"],
+    "long-chunk=1": ["größer", "broken"],
+}
 
 
 @pytest.fixture
@@ -134,6 +158,8 @@ def read_line(line: str) -> str:
     if "error" in value:
         assert set(value) == {"error", "request_id"}
         return "error"
+    if "done" not in value:
+        return "note"
     if value["done"]:
         return "end"
     return str(value["message"]["content"] if "message" in value else value["response"])
@@ -152,7 +178,7 @@ async def read_lines(server: Server, route: str, fault: str) -> tuple[bytes, lis
         try:
             async for part in answer.aiter_raw():
                 body += part
-        except httpx2.RemoteProtocolError:
+        except (httpx2.RemoteProtocolError, httpx2.ReadError):
             is_complete = False
     lines = bytes(body).decode().split("\n")
     if lines[-1] == "":

@@ -109,7 +109,7 @@ def test_removed_rule_is_unknown(rules: FaultRules) -> None:
         ({}, "fault", "fault must be a text such as status=503, got null"),
         ({"fault": 5}, "fault", "fault must be a text such as status=503, got 5"),
         ({"fault": ""}, "fault", "fault must name a fault, for example status=503"),
-        ({"fault": "boom"}, "fault", 'fault: "boom" is not a fault; the faults are bom, '),
+        ({"fault": "boom"}, "fault", 'fault: "boom" is not a fault; the faults are bad-chunk, '),
         ({"endpoint": ""}, "endpoint", 'endpoint must be the id of an endpoint, got ""'),
         ({"endpoint": 5}, "endpoint", "endpoint must be the id of an endpoint, got 5"),
         ({"operation": "ping"}, "operation", "operation must be one of run, runsync, status, "),
