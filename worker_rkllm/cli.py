@@ -30,6 +30,7 @@ COMMANDS = {
     "run": Command("run one local job, or take jobs from RunPod", "handler.__main__"),
     "serve": Command("serve the local RunPod and the OpenAI API", "emulator.__main__"),
     "test": Command("run the tests.json of a RunPod handler", "emulator.handler_tests.command"),
+    "torture": Command("judge a client by broken streams", "emulator.torture.command"),
     "reset": Command("empty a running server's jobs", "emulator.handler_tests.reset"),
     "batch": Command("answer a file of requests, from disk or through a queue", "batch.__main__"),
     "doctor": Command("examine this machine's engine", "handler.__main__", ("doctor",)),

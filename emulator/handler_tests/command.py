@@ -261,7 +261,7 @@ async def _test(
     from emulator.handler_tests.job_client import open_client
     from emulator.handler_tests.junit import write_junit_file
     from emulator.handler_tests.local_server import run_local_server
-    from emulator.handler_tests.report import ResultReport
+    from emulator.handler_tests.report import ResultReport, junit_case
     from emulator.handler_tests.runner import HandlerTestRunner
     from emulator.tests_file.reader import DEFAULT_TIMEOUT_MS
 
@@ -288,7 +288,7 @@ async def _test(
             results.append(result)
     report.print_summary()
     if options.junit_xml is not None:
-        write_junit_file(options.junit_xml, tests.path.stem, results)
+        write_junit_file(options.junit_xml, tests.path.stem, [junit_case(each) for each in results])
     return EXIT_PASSED if all(each.has_passed for each in results) else EXIT_FAILED
 
 

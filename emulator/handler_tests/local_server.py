@@ -86,12 +86,12 @@ async def run_local_server(
             ready.set_result(url)
 
         limits = components.settings.connection_limits()
-        server = _EmbeddedServer(
+        server = EmbeddedServer(
             build_uvicorn_config(create_app(components), limits),
             components.graceful_shutdown,
             on_listening,
         )
-        task = asyncio.create_task(_serve(server, sockets))
+        task = asyncio.create_task(serve_until_shutdown(server, sockets))
         try:
             either: set[asyncio.Future[Any]] = {task, ready}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +104,7 @@ async def run_local_server(
             await task
 
 
-class _EmbeddedServer(Server):
+class EmbeddedServer(Server):
     """A server whose process handles the signals itself."""
 
     @contextmanager
@@ -113,7 +113,8 @@ class _EmbeddedServer(Server):
         yield
 
 
-async def _serve(server: Server, sockets: list[socket.socket]) -> None:
+async def serve_until_shutdown(server: Server, sockets: list[socket.socket]) -> None:
+    """Serve, and return at the shutdown, or if the application does not start."""
     try:
         await server.serve(sockets)
     except SystemExit:

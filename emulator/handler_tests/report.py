@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TextIO
 
 from common.terminal_text import escape_controls, escape_lines
+from emulator.handler_tests.junit import JUnitCase
 from emulator.handler_tests.runner import HandlerTestResult
 from emulator.tests_file.reader import HandlerTest
 
@@ -100,6 +101,17 @@ class ResultReport:
             self._errors.flush()
         self._out.write(f"{text}\n")
         self._out.flush()
+
+
+def junit_case(result: HandlerTestResult) -> JUnitCase:
+    """Return a test with its result for a JUnit file."""
+    return JUnitCase(
+        name=result.test.name,
+        duration_s=result.duration_s,
+        failure=result.failure,
+        failure_type="HandlerNotStarted" if result.is_start_failure else "TestFailed",
+        details="" if result.has_passed else format_failure(result),
+    )
 
 
 def format_failure(result: HandlerTestResult) -> str:

@@ -9,13 +9,19 @@ from xml.etree import ElementTree
 import pytest
 
 from common.setting_error import SettingError
-from emulator.handler_tests.junit import check_junit_file, format_junit, write_junit_file
+from emulator.handler_tests.junit import (
+    JUnitCase,
+    check_junit_file,
+    format_junit,
+    write_junit_file,
+)
+from emulator.handler_tests.report import junit_case
 from emulator.handler_tests.runner import HandlerTestResult
 from emulator.tests_file.reader import HandlerTest
 
 
-def result(name: str, **fields: Any) -> HandlerTestResult:
-    return HandlerTestResult(test=HandlerTest(name=name, input={}), **fields)
+def result(name: str, **fields: Any) -> JUnitCase:
+    return junit_case(HandlerTestResult(test=HandlerTest(name=name, input={}), **fields))
 
 
 def parse(xml: bytes) -> ElementTree.Element:

@@ -1,0 +1,89 @@
+"""Judge what a client printed and its exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from emulator.torture.answer import is_part_of, is_same_answer
+from emulator.torture.shape import Expected, Shape
+
+
+class Verdict(StrEnum):
+    """What a run shows about the client."""
+
+    RIGHT = "right"
+    LOST_TEXT = "lost text"
+    INVENTED_TEXT = "invented text"
+    HALF_ANSWER = "half answer taken for whole"
+    HUNG = "hung"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRun:
+    """One run of the client: what it printed, and how it ended.
+
+    `exit_code` is None if it was killed because it did not end.
+    """
+
+    printed: str
+    errors: str
+    exit_code: int | None
+    duration_s: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The verdict on one run, with a sentence that explains it."""
+
+    verdict: Verdict
+    detail: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the client did what an honest client can do."""
+        return self.verdict is Verdict.RIGHT
+
+
+def judge(shape: Shape, run: ClientRun, answer: str, *, is_call: bool = False) -> Judgement:
+    """Return the verdict on a run.
+
+    A client that fails is never judged by what it printed before: its exit code says that this is
+    not an answer. A client that succeeds says that it printed the whole answer.
+    """
+    if run.exit_code is None:
+        return _judgement(Verdict.HUNG, "it had not ended when its time was over")
+    if run.exit_code < 0:
+        return _judgement(Verdict.CRASHED, f"it was ended by signal {-run.exit_code}")
+    if run.exit_code != 0:
+        if shape.expected is Expected.WHOLE:
+            return _judgement(
+                Verdict.CRASHED, f"it failed with code {run.exit_code} on a whole answer"
+            )
+        return _judgement(Verdict.RIGHT, f"it failed with code {run.exit_code}")
+    expected = answer if shape.has_text else ""
+    if shape.expected is not Expected.FAIL and is_same_answer(
+        run.printed, expected, is_call=is_call
+    ):
+        return _judgement(Verdict.RIGHT, "it printed the whole answer")
+    return _judge_success(shape, run, answer, is_call=is_call)
+
+
+def _judge_success(shape: Shape, run: ClientRun, answer: str, *, is_call: bool) -> Judgement:
+    """Return the verdict on a run that succeeded and must not, or printed another text."""
+    printed = run.printed.rstrip("\r\n")
+    is_whole = is_same_answer(printed, answer, is_call=is_call)
+    if not is_whole and not is_part_of(printed, answer):
+        return _judgement(
+            Verdict.INVENTED_TEXT, "it succeeded, and printed text that the answer does not have"
+        )
+    size = f"{len(printed)} of {len(answer)} characters"
+    if shape.expected is Expected.WHOLE:
+        return _judgement(Verdict.LOST_TEXT, f"it succeeded, and printed {size}")
+    return _judgement(Verdict.HALF_ANSWER, f"it succeeded on a broken answer, and printed {size}")
+
+
+def _judgement(verdict: Verdict, detail: str) -> Judgement:
+    return Judgement(verdict=verdict, detail=detail)
