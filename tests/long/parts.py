@@ -84,6 +84,12 @@ PARTS = {
         files=("tests/long/console",),
         programs=(("chromium", "chromium"),),
     ),
+    "clients": Part(
+        covers="known clients: correct answers, and broken streams with `worker-rkllm torture`",
+        changes=("tests/clients/torture",),
+        duration="not measured yet",
+        files=("tests/long/test_known_clients.py",),
+    ),
     "crashes": Part(
         covers="kill -9 at every failpoint and at random, resume, disconnects, memory over time",
         changes=("jobs", "batch", "emulator/runpod"),
