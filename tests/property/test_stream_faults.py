@@ -74,9 +74,11 @@ def read(stream: bytes, *faults: str) -> list[tuple[str, Any]]:
     ]
 
 
-@given(st.lists(EVENT, min_size=1, max_size=2))
-def test_stream_faults_of_the_form_keep_the_events(events: list[tuple[str, str, str]]) -> None:
-    stream = b": open\n\n" + b"".join(encode(*event) for event in events) + b"data: [DONE]\n\n"
+@given(st.sampled_from([b"", b": open\n\n"]), st.lists(EVENT, min_size=1, max_size=2))
+def test_stream_faults_of_the_form_keep_the_events(
+    comment: bytes, events: list[tuple[str, str, str]]
+) -> None:
+    stream = comment + b"".join(encode(*event) for event in events) + b"data: [DONE]\n\n"
     expected: list[tuple[str, Any]] = [
         (name or "message", {"text": text}) for name, _, text in events
     ]
