@@ -12,11 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from emulator.http.disconnect import abort_connection, wait_disconnected
 from emulator.http.shutdown_state import SHUTTING_DOWN_ERROR, is_cancelled_by_shutdown
-from handler.apis.core.wire_format import NOTHING_SENT, SentBlocks
+from handler.apis.core.wire_format import EVENT_STREAM, NOTHING_SENT, SentBlocks
 
-_EVENT_STREAM = "text/event-stream; charset=utf-8"
 HEADERS = [
-    (b"content-type", _EVENT_STREAM.encode()),
     (b"cache-control", b"no-cache"),
     # Proxies that buffer (nginx does by default) would hold the events back.
     (b"x-accel-buffering", b"no"),
@@ -45,7 +43,8 @@ class SSEResponse:
     blocks that were sent is sent last: some clients take a stream that just stops for a complete
     response. After each `comments_after_s` without an event, a comment is sent so that proxies keep
     the connection open; None if the events themselves include such comments, if there shall be
-    none, or if `content_type` is another format, which has none.
+    none, or if `content_type` is another format, which has none. The header of a text type has a
+    charset: without one, requests decodes text as ISO-8859-1 (`get_encoding_from_headers`).
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class SSEResponse:
         abort: Callable[[], None],
         encode_closing: Callable[[SentBlocks], bytes] = lambda sent: CLOSING_EVENT,
         comments_after_s: float | None = None,
-        content_type: str = _EVENT_STREAM,
+        content_type: str = EVENT_STREAM,
     ) -> None:
         self._events = events
         self._abort = abort
@@ -67,7 +66,8 @@ class SSEResponse:
         self._sent_at = 0.0
         # Middleware may add headers before the response is sent, as to Starlette's responses.
         self.headers = MutableHeaders(raw=list(HEADERS))
-        self.headers["content-type"] = content_type
+        charset = "; charset=utf-8" if content_type.startswith("text/") else ""
+        self.headers["content-type"] = content_type + charset
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
