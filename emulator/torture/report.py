@@ -20,7 +20,7 @@ from emulator.torture.shape import Shape, list_all_shapes
 from emulator.torture.verdict import Verdict
 
 _VERSION = 1
-_MAX_SHOWN_CHARS = 300
+_MAX_OUTPUT_CHARS = 300
 
 
 class VerdictReport:
@@ -133,7 +133,7 @@ def build_json(subject: Subject, results: Sequence[ShapeResult]) -> dict[str, An
                 "detail": each.judgement.detail,
                 "exit_code": each.run.exit_code,
                 "requests": each.run.requests,
-                "printed": each.run.printed[:_MAX_SHOWN_CHARS],
+                "printed": each.run.printed[:_MAX_OUTPUT_CHARS],
                 "duration_s": round(each.run.duration_s, 3),
             }
             for each in results
@@ -142,5 +142,5 @@ def build_json(subject: Subject, results: Sequence[ShapeResult]) -> dict[str, An
 
 
 def _shorten(text: str) -> str:
-    shown = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
-    return escape_lines(escape_controls(repr(shown)))
+    excerpt = text if len(text) <= _MAX_OUTPUT_CHARS else f"{text[:_MAX_OUTPUT_CHARS]}…"
+    return escape_lines(escape_controls(repr(excerpt)))

@@ -13,7 +13,7 @@ from emulator.torture.shape import Api, Shape, list_shapes
 from emulator.torture.shaped_app import ShapedRequests
 from emulator.torture.verdict import ClientRun, Judgement, Verdict, judge
 
-_MAX_SHOWN_CHARS = 2_000
+_MAX_OUTPUT_CHARS = 2_000
 
 
 class ClientNotUsable(Exception):
@@ -84,7 +84,7 @@ async def examine_client(command: ClientCommand, server: ShapedServer) -> Subjec
         expected = ARGUMENTS if requests.has_tools else ANSWER
         raise ClientNotUsable(
             f"the client must print exactly {hint}, which is {expected!r}, and it printed "
-            f"{run.printed[:_MAX_SHOWN_CHARS]!r}"
+            f"{run.printed[:_MAX_OUTPUT_CHARS]!r}"
         )
     return Subject(command=command, api=api, is_call=is_call)
 
@@ -138,5 +138,5 @@ def _choose_api(apis: Sequence[Api]) -> Api | None:
 
 
 def _describe_output(run: ClientRun) -> str:
-    output = (run.errors.strip() or run.printed.strip())[-_MAX_SHOWN_CHARS:]
+    output = (run.errors.strip() or run.printed.strip())[-_MAX_OUTPUT_CHARS:]
     return f". It printed:\n{output}" if output else ""

@@ -67,16 +67,16 @@ _FIRST_ARGUMENTS = {**_FIRST_TEXT, Api.CHAT: 3, Api.RESPONSES: 4}
 class Expected(StrEnum):
     """The results of a run that are right."""
 
-    WHOLE = "whole"
-    FAIL = "fail"
+    ANSWER = "answer"
+    FAILURE = "failure"
     EITHER = "either"
 
     @property
     def description(self) -> str:
         """The results in words, after "the client"."""
         return {
-            Expected.WHOLE: "must print the whole answer",
-            Expected.FAIL: "must fail",
+            Expected.ANSWER: "must print the whole answer",
+            Expected.FAILURE: "must fail",
             Expected.EITHER: "must print the whole answer, or fail",
         }[self]
 

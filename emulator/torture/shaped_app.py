@@ -83,13 +83,13 @@ class ShapedApp:
         await self._app(scope, body.receive, _watch_response(send, api, requests))
 
 
-def _kind_of(wanted: Api, api: Api | None) -> Api | None:
+def _kind_of(target: Api, api: Api | None) -> Api | None:
     """Return the API of the path under which the answers of an API are requested."""
-    if wanted is Api.JSON:
+    if target is Api.JSON:
         return api if api in _GENERATING.values() else None
-    if wanted in (Api.POLLS, Api.JOB_EVENTS):
+    if target in (Api.POLLS, Api.JOB_EVENTS):
         return Api.POLLS
-    return wanted
+    return target
 
 
 def _find_api(scope: Scope) -> Api | None:

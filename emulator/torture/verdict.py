@@ -58,13 +58,13 @@ def judge(shape: Shape, run: ClientRun, answer: str, *, is_call: bool = False) -
     if run.exit_code < 0:
         return _judgement(Verdict.CRASHED, f"it was ended by signal {-run.exit_code}")
     if run.exit_code != 0:
-        if shape.expected is Expected.WHOLE:
+        if shape.expected is Expected.ANSWER:
             return _judgement(
                 Verdict.CRASHED, f"it failed with code {run.exit_code} on a whole answer"
             )
         return _judgement(Verdict.RIGHT, f"it failed with code {run.exit_code}")
     expected = answer if shape.has_text else ""
-    if shape.expected is not Expected.FAIL and is_same_answer(
+    if shape.expected is not Expected.FAILURE and is_same_answer(
         run.printed, expected, is_call=is_call
     ):
         return _judgement(Verdict.RIGHT, "it printed the whole answer")
@@ -74,13 +74,13 @@ def judge(shape: Shape, run: ClientRun, answer: str, *, is_call: bool = False) -
 def _judge_success(shape: Shape, run: ClientRun, answer: str, *, is_call: bool) -> Judgement:
     """Return the verdict on a run that succeeded and must not, or printed another text."""
     printed = run.printed.rstrip("\r\n")
-    is_whole = is_same_answer(printed, answer, is_call=is_call)
-    if not is_whole and not is_part_of(printed, answer):
+    is_complete = is_same_answer(printed, answer, is_call=is_call)
+    if not is_complete and not is_part_of(printed, answer):
         return _judgement(
             Verdict.INVENTED_TEXT, "it succeeded, and printed text that the answer does not have"
         )
     size = f"{len(printed)} of {len(answer)} characters"
-    if shape.expected is Expected.WHOLE:
+    if shape.expected is Expected.ANSWER:
         return _judgement(Verdict.LOST_TEXT, f"it succeeded, and printed {size}")
     return _judgement(Verdict.HALF_ANSWER, f"it succeeded on a broken answer, and printed {size}")
 
