@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ def list_all_shapes() -> list[tuple[str, str, str, Sequence[Api]]]:
     ]
 
 
+@cache
 def _read_entries() -> list[dict[str, Any]]:
     # Imported only here: `--help` does without it.
     import yaml
