@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.middleware.faults.catalogue import EXCLUSIVE_GROUPS
-from emulator.middleware.faults.events import EventSplitter, StreamFaults, Write
+from emulator.middleware.faults.events import EventSplitter
 from emulator.middleware.faults.parser import parse_faults
+from emulator.middleware.faults.steps import Write
+from emulator.middleware.faults.stream import StreamFaults
 from tests.event_stream import EventStreamParser
 
 FORMS = (
@@ -25,6 +27,15 @@ FORMS = (
     "event-names",
     "split-bytes",
     "split-character",
+    "split-events",
+    "split-lines",
+    "comments",
+    "unknown-fields",
+    "invalid-fields",
+    "blank-lines",
+    "unescaped",
+    "escaped",
+    "buffer",
 )
 PAIRS = [
     pair
@@ -64,6 +75,12 @@ def read(stream: bytes, *faults: str) -> list[tuple[str, Any]]:
         event
         for each in EventSplitter().feed(stream)
         for step in changed.feed(each)
+        if isinstance(step, Write)
+        for event in parser.feed(step.data)
+    ]
+    events += [
+        event
+        for step in changed.finish()
         if isinstance(step, Write)
         for event in parser.feed(step.data)
     ]
