@@ -26,6 +26,7 @@ examples:
   %(prog)s --build .                    the same, built from the Dockerfile of this folder
   %(prog)s --workers 2 --worker-command "python my_handler.py"
   {command} test ./handler.py            run its tests.json: see {command} test --help
+  {command} torture --client CMD         judge a client: see {command} torture --help
   {command} reset                        empty the queue and results of a running server
 
 Options override the environment variables HOST, PORT, JOB_DB, HANDLER_FILE, WORKER_PYTHON,
@@ -57,10 +58,12 @@ def _prepare(argv: Sequence[str] | None, prog: str) -> Callable[[], int]:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = prog.removesuffix(" serve")
-    if command == prog and arguments[:1] in (["test"], ["reset"]):
+    if command == prog and arguments[:1] in (["test"], ["torture"], ["reset"]):
         name = arguments.pop(0)
         if name == "test":
             from emulator.handler_tests.command import main as run_command
+        elif name == "torture":
+            from emulator.torture.command import main as run_command
         else:
             from emulator.handler_tests.reset import main as run_command
         return partial(run_command, arguments, prog=f"{prog} {name}")
