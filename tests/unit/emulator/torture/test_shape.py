@@ -41,7 +41,7 @@ def test_each_fault_of_a_client_is_part_of_a_shape() -> None:
     faults = [text for api in Api for shape in list_shapes(api) for text in shape.faults if text]
     used = {name for text in faults for name in parse_faults(text)}
     # Their effects cannot be told from those of others, or no client can notice them.
-    others = {"line-separators", "skip-event", "repeat-event", "no-stream"}
+    others = {"line-separators", "repeat-event", "no-stream"}
     assert used == FAULT_KINDS.keys() - RULE_FAULT_NAMES - others
 
 
