@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from emulator.middleware.faults.catalogue import FAULT_KINDS, RULE_FAULT_NAMES
@@ -68,3 +71,14 @@ def test_shapes_without_text_are_not_for_tool_calls() -> None:
     names = {shape.name for shape in list_shapes(Api.CHAT, is_call=True)}
     assert "finish-without-text" not in names
     assert "end-in-text" in names
+
+
+def test_page_has_the_number_of_shapes_of_each_api() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "torture.md").read_text()
+    rows = [line for line in page.splitlines() if re.search(r"\| \d+(, \d+)? \|$", line)]
+    numbers = [int(number) for row in rows for number in re.findall(r"\d+", row.split("|")[-2])]
+    order = (
+        *(Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.OLLAMA),
+        *(Api.POLLS, Api.JOB_EVENTS, Api.JOB, Api.JSON),
+    )
+    assert numbers == [len(list_shapes(api)) for api in order]
