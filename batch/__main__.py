@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,9 +18,11 @@ if __name__ == "__main__":
 
 from batch.cli.arguments import (
     COLLECT_EXITS,
+    MERGE_EXITS,
     SUBMIT_EXITS,
     WORKER_EXITS,
     add_collect_arguments,
+    add_merge_arguments,
     add_submit_arguments,
     add_worker_arguments,
 )
@@ -28,6 +31,7 @@ from common.argument_parser import Parser
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from batch.input.shard import Shard
     from batch.settings import BatchSettings
 
 _EXAMPLES = """\
@@ -35,6 +39,8 @@ examples:
   %(prog)s run -i requests.jsonl -o answers.jsonl
   %(prog)s submit -i requests.jsonl --queue-url URL --results s3://BUCKET/PREFIX
   %(prog)s worker --queue-url URL --results s3://BUCKET/PREFIX --until-empty
+  %(prog)s run -i requests.jsonl -o answers.jsonl --shard 0/8
+  %(prog)s merge -i requests.jsonl -o answers.jsonl --shards 8
   %(prog)s collect --results s3://BUCKET/PREFIX --batch NAME -o answers.jsonl
 
 Settings are environment variables, such as MODEL_PATH and BATCH_TRIES: see docs/settings.md."""
@@ -48,34 +54,41 @@ exit codes: 0 all lines are answered; 1 some lines failed and are in the error f
 _GC_THRESHOLD = 50_000
 
 
-class _QueueCommand(NamedTuple):
+class _Subcommand(NamedTuple):
     summary: str
     description: str
     exit_codes: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
 
 
-# Subcommands that use a queue. Each name is also its module in `batch.cli`, imported on use.
-_QUEUE_COMMANDS = {
-    "worker": _QueueCommand(
+# Subcommands besides `run`. Each name is also its module in `batch.cli`, imported on use.
+_SUBCOMMANDS = {
+    "worker": _Subcommand(
         summary="answer the messages of an SQS queue",
         description="Answer the messages of an SQS queue. Any number of workers may share one "
         "queue.",
         exit_codes=WORKER_EXITS,
         add_arguments=add_worker_arguments,
     ),
-    "submit": _QueueCommand(
+    "submit": _Subcommand(
         summary="send a file of requests to an SQS queue",
         description="Send each line of a file to an SQS queue, for workers to answer.",
         exit_codes=SUBMIT_EXITS,
         add_arguments=add_submit_arguments,
     ),
-    "collect": _QueueCommand(
+    "collect": _Subcommand(
         summary="write the answers of a submitted batch to one file",
         description="Write the answers of a submitted batch to one file, in the order of its "
         "input.",
         exit_codes=COLLECT_EXITS,
         add_arguments=add_collect_arguments,
+    ),
+    "merge": _Subcommand(
+        summary="put the answers of all shards of `run` together",
+        description="Write the answers of all shards of `run --shard` to one file, in the order "
+        "of the input, if every line has exactly one.",
+        exit_codes=MERGE_EXITS,
+        add_arguments=add_merge_arguments,
     ),
 }
 
@@ -143,22 +156,32 @@ def _create_parser(prog: str) -> argparse.ArgumentParser:
         action="store_true",
         help="start over: discard the journal and the output of an earlier run",
     )
+    run.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="answer part I of N parts of the input, from 0, and number the output",
+    )
+    run.add_argument(
+        "--shards",
+        type=int,
+        metavar="N",
+        help="the same, with I from JOB_COMPLETION_INDEX, SLURM_ARRAY_TASK_ID or "
+        "SKYPILOT_NODE_RANK",
+    )
     run.set_defaults(run=_run, prints_messages=True)
-    for name, queue_command in _QUEUE_COMMANDS.items():
+    for name, subcommand in _SUBCOMMANDS.items():
         command = commands.add_parser(
             name,
-            help=queue_command.summary,
-            description=queue_command.description,
-            epilog=queue_command.exit_codes,
+            help=subcommand.summary,
+            description=subcommand.description,
+            epilog=subcommand.exit_codes,
         )
-        queue_command.add_arguments(command)
-        command.set_defaults(
-            run=partial(_run_queue_command, name), prints_messages=name != "worker"
-        )
+        subcommand.add_arguments(command)
+        command.set_defaults(run=partial(_run_subcommand, name), prints_messages=name != "worker")
     return parser
 
 
-def _run_queue_command(
+def _run_subcommand(
     module_name: str, args: argparse.Namespace, settings: BatchSettings, console: Console
 ) -> int:
     # Import only this command's module: the others import libraries that it does not need.
@@ -167,18 +190,40 @@ def _run_queue_command(
 
 
 def _run(args: argparse.Namespace, settings: BatchSettings, console: Console) -> int:
-    from batch.cli.run import RunArgs, RunCommand
+    from batch.cli.output import print_message
+    from batch.cli.run import REFUSED, RunArgs, RunCommand
+    from batch.input.shard import ShardError
 
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
+    try:
+        shard = _find_shard(args)
+    except ShardError as error:
+        print_message(console, str(error))
+        return REFUSED
     run_args = RunArgs(
         input=args.input,
-        output=args.output,
-        errors=args.errors,
+        output=args.output if shard is None else shard.rename(args.output),
+        errors=args.errors if shard is None or args.errors is None else shard.rename(args.errors),
         ordered=not args.unordered,
         force=args.force,
+        shard=shard,
     )
     return RunCommand(run_args, settings, console).run()
+
+
+def _find_shard(args: argparse.Namespace) -> Shard | None:
+    """Return the part of the input that the options name; None for all of it. Raises ShardError."""
+    from batch.input.shard import ShardError, check_output, find_shard, parse_shard
+
+    if args.shard is None and args.shards is None:
+        return None
+    if args.shard is not None and args.shards is not None:
+        raise ShardError("--shard and --shards exclude each other")
+    check_output(args.output)
+    if args.shard is not None:
+        return parse_shard(args.shard)
+    return find_shard(args.shards, os.environ)
 
 
 if __name__ == "__main__":

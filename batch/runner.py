@@ -35,6 +35,7 @@ class BatchRunner:
         concurrency: int,
         max_attempts: int,
     ) -> None:
+        self._source = source
         self._journal = journal
         self._executor = executor
         self._progress = progress
@@ -77,7 +78,8 @@ class BatchRunner:
                 self.in_progress -= 1
             if outcome is None:
                 return
-            self._journal.add(line.number, outcome.line, ok=outcome.ok)
+            number = line.number - self._source.lines_before
+            self._journal.add(number, outcome.line, ok=outcome.ok)
             self._progress.record_line(ok=outcome.ok, tokens=outcome.tokens)
             if self._stopping:
                 return
@@ -110,7 +112,7 @@ class BatchRunner:
                 if self._stopping:
                     return
                 if self._journal.is_missing(number):
-                    yield parse_line(raw, number)
+                    yield parse_line(raw, source.lines_before + number)
         except InputError as error:
             # `run` raises it later: raising here would cancel the lines in progress.
             self._input_error = error

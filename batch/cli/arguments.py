@@ -1,4 +1,4 @@
-"""The arguments of the commands that use a queue.
+"""The arguments of the commands besides `run`.
 
 A separate module, so that `--help` does not import the AWS libraries.
 """
@@ -16,6 +16,10 @@ exit codes: 0 all lines are in the queue; 2 refused, nothing was sent (see the m
 COLLECT_EXITS = """\
 exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
 2 refused (see the message); 3 lines without an answer, or interrupted: nothing was written"""
+
+MERGE_EXITS = """\
+exit codes: 0 all lines are answered; 1 some lines failed and are in the error file;
+2 refused (see the message); 3 lines without an answer, or a failure: nothing was written"""
 
 
 def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,4 +58,20 @@ def add_collect_arguments(parser: argparse.ArgumentParser) -> None:
         "--errors", help="file for failed lines (default: OUTPUT with .errors in its name)"
     )
     parser.add_argument("--wait", action="store_true", help="wait until every line has an answer")
+    parser.add_argument("--force", action="store_true", help="replace an existing output")
+
+
+def add_merge_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `merge` to its parser."""
+    parser.add_argument("-i", "--input", required=True, help="the input of all shards")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        help="the output, as for `run`: answers.jsonl for the shards' answers-00000.jsonl",
+    )
+    parser.add_argument("--shards", type=int, required=True, metavar="N", help="how many there are")
+    parser.add_argument(
+        "--errors", help="file for failed lines (default: OUTPUT with .errors in its name)"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing output")

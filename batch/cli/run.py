@@ -15,6 +15,7 @@ from batch.cli.output import print_message
 from batch.cli.progress_display import show_progress
 from batch.cli.signals import StopSignals
 from batch.input.scan import MAX_LISTED_PROBLEMS, InputSummary, compute_digest, scan_input
+from batch.input.shard import Shard, ShardSource
 from batch.input.source import InputError, LineSource, fetch_input
 from batch.line_executor import EngineLost, LineExecutor
 from batch.output.files import OutputError, OutputFiles
@@ -52,6 +53,7 @@ class RunArgs:
     errors: str | None = None
     ordered: bool = True
     force: bool = False
+    shard: Shard | None = None
 
 
 class RunCommand:
@@ -88,7 +90,7 @@ class RunCommand:
                 journal = BatchJournal(output.journal, fresh=self._args.force)
                 stack.callback(journal.close)
                 self._prepare_journal(source, journal)
-            except (InputError, OutputError, JournalError, PreconditionFailed) as error:
+            except (InputError, OutputError, JournalError, PreconditionFailed, BlobError) as error:
                 self._print(str(error))
                 return REFUSED
             try:
@@ -134,7 +136,10 @@ class RunCommand:
     def _fetch_source(self, folder: Path) -> LineSource:
         settings = self._settings
         path = fetch_input(self._args.input, folder / "input", settings.batch_max_mb * 1_000_000)
-        return LineSource(path, settings.max_body_mb * 1_000_000)
+        max_line_bytes = settings.max_body_mb * 1_000_000
+        if self._args.shard is not None:
+            return ShardSource(path, max_line_bytes, self._args.shard)
+        return LineSource(path, max_line_bytes)
 
     def _prepare_journal(self, source: LineSource, journal: BatchJournal) -> None:
         """Check every line for a new journal, or that an existing journal is of this input."""

@@ -57,9 +57,9 @@ def scan_input(
     for raw in source.lines():
         digest.update(raw)
         summary.lines += 1
-        number = summary.lines
+        number = source.lines_before + summary.lines
         on_line()
-        if number > max_lines:
+        if summary.lines > max_lines:
             continue
         if len(raw) > source.max_line_bytes:
             summary.add_problem(
@@ -82,11 +82,11 @@ def scan_input(
         summary.add_problem(
             line_numbers[duplicate], f"custom_id is the same as on line {line_numbers[first]}"
         )
-    if not summary.lines:
+    if not summary.lines and not source.may_be_empty:
         summary.add_problem(1, f"{source.path} is empty")
     if summary.lines > max_lines:
         summary.add_problem(
-            max_lines + 1,
+            source.lines_before + max_lines + 1,
             f"the file has {summary.lines:,} lines, at most {max_lines:,} are allowed",
         )
     summary.digest = digest.hexdigest()

@@ -33,10 +33,18 @@ class LineSource:
     `max_line_bytes` is cut off after `max_line_bytes` + 1 bytes, to bound memory.
     """
 
+    # Whether an input without lines is one; a part of a short file may have none.
+    may_be_empty = False
+
     def __init__(self, path: Path, max_line_bytes: int) -> None:
         self.path = path
         self.max_line_bytes = max_line_bytes
         self._hashes: array[int] | None = None
+
+    @property
+    def lines_before(self) -> int:
+        """The number of lines of the file that are not part of this source, and precede it."""
+        return 0
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines with their ends, without blank ones at the end of the file.
@@ -46,7 +54,7 @@ class LineSource:
         """
         expected, hashes = self._hashes, array("Q")
         number = 0
-        for line in _without_blank_end(self._read()):
+        for line in self._read_lines():
             number += 1
             line_hash = _hash_line(line)
             if expected is None:
@@ -60,6 +68,9 @@ class LineSource:
             self._hashes = hashes
         elif number < len(expected):
             raise self._changed_error(f"it has {number:,} of {len(expected):,} lines")
+
+    def _read_lines(self) -> Iterator[bytes]:
+        return _without_blank_end(self._read())
 
     def _changed_error(self, difference: str) -> InputError:
         return InputError(

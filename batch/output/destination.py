@@ -25,6 +25,15 @@ class Destination(Protocol):
     def exists(self) -> bool:
         """Return whether the destination exists. Raises OSError or BlobError."""
 
+    def find_size(self) -> int | None:
+        """Return the size in bytes; None if it does not exist. Raises OSError or BlobError."""
+
+    def read(self) -> bytes:
+        """Return the content. Raises OSError or BlobError."""
+
+    def sibling(self, name: str) -> Destination | None:
+        """Return the destination with another name in the same folder; None if there is none."""
+
     def write(self, lines: Iterable[bytes]) -> None:
         """Replace the content by lines. Raises OSError or BlobError."""
 
@@ -53,6 +62,21 @@ class FileDestination:
     def exists(self) -> bool:
         """Return whether the file exists."""
         return self.path.exists()
+
+    def find_size(self) -> int | None:
+        """Return the size in bytes; None if there is no file."""
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def read(self) -> bytes:
+        """Return the content. Raises OSError."""
+        return self.path.read_bytes()
+
+    def sibling(self, name: str) -> FileDestination:
+        """Return the file with another name in the same folder."""
+        return FileDestination(self.path.with_name(name))
 
     def write(self, lines: Iterable[bytes]) -> None:
         """Replace the file's content by lines; after a failure the old content remains.
@@ -88,7 +112,24 @@ class BlobDestination:
 
     def exists(self) -> bool:
         """Return whether the object exists. Raises BlobError."""
-        return any(blob.key == self._key for blob in self._blobs.list(self._key))
+        return self.find_size() is not None
+
+    def find_size(self) -> int | None:
+        """Return the size in bytes; None if there is no object. Raises BlobError."""
+        for blob in self._blobs.list(self._key):
+            if blob.key == self._key:
+                return blob.size
+        return None
+
+    def read(self) -> bytes:
+        """Return the content. Raises BlobError."""
+        return b"".join(self._blobs.read(self._key))
+
+    def sibling(self, name: str) -> BlobDestination:
+        """Return the object with another name in the same folder of the bucket."""
+        folder = self._key[: len(self._key) - len(self.name)]
+        url = self._url[: len(self._url) - len(self.name)]
+        return BlobDestination(url + name, self._blobs, folder + name)
 
     def write(self, lines: Iterable[bytes]) -> None:
         """Replace the object by lines. Raises BlobError."""
@@ -107,6 +148,17 @@ class StdoutDestination:
     def exists(self) -> bool:
         """Return False: the standard output has no earlier content."""
         return False
+
+    def find_size(self) -> int | None:
+        """Return None: the standard output has no earlier content."""
+        return None
+
+    def read(self) -> bytes:
+        """Return nothing: the standard output has no earlier content."""
+        return b""
+
+    def sibling(self, name: str) -> None:
+        """Return None: the standard output is in no folder."""
 
     def write(self, lines: Iterable[bytes]) -> None:
         """Print lines. Raises OSError."""

@@ -35,7 +35,7 @@ class OutputFiles:
         """
         try:
             answers = open_destination(output)
-            errors_destination = open_destination(errors or _default_error_path(output))
+            errors_destination = open_destination(errors or default_error_path(output))
         except ValueError as error:
             raise OutputError(str(error)) from None
         journal = Path(answers.name + SUFFIX)
@@ -75,7 +75,7 @@ class OutputFiles:
         self.answers.write(journal.answers(ok=True, ordered=ordered))
 
 
-def _default_error_path(output: str) -> str:
+def default_error_path(output: str) -> str:
     """Return the default of `--errors`."""
     if output == STDOUT:
         return "errors.jsonl"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Self
 
 import orjson
 
-from batch.output.destination import Destination, FileDestination
+from batch.output.destination import Destination
+from handler.delivery.blobs import BlobDenied, BlobNotFound
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
     """The digest of the input and the counts of a run that answered every line.
 
-    `output_bytes` is the size of the output: if the file's size differs, it was changed since. Only
-    outputs that are local files have a note.
+    `output_bytes` is the size of the output: if it differs, the output was changed since. A run
+    whose machine was lost after it had written its output is not an error when it is repeated.
     """
 
     digest: str
@@ -26,22 +26,28 @@ class FinishedRun:
 
     @classmethod
     def read(cls, output: Destination) -> Self | None:
-        """Return the note of an output; None if it does not exist or the output has changed."""
-        if not isinstance(output, FileDestination):
+        """Return the note of an output; None if it does not exist or the output has changed.
+
+        Raises BlobError.
+        """
+        place = output.sibling(_note_name(output))
+        if place is None:
             return None
         try:
-            note = cls(**orjson.loads(_note_path(output).read_bytes()))
-            return note if output.path.stat().st_size == note.output_bytes else None
-        except (OSError, TypeError, ValueError):
+            note = cls(**orjson.loads(place.read()))
+            return note if output.find_size() == note.output_bytes else None
+        except (OSError, BlobNotFound, BlobDenied, TypeError, ValueError):
+            # Credentials that may only write are refused for an object that does not exist.
             return None
 
     @classmethod
     def write(cls, output: Destination, digest: str, lines: int, failed: int) -> None:
-        """Write the note of a complete output. Raises OSError."""
-        if isinstance(output, FileDestination):
-            note = cls(digest, lines, failed, output.path.stat().st_size)
-            FileDestination(_note_path(output)).write([orjson.dumps(asdict(note)) + b"\n"])
+        """Write the note of a complete output. Raises OSError or BlobError."""
+        place, output_bytes = output.sibling(_note_name(output)), output.find_size()
+        if place is not None and output_bytes is not None:
+            note = cls(digest, lines, failed, output_bytes)
+            place.write([orjson.dumps(asdict(note)) + b"\n"])
 
 
-def _note_path(output: FileDestination) -> Path:
-    return output.path.with_name(f".{output.path.name}.finished")
+def _note_name(output: Destination) -> str:
+    return f".{output.name}.finished"

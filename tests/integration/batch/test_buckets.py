@@ -59,15 +59,23 @@ def test_run_from_bucket_to_bucket(model: Path, server: Seaweed) -> None:
     assert not (ROOT / "out.jsonl.partial").exists()
 
     repeated = run(model, "-i", input_url, "-o", output, variables=environment_of(server))
-    assert repeated.returncode == 2
-    assert repeated.stderr.decode() == f"{output} exists already; --force replaces it\n"
+    assert repeated.returncode == 1
+    errors = "s3://lines/whole/out.errors.jsonl"
+    assert repeated.stderr.decode() == (
+        f"2 of 2 lines answered already\n1 of them failed: {errors}\n"
+    )
 
     put(client, "whole/in.jsonl", [call("c", "two")])
+    other = run(model, "-i", input_url, "-o", output, variables=environment_of(server))
+    assert other.returncode == 2
+    assert other.stderr.decode() == f"{output} exists already; --force replaces it\n"
     forced = run(model, "-i", input_url, "-o", output, "--force", variables=environment_of(server))
     assert forced.returncode == 0, forced.stderr
     assert [text(line) for line in get(client, "whole/out.jsonl")] == ["two"]
     listed = client.list_objects_v2(Bucket="lines", Prefix="whole/")
-    assert [each["Key"] for each in listed["Contents"]] == ["whole/in.jsonl", "whole/out.jsonl"]
+    assert [each["Key"] for each in listed["Contents"]] == [
+        *("whole/.out.jsonl.finished", "whole/in.jsonl", "whole/out.jsonl")
+    ]
 
 
 @pytest.mark.long_except(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -182,17 +180,13 @@ def test_board_has_the_mounts_of_the_compose_file() -> None:
     assert (f"/{LOCK_FOLDERS[0]}",) * 2 in mounts
 
 
-def test_batch_answers_one_file_for_each_index() -> None:
+def test_batch_answers_one_shard_for_each_index() -> None:
     batch = container("batch")
     assert batch["command"][:-1] == ["python", "-u", "-m", "batch"]
-    command = [batch["command"][-1], *batch["args"]]
-    words = [each.replace("$(JOB_COMPLETION_INDEX)", "3") for each in command]
-    arguments = _create_parser("batch").parse_args(words)
-    assert (arguments.input, arguments.output) == (
-        "/data/requests-3.jsonl",
-        "/data/answers-3.jsonl",
-    )
+    arguments = _create_parser("batch").parse_args([batch["command"][-1], *batch["args"]])
+    assert (arguments.input, arguments.output) == ("/data/requests.jsonl", "/data/answers.jsonl")
     spec = BATCH["Job"]["spec"]
+    assert arguments.shards == spec["completions"]
     assert (spec["completionMode"], spec["podReplacementPolicy"]) == ("Indexed", "Failed")
     assert pod("batch")["restartPolicy"] == "Never"
 
@@ -206,16 +200,3 @@ def test_batch_is_tried_again_only_if_that_can_help() -> None:
     assert codes["containerName"] == container("batch")["name"]
     assert codes["values"] == [SOME_FAILED, REFUSED]
     assert not {DONE, INTERRUPTED} & set(codes["values"])
-
-
-def test_split_of_the_docs_makes_the_files_of_the_batch(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "container.md").read_text()
-    [command] = [line for line in text.splitlines() if line.startswith("split ")]
-    lines = [f'{{"id": "{number}"}}\n' for number in range(10)]
-    (tmp_path / "requests.jsonl").write_text("".join(lines))
-    subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
-    count = BATCH["Job"]["spec"]["completions"]
-    parts = [(tmp_path / f"requests-{index}.jsonl").read_text() for index in range(count)]
-    assert "".join(parts) == "".join(lines)
-    assert all(part.endswith("\n") for part in parts)
-    assert len(list(tmp_path.iterdir())) == count + 1
