@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from emulator.torture.shape import Shape
 
 EXIT_RIGHT, EXIT_WRONG, EXIT_WRONG_USE = 0, 1, 2
-_DEFAULT_TIMEOUT_S = 30.0
+# Some clients repeat a request for 40 s.
+_DEFAULT_TIMEOUT_S = 90.0
 _MAX_CLIENTS = 32
 _EXAMPLES = """\
 examples:

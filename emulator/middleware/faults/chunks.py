@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from handler.apis.core.wire_format import escape_line_separators
+
 # The events that say why a response or a message has ended.
 _LAST_EVENTS = ("response.completed", "response.incomplete", "message_delta")
 
@@ -20,6 +22,11 @@ def parse_json(data: bytes | None) -> Any:
         return orjson.loads(data or b"")
     except orjson.JSONDecodeError:
         return None
+
+
+def dump_json(value: Any) -> bytes:
+    """Return JSON as the server writes it, with line separators escaped."""
+    return escape_line_separators(orjson.dumps(value))
 
 
 def find_text(chunk: Any) -> tuple[dict[str, Any], str] | None:

@@ -8,7 +8,13 @@ from typing import Any
 
 import orjson
 
-from emulator.middleware.faults.chunks import add_text, find_text, has_finish_reason, parse_json
+from emulator.middleware.faults.chunks import (
+    add_text,
+    dump_json,
+    find_text,
+    has_finish_reason,
+    parse_json,
+)
 from emulator.middleware.faults.events import SSEEvent
 from emulator.middleware.faults.parser import Faults
 
@@ -30,7 +36,7 @@ class _Edited:
 
     def with_chunk(self, chunk: Any) -> SSEEvent:
         """Return the event with another value as its JSON."""
-        return replace(self.event, data=orjson.dumps(chunk))
+        return replace(self.event, data=dump_json(chunk))
 
 
 class EventEdits:
@@ -89,7 +95,9 @@ class EventEdits:
                 if adds_large and not self._has_large_event:
                     self._has_large_event = True
                     chunk["padding"] = "x" * _LARGE_CHARS
-                event = replace(event, data=orjson.dumps(chunk))
+                # The separators of the fault stay as they are; all others are escaped.
+                data = orjson.dumps(chunk) if adds_separators else dump_json(chunk)
+                event = replace(event, data=data)
             changed.append(event)
         return changed
 
@@ -109,7 +117,7 @@ class EventEdits:
         text = find_text(parse_json(held.data))
         if text is None or not add_text(chunk, text[0][text[1]]):
             return [held, event]
-        return [replace(event, data=orjson.dumps(chunk))]
+        return [replace(event, data=dump_json(chunk))]
 
 
 def _cut_json(edited: _Edited) -> Sequence[SSEEvent]:
@@ -131,7 +139,7 @@ def _precede_first(change: Callable[[Any], Any]) -> Callable[[_Edited], Sequence
         chunk = edited.chunk
         if edited.number != 1 or not isinstance(chunk, dict) or not chunk.get("choices"):
             return [edited.event]
-        return [SSEEvent(orjson.dumps(change(chunk))), edited.event]
+        return [SSEEvent(dump_json(change(chunk))), edited.event]
 
     return edit
 
@@ -156,7 +164,7 @@ def _follow_with_usage(edited: _Edited) -> Sequence[SSEEvent]:
     chunk = edited.chunk
     if not isinstance(chunk, dict) or "choices" not in chunk:
         return [edited.event]
-    return [edited.event, SSEEvent(orjson.dumps(_with_usage(chunk)))]
+    return [edited.event, SSEEvent(dump_json(_with_usage(chunk)))]
 
 
 def _remove_usage(edited: _Edited) -> Sequence[SSEEvent]:

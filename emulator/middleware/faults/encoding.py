@@ -13,7 +13,7 @@ from emulator.middleware.faults.chunks import parse_json
 from emulator.middleware.faults.events import SSEEvent
 from emulator.middleware.faults.parser import Faults
 from emulator.middleware.faults.steps import WRITE_PAUSE_S, Pause, Step, Write
-from handler.apis.core.wire_format import WireFormat
+from handler.apis.core.wire_format import WireFormat, escape_line_separators
 
 BOM = b"\xef\xbb\xbf"
 # `buffer` holds back at most this many bytes.
@@ -65,7 +65,9 @@ class EventEncoder:
     def _split_data(self, data: bytes) -> Sequence[bytes]:
         data = self._change_json(data)
         if "multi-line-data" in self._faults and (value := parse_json(data)) is not None:
-            data = orjson.dumps(value, option=orjson.OPT_INDENT_2)
+            indented = orjson.dumps(value, option=orjson.OPT_INDENT_2)
+            keeps_separators = self._faults.keys() & {"unescaped", "line-separators"}
+            data = indented if keeps_separators else escape_line_separators(indented)
         return data.split(b"\n")
 
     def _change_json(self, data: bytes) -> bytes:

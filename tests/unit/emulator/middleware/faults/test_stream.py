@@ -215,6 +215,21 @@ def test_unescaped_line_separators_are_sent_as_they_are() -> None:
     assert b"\\u00fc" in written(steps_of("escaped"))
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        *("unknown-members", "large-event", "no-usage", "null-content", "text-with-finish"),
+        *("multi-line-data", "usage-first", "empty-choices"),
+    ],
+)
+def test_line_separators_stay_escaped_with_other_faults(faults: str) -> None:
+    body = chunk("a\u2028\u0085b").replace("\u2028".encode(), b"\\u2028")
+    body = body.replace("\u0085".encode(), b"\\u0085") + chunk("", "stop") + DONE
+    sent = written(steps_of(faults, body)).decode()
+    assert sent.count("\\u2028") >= 1
+    assert not {"\u2028", "\u0085"} & set(sent)
+
+
 def test_fields_of_no_meaning_precede_the_data() -> None:
     first = written(steps_of("invalid-fields; unknown-fields")).split(b"data: ")[0]
     assert first.split(b"\n") == [
